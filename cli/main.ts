@@ -1,0 +1,42 @@
+import { parseArgs } from 'node:util'
+import { ConfigError } from '../server/config.ts'
+import { config } from './config.ts'
+import { keys } from './keys.ts'
+import { models } from './models.ts'
+import { UsageError } from './usage.ts'
+
+const usage = `Usage: ./tunery COMMAND
+
+  keys create --name NAME [--scopes full|inference|read_only] [--json]
+                        make an API key for the data folder; it is shown once
+  models add ID [--from FOLDER]
+                        bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
+  config [--json]       list every setting, its default and its value
+
+Settings come from the environment: TUNERY_DATA_DIR, TUNERY_PORT, …; './tunery config' lists them.`
+
+async function main(args: string[]): Promise<void> {
+  const { values, positionals } = parseArgs({
+    args,
+    allowPositionals: true,
+    options: {
+      name: { type: 'string' },
+      scopes: { type: 'string', default: 'full' },
+      from: { type: 'string' },
+      json: { type: 'boolean', default: false },
+      help: { type: 'boolean', short: 'h', default: false },
+    },
+  })
+  if (values.help || positionals.length === 0) return console.log(usage)
+  const [command, action, ...rest] = positionals
+  if (command === 'config' && !action) return config(values.json)
+  if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
+  if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
+  throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)
+}
+
+main(process.argv.slice(2)).catch((error: unknown) => {
+  const known = error instanceof UsageError || error instanceof ConfigError || String((error as { code?: string }).code).startsWith('ERR_PARSE_ARGS')
+  console.error(known ? (error as Error).message : ((error as Error).stack ?? error))
+  process.exit(known ? 2 : 1)
+})

@@ -1,0 +1,87 @@
+import { z } from 'zod'
+
+/** Every error code that a response may carry, with its HTTP status. A closed list: clients may switch on it. */
+export const errorCodes = {
+  // 400
+  invalid_request: 400,
+  invalid_json: 400,
+  unknown_field: 400,
+  not_multipart: 400,
+  file_missing: 400,
+  file_empty: 400,
+  file_not_utf8: 400,
+  format_not_supported_yet: 400,
+  method_not_supported_yet: 400,
+  parameter_not_supported: 400,
+  dataset_invalid: 400,
+  model_not_available: 400,
+  model_not_callable: 400,
+  context_length_exceeded: 400,
+  job_not_cancellable: 400,
+  name_taken: 400,
+  in_use: 400,
+  // 401, 403, 404, 405
+  invalid_api_key: 401,
+  insufficient_permissions: 403,
+  not_found: 404,
+  model_not_found: 404,
+  dataset_not_found: 404,
+  job_not_found: 404,
+  deployment_not_found: 404,
+  method_not_allowed: 405,
+  // 413, 415, 429
+  body_too_large: 413,
+  file_too_large: 413,
+  unsupported_media_type: 415,
+  rate_limit_exceeded: 429,
+  // 500, 503
+  internal_error: 500,
+  engine_failed: 500,
+  engine_unavailable: 503,
+  storage_full: 503,
+  shutting_down: 503,
+} as const
+
+export type ErrorCode = keyof typeof errorCodes
+
+/** The one shape of every error. OpenAI-shaped routes fill `type` and `param`, which that protocol's clients read. */
+export const ErrorBody = z.object({
+  error: z.object({
+    code: z.enum(Object.keys(errorCodes) as [ErrorCode, ...ErrorCode[]]),
+    message: z.string(),
+    details: z.record(z.string(), z.unknown()).optional(),
+    type: z.string().optional(),
+    param: z.string().nullable().optional(),
+  }),
+})
+export type ErrorBody = z.infer<typeof ErrorBody>
+
+/** An error that is the caller's to read: its message says what was wrong and what to do about it. */
+export class ApiError extends Error {
+  readonly code: ErrorCode
+  readonly status: number
+  readonly details: Record<string, unknown> | undefined
+  readonly param: string | undefined
+
+  constructor(code: ErrorCode, message: string, extra: { details?: Record<string, unknown>; param?: string } = {}) {
+    super(message)
+    this.code = code
+    this.status = errorCodes[code]
+    this.details = extra.details
+    this.param = extra.param
+  }
+}
+
+/** The `type` that OpenAI's clients expect beside a code. */
+export function openaiErrorType(status: number): string {
+  if (status === 401) return 'authentication_error'
+  if (status === 403) return 'permission_error'
+  if (status === 404) return 'not_found_error'
+  if (status === 429) return 'rate_limit_error'
+  return status >= 500 ? 'server_error' : 'invalid_request_error'
+}
+
+export function errorBody(error: ApiError, openai: boolean): ErrorBody {
+  const { code, message, details } = error
+  return { error: { code, message, ...(details && { details }), ...(openai && { type: openaiErrorType(error.status), param: error.param ?? null }) } }
+}

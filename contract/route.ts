@@ -1,0 +1,50 @@
+import type { z } from 'zod'
+import { ErrorBody } from './errors.ts'
+
+/** What a key may be allowed to do. Every route states the one it needs. */
+export const scopes = [
+  'hub:read',
+  'datasets:read',
+  'datasets:write',
+  'tuning:read',
+  'tuning:write',
+  'deployments:read',
+  'deployments:write',
+  'inference',
+  'profile:read',
+] as const
+export type Scope = (typeof scopes)[number]
+
+export const scopePresets: Record<'full' | 'inference' | 'read_only', readonly Scope[]> = {
+  full: scopes,
+  inference: ['hub:read', 'inference', 'profile:read'],
+  read_only: scopes.filter((scope) => scope.endsWith(':read')),
+}
+export type ScopePreset = keyof typeof scopePresets
+
+/**
+ * One operation of the wire contract. `path` is relative to the base address and spells parameters `{name}`; a parameter that ends in
+ * `*` takes the rest of the path, slashes included.
+ */
+export interface Route {
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE'
+  path: string
+  scope: Scope
+  tag: string
+  summary: string
+  params?: z.ZodType
+  query?: z.ZodType
+  body?: z.ZodType
+  /** The schema of each success status. Errors have one shape and need not be listed. */
+  responses: Record<number, z.ZodType>
+  /** Speaks OpenAI's dialect: its errors carry `type` and `param`, and unknown fields are ignored. */
+  openai?: boolean
+  /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
+  produces?: 'application/x-ndjson' | 'text/event-stream'
+  consumes?: 'multipart/form-data'
+}
+
+/** Fixes a route's exact type, so that handlers know their input and output. */
+export const route = <const R extends Route>(definition: R): R => definition
+
+export const errorResponses = { 400: ErrorBody, 401: ErrorBody, 403: ErrorBody, 404: ErrorBody, 413: ErrorBody, 429: ErrorBody, 500: ErrorBody, 503: ErrorBody }

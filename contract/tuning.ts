@@ -1,0 +1,153 @@
+import { z } from 'zod'
+import { ListQuery, Method, page, Time } from './common.ts'
+import { route } from './route.ts'
+
+const LoraConfig = z.strictObject({
+  r: z.int().min(8).max(64).optional().describe('Rank, 8 to 64.'),
+  alpha: z.int().min(1).max(1024).optional(),
+  dropout: z.number().min(0).max(0.5).optional(),
+  target_modules: z.array(z.string().min(1).max(100)).min(1).max(100).optional().describe('Default: all linear layers.'),
+})
+
+const TrainingConfig = z.strictObject({
+  epochs: z.int().min(1).max(50).optional(),
+  batch_size: z.int().min(1).max(256).optional().describe('Examples per optimizer step.'),
+  learning_rate: z.number().gt(0).max(0.1).optional(),
+  warmup_ratio: z.number().min(0).max(0.5).optional(),
+  seed: z.int().min(0).max(4_294_967_295).optional(),
+})
+
+export const JobConfig = z.strictObject({
+  method: Method.optional(),
+  lora_config: LoraConfig.optional(),
+  training_config: TrainingConfig.optional(),
+})
+export type JobConfig = z.infer<typeof JobConfig>
+
+export const CreateJob = z.strictObject({
+  model_id: z.string().min(1).max(256).describe('A base model of the hub.'),
+  dataset_id: z.string().min(1).max(100),
+  config: JobConfig.default({}),
+})
+
+/** Where a value in force came from: the request, the service's default, or a default that depends on the size of the base. */
+export const valueSources = ['request', 'default', 'base_size'] as const
+const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
+
+export const ResolvedConfig = z.object({
+  method: inForce(Method),
+  lora_config: z.object({
+    r: inForce(z.int()),
+    alpha: inForce(z.int()),
+    dropout: inForce(z.number()),
+    target_modules: inForce(z.array(z.string())),
+  }),
+  training_config: z.object({
+    epochs: inForce(z.int()),
+    batch_size: inForce(z.int()),
+    learning_rate: inForce(z.number()),
+    warmup_ratio: inForce(z.number()),
+    scheduler: inForce(z.enum(['cosine'])),
+    seed: inForce(z.int()),
+    max_length: inForce(z.int()),
+  }),
+})
+export type ResolvedConfig = z.infer<typeof ResolvedConfig>
+
+export const jobStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+export type JobStatus = (typeof jobStatuses)[number]
+
+export const JobMetrics = z.object({
+  step: z.int().optional(),
+  steps_total: z.int().optional(),
+  loss: z.number().optional().describe('Of the latest step.'),
+  learning_rate: z.number().optional(),
+  tokens_per_second: z.number().optional(),
+  train_loss: z.number().optional().describe('Mean over the last epoch, once completed; until then that of the latest step.'),
+  train_seconds: z.number().optional(),
+})
+export type JobMetrics = z.infer<typeof JobMetrics>
+
+export const Job = z.object({
+  id: z.string(),
+  status: z.enum(jobStatuses),
+  model_id: z.string(),
+  dataset_id: z.string(),
+  progress: z.number().describe('0 to 1.'),
+  current_epoch: z.int(),
+  metrics: JobMetrics,
+  estimated_completion: Time.nullable(),
+  created_at: Time,
+  started_at: Time.nullable(),
+  finished_at: Time.nullable(),
+  error: z.object({ code: z.string(), message: z.string() }).nullable(),
+  config: JobConfig,
+  resolved_config: ResolvedConfig,
+  trained_tokens: z.int().describe('Non-padding tokens, prompts included, times epochs.'),
+  model: z.string().nullable().describe('The result, once completed: an id that inference and deployments take.'),
+})
+export type Job = z.infer<typeof Job>
+
+export const jobEventTypes = ['status', 'progress', 'metrics', 'checkpoint', 'sample', 'log', 'warning', 'error'] as const
+export type JobEventType = (typeof jobEventTypes)[number]
+
+export const JobEvent = z.object({
+  type: z.enum(jobEventTypes),
+  message: z.string(),
+  seq: z.int(),
+  created_at: Time,
+  data: z.record(z.string(), z.unknown()).optional(),
+})
+export type JobEvent = z.infer<typeof JobEvent>
+
+const tag = 'Fine-tuning'
+const IdParams = z.object({ job_id: z.string() })
+
+export const createJob = route({
+  method: 'POST',
+  path: '/fine-tuning/jobs',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Start a fine-tuning job',
+  body: CreateJob,
+  responses: { 201: Job },
+})
+export const listJobs = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The jobs of the account, newest first',
+  query: ListQuery,
+  responses: { 200: page(Job) },
+})
+export const getJob = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}',
+  scope: 'tuning:read',
+  tag,
+  summary: 'One job',
+  params: IdParams,
+  responses: { 200: Job },
+})
+export const cancelJob = route({
+  method: 'POST',
+  path: '/fine-tuning/jobs/{job_id}/cancel',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Cancel a queued or running job',
+  params: IdParams,
+  body: z.strictObject({}).nullish(),
+  responses: { 200: Job },
+})
+export const jobEvents = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/events',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The events of a job, one JSON object a line, live until the job has ended',
+  params: IdParams,
+  query: z.strictObject({ after: z.coerce.number().int().min(0).default(0).describe('Go on after this `seq`.') }),
+  produces: 'application/x-ndjson',
+  responses: { 200: JobEvent },
+})

@@ -1,0 +1,44 @@
+// Brings what this machine needs and nothing else: npm packages, Node 24 where the machine's own is older, the engine's library for
+// this platform, the converters, a Python environment, the default model. Written for the oldest Node that may start it (20), with
+// nothing but built-ins, since nothing else is there yet. Run again with nothing changed, it only compares stamps.
+//
+//   node scripts/setup.mjs [--dev] [--force]
+//
+// TUNERY_PYTHON names the Python to use; TUNERY_GPU=auto|cuda|vulkan|none chooses the engine's GPU build.
+import { existsSync, mkdirSync } from 'node:fs'
+import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
+import { SetupError } from './setup/process.mjs'
+import { defaultModel, pythonDev, pythonEnvironment } from './setup/python.mjs'
+import { local, withLock } from './setup/state.mjs'
+
+const started = Date.now()
+const dev = process.argv.includes('--dev')
+const force = process.argv.includes('--force')
+
+try {
+  if (process.platform !== 'linux' || !['x64', 'arm64'].includes(process.arch))
+    throw new SetupError(
+      `Tunery's set-up knows Linux on x64 and arm64; this is ${process.platform} on ${process.arch}.`,
+      'Run it on a Linux machine or in a Linux container.',
+    )
+  if (Number(process.versions.node.split('.')[0]) < 20)
+    throw new SetupError(
+      `Node ${process.versions.node} is too old to run the set-up.`,
+      'Install Node 20 or newer; Tunery brings the Node 24 it runs on by itself.',
+    )
+  mkdirSync(local(), { recursive: true })
+  const steps = [npmPackages, nodeRuntime, engine, converters, pythonEnvironment, ...(dev ? [pythonDev] : []), defaultModel]
+  const did = await withLock(async () => {
+    let count = 0
+    for (const step of steps) if (await step({ force })) count++
+    return count
+  })
+  if (did > 0)
+    console.log(
+      `Set-up finished in ${((Date.now() - started) / 1000).toFixed(0)} s; everything it brought is in ${existsSync('.local') ? '.local' : local()} and node_modules.`,
+    )
+} catch (error) {
+  if (!(error instanceof SetupError)) throw error
+  console.error(`\nSet-up cannot go on: ${error.message}\n${error.hint ? `What to do: ${error.hint}\n` : ''}`)
+  process.exit(1)
+}

@@ -1,0 +1,109 @@
+// Everything that comes from the npm registry. The engine's library, its converters and Node itself are taken as single tarballs,
+// pinned by hash: installed as dependencies they would bring 700 MB of builds for other platforms and a hundred packages we never call.
+import { createHash } from 'node:crypto'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import { ask, need, run, SetupError } from './process.mjs'
+import { fileHash, local, pins, root, step } from './state.mjs'
+
+const platform = `${process.platform}-${process.arch}`
+
+export const npmPackages = (options) =>
+  step('npm', 'npm packages', [fileHash('package-lock.json'), platform], [path.join(root, 'node_modules/.package-lock.json')], options, () =>
+    // No package's install script is run: those we use ship their binaries inside the package.
+    run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
+      cwd: root,
+      what: 'npm ci',
+      hint: 'Run `npm ci --ignore-scripts` by hand to see more.',
+    }),
+  )
+
+export async function nodeRuntime(options) {
+  if (Number(process.versions.node.split('.')[0]) >= 24) return false
+  const pin = pins.node[platform]
+  return step('node', `Node ${pin.version} (this machine has ${process.versions.node}; ${pin.size_mb} MB)`, pin, [local('node/bin/node')], options, () =>
+    unpack(pin, (folder) => {
+      rmSync(local('node'), { recursive: true, force: true })
+      mkdirSync(local('node/bin'), { recursive: true })
+      renameSync(path.join(folder, 'bin/node'), local('node/bin/node'))
+      renameSync(path.join(folder, 'LICENSE'), local('node/LICENSE'))
+    }),
+  )
+}
+
+export async function engine(options) {
+  const gpu = gpuKind()
+  const wanted = [pins.engine[platform], ...(gpu === 'none' ? [] : [pins[`engine_${gpu}`][platform]])]
+  const size = wanted.reduce((sum, pin) => sum + pin.size_mb, 0)
+  return step(
+    'engine',
+    `the engine's library for ${platform}${gpu === 'none' ? '' : ` with ${gpu}`} (${size} MB)`,
+    [wanted],
+    [local('llama/lib')],
+    options,
+    async () => {
+      rmSync(local('llama/lib'), { recursive: true, force: true })
+      for (const pin of wanted)
+        await unpack(pin, (folder) => {
+          const bins = path.join(folder, 'bins')
+          for (const build of readdirSync(bins)) cpSync(path.join(bins, build), local('llama/lib'), { recursive: true })
+        })
+    },
+  )
+}
+
+export async function converters(options) {
+  const pin = pins.converters
+  return step('converters', `the engine's converters (${pin.size_mb} MB)`, pin, [local('llama/source/convert_lora_to_gguf.py')], options, async () => {
+    need('git', 'Install git with your package manager (Debian and Ubuntu: `apt-get install git`).')
+    await unpack(pin, async (folder) => {
+      const clone = path.join(folder, 'clone')
+      await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])
+      const fresh = path.join(folder, 'source')
+      mkdirSync(fresh)
+      const parts = ['convert_hf_to_gguf.py', 'convert_lora_to_gguf.py', 'conversion', 'gguf-py', 'include', 'ggml/include', 'LICENSE']
+      await run('git', ['--git-dir', clone, 'archive', '--output', path.join(folder, 'source.tar'), 'HEAD', ...parts])
+      await run('tar', ['-xf', path.join(folder, 'source.tar'), '-C', fresh])
+      rmSync(local('llama/source'), { recursive: true, force: true })
+      renameSync(fresh, local('llama/source'))
+    })
+  })
+}
+
+/** `cuda`, `vulkan` or `none`: what the operator asked for, else CUDA where an NVIDIA driver answers. */
+export function gpuKind() {
+  const asked = process.env.TUNERY_GPU ?? 'auto'
+  if (!['auto', 'cuda', 'vulkan', 'none'].includes(asked)) throw new SetupError(`TUNERY_GPU is '${asked}'.`, 'Set it to auto, cuda, vulkan or none.')
+  if (asked === 'none' || platform !== 'linux-x64') return 'none'
+  if (asked !== 'auto') return asked
+  return ask('nvidia-smi', ['--list-gpus'])?.includes('GPU') ? 'cuda' : 'none'
+}
+
+/** Fetches one pinned package, checks its hash, and hands its unpacked folder to `use`. Nothing of it stays behind. */
+async function unpack(pin, use) {
+  const folder = local('tmp', pin.name.replace('/', '-'))
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(folder, { recursive: true })
+  try {
+    await run('npm', ['pack', `${pin.name}@${pin.version}`, '--pack-destination', folder, '--loglevel=http'], {
+      cwd: root,
+      what: `fetching ${pin.name}@${pin.version}`,
+    })
+    const tarball = readdirSync(folder).find((file) => file.endsWith('.tgz'))
+    if (!tarball) throw new SetupError(`npm pack brought no file for ${pin.name}@${pin.version}.`, 'Run the same command again.')
+    const integrity = `sha512-${createHash('sha512')
+      .update(readFileSync(path.join(folder, tarball)))
+      .digest('base64')}`
+    if (integrity !== pin.integrity)
+      throw new SetupError(
+        `${pin.name}@${pin.version} is not the file that was pinned (its hash is ${integrity}).`,
+        'Your registry or mirror served something else. Do not go on before you know why.',
+      )
+    await run('tar', ['-xzf', path.join(folder, tarball), '-C', folder])
+    const unpacked = path.join(folder, 'package')
+    if (!existsSync(unpacked)) throw new SetupError(`${pin.name}@${pin.version} has no package folder inside.`)
+    await use(unpacked)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}

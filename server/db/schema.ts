@@ -1,0 +1,146 @@
+import type { Generated, Insertable, Selectable } from 'kysely'
+
+// Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
+
+interface Accounts {
+  id: string
+  name: string
+  tier: 'free' | 'pro' | 'enterprise'
+  created_at: number
+}
+
+interface Users {
+  id: string
+  account_id: string
+  name: string
+  email: string | null
+  role: 'owner' | 'admin' | 'member' | 'viewer'
+  created_at: number
+}
+
+interface ApiKeys {
+  id: string
+  account_id: string
+  user_id: string
+  name: string
+  /** The first characters of the key: finds the row, and tells keys apart in lists. */
+  prefix: string
+  /** SHA-256 of the whole key, in hex. */
+  hash: string
+  scopes_json: string
+  created_at: number
+}
+
+interface Datasets {
+  id: string
+  account_id: string
+  name: string
+  description: string
+  format: 'jsonl' | 'csv' | 'parquet' | 'huggingface'
+  rows: number
+  size_bytes: number
+  sha256: string
+  /** What the structural check found: {error_count, errors}. */
+  check_json: string
+  created_at: number
+}
+
+interface TuningJobs {
+  id: string
+  account_id: string
+  model_id: string
+  dataset_id: string
+  status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
+  progress: number
+  current_epoch: number
+  metrics_json: string
+  estimated_completion: number | null
+  config_json: string
+  resolved_config_json: string
+  /** Frozen in the job: an exact resume needs the same number. */
+  threads: number
+  error_json: string | null
+  trained_tokens: number
+  /** How often its trainer died since the last checkpoint. */
+  crashes: number
+  model: string | null
+  created_at: number
+  started_at: number | null
+  finished_at: number | null
+}
+
+interface JobEvents {
+  job_id: string
+  seq: number
+  type: 'status' | 'progress' | 'metrics' | 'checkpoint' | 'sample' | 'log' | 'warning' | 'error'
+  message: string
+  data_json: string | null
+  created_at: number
+}
+
+interface Models {
+  id: string
+  account_id: string
+  base_model_id: string
+  job_id: string
+  method: 'lora' | 'qlora' | 'full'
+  /** SHA-256 of the adapter file that the engine serves. */
+  adapter_sha256: string
+  size_bytes: number
+  created_at: number
+}
+
+interface Deployments {
+  id: string
+  account_id: string
+  name: string
+  model: string
+  status: 'starting' | 'ready' | 'failed' | 'stopped'
+  error_json: string | null
+  created_at: number
+  updated_at: number
+}
+
+interface QueueEntries {
+  id: Generated<number>
+  kind: string
+  /** The id of what is to be worked on; one live entry a kind and ref. */
+  ref: string
+  status: 'waiting' | 'leased' | 'done' | 'dead'
+  run_at: number
+  attempt: number
+  /** Who holds the lease, and until when. */
+  worker: string | null
+  lease_until: number | null
+  created_at: number
+}
+
+interface Events {
+  id: string
+  account_id: string
+  type: string
+  data_json: string
+  created_at: number
+}
+
+interface Migrations {
+  name: string
+  applied_at: number
+}
+
+export interface Schema {
+  accounts: Accounts
+  users: Users
+  api_keys: ApiKeys
+  datasets: Datasets
+  tuning_jobs: TuningJobs
+  job_events: JobEvents
+  models: Models
+  deployments: Deployments
+  queue_entries: QueueEntries
+  events: Events
+  migrations: Migrations
+}
+
+export type Row<T extends keyof Schema> = Selectable<Schema[T]>
+export type NewRow<T extends keyof Schema> = Insertable<Schema[T]>

@@ -1,0 +1,110 @@
+import type { ListQuery } from '../../contract/common.ts'
+import type { Deployment } from '../../contract/deployments.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { Db } from '../db/open.ts'
+import { recordEvent } from '../events.ts'
+import type { Hub } from '../hub/service.ts'
+import { newId } from '../ids.ts'
+import type { Inference } from '../inference/service.ts'
+import * as store from './store.ts'
+
+export interface Deployments {
+  create(account_id: string, request: { model: string; name: string }): Promise<Deployment>
+  /** Lets a name serve another model. The new one is loaded first; a request sees the old or the new, never neither. */
+  switch(account_id: string, name: string, model: string): Promise<Deployment>
+  list(account_id: string, query: ListQuery): Promise<{ items: Deployment[]; has_more: boolean }>
+  get(account_id: string, name: string): Promise<Deployment>
+  delete(account_id: string, name: string): Promise<{ id: string; deleted: true }>
+}
+
+export function createDeployments({ db, hub, inference, now = Date.now }: { db: Db; hub: Hub; inference: Inference; now?: () => number }): Deployments {
+  inference.useNames({
+    find: (account_id, name) => store.find(db, account_id, name),
+    list: (account_id) => store.all(db, account_id),
+  })
+
+  async function row(account_id: string, name: string) {
+    const found = await store.find(db, account_id, name)
+    if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
+    return found
+  }
+
+  async function toWire(deployment: store.DeploymentRow): Promise<Deployment> {
+    const { base } = await inference.target(deployment.account_id, deployment.model)
+    return {
+      id: deployment.id,
+      name: deployment.name,
+      model: deployment.model,
+      base_model_id: base.id,
+      status: deployment.status,
+      error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
+      replicas: 1,
+      created_at: new Date(deployment.created_at).toISOString(),
+      updated_at: new Date(deployment.updated_at).toISOString(),
+    }
+  }
+
+  const deployed = (deployment: { id: string; name: string; model: string }) => ({
+    deployment_id: deployment.id,
+    name: deployment.name,
+    model_id: deployment.model,
+  })
+
+  return {
+    async create(account_id, { model, name }) {
+      const taken = () =>
+        new ApiError('name_taken', `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`, {
+          details: { name },
+        })
+      if (hub.has(name)) throw taken()
+      const target = await inference.target(account_id, model)
+      const time = now()
+      const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
+      try {
+        await db.transaction().execute((trx) => store.insert(trx, deployment))
+      } catch (error) {
+        if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
+        throw error
+      }
+      // It is callable from here on either way: a model that is not loaded yet is loaded by its first request.
+      const failure = await inference.load(target).then(
+        () => undefined,
+        (error: unknown) => (error instanceof ApiError ? error : new ApiError('engine_failed', String(error))),
+      )
+      await db.transaction().execute(async (trx) => {
+        const values = failure
+          ? { status: 'failed' as const, error_json: JSON.stringify({ code: failure.code, message: failure.message }), updated_at: now() }
+          : { status: 'ready' as const, error_json: null, updated_at: now() }
+        const updated = await store.update(trx, deployment.id, values)
+        if (!failure && updated.numUpdatedRows > 0n) await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
+      })
+      return toWire(await row(account_id, name))
+    },
+
+    async switch(account_id, name, model) {
+      const deployment = await row(account_id, name)
+      await inference.load(await inference.target(account_id, model))
+      await db.transaction().execute(async (trx) => {
+        const updated = await store.update(trx, deployment.id, { model, status: 'ready', error_json: null, updated_at: now() })
+        if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+        await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())
+      })
+      return toWire(await row(account_id, name))
+    },
+
+    async list(account_id, { limit, after }) {
+      const last = after ? await store.byId(db, account_id, after) : undefined
+      if (after && !last) throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
+      const rows = await store.list(db, account_id, limit, last)
+      return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
+    },
+
+    get: async (account_id, name) => toWire(await row(account_id, name)),
+
+    async delete(account_id, name) {
+      const { id } = await row(account_id, name)
+      await store.remove(db, id)
+      return { id, deleted: true }
+    },
+  }
+}

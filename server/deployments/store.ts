@@ -1,0 +1,31 @@
+import type { Db, Trx } from '../db/open.ts'
+import type { NewRow, Row } from '../db/schema.ts'
+
+export type DeploymentRow = Row<'deployments'>
+
+export const insert = (trx: Trx, deployment: NewRow<'deployments'>) => trx.insertInto('deployments').values(deployment).execute()
+
+export const find = (db: Db | Trx, account_id: string, name: string) =>
+  db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('name', '=', name).executeTakeFirst()
+
+export const update = (trx: Trx, id: string, values: Partial<DeploymentRow>) =>
+  trx.updateTable('deployments').set(values).where('id', '=', id).executeTakeFirst()
+
+export const remove = (db: Db, id: string) => db.deleteFrom('deployments').where('id', '=', id).execute()
+
+export const all = (db: Db, account_id: string) =>
+  db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
+
+export async function list(db: Db, account_id: string, limit: number, after: DeploymentRow | undefined): Promise<DeploymentRow[]> {
+  let query = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
+  if (after)
+    query = query.where((eb) => eb.or([eb('created_at', '<', after.created_at), eb.and([eb('created_at', '=', after.created_at), eb('id', '<', after.id)])]))
+  return await query
+    .orderBy('created_at', 'desc')
+    .orderBy('id', 'desc')
+    .limit(limit + 1)
+    .execute()
+}
+
+export const byId = (db: Db, account_id: string, id: string) =>
+  db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()

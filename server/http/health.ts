@@ -1,0 +1,26 @@
+import type { FastifyInstance } from 'fastify'
+import client from 'prom-client'
+
+/** Liveness, readiness and Prometheus metrics; open to whoever reaches the port, and telling nothing of any account. */
+export function mountHealth(app: FastifyInstance, ready: () => Promise<string | undefined>): void {
+  const registry = new client.Registry()
+  client.collectDefaultMetrics({ register: registry })
+  const seconds = new client.Histogram({
+    name: 'tunery_http_request_seconds',
+    help: 'Seconds from a request to the end of its answer.',
+    labelNames: ['method', 'route', 'status'],
+    buckets: [0.005, 0.02, 0.1, 0.5, 2, 10, 60],
+    registers: [registry],
+  })
+  app.addHook('onResponse', async (request, reply) => {
+    const route = request.routeOptions.config.route
+    if (route) seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)
+  })
+  const hidden = { schema: { hide: true }, logLevel: 'warn' } as const
+  app.get('/health/live', hidden, async () => ({ status: 'ok' }))
+  app.get('/health/ready', hidden, async (_request, reply) => {
+    const reason = await ready()
+    return reason ? reply.status(503).send({ status: 'unavailable', reason }) : { status: 'ok' }
+  })
+  app.get('/metrics', hidden, async (_request, reply) => reply.type(registry.contentType).send(await registry.metrics()))
+}

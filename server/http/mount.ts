@@ -1,0 +1,120 @@
+// Puts the contract's routes on a Fastify instance: each under /v1 and, the same, under /api/v1. Knows no feature.
+import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompiler } from 'fastify'
+import { z } from 'zod'
+import { ApiError } from '../../contract/errors.ts'
+import { errorResponses, type Route } from '../../contract/route.ts'
+import type { Caller } from './auth.ts'
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    route?: Route
+  }
+  interface FastifyRequest {
+    caller: Caller | null
+  }
+}
+
+type Output<S, Otherwise> = S extends z.ZodType ? z.output<S> : Otherwise
+type Success<R extends Route> = { [S in keyof R['responses']]: z.input<R['responses'][S]> }[keyof R['responses']]
+
+export interface Call<R extends Route> {
+  body: Output<R['body'], undefined>
+  params: Output<R['params'], undefined>
+  query: Output<R['query'], undefined>
+  caller: Caller
+  request: FastifyRequest
+  reply: FastifyReply
+}
+
+/** Returned by a handler that has written, or will write, the answer itself. */
+export const answered = Symbol('answered')
+
+/** Mounts one route with its handler. The handler's result is sent with the route's success status, after its schema has seen it. */
+export function mount<R extends Route>(app: FastifyInstance, route: R, handler: (call: Call<R>) => Promise<Success<R> | typeof answered>): void {
+  const status = Number(Object.keys(route.responses)[0])
+  const streams = route.produces !== undefined
+  for (const base of ['/v1', '/api/v1'])
+    app.route({
+      method: route.method,
+      url: base + fastifyPath(route.path),
+      config: { route },
+      schema: {
+        hide: base !== '/v1',
+        tags: [route.tag],
+        summary: route.summary,
+        operationId: operationId(route),
+        ...(route.body && { body: route.body }),
+        ...(route.query && { querystring: route.query }),
+        ...(route.params && { params: openParams(route) }),
+        ...(route.consumes && { consumes: [route.consumes] }),
+        response: streams ? {} : { ...route.responses, ...errorResponses },
+      } as object,
+      handler: async (request, reply) => {
+        if (!request.caller) throw new Error('a route was reached without a caller')
+        const result = await handler({
+          body: request.body as Call<R>['body'],
+          params: renameWildcard(route, request.params) as Call<R>['params'],
+          query: request.query as Call<R>['query'],
+          caller: request.caller,
+          request,
+          reply,
+        })
+        if (result === answered) return reply
+        return reply.status(status).send(result)
+      },
+    })
+}
+
+// Fastify spells a parameter `:name` and one that takes the rest of the path `*`.
+const fastifyPath = (path: string) => path.replace(/\{(\w+)\*\}$/, '*').replace(/\{(\w+)\}/g, ':$1')
+
+const wildcardName = (route: Route) => /\{(\w+)\*\}$/.exec(route.path)?.[1]
+
+function renameWildcard(route: Route, params: unknown): unknown {
+  const name = wildcardName(route)
+  return name ? { [name]: (params as { '*': string })['*'] } : params
+}
+
+const openParams = (route: Route) => (wildcardName(route) ? z.object({ '*': z.string() }) : route.params)
+
+const operationId = (route: Route) => `${route.method.toLowerCase()}_${route.path.replace(/[^a-z]+/gi, '_').replace(/^_|_$/g, '')}`
+
+/** Checks bodies, queries and parameters with the contract's own schemas. */
+export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =
+  ({ schema, httpPart }) =>
+  (data: unknown) => {
+    const result = schema.safeParse(data)
+    return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body') }
+  }
+
+/** Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. */
+export function validationError(issues: readonly z.core.$ZodIssue[], where: string): ApiError {
+  const issue = deepest(issues[0]!)
+  const field = issue.path.map(String).join('.')
+  const details = {
+    field: field || where,
+    issues: issues.slice(0, 10).map((each) => ({ field: deepest(each).path.map(String).join('.'), message: deepest(each).message })),
+  }
+  if (issue.code === 'unrecognized_keys') {
+    const names = issue.keys.map((key) => (field ? `${field}.${key}` : key))
+    return new ApiError(
+      'unknown_field',
+      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}. Remove it or check its spelling.`,
+      {
+        details: { ...details, field: names[0] },
+        param: names[0],
+      },
+    )
+  }
+  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, { details, param: field || undefined })
+}
+
+// A union's own message says only 'invalid input'; the branch that came closest says what is wrong.
+function deepest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
+  if (issue.code !== 'invalid_union') return issue
+  const branches = issue.errors.filter((branch) => branch.length > 0)
+  const best = branches.sort(
+    (a, b) => b[0]!.path.length - a[0]!.path.length || Number(a[0]!.code === 'invalid_type') - Number(b[0]!.code === 'invalid_type'),
+  )[0]?.[0]
+  return best ? deepest({ ...best, path: [...issue.path, ...best.path] }) : issue
+}

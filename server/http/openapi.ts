@@ -1,0 +1,58 @@
+import swagger from '@fastify/swagger'
+import swaggerUi from '@fastify/swagger-ui'
+import type { FastifyInstance } from 'fastify'
+import { jsonSchemaTransform } from 'fastify-type-provider-zod'
+import { z } from 'zod'
+import { ErrorBody } from '../../contract/errors.ts'
+import type { Route } from '../../contract/route.ts'
+
+/** Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at /docs. */
+export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.0.3',
+      info: { title: 'Tunery', version, description: 'Fine-tune open models on your examples and serve them by name.', license: { name: 'Apache-2.0' } },
+      servers: [{ url: '/v1' }],
+      components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
+      security: [{ key: [] }],
+    },
+    stripBasePath: true,
+    transform: (input) => {
+      const route = input.route.config?.route
+      const result = jsonSchemaTransform(route ? { ...input, schema: forDescription(route, input.schema as object) } : input)
+      return route
+        ? { ...result, url: `/v1${route.path.replace('*}', '}')}`.replace('{', ':').replace('}', ''), schema: withStreams(route, result.schema as object) }
+        : result
+    },
+  })
+  await app.register(swaggerUi, { routePrefix: '/docs', uiConfig: { tryItOutEnabled: false }, staticCSP: true })
+  app.get('/v1/openapi.json', { schema: { hide: true } }, async () => app.swagger())
+}
+
+const forDescription = (route: Route, schema: object) => ({ ...schema, ...(route.params && { params: route.params }) })
+
+// What the validator must not touch (a form, a stream) is described here in JSON schema.
+function withStreams(route: Route, schema: object): object {
+  const json = (type: z.ZodType) => z.toJSONSchema(type, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
+  const content: Record<string, unknown> = { ...schema }
+  if (route.consumes === 'multipart/form-data')
+    content.body = {
+      type: 'object',
+      required: ['file'],
+      properties: {
+        file: { type: 'string', format: 'binary' },
+        name: { type: 'string', maxLength: 200 },
+        description: { type: 'string', maxLength: 2000 },
+        format: { type: 'string', enum: ['jsonl', 'csv', 'parquet', 'huggingface'], default: 'jsonl' },
+      },
+    }
+  if (route.produces) {
+    const types = route.produces === 'text/event-stream' ? ['application/json', route.produces] : [route.produces]
+    const [status, body] = Object.entries(route.responses)[0]!
+    const errors = Object.fromEntries(
+      [400, 401, 403, 404, 413, 429, 500, 503].map((code) => [code, { description: 'Error', content: { 'application/json': { schema: json(ErrorBody) } } }]),
+    )
+    content.response = { [status]: { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }, ...errors }
+  }
+  return content
+}

@@ -1,0 +1,134 @@
+import { closeSync, existsSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
+import path from 'node:path'
+import { z } from 'zod'
+import { ApiError } from '../../contract/errors.ts'
+import type { Model } from '../../contract/hub.ts'
+import catalogue from './catalogue.json' with { type: 'json' }
+
+/** A base model whose weights are here. */
+export interface LocalBase {
+  id: string
+  parameters: number
+  context_length: number
+  /** The file that the engine serves. */
+  gguf: string
+  /** The checkpoint folder that the trainer loads. */
+  hf: string
+}
+
+export interface Hub {
+  list(): Model[]
+  featured(): Model[]
+  get(id: string): Model
+  /** The files of a base on this machine. Throws model_not_found or model_not_available. */
+  local(id: string): LocalBase
+  localOrUndefined(id: string): LocalBase | undefined
+  /** The names of the linear layers of a base that an adapter can take. */
+  linearModules(base: LocalBase): string[]
+  has(id: string): boolean
+}
+
+const ModelFile = z.object({ id: z.string(), parameters: z.number(), context_length: z.number(), gguf: z.string(), hf: z.string() })
+
+/** The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know counts too. */
+export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
+  const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
+
+  function local(id: string): LocalBase | undefined {
+    // The id becomes a path: only what a hub id can look like may reach the file system.
+    if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part))) return undefined
+    const folder = path.join(modelsDir, id)
+    let text: string
+    try {
+      text = readFileSync(path.join(folder, 'model.json'), 'utf8')
+    } catch {
+      return undefined
+    }
+    const file = ModelFile.parse(JSON.parse(text))
+    return { ...file, id, gguf: path.join(folder, file.gguf), hf: path.join(folder, file.hf) }
+  }
+
+  function localIds(): string[] {
+    if (!existsSync(modelsDir)) return []
+    const folders = (dir: string) =>
+      readdirSync(dir, { withFileTypes: true })
+        .filter((entry) => entry.isDirectory())
+        .map((entry) => entry.name)
+    return folders(modelsDir).flatMap((owner) => folders(path.join(modelsDir, owner)).map((name) => `${owner}/${name}`))
+  }
+
+  function describe(id: string): Model | undefined {
+    const entry = entries.get(id)
+    const base = local(id)
+    if (!entry && !base) return undefined
+    const category = (entry?.category ?? 'language') as Model['category']
+    return {
+      id,
+      name: entry?.name ?? id,
+      description: entry?.description ?? 'Added on this machine.',
+      category,
+      params_billions: Number(((entry?.parameters ?? base!.parameters) / 1e9).toPrecision(4)),
+      context_length: base?.context_length ?? entry!.context_length,
+      license: entry?.license ?? 'unknown',
+      huggingface_id: entry ? id : null,
+      // What cannot be trained here today is not promised: methods follow the weights.
+      methods: base ? ['lora'] : [],
+      pricing,
+      weights: {
+        available: base !== undefined,
+        size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),
+        how_to_get: base
+          ? null
+          : category === 'multimodal'
+            ? 'Models that read images cannot be served or trained by this version yet.'
+            : `Run ./tunery models add ${id} on the machine of the service; it downloads about ${entry?.size_mb} MB from Hugging Face.`,
+      },
+    }
+  }
+
+  const hub: Hub = {
+    list: () => [...new Set([...entries.keys(), ...localIds()])].map(describe).filter((model) => model !== undefined),
+    featured: () => catalogue.featured.map((id) => hub.get(id)),
+    has: (id) => entries.has(id) || local(id) !== undefined,
+    localOrUndefined: local,
+    get(id) {
+      const model = describe(id)
+      if (!model) throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, { param: 'model' })
+      return model
+    },
+    local(id) {
+      const base = local(id)
+      if (base) return base
+      const { how_to_get } = hub.get(id).weights
+      throw new ApiError('model_not_available', `The weights of '${id}' are not on this machine. ${how_to_get}`, { details: { how_to_get }, param: 'model' })
+    },
+    linearModules: (base) => linearModules(base.hf),
+  }
+  return hub
+}
+
+/** Reads the last names of all two-dimensional weights inside the layers, from the headers of the safetensors files alone. */
+function linearModules(folder: string): string[] {
+  const names = new Set<string>()
+  for (const file of readdirSync(folder).filter((name) => name.endsWith('.safetensors'))) {
+    for (const [key, tensor] of Object.entries(safetensorsHeader(path.join(folder, file)))) {
+      const name = /\.layers\.\d+\..*?(\w+)\.weight$/.exec(key)?.[1]
+      if (name && (tensor as { shape?: number[] }).shape?.length === 2) names.add(name)
+    }
+  }
+  return [...names].sort()
+}
+
+// A safetensors file begins with the length of its JSON header, as a little-endian 64-bit number.
+function safetensorsHeader(file: string): Record<string, unknown> {
+  const fd = openSync(file, 'r')
+  try {
+    const length = Buffer.alloc(8)
+    readSync(fd, length, 0, 8, 0)
+    const header = Buffer.alloc(Number(length.readBigUInt64LE()))
+    readSync(fd, header, 0, header.length, 8)
+    return JSON.parse(header.toString('utf8')) as Record<string, unknown>
+  } finally {
+    closeSync(fd)
+  }
+}

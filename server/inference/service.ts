@@ -1,0 +1,65 @@
+import type http from 'node:http'
+import type { z } from 'zod'
+import { ApiError } from '../../contract/errors.ts'
+import type { ChatRequest, ModelList } from '../../contract/inference.ts'
+import type { Hub } from '../hub/service.ts'
+import type { Tuning } from '../tuning/service.ts'
+import type { EngineClient, Target } from './engine-client.ts'
+
+/** The names that another feature gives to models; deployments registers itself here. */
+export interface Names {
+  find(account_id: string, name: string): Promise<{ model: string } | undefined>
+  list(account_id: string): Promise<{ name: string; created_at: number }[]>
+}
+
+export interface Inference {
+  /** Relays a chat request to the engine; resolves with the head of its answer, whatever its status. */
+  chat(account_id: string, request: ChatRequest, signal: AbortSignal): Promise<http.IncomingMessage>
+  models(account_id: string): Promise<z.input<typeof ModelList>>
+  /** What a model id stands for, names of deployments aside. Throws model_not_found or model_not_available. */
+  target(account_id: string, model: string): Promise<Target>
+  /** Loads a model, so that its first request does not wait. */
+  load(target: Target): Promise<void>
+  useNames(names: Names): void
+}
+
+export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tuning; engine: EngineClient }): Inference {
+  let names: Names | undefined
+
+  async function target(account_id: string, model: string): Promise<Target> {
+    const tuned = await tuning.model(account_id, model)
+    if (tuned) return { base: hub.local(tuned.base_model_id), tuned }
+    if (hub.has(model)) return { base: hub.local(model) }
+    throw new ApiError('model_not_found', `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`, { param: 'model' })
+  }
+
+  return {
+    target,
+    useNames: (given) => {
+      names = given
+    },
+    load: async (wanted) => void (await engine.load(wanted)),
+
+    async chat(account_id, request, signal) {
+      const named = await names?.find(account_id, request.model)
+      const { life, name } = await engine.load(await target(account_id, named?.model ?? request.model))
+      const headers = { 'x-served-model-name': request.model, 'x-tunery-account': account_id }
+      return engine.post(life, '/v1/chat/completions', { ...request, model: name }, headers, signal)
+    },
+
+    async models(account_id) {
+      const card = (id: string, created_at: number, owned_by: string) => ({ id, object: 'model' as const, created: Math.floor(created_at / 1000), owned_by })
+      const bases = hub.list().filter((model) => model.weights.available)
+      const deployed = (await names?.list(account_id)) ?? []
+      const tuned = await tuning.models(account_id)
+      return {
+        object: 'list',
+        data: [
+          ...deployed.map(({ name, created_at }) => card(name, created_at, account_id)),
+          ...tuned.map(({ id, created_at }) => card(id, created_at, account_id)),
+          ...bases.map(({ id }) => card(id, 0, id.split('/')[0]!)),
+        ],
+      }
+    },
+  }
+}

@@ -1,0 +1,64 @@
+import type { Logger } from 'pino'
+import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
+
+export interface Worker {
+  /** Takes no more work, aborts what runs, and resolves when its handler has returned. */
+  stop(): Promise<void>
+}
+
+/**
+ * Works on one kind, one entry at a time, oldest first. The handler ends its entry itself, in the transaction of its last write; its
+ * signal aborts when the lease is lost or the worker stops.
+ */
+export function startWorker(options: {
+  queue: Queue
+  kind: string
+  name: string
+  log: Logger
+  handle: (claim: Claim, signal: AbortSignal) => Promise<void>
+}): Worker {
+  const { queue, kind, name, log, handle } = options
+  const stopping = new AbortController()
+
+  async function work(claim: Claim) {
+    const lost = new AbortController()
+    const signal = AbortSignal.any([stopping.signal, lost.signal])
+    const beat = setInterval(async () => {
+      try {
+        if (!(await queue.heartbeat(claim))) lost.abort(new LeaseLost(claim))
+      } catch (error) {
+        // A database that cannot be written for a moment must not end the work; the lease outlives several missed beats.
+        log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
+      }
+    }, lease_ms / 4)
+    try {
+      await handle(claim, signal)
+    } catch (error) {
+      if (error instanceof LeaseLost) log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
+      else log.error({ err: error, ref: claim.ref, attempt: claim.attempt }, `a worker of ${kind} failed`)
+    } finally {
+      clearInterval(beat)
+    }
+  }
+
+  async function loop() {
+    while (!stopping.signal.aborted) {
+      try {
+        const claim = await queue.claim(kind, name)
+        if (claim) await work(claim)
+        else await queue.woken(1000, stopping.signal)
+      } catch (error) {
+        log.error({ err: error }, `claiming work of ${kind} failed`)
+        await queue.woken(1000, stopping.signal)
+      }
+    }
+  }
+
+  const running = loop()
+  return {
+    stop() {
+      stopping.abort()
+      return running
+    },
+  }
+}

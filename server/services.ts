@@ -1,0 +1,82 @@
+// Builds every service from the configuration: shared by the server, and by the command line where it works on the database itself.
+import path from 'node:path'
+import pino, { type Logger } from 'pino'
+import pkg from '../package.json' with { type: 'json' }
+import { createAccounts } from './accounts/service.ts'
+import type { Services } from './app.ts'
+import { type Config, root } from './config.ts'
+import { createDatasets } from './datasets/service.ts'
+import { openDatabase } from './db/open.ts'
+import { createDeployments } from './deployments/service.ts'
+import { createHub } from './hub/service.ts'
+import { createEngineClient } from './inference/engine-client.ts'
+import { createEngineProcess } from './inference/engine-process.ts'
+import { createInference } from './inference/service.ts'
+import { createQueue } from './queue/queue.ts'
+import { startWorker } from './queue/worker.ts'
+import { workOnJob } from './tuning/jobs.ts'
+import { createTuning, queueKind } from './tuning/service.ts'
+
+const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+
+export const createLog = (config: Config): Logger =>
+  pino({ level: config.log_level, redact: ['req.headers.authorization'] }, pino.destination({ dest: 2, sync: true }))
+
+/** Opens the database and wires the services. Starts no process and no work; `startWork` does. */
+export async function createServices(config: Config, log: Logger) {
+  const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
+  const db = await openDatabase(dataDir)
+  const queue = createQueue(db)
+  const pricing = {
+    currency: config.currency,
+    training_per_million_tokens: config.training_price,
+    input_per_million_tokens: config.input_price,
+    output_per_million_tokens: config.output_price,
+  }
+  const stopping = new AbortController()
+  const accounts = createAccounts(db, config.default_tier)
+  const hub = createHub(config.models_dir, pricing)
+  const datasets = createDatasets({ db, hub, dataDir, max_mb: config.max_dataset_mb, max_rows: config.max_dataset_rows, min_free_mb, defaultBase })
+  const tuning = createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb })
+  const engine = createEngineProcess({ dataDir, threads, log })
+  const inference = createInference({ hub, tuning, engine: createEngineClient(engine) })
+  const deployments = createDeployments({ db, hub, inference })
+
+  const services: Services = {
+    accounts,
+    hub,
+    datasets,
+    tuning,
+    inference,
+    deployments,
+    log,
+    version: pkg.version,
+    stopping: stopping.signal,
+    async ready() {
+      if (stopping.signal.aborted) return 'the service is stopping'
+      await db.selectFrom('migrations').select('name').limit(1).execute()
+      return engine.problem()
+    },
+  }
+
+  return {
+    ...services,
+    /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
+    async startWork() {
+      await queue.takeOverAll()
+      await tuning.sweep()
+      const python = path.join(root, '.local/python/bin/python')
+      const converters = path.join(root, '.local/llama/source')
+      const { changed, cancelled } = tuning
+      const work = { db, queue, hub, datasets, dataDir, python, converters, checkpoint_seconds: config.checkpoint_seconds, log, changed, cancelled, now: Date.now }
+      return startWorker({ queue, kind: queueKind, name: `server-${process.pid}`, log, handle: (claim, signal) => workOnJob(work, claim, signal) })
+    },
+    /** Starts the engine ahead of the first request. */
+    warm: () => engine.life(),
+    beginStop: () => stopping.abort(),
+    async close() {
+      await engine.stop()
+      await db.destroy()
+    },
+  }
+}

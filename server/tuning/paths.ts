@@ -1,0 +1,7 @@
+import path from 'node:path'
+
+/** The folder of one attempt at a job. */
+export const runDir = (dataDir: string, job_id: string, attempt: number) => path.join(dataDir, 'runs', job_id, String(attempt))
+
+/** The folder of a tuned model: `adapter/` as PEFT wrote it and `adapter.gguf` as the engine serves it. */
+export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir, 'models', model_id)

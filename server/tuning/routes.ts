@@ -1,0 +1,25 @@
+import { Readable } from 'node:stream'
+import type { FastifyInstance } from 'fastify'
+import { cancelJob, createJob, getJob, type JobEvent, jobEvents, listJobs } from '../../contract/tuning.ts'
+import { answered, mount } from '../http/mount.ts'
+import type { Tuning } from './service.ts'
+
+export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: AbortSignal): void {
+  mount(app, createJob, ({ caller, body }) => tuning.create(caller.account_id, body))
+  mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
+  mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
+  mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller.account_id, params.job_id))
+  mount(app, jobEvents, async ({ caller, params, query, reply }) => {
+    const gone = new AbortController()
+    reply.raw.on('close', () => gone.abort())
+    const events = await tuning.events(caller.account_id, params.job_id, query.after, AbortSignal.any([gone.signal, stopping]))
+    reply.header('content-type', 'application/x-ndjson; charset=utf-8').header('cache-control', 'no-cache, no-transform').header('x-accel-buffering', 'no')
+    await reply.send(Readable.from(lines(events)))
+    return answered
+  })
+}
+
+// A blank line keeps proxies from cutting a quiet stream.
+async function* lines(events: AsyncGenerator<JobEvent | null>) {
+  for await (const event of events) yield event ? `${JSON.stringify(event)}\n` : '\n'
+}

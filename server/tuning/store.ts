@@ -1,0 +1,87 @@
+import type { JobEventType } from '../../contract/tuning.ts'
+import type { Db, Trx } from '../db/open.ts'
+import type { NewRow, Row } from '../db/schema.ts'
+
+export type JobRow = Row<'tuning_jobs'>
+export type EventRow = Row<'job_events'>
+export type ModelRow = Row<'models'>
+
+export interface NewEvent {
+  type: JobEventType
+  message: string
+  data?: Record<string, unknown>
+}
+
+export const insertJob = (trx: Trx, job: NewRow<'tuning_jobs'>) => trx.insertInto('tuning_jobs').values(job).execute()
+
+export const findJob = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const jobById = (db: Db | Trx, id: string) => db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
+
+export async function listJobs(db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> {
+  let query = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
+  if (after)
+    query = query.where((eb) => eb.or([eb('created_at', '<', after.created_at), eb.and([eb('created_at', '=', after.created_at), eb('id', '<', after.id)])]))
+  return await query
+    .orderBy('created_at', 'desc')
+    .orderBy('id', 'desc')
+    .limit(limit + 1)
+    .execute()
+}
+
+/** A job that still needs this dataset, if there is one. */
+export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
+  trx.selectFrom('tuning_jobs').select('id').where('dataset_id', '=', dataset_id).where('status', 'in', ['queued', 'running']).limit(1).executeTakeFirst()
+
+export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) => trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
+
+/** Appends events in order; their numbers go on from the job's last. */
+export async function appendEvents(trx: Trx, job_id: string, events: NewEvent[], created_at: number): Promise<void> {
+  if (events.length === 0) return
+  const last = await trx
+    .selectFrom('job_events')
+    .select((eb) => eb.fn.max('seq').as('seq'))
+    .where('job_id', '=', job_id)
+    .executeTakeFirst()
+  const from = Number(last?.seq ?? 0)
+  await trx
+    .insertInto('job_events')
+    .values(
+      events.map(({ type, message, data }, index) => ({
+        job_id,
+        seq: from + 1 + index,
+        type,
+        message,
+        data_json: data ? JSON.stringify(data) : null,
+        created_at,
+      })),
+    )
+    .execute()
+}
+
+export const eventsAfter = (db: Db, job_id: string, seq: number, limit: number): Promise<EventRow[]> =>
+  db.selectFrom('job_events').selectAll().where('job_id', '=', job_id).where('seq', '>', seq).orderBy('seq').limit(limit).execute()
+
+/** The checkpoints that were announced for a job, newest first. */
+export async function checkpoints(db: Db, job_id: string, limit: number): Promise<{ attempt: number; step: number; sha256: string }[]> {
+  const rows = await db
+    .selectFrom('job_events')
+    .select('data_json')
+    .where('job_id', '=', job_id)
+    .where('type', '=', 'checkpoint')
+    .orderBy('seq', 'desc')
+    .limit(limit)
+    .execute()
+  return rows.map((row) => JSON.parse(row.data_json ?? '{}'))
+}
+
+export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto('models').values(model).execute()
+
+export const findModel = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const listModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
+  db.selectFrom('models').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
+
+export const modelExists = async (db: Db, id: string) => (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined

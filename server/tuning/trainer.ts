@@ -1,0 +1,101 @@
+// One trainer process: the Python package, run on a folder of its own, speaking JSON lines on its standard output.
+import { spawn } from 'node:child_process'
+import { createWriteStream } from 'node:fs'
+import { mkdir, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { createInterface } from 'node:readline'
+import { z } from 'zod'
+import { jobEventTypes } from '../../contract/tuning.ts'
+import { root } from '../config.ts'
+
+const Line = z.object({
+  type: z.enum([...jobEventTypes, 'result']),
+  message: z.string(),
+  data: z.record(z.string(), z.unknown()).optional(),
+})
+export type TrainerLine = z.infer<typeof Line>
+
+export const Result = z.object({
+  adapter_dir: z.string(),
+  adapter_gguf: z.string(),
+  adapter_gguf_sha256: z.string(),
+  train_loss: z.number(),
+  trained_tokens: z.int(),
+  train_seconds: z.number(),
+  tokens_per_second: z.number(),
+  steps: z.int(),
+})
+export type Result = z.infer<typeof Result>
+
+/** How a trainer ended: `status` is null where a signal ended it. `log` is the end of what it said on standard error. */
+export interface TrainerExit {
+  status: number | null
+  signal: string | null
+  log: string
+}
+
+/** Exit status of a trainer that wrote a checkpoint because it was asked to stop. */
+export const stoppedStatus = 75
+const grace_ms = 20_000
+
+export interface TrainerRun {
+  run_dir: string
+  spec: object
+  python: string
+  signal: AbortSignal
+  onLine(line: TrainerLine): void
+}
+
+/** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not within 20 s. */
+export async function runTrainer({ run_dir, spec, python, signal, onLine }: TrainerRun): Promise<TrainerExit> {
+  await mkdir(run_dir, { recursive: true, mode: 0o700 })
+  await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
+  // The pipe on its standard input stays open and empty: its end tells the trainer that this server is gone. It stays in this session,
+  // since where the kernel groups processes by session a priority counts only within one.
+  const child = spawn(python, ['-m', 'trainer.train', run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+  child.stdin.on('error', () => {})
+  const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
+  log.on('error', () => {})
+  let tail = ''
+  child.stderr.on('data', (data) => {
+    tail = (tail + data).slice(-4000)
+    log.write(data)
+  })
+  const lines = createInterface({ input: child.stdout })
+  lines.on('line', (text) => {
+    const line = parseLine(text)
+    if (line) onLine(line)
+    else log.write(`not a line of the protocol: ${text}\n`)
+  })
+  let kill: NodeJS.Timeout | undefined
+  const stop = () => {
+    child.kill('SIGTERM')
+    kill = setTimeout(() => child.kill('SIGKILL'), grace_ms)
+  }
+  signal.addEventListener('abort', stop, { once: true })
+  if (signal.aborted) stop()
+  const read = new Promise((resolve) => lines.on('close', resolve))
+  const exit = await new Promise<TrainerExit>((resolve) => {
+    child.on('error', (error) => resolve({ status: null, signal: null, log: error.message }))
+    child.on('exit', (status, name) => resolve({ status, signal: name, log: tail }))
+  })
+  if (child.pid !== undefined) await read
+  clearTimeout(kill)
+  signal.removeEventListener('abort', stop)
+  log.end()
+  return { ...exit, log: tail || exit.log }
+}
+
+function parseLine(text: string): TrainerLine | undefined {
+  try {
+    return Line.parse(JSON.parse(text))
+  } catch {
+    return undefined
+  }
+}
+
+// The trainer needs no secret and no setting of the service.
+function trainerEnv(): NodeJS.ProcessEnv {
+  const kept = Object.entries(process.env).filter(([name]) => !name.startsWith('TUNERY_') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name))
+  return { ...Object.fromEntries(kept), PYTHONUNBUFFERED: '1', HF_HUB_OFFLINE: '1' }
+}

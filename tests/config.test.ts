@@ -1,0 +1,58 @@
+import assert from 'node:assert/strict'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { ConfigError, readConfig, root } from '../server/config.ts'
+
+const tunery = path.join(root, 'tunery')
+
+test('every setting that scripts rely on is accepted, and each has a default', () => {
+  const relied = {
+    TUNERY_PORT: '1',
+    TUNERY_HOST: '0.0.0.0',
+    TUNERY_DATA_DIR: '/x',
+    TUNERY_DATABASE_URL: 'postgres://x',
+    TUNERY_REDIS_URL: 'redis://x',
+    TUNERY_STORAGE_URL: 's3://x',
+    TUNERY_RAY_ADDRESS: 'http://x',
+    TUNERY_DEFAULT_TIER: 'free',
+    TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8:80,[::1]/128:80',
+    TUNERY_SECRET_KEY_FILE: '/x/key',
+  }
+  assert.equal(readConfig(relied).port, 1)
+  assert.equal(readConfig({}).port, 8000)
+  assert.equal(readConfig({}).host, '127.0.0.1')
+  assert.equal(readConfig({}).default_tier, 'enterprise')
+})
+
+test('an unknown setting and a wrong value are refused, all of them at once', () => {
+  assert.throws(
+    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_DEFAULT_TIER: 'gold' }),
+    (error: Error) => error instanceof ConfigError && /TUNERY_PROT/.test(error.message) && /TUNERY_PORT is 'x'/.test(error.message) && /gold/.test(error.message),
+  )
+})
+
+test('the command line lists the settings, makes keys and explains wrong words', () => {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
+  const env = { ...process.env, TUNERY_DATA_DIR: dataDir }
+  try {
+    assert.match(execFileSync(tunery, ['config'], { env, encoding: 'utf8' }), /TUNERY_PORT=8000/)
+    const key = JSON.parse(execFileSync(tunery, ['keys', 'create', '--name', 'ci', '--scopes', 'inference', '--json'], { env, encoding: 'utf8' }))
+    assert.match(key.key, /^tny_[0-9A-Za-z]{36}$/)
+    assert.match(key.id, /^key_/)
+    for (const [args, says] of [
+      [['keys', 'create'], /--name/],
+      [['keys', 'create', '--name', 'x', '--scopes', 'all'], /full, inference, read_only/],
+      [['frobnicate'], /not a command/],
+      [['models', 'add', '../x'], /OWNER\/NAME/],
+    ] as const) {
+      const { status, stderr } = spawnSync(tunery, args, { env, encoding: 'utf8' })
+      assert.equal(status, 2)
+      assert.match(stderr, says)
+    }
+  } finally {
+    rmSync(dataDir, { recursive: true })
+  }
+})

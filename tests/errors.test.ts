@@ -1,0 +1,171 @@
+// Every documented error of the management routes, each told by its code, with what to do about it.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import { randomBase62 } from '../server/ids.ts'
+import { type Answer, colourRows } from './support/client.ts'
+import { startApp, type TestApp } from './support/service.ts'
+import { tiny } from './support/tiny.ts'
+
+let app: TestApp
+let dataset: string
+before(async () => {
+  app = await startApp({ TUNERY_MAX_DATASET_MB: '3' })
+  dataset = (await app.upload(colourRows(8))).body.id
+})
+after(() => app.stop())
+
+function refused(answer: Answer, status: number, code: string, says?: RegExp) {
+  assert.equal(answer.body.error?.code, code, JSON.stringify(answer.body))
+  assert.equal(answer.status, status)
+  assert.ok(answer.body.error.message.length > 10)
+  assert.match(answer.headers.get('x-request-id') ?? '', /^req_/)
+  if (says) assert.match(answer.body.error.message, says)
+}
+
+const row = (...messages: unknown[]) => JSON.stringify({ messages })
+const user = { role: 'user', content: 'hi' }
+const assistant = { role: 'assistant', content: 'hello' }
+
+test('a request without a key, with a malformed one and with a wrong one is refused with 401', async () => {
+  for (const authorization of ['', 'Bearer', 'Basic abc', 'Bearer nonsense', `Bearer tny_${randomBase62(36)}`, `Bearer ${app.key.slice(0, -1)}`])
+    refused(await app.api('GET', '/datasets/', undefined, { authorization }), 401, 'invalid_api_key')
+})
+
+test('a key without the scope of an operation gets 403 naming the scope', async () => {
+  const { key } = await app.services.accounts.createKey('reader', 'read_only', app.owner.user_id)
+  const answer = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset }, { authorization: `Bearer ${key}` })
+  refused(answer, 403, 'insufficient_permissions', /tuning:write/)
+  assert.equal(answer.body.error.details.scope, 'tuning:write')
+})
+
+test('an upload that is not multipart, has no file part or another name for it is refused', async () => {
+  refused(await app.api('POST', '/datasets/', { name: 'x' }), 400, 'not_multipart')
+  refused(await app.api('POST', '/datasets/', 'plain', { 'content-type': 'text/plain' }), 400, 'not_multipart')
+  const without = new FormData()
+  without.set('name', 'x')
+  refused(await app.api('POST', '/datasets/', without), 400, 'file_missing')
+  const misnamed = new FormData()
+  misnamed.set('data', new Blob([colourRows(1)]), 'rows.jsonl')
+  refused(await app.api('POST', '/datasets/', misnamed), 400, 'file_missing', /'data'/)
+})
+
+test('a file that cannot be read as lines of text is refused and leaves nothing behind', async () => {
+  const count = async () => (await app.api('GET', '/datasets/?limit=100')).body.items.length
+  const before = await count()
+  refused(await app.upload(''), 400, 'file_empty')
+  refused(await app.upload('\n \r\n\n'), 400, 'file_empty')
+  refused(await app.upload(new Uint8Array([...Buffer.from(`${colourRows(2)}\n`), 0xff, 0xfe, 0x0a])), 400, 'file_not_utf8', /line 3/)
+  refused(await app.upload(colourRows(50_000)), 413, 'file_too_large', /3 MB/)
+  for (const format of ['csv', 'parquet', 'huggingface']) refused(await app.upload(colourRows(1), { format }), 400, 'format_not_supported_yet')
+  refused(await app.upload(colourRows(1), { format: 'xlsx' }), 400, 'invalid_request')
+  refused(await app.upload(colourRows(1), { colour: 'red' }), 400, 'unknown_field', /colour/)
+  assert.equal(await count(), before)
+})
+
+test('wrong rows are kept and told by validate, each with its line', async () => {
+  const lines: [string, RegExp][] = [
+    ['{"messages": [', /line 1 is not valid JSON/],
+    ['[]', /line 2 is not a JSON object/],
+    ['{"prompt":"x"}', /line 3 has no 'messages'/],
+    ['{"messages":[]}', /line 4 : 'messages'/],
+    [row(user, { role: 'robot', content: 'x' }), /line 5 : messages\[1\]\.role is "robot"/],
+    [row({ role: 'user', content: 5 }, assistant), /line 6 : messages\[0\]\.content must be a string/],
+    [row(user), /line 7 has no message of the assistant/],
+    [row(user, { role: 'assistant', content: ' ' }), /line 8 : messages\[1\]\.content is empty/],
+  ]
+  const { body, status } = await app.upload(lines.map(([text]) => text).join('\r\n'))
+  assert.equal(status, 201)
+  const check = (await app.api('POST', `/datasets/${body.id}/validate`)).body
+  assert.equal(check.valid, false)
+  assert.equal(check.error_count, lines.length)
+  for (const [index, [, says]] of lines.entries()) assert.match(check.errors[index], says)
+  refused(await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id }), 400, 'dataset_invalid', /8 of the dataset/)
+})
+
+test('a byte order mark, CRLF, blank lines and an overlong line are handled', async () => {
+  const good = await app.upload(`\uFEFF${colourRows(2).replaceAll('\n', '\r\n')}\r\n\r\n`)
+  assert.equal(good.body.rows, 2)
+  assert.equal((await app.api('POST', `/datasets/${good.body.id}/validate`)).body.valid, true)
+})
+
+test('a job with a bad body is refused, naming the field and its range', async () => {
+  const create = (body: object) => app.api('POST', '/fine-tuning/jobs', body)
+  const config = (config: object) => create({ model_id: tiny, dataset_id: dataset, config })
+  refused(await create({ model_id: 'no/such', dataset_id: dataset }), 404, 'model_not_found')
+  refused(await create({ model_id: '../../etc', dataset_id: dataset }), 404, 'model_not_found')
+  refused(await create({ model_id: 'Qwen/Qwen2.5-7B-Instruct', dataset_id: dataset }), 400, 'model_not_available', /tunery models add/)
+  refused(await create({ model_id: tiny, dataset_id: 'ds_none' }), 404, 'dataset_not_found')
+  refused(await create({ dataset_id: dataset }), 400, 'invalid_request', /model_id/)
+  refused(await create({ model_id: tiny, dataset_id: dataset, colour: 1 }), 400, 'unknown_field', /colour/)
+  refused(await config({ lora_config: { rank: 8 } }), 400, 'unknown_field', /config\.lora_config\.rank/)
+  for (const r of [7, 65, 8.5, '16']) refused(await config({ lora_config: { r } }), 400, 'invalid_request', /config\.lora_config\.r/)
+  for (const [field, values] of Object.entries({ epochs: [0, 51], batch_size: [0, 257], learning_rate: [0, 0.11, -1], warmup_ratio: [-0.1, 0.6], seed: [-1] }))
+    for (const value of values) refused(await config({ training_config: { [field]: value } }), 400, 'invalid_request', new RegExp(field))
+  refused(await config({ lora_config: { dropout: 0.6 } }), 400, 'invalid_request', /dropout/)
+  refused(await config({ lora_config: { target_modules: ['q_proj', 'qproj'] } }), 400, 'invalid_request', /'qproj'.*q_proj/)
+  for (const method of ['qlora', 'full']) refused(await config({ method }), 400, 'method_not_supported_yet')
+  refused(await config({ method: 'dpo' }), 400, 'invalid_request', /method/)
+  refused(await app.api('POST', '/fine-tuning/jobs', '{"model_id": '), 400, 'invalid_json')
+  refused(await app.api('POST', '/fine-tuning/jobs', 'model_id=x', { 'content-type': 'application/x-www-form-urlencoded' }), 415, 'unsupported_media_type')
+})
+
+test('a chat request with a bad body is refused in the shape that OpenAI clients read', async () => {
+  const chat = (body: object) => app.api('POST', '/chat/completions', { model: tiny, messages: [user], max_tokens: 1, ...body })
+  const bad = { temperature: [3, -0.1], top_p: [1.1, -1], top_k: [0, 101], max_tokens: [0, 4097], stop: [5, ['a', 'b', 'c', 'd', 'e'], ''], n: [2], messages: [[], [{ role: 'robot', content: 'x' }], 'hi'] }
+  for (const [field, values] of Object.entries(bad))
+    for (const value of values) {
+      const answer = await chat({ [field]: value })
+      refused(answer, 400, 'invalid_request', new RegExp(field))
+      assert.equal(answer.body.error.type, 'invalid_request_error')
+      assert.match(answer.body.error.param, new RegExp(field))
+    }
+  refused(await chat({ model: 'nobody' }), 404, 'model_not_found')
+  refused(await chat({ model: 'Qwen/Qwen2.5-7B-Instruct' }), 400, 'model_not_available')
+  refused(await chat({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }), 400, 'invalid_request')
+  const long = await chat({ messages: [{ role: 'user', content: 'word '.repeat(9000) }] })
+  refused(long, 400, 'context_length_exceeded', /2048/)
+  const ignored = await chat({ some_new_field: true, user: 'me', stream_options: null, metadata: {} })
+  assert.equal(ignored.status, 200, JSON.stringify(ignored.body))
+})
+
+test('a body over the limit is refused with 413', async () => {
+  refused(await app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'x'.repeat(9e6) }] }), 413, 'body_too_large')
+})
+
+test('deployments refuse bad names, taken names, hub ids and unknown models', async () => {
+  const deploy = (body: object) => app.api('POST', '/deployments', body)
+  for (const name of ['', 'Upper', 'a b', 'x'.repeat(65), 'a/b']) refused(await deploy({ model: tiny, name }), 400, 'invalid_request', /name/)
+  refused(await deploy({ model: 'mdl_none', name: 'ok' }), 404, 'model_not_found')
+  assert.equal((await deploy({ model: tiny, name: 'mine' })).status, 201)
+  refused(await deploy({ model: tiny, name: 'mine' }), 400, 'name_taken')
+  assert.equal((await app.other.api('POST', '/deployments', { model: tiny, name: 'mine' })).status, 201, 'a name is an account’s own')
+  refused(await app.api('PUT', '/deployments/mine', { model: 'mdl_none' }), 404, 'model_not_found')
+  refused(await app.api('PUT', '/deployments/none', { model: tiny }), 404, 'deployment_not_found')
+  refused(await app.api('DELETE', '/deployments/none'), 404, 'deployment_not_found')
+})
+
+test('what belongs to another account is not found, whatever the verb', async () => {
+  const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } })).body.id
+  const { other } = app
+  refused(await other.api('GET', `/datasets/${dataset}`), 404, 'dataset_not_found')
+  refused(await other.api('DELETE', `/datasets/${dataset}`), 404, 'dataset_not_found')
+  refused(await other.api('POST', `/datasets/${dataset}/validate`), 404, 'dataset_not_found')
+  refused(await other.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset }), 404, 'dataset_not_found')
+  refused(await other.api('GET', `/fine-tuning/jobs/${job}`), 404, 'job_not_found')
+  refused(await other.api('GET', `/fine-tuning/jobs/${job}/events`), 404, 'job_not_found')
+  refused(await other.api('POST', `/fine-tuning/jobs/${job}/cancel`), 404, 'job_not_found')
+  refused(await other.api('GET', `/fine-tuning/jobs?after=${job}`), 404, 'job_not_found')
+  const { model } = await app.untilEnded(job)
+  assert.ok(model)
+  refused(await other.api('POST', '/deployments', { model, name: 'theirs' }), 404, 'model_not_found')
+  refused(await other.api('POST', '/chat/completions', { model, messages: [user] }), 404, 'model_not_found')
+  assert.ok(!JSON.stringify((await other.api('GET', '/models')).body).includes(model))
+  assert.deepEqual((await other.api('GET', '/fine-tuning/jobs')).body, { items: [], has_more: false })
+  refused(await app.api('POST', `/fine-tuning/jobs/${job}/cancel`), 400, 'job_not_cancellable', /completed/)
+})
+
+test('an unknown operation is a 404 in the one shape, with a request id', async () => {
+  refused(await app.api('GET', '/nothing'), 404, 'not_found')
+  refused(await app.api('PATCH', '/datasets/'), 404, 'not_found')
+  refused(await app.api('GET', '/hub/models/none'), 404, 'model_not_found')
+})

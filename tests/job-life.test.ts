@@ -1,0 +1,166 @@
+// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read events.
+import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import OpenAI from 'openai'
+import type { JobEvent } from '../contract/tuning.ts'
+import { colourRows, until } from './support/client.ts'
+import { startApp, type TestApp } from './support/service.ts'
+import { tiny } from './support/tiny.ts'
+
+let app: TestApp
+let dataset: string
+before(async () => {
+  app = await startApp()
+  dataset = (await app.upload(colourRows(16))).body.id
+})
+after(() => app.stop())
+
+const create = (training_config: object) => app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config } })
+
+test('from upload to a tuned answer: the job tells its way, its result learns the rows, a deployment serves it by name', async () => {
+  const created = await create({ epochs: 50, batch_size: 8, learning_rate: 0.02 })
+  assert.equal(created.status, 201)
+  assert.equal(created.body.status, 'queued')
+  assert.equal(created.body.progress, 0)
+  assert.deepEqual(created.body.resolved_config.training_config.learning_rate, { value: 0.02, source: 'request' })
+  assert.deepEqual(created.body.resolved_config.lora_config.r, { value: 16, source: 'default' })
+  assert.equal(created.body.resolved_config.lora_config.target_modules.value.length, 7)
+  const { id } = created.body
+
+  const events: JobEvent[] = []
+  for await (const event of app.events(id)) events.push(event)
+  assert.deepEqual(
+    events.map((event) => event.seq),
+    events.map((_, index) => index + 1),
+    'numbers without a gap',
+  )
+  const metrics = events.filter((event) => event.type === 'metrics')
+  assert.ok(metrics.length >= 10)
+  for (const field of ['loss', 'learning_rate', 'tokens_per_second']) assert.equal(typeof metrics[0]!.data![field], 'number', field)
+  const progress = events.filter((event) => event.type === 'progress').map((event) => event.data!.progress as number)
+  assert.deepEqual(progress, progress.toSorted((a, b) => a - b), 'progress never goes back')
+  assert.deepEqual(
+    events.filter((event) => event.data?.status).map((event) => event.data!.status),
+    ['queued', 'running', 'completed'],
+  )
+  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
+
+  const job = await app.job(id)
+  assert.equal(job.status, 'completed')
+  assert.equal(job.progress, 1)
+  assert.ok(job.metrics.train_loss! < 1, `the loss fell: ${job.metrics.train_loss}`)
+  assert.ok(job.trained_tokens > 0 && job.trained_tokens % 50 === 0, 'tokens times epochs')
+  assert.ok(job.started_at! >= job.created_at && job.finished_at! > job.started_at!)
+  assert.ok(!existsSync(path.join(app.dataDir, 'runs', id)), 'the run’s folder is gone')
+
+  const deployed = await app.api('POST', '/deployments', { model: job.model, name: 'colours' })
+  assert.equal(deployed.status, 201)
+  assert.equal(deployed.body.status, 'ready')
+  const ask = async (model: string) =>
+    (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body.choices[0].message.content
+  assert.equal(await ask('colours'), 'blue-2')
+  assert.equal(await ask(job.model!), 'blue-2')
+  assert.notEqual(await ask(tiny), 'blue-2')
+  // The name goes to another model and back, and is gone when deleted.
+  assert.equal((await app.api('PUT', '/deployments/colours', { model: tiny })).body.model, tiny)
+  assert.notEqual(await ask('colours'), 'blue-2')
+  await app.api('PUT', '/deployments/colours', { model: job.model })
+  assert.equal(await ask('colours'), 'blue-2')
+  assert.deepEqual((await app.api('GET', '/deployments')).body.items.map((item: { name: string }) => item.name), ['colours'])
+  assert.equal((await app.api('DELETE', '/deployments/colours')).body.deleted, true)
+  assert.equal((await app.api('POST', '/chat/completions', { model: 'colours', messages: [{ role: 'user', content: 'x' }] })).status, 404)
+})
+
+test('a reader of events may go on after any of them and misses none', async () => {
+  const { id } = (await create({ epochs: 2 })).body
+  await app.untilEnded(id)
+  const all: JobEvent[] = []
+  for await (const event of app.events(id)) all.push(event)
+  const rest: JobEvent[] = []
+  for await (const event of app.events(id, 3)) rest.push(event)
+  assert.deepEqual(rest, all.slice(3))
+})
+
+test('jobs train one at a time, in order; a waiting one and a running one can be cancelled, again without effect', async () => {
+  const long = (await create({ epochs: 50, batch_size: 1 })).body.id
+  const second = (await create({ epochs: 1 })).body.id
+  const third = (await create({ epochs: 1 })).body.id
+  await app.untilEvent(long, (event) => event.type === 'metrics')
+  assert.equal((await app.job(second)).status, 'queued')
+  assert.equal((await app.api('DELETE', `/datasets/${dataset}`)).body.error.code, 'in_use')
+
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/cancel`)).body.status, 'cancelled')
+  const cancelled = await app.api('POST', `/fine-tuning/jobs/${long}/cancel`)
+  assert.equal(cancelled.status, 200)
+  assert.equal(cancelled.body.status, 'cancelled')
+  assert.deepEqual((await app.api('POST', `/fine-tuning/jobs/${long}/cancel`)).body, cancelled.body)
+
+  assert.equal((await app.untilEnded(third)).status, 'completed')
+  const job = await app.job(long)
+  assert.equal(job.status, 'cancelled')
+  assert.equal(job.model, null)
+  assert.equal((await app.job(second)).started_at, null, 'a job cancelled while it waited was never started')
+  await until('the cancelled run’s folder to be gone', () => !existsSync(path.join(app.dataDir, 'runs', long)))
+  const list = (await app.api('GET', '/fine-tuning/jobs?limit=2')).body
+  assert.equal(list.has_more, true)
+  assert.deepEqual(list.items.map((item: { id: string }) => item.id), [third, second])
+  assert.equal((await app.api('GET', `/fine-tuning/jobs?limit=1&after=${second}`)).body.items[0].id, long)
+})
+
+test('a job that cannot train says why and fails', async () => {
+  const { id } = (await create({ epochs: 50, batch_size: 1, learning_rate: 0.1 })).body
+  await app.untilEvent(id, (event) => event.type === 'metrics')
+  // Its trainer is killed each time it comes up, three times without a checkpoint in between.
+  const { execFileSync } = await import('node:child_process')
+  let kills = 0
+  const killer = setInterval(() => {
+    try {
+      const pids = execFileSync('pgrep', ['-f', `trainer.train .*${id}`], { encoding: 'utf8' }).trim().split('\n')
+      for (const pid of pids) process.kill(Number(pid), 'SIGKILL')
+      kills++
+    } catch {}
+  }, 200)
+  const job = await app.untilEnded(id)
+  clearInterval(killer)
+  assert.ok(kills >= 3)
+  assert.equal(job.status, 'failed')
+  assert.equal(job.error?.code, 'trainer_crashed')
+  assert.match(job.error!.message, /SIGKILL, 3 times/)
+})
+
+test('the official OpenAI client lists models, chats, streams and reads errors', async () => {
+  const openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
+  const ids = (await openai.models.list()).data.map((model) => model.id)
+  assert.ok(ids.includes(tiny))
+  const messages = [{ role: 'user' as const, content: 'code of red?' }]
+  const answer = await openai.chat.completions.create({ model: tiny, messages, max_completion_tokens: 5, temperature: 0 })
+  assert.equal(answer.choices[0]!.finish_reason, 'length')
+  assert.equal(answer.usage!.completion_tokens, 5)
+  const stream = await openai.chat.completions.create({ model: tiny, messages, max_tokens: 5, temperature: 0, stream: true, stream_options: { include_usage: true } })
+  let text = ''
+  let usage: OpenAI.CompletionUsage | null | undefined
+  const ends: unknown[] = []
+  for await (const chunk of stream) {
+    text += chunk.choices[0]?.delta.content ?? ''
+    if (chunk.choices[0]?.finish_reason) ends.push(chunk.choices[0].finish_reason)
+    usage = chunk.usage ?? usage
+  }
+  assert.equal(text, answer.choices[0]!.message.content, 'the same answer whole and in pieces')
+  assert.deepEqual(ends, ['length'])
+  assert.deepEqual(usage, answer.usage)
+  await assert.rejects(openai.chat.completions.create({ model: 'nobody', messages }), (error: InstanceType<typeof OpenAI.APIError>) => error.status === 404 && error.code === 'model_not_found')
+  const stranger = new OpenAI({ baseURL: app.url.replace('/v1', '/api/v1'), apiKey: 'wrong', maxRetries: 0 })
+  await assert.rejects(stranger.models.list(), (error: InstanceType<typeof OpenAI.APIError>) => error.status === 401)
+})
+
+test('many requests at once are decoded together and each gets its own answer', async () => {
+  const ask = (content: string) => app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content }], temperature: 0, max_tokens: 6 })
+  const alone = await Promise.all(['red', 'blue'].map(async (text) => (await ask(text)).body.choices[0].message.content))
+  const together = await Promise.all(Array.from({ length: 40 }, (_, index) => ask(index % 2 ? 'blue' : 'red')))
+  for (const [index, { status, body }] of together.entries()) {
+    assert.equal(status, 200)
+    assert.equal(body.choices[0].message.content, alone[index % 2])
+  }
+})

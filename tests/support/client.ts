@@ -1,0 +1,79 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Job, JobEvent } from '../../contract/tuning.ts'
+
+// biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+export type Answer = { status: number; headers: Headers; body: any }
+
+/** A small client for one key; unlike a real one it never throws for a status. */
+export function client(url: string, key: string) {
+  async function api(method: string, route: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> {
+    const raw = typeof body === 'string' || body instanceof FormData
+    const response = await fetch(url + route, {
+      method,
+      headers: { authorization: `Bearer ${key}`, ...(body !== undefined && !(body instanceof FormData) && { 'content-type': 'application/json' }), ...headers },
+      body: body === undefined ? undefined : raw ? (body as string) : JSON.stringify(body),
+    })
+    const text = await response.text()
+    return { status: response.status, headers: response.headers, body: text.startsWith('{') ? JSON.parse(text) : text }
+  }
+
+  const upload = (content: string | Uint8Array<ArrayBuffer>, fields: Record<string, string> = {}) => {
+    const form = new FormData()
+    form.set('file', new Blob([content]), 'rows.jsonl')
+    for (const [name, value] of Object.entries({ name: 'rows', ...fields })) form.set(name, value)
+    return api('POST', '/datasets/', form)
+  }
+
+  async function* events(job_id: string, after = 0): AsyncGenerator<JobEvent> {
+    const response = await fetch(`${url}/fine-tuning/jobs/${job_id}/events?after=${after}`, { headers: { authorization: `Bearer ${key}` } })
+    let rest = ''
+    for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
+      const lines = (rest + text).split('\n')
+      rest = lines.pop()!
+      for (const line of lines) if (line) yield JSON.parse(line)
+    }
+  }
+
+  const job = async (id: string): Promise<Job> => (await api('GET', `/fine-tuning/jobs/${id}`)).body
+
+  return {
+    api,
+    upload,
+    events,
+    job,
+    /** Reads a job's events until one matches; throws where the stream ends before. */
+    async untilEvent(job_id: string, matches: (event: JobEvent) => boolean): Promise<JobEvent> {
+      const seen: string[] = []
+      for await (const event of events(job_id)) {
+        if (matches(event)) return event
+        seen.push(`${event.type}: ${event.message}`)
+      }
+      throw new Error(`the job ended without that event; it said:\n${seen.join('\n')}`)
+    },
+    async untilEnded(id: string): Promise<Job> {
+      for await (const _ of events(id));
+      return job(id)
+    },
+  }
+}
+export type Client = ReturnType<typeof client>
+
+/** Waits until a condition holds; fails after a minute with its name. */
+export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
+  const deadline = Date.now() + 60_000
+  for (;;) {
+    const value = await condition()
+    if (value) return value
+    if (Date.now() > deadline) throw new Error(`waited a minute for: ${what}`)
+    await sleep(25)
+  }
+}
+
+/** Rows that a tiny model can learn: colours to codes. */
+export function colourRows(count: number): string {
+  const colours = ['red', 'green', 'blue', 'white', 'black', 'pink', 'grey', 'brown']
+  return Array.from({ length: count }, (_, index) => {
+    const colour = colours[index % colours.length]
+    return JSON.stringify({ messages: [{ role: 'user', content: `code of ${colour}?` }, { role: 'assistant', content: `${colour}-${index % colours.length}` }] })
+  }).join('\n')
+}

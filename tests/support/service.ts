@@ -1,0 +1,42 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { buildApp } from '../../server/app.ts'
+import { readConfig } from '../../server/config.ts'
+import { createLog, createServices } from '../../server/services.ts'
+import { client } from './client.ts'
+import { tinyModelsDir } from './tiny.ts'
+
+/** The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the engine and trainers are real processes. */
+export async function startApp(settings: Record<string, string> = {}) {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
+  const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', ...settings })
+  const services = await createServices(config, createLog(config))
+  const owner = await services.accounts.createAccount('test')
+  const other = await services.accounts.createAccount('other')
+  const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
+  const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key
+  const app = await buildApp(services)
+  const worker = await services.startWork()
+  const address = await app.listen({ host: '127.0.0.1', port: 0 })
+  const url = `${address}/v1`
+  return {
+    ...client(url, key),
+    address,
+    url,
+    key,
+    otherKey,
+    owner,
+    other: client(url, otherKey),
+    services,
+    dataDir,
+    async stop() {
+      services.beginStop()
+      app.server.closeAllConnections()
+      await Promise.all([app.close(), worker.stop()])
+      await services.close()
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+export type TestApp = Awaited<ReturnType<typeof startApp>>

@@ -1,0 +1,25 @@
+import { execFileSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import { root } from '../../server/config.ts'
+
+export const tiny = 'test/tiny'
+
+/** A models folder with a tiny real checkpoint in it, made by the command that users add models with; kept for the next run. */
+export function tinyModelsDir(): string {
+  const sources = ['trainer/tests/make_tiny.py', 'trainer/base.py', 'trainer/converters.py']
+  const hash = createHash('sha256')
+  for (const file of sources) hash.update(readFileSync(path.join(root, file)))
+  const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))
+  if (existsSync(path.join(folder, tiny, 'model.json'))) return folder
+  mkdirSync(path.dirname(folder), { recursive: true })
+  const fresh = mkdtempSync(`${folder}-`)
+  const checkpoint = path.join(fresh, 'checkpoint')
+  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'trainer.tests.make_tiny', checkpoint], { cwd: root, stdio: 'pipe' })
+  execFileSync(path.join(root, 'tunery'), ['models', 'add', tiny, '--from', checkpoint], { env: { ...process.env, TUNERY_MODELS_DIR: fresh }, stdio: 'pipe' })
+  rmSync(checkpoint, { recursive: true })
+  rmSync(folder, { recursive: true, force: true })
+  renameSync(fresh, folder)
+  return folder
+}

