@@ -7,8 +7,8 @@
 // TUNERY_PYTHON names the Python to use; TUNERY_GPU=auto|cuda|vulkan|none chooses the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
-import { SetupError } from './setup/process.mjs'
-import { defaultModel, pythonDev, pythonEnvironment } from './setup/python.mjs'
+import { need, SetupError } from './setup/process.mjs'
+import { defaultModel, findPython, pythonDev, pythonEnvironment } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
 
 const started = Date.now()
@@ -27,16 +27,18 @@ try {
       'Install Node 20 or newer; Tunery brings the Node 24 it runs on by itself.',
     )
   mkdirSync(local(), { recursive: true })
+  // What is missing is told before hundreds of megabytes are fetched, not after.
+  if (force || !existsSync(local('stamps/npm')))
+    need('npm', 'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`); it comes with Node from nodejs.org too.')
+  if (force || !existsSync(local('stamps/converters'))) need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
+  if (force || !existsSync(local('stamps/python'))) findPython()
   const steps = [npmPackages, nodeRuntime, engine, converters, pythonEnvironment, ...(dev ? [pythonDev] : []), defaultModel]
   const did = await withLock(async () => {
     let count = 0
     for (const step of steps) if (await step({ force })) count++
     return count
   })
-  if (did > 0)
-    console.log(
-      `Set-up finished in ${((Date.now() - started) / 1000).toFixed(0)} s; everything it brought is in ${existsSync('.local') ? '.local' : local()} and node_modules.`,
-    )
+  if (did > 0) console.log(`Set-up finished in ${((Date.now() - started) / 1000).toFixed(0)} s; everything it brought is in .local and node_modules.`)
 } catch (error) {
   if (!(error instanceof SetupError)) throw error
   console.error(`\nSet-up cannot go on: ${error.message}\n${error.hint ? `What to do: ${error.hint}\n` : ''}`)

@@ -30,7 +30,8 @@ test('every setting that scripts rely on is accepted, and each has a default', (
 test('an unknown setting and a wrong value are refused, all of them at once', () => {
   assert.throws(
     () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_DEFAULT_TIER: 'gold' }),
-    (error: Error) => error instanceof ConfigError && /TUNERY_PROT/.test(error.message) && /TUNERY_PORT is 'x'/.test(error.message) && /gold/.test(error.message),
+    (error: Error) =>
+      error instanceof ConfigError && /TUNERY_PROT/.test(error.message) && /TUNERY_PORT is 'x'/.test(error.message) && /gold/.test(error.message),
   )
 })
 

@@ -13,7 +13,14 @@ import { startApp } from './support/service.ts'
 import { tiny, tinyModelsDir } from './support/tiny.ts'
 
 const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-crash-'))
-const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal', TUNERY_CHECKPOINT_SECONDS: '1' }
+const env = {
+  ...process.env,
+  TUNERY_DATA_DIR: dataDir,
+  TUNERY_MODELS_DIR: tinyModelsDir(),
+  TUNERY_PORT: '0',
+  TUNERY_LOG_LEVEL: 'fatal',
+  TUNERY_CHECKPOINT_SECONDS: '1',
+}
 const servers: ChildProcess[] = []
 after(() => {
   for (const server of servers) server.kill('SIGKILL')
@@ -32,7 +39,10 @@ async function startServer(): Promise<{ server: ChildProcess; url: string }> {
 /** The process ids of a process's children whose command line has this text. */
 function children(parent: number, text: string): number[] {
   try {
-    return execFileSync('pgrep', ['-P', String(parent), '-f', text], { encoding: 'utf8' }).trim().split('\n').map(Number)
+    return execFileSync('pgrep', ['-P', String(parent), '-f', text], { encoding: 'utf8' })
+      .trim()
+      .split('\n')
+      .map(Number)
   } catch {
     return []
   }
@@ -59,7 +69,8 @@ function metrics(socketPath: string): Promise<string> {
   })
 }
 
-const ended = (child: ChildProcess) => new Promise<void>((resolve) => (child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve())))
+const ended = (child: ChildProcess) =>
+  new Promise<void>((resolve) => (child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve())))
 
 test('a server killed while a job trains: no trainer and no engine stays, the next start goes on from the checkpoint', async () => {
   const first = await startServer()
@@ -138,7 +149,8 @@ test('an engine killed while it serves: the request fails cleanly, the next one 
   const app = await startApp()
   try {
     const engine = () => app.services.warm()
-    const chat = (max_tokens: number) => app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens, temperature: 2 })
+    const chat = (max_tokens: number) =>
+      app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens, temperature: 2 })
     assert.equal((await chat(1)).status, 200)
 
     const { pid, socket } = await engine()

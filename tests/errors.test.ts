@@ -111,7 +111,15 @@ test('a job with a bad body is refused, naming the field and its range', async (
 
 test('a chat request with a bad body is refused in the shape that OpenAI clients read', async () => {
   const chat = (body: object) => app.api('POST', '/chat/completions', { model: tiny, messages: [user], max_tokens: 1, ...body })
-  const bad = { temperature: [3, -0.1], top_p: [1.1, -1], top_k: [0, 101], max_tokens: [0, 4097], stop: [5, ['a', 'b', 'c', 'd', 'e'], ''], n: [2], messages: [[], [{ role: 'robot', content: 'x' }], 'hi'] }
+  const bad = {
+    temperature: [3, -0.1],
+    top_p: [1.1, -1],
+    top_k: [0, 101],
+    max_tokens: [0, 4097],
+    stop: [5, ['a', 'b', 'c', 'd', 'e'], ''],
+    n: [2],
+    messages: [[], [{ role: 'robot', content: 'x' }], 'hi'],
+  }
   for (const [field, values] of Object.entries(bad))
     for (const value of values) {
       const answer = await chat({ [field]: value })

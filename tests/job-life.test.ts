@@ -1,4 +1,5 @@
-// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read events.
+// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read events. What a
+// real base learns is the demo's test to show.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
@@ -19,7 +20,7 @@ after(() => app.stop())
 
 const create = (training_config: object) => app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config } })
 
-test('from upload to a tuned answer: the job tells its way, its result learns the rows, a deployment serves it by name', async () => {
+test('from upload to a tuned answer: the job tells its way, its loss falls, a deployment serves the result by name', async () => {
   const created = await create({ epochs: 50, batch_size: 8, learning_rate: 0.02 })
   assert.equal(created.status, 201)
   assert.equal(created.body.status, 'queued')
@@ -40,7 +41,11 @@ test('from upload to a tuned answer: the job tells its way, its result learns th
   assert.ok(metrics.length >= 10)
   for (const field of ['loss', 'learning_rate', 'tokens_per_second']) assert.equal(typeof metrics[0]!.data![field], 'number', field)
   const progress = events.filter((event) => event.type === 'progress').map((event) => event.data!.progress as number)
-  assert.deepEqual(progress, progress.toSorted((a, b) => a - b), 'progress never goes back')
+  assert.deepEqual(
+    progress,
+    progress.toSorted((a, b) => a - b),
+    'progress never goes back',
+  )
   assert.deepEqual(
     events.filter((event) => event.data?.status).map((event) => event.data!.status),
     ['queued', 'running', 'completed'],
@@ -50,7 +55,7 @@ test('from upload to a tuned answer: the job tells its way, its result learns th
   const job = await app.job(id)
   assert.equal(job.status, 'completed')
   assert.equal(job.progress, 1)
-  assert.ok(job.metrics.train_loss! < 1, `the loss fell: ${job.metrics.train_loss}`)
+  assert.ok(job.metrics.train_loss! < (metrics[0]!.data!.loss as number), 'the loss fell')
   assert.ok(job.trained_tokens > 0 && job.trained_tokens % 50 === 0, 'tokens times epochs')
   assert.ok(job.started_at! >= job.created_at && job.finished_at! > job.started_at!)
   assert.ok(!existsSync(path.join(app.dataDir, 'runs', id)), 'the run’s folder is gone')
@@ -59,16 +64,20 @@ test('from upload to a tuned answer: the job tells its way, its result learns th
   assert.equal(deployed.status, 201)
   assert.equal(deployed.body.status, 'ready')
   const ask = async (model: string) =>
-    (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body.choices[0].message.content
-  assert.equal(await ask('colours'), 'blue-2')
-  assert.equal(await ask(job.model!), 'blue-2')
-  assert.notEqual(await ask(tiny), 'blue-2')
+    (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
+      .choices[0].message.content
+  const [tuned, base] = [await ask(job.model!), await ask(tiny)]
+  assert.notEqual(tuned, base, 'the adapter is in force')
+  assert.equal(await ask('colours'), tuned)
   // The name goes to another model and back, and is gone when deleted.
   assert.equal((await app.api('PUT', '/deployments/colours', { model: tiny })).body.model, tiny)
-  assert.notEqual(await ask('colours'), 'blue-2')
+  assert.equal(await ask('colours'), base)
   await app.api('PUT', '/deployments/colours', { model: job.model })
-  assert.equal(await ask('colours'), 'blue-2')
-  assert.deepEqual((await app.api('GET', '/deployments')).body.items.map((item: { name: string }) => item.name), ['colours'])
+  assert.equal(await ask('colours'), tuned)
+  assert.deepEqual(
+    (await app.api('GET', '/deployments')).body.items.map((item: { name: string }) => item.name),
+    ['colours'],
+  )
   assert.equal((await app.api('DELETE', '/deployments/colours')).body.deleted, true)
   assert.equal((await app.api('POST', '/chat/completions', { model: 'colours', messages: [{ role: 'user', content: 'x' }] })).status, 404)
 })
@@ -105,7 +114,10 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
   await until('the cancelled run’s folder to be gone', () => !existsSync(path.join(app.dataDir, 'runs', long)))
   const list = (await app.api('GET', '/fine-tuning/jobs?limit=2')).body
   assert.equal(list.has_more, true)
-  assert.deepEqual(list.items.map((item: { id: string }) => item.id), [third, second])
+  assert.deepEqual(
+    list.items.map((item: { id: string }) => item.id),
+    [third, second],
+  )
   assert.equal((await app.api('GET', `/fine-tuning/jobs?limit=1&after=${second}`)).body.items[0].id, long)
 })
 
@@ -117,7 +129,9 @@ test('a job that cannot train says why and fails', async () => {
   let kills = 0
   const killer = setInterval(() => {
     try {
-      const pids = execFileSync('pgrep', ['-f', `trainer.train .*${id}`], { encoding: 'utf8' }).trim().split('\n')
+      const pids = execFileSync('pgrep', ['-f', `trainer.train .*${id}`], { encoding: 'utf8' })
+        .trim()
+        .split('\n')
       for (const pid of pids) process.kill(Number(pid), 'SIGKILL')
       kills++
     } catch {}
@@ -138,7 +152,14 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   const answer = await openai.chat.completions.create({ model: tiny, messages, max_completion_tokens: 5, temperature: 0 })
   assert.equal(answer.choices[0]!.finish_reason, 'length')
   assert.equal(answer.usage!.completion_tokens, 5)
-  const stream = await openai.chat.completions.create({ model: tiny, messages, max_tokens: 5, temperature: 0, stream: true, stream_options: { include_usage: true } })
+  const stream = await openai.chat.completions.create({
+    model: tiny,
+    messages,
+    max_tokens: 5,
+    temperature: 0,
+    stream: true,
+    stream_options: { include_usage: true },
+  })
   let text = ''
   let usage: OpenAI.CompletionUsage | null | undefined
   const ends: unknown[] = []
@@ -150,7 +171,10 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   assert.equal(text, answer.choices[0]!.message.content, 'the same answer whole and in pieces')
   assert.deepEqual(ends, ['length'])
   assert.deepEqual(usage, answer.usage)
-  await assert.rejects(openai.chat.completions.create({ model: 'nobody', messages }), (error: InstanceType<typeof OpenAI.APIError>) => error.status === 404 && error.code === 'model_not_found')
+  await assert.rejects(
+    openai.chat.completions.create({ model: 'nobody', messages }),
+    (error: InstanceType<typeof OpenAI.APIError>) => error.status === 404 && error.code === 'model_not_found',
+  )
   const stranger = new OpenAI({ baseURL: app.url.replace('/v1', '/api/v1'), apiKey: 'wrong', maxRetries: 0 })
   await assert.rejects(stranger.models.list(), (error: InstanceType<typeof OpenAI.APIError>) => error.status === 401)
 })

@@ -36,7 +36,10 @@ test('only main.ts, services.ts and app.ts know every feature; http, db and queu
 
 test('nobody but its own feature touches a store, and routes call their own service only', () => {
   forbid('stores', (file, to) => /^server\/\w+\/store\.ts$/.test(to) && folderOf(file) !== folderOf(to))
-  forbid('routes', (file, to) => /^server\/\w+\/routes\.ts$/.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`) && feature !== folderOf(file)))
+  forbid(
+    'routes',
+    (file, to) => /^server\/\w+\/routes\.ts$/.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`) && feature !== folderOf(file)),
+  )
 })
 
 test('features call each other in one order, without a cycle', () => {
@@ -47,6 +50,8 @@ test('features call each other in one order, without a cycle', () => {
 })
 
 test('no file is longer than 300 lines', () => {
-  const long = globSync('{contract,server,engine,cli,scripts,trainer,examples,tests}/**/*.{ts,mjs,py}', { cwd: root }).filter((file) => readFileSync(path.join(root, file), 'utf8').split('\n').length > 301)
+  const long = globSync('{contract,server,engine,cli,scripts,trainer,examples,tests}/**/*.{ts,mjs,py}', { cwd: root }).filter(
+    (file) => readFileSync(path.join(root, file), 'utf8').split('\n').length > 301,
+  )
   assert.deepEqual(long, [])
 })

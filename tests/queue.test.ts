@@ -40,7 +40,12 @@ test('entries are claimed in order, each by one worker, and only of the kind ask
   for (const ref of ['a', 'b', 'c']) await enqueue(ref)
   assert.equal(await queue.claim('other', 'w'), undefined)
   const second = await openDatabase(dataDir)
-  const claims = await Promise.all([queue.claim('work', 'w1'), createQueue(second, () => time).claim('work', 'w2'), queue.claim('work', 'w3'), queue.claim('work', 'w4')])
+  const claims = await Promise.all([
+    queue.claim('work', 'w1'),
+    createQueue(second, () => time).claim('work', 'w2'),
+    queue.claim('work', 'w3'),
+    queue.claim('work', 'w4'),
+  ])
   await second.destroy()
   assert.deepEqual(claims.map((claim) => claim?.ref).sort(), ['a', 'b', 'c', undefined])
 })
@@ -64,9 +69,18 @@ test('a lease that is kept alive is not taken; one that ran out is, and its firs
   const second = (await queue.claim('work', 'w2'))!
   assert.equal(second.attempt, first.attempt + 1)
   assert.equal(await queue.heartbeat(first), false)
-  await assert.rejects(db.transaction().execute((trx) => queue.hold(trx, first)), LeaseLost)
-  await assert.rejects(db.transaction().execute((trx) => queue.finish(trx, first, 'done')), LeaseLost)
-  await assert.rejects(db.transaction().execute((trx) => queue.release(trx, first, time)), LeaseLost)
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.hold(trx, first)),
+    LeaseLost,
+  )
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.finish(trx, first, 'done')),
+    LeaseLost,
+  )
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.release(trx, first, time)),
+    LeaseLost,
+  )
   await db.transaction().execute((trx) => queue.finish(trx, second, 'done'))
   assert.equal(await queue.claim('work', 'w3'), undefined)
 })

@@ -3,7 +3,7 @@
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
-import { ask, need, run, SetupError } from './process.mjs'
+import { ask, run, SetupError } from './process.mjs'
 import { fileHash, local, pins, root, step } from './state.mjs'
 
 const platform = `${process.platform}-${process.arch}`
@@ -55,7 +55,6 @@ export async function engine(options) {
 export async function converters(options) {
   const pin = pins.converters
   return step('converters', `the engine's converters (${pin.size_mb} MB)`, pin, [local('llama/source/convert_lora_to_gguf.py')], options, async () => {
-    need('git', 'Install git with your package manager (Debian and Ubuntu: `apt-get install git`).')
     await unpack(pin, async (folder) => {
       const clone = path.join(folder, 'clone')
       await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])

@@ -76,19 +76,21 @@ async function installTorchForCpu() {
   }
 }
 
-/** A Python of at least 3.11, or a SetupError that says how to get one. */
-function findPython() {
+/** The name of a Python that can make the environment. Throws a SetupError that says how to get one. */
+export function findPython() {
   const asked = process.env.TUNERY_PYTHON
   const found = []
   for (const name of asked ? [asked] : ['python3.13', 'python3.12', 'python3.11', 'python3', 'python']) {
     const version = ask(name, ['-c', 'import sys; print("%d.%d" % sys.version_info[:2])'])
     if (!version) continue
     const [major, minor] = version.split('.').map(Number)
-    if (major === 3 && minor >= 11 && minor <= 14) return name
-    found.push(`${name} is ${version}`)
+    if (major === 3 && minor >= 11 && minor <= 14) {
+      if (ask(name, ['-c', 'import venv, ensurepip']) !== undefined) return name
+      found.push(`${name} has no venv module`)
+    } else found.push(`${name} is ${version}`)
   }
   throw new SetupError(
-    `no Python between 3.11 and 3.14 was found${found.length ? ` (${found.join(', ')})` : ''}.`,
+    `no Python between 3.11 and 3.14 with its venv module was found${found.length ? ` (${found.join(', ')})` : ''}.`,
     'Install one with your package manager (Debian and Ubuntu: `apt-get install python3 python3-venv`), or name it: TUNERY_PYTHON=/path/to/python3.11.',
   )
 }

@@ -66,12 +66,12 @@ export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortS
     },
   })
   await writes
-  if (broken) throw broken
-  if (result && exit.status === 0) return complete(work, claim, job, result)
   if (work.cancelled(job.id).aborted) {
     await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
     throw new LeaseLost(claim)
   }
+  if (broken) throw broken
+  if (result && exit.status === 0) return complete(work, claim, job, result)
   if (stopping.aborted) return giveBack(work, claim, job, exit)
   if (failure) return fail(work, claim, job, failure)
   return afterCrash(work, claim, job, exit)

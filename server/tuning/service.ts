@@ -36,7 +36,7 @@ export interface Tuning {
   models(account_id: string): Promise<TunedModel[]>
   changed(job_id: string): void
   cancelled(job_id: string): AbortSignal
-  /** Removes what a crash left behind: half-written models, and models whose job never came to say so. */
+  /** Removes what a crash left behind: half-written models, models whose job never came to say so, folders of runs that have ended. */
   sweep(): Promise<void>
 }
 
@@ -196,6 +196,11 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
       const folder = path.join(dataDir, 'models')
       for (const name of await readdir(folder).catch(() => []))
         if (!(await store.modelExists(db, name))) await rm(path.join(folder, name), { recursive: true, force: true })
+      const runs = path.join(dataDir, 'runs')
+      for (const name of await readdir(runs).catch(() => [])) {
+        const status = (await store.jobById(db, name))?.status
+        if (status === undefined || status === 'completed' || status === 'cancelled') await rm(path.join(runs, name), { recursive: true, force: true })
+      }
     },
   }
 }

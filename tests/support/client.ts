@@ -74,6 +74,11 @@ export function colourRows(count: number): string {
   const colours = ['red', 'green', 'blue', 'white', 'black', 'pink', 'grey', 'brown']
   return Array.from({ length: count }, (_, index) => {
     const colour = colours[index % colours.length]
-    return JSON.stringify({ messages: [{ role: 'user', content: `code of ${colour}?` }, { role: 'assistant', content: `${colour}-${index % colours.length}` }] })
+    return JSON.stringify({
+      messages: [
+        { role: 'user', content: `code of ${colour}?` },
+        { role: 'assistant', content: `${colour}-${index % colours.length}` },
+      ],
+    })
   }).join('\n')
 }

@@ -1,0 +1,85 @@
+// A struct that follows another version's header would hand wrong numbers to C without any error. The library's own defaults are
+// known values at known places: reading them back through our structs shows a shift at once.
+import type { LlamaFunctions } from './functions.ts'
+import type { ContextParams, ModelParams, ThreadpoolParams } from './structs.ts'
+
+const modelDefaults: ModelParams = {
+  devices: null,
+  tensor_buft_overrides: null,
+  n_gpu_layers: -1,
+  split_mode: 1,
+  load_mode: -1,
+  lazy_mode: 1,
+  main_gpu: 0,
+  tensor_split: null,
+  progress_callback: null,
+  progress_callback_user_data: null,
+  kv_overrides: null,
+  vocab_only: false,
+  check_tensors: false,
+  use_extra_bufts: true,
+  no_host: false,
+  no_alloc: false,
+  load_mtp: false,
+}
+
+const contextDefaults: ContextParams = {
+  n_ctx: 512,
+  n_batch: 2048,
+  n_ubatch: 512,
+  n_seq_max: 1,
+  n_rs_seq: 0,
+  n_outputs_max: 0,
+  n_outputs_max_per_seq: 1,
+  n_threads: 4,
+  n_threads_batch: 4,
+  ctx_type: 0,
+  rope_scaling_type: -1,
+  pooling_type: -1,
+  attention_type: -1,
+  flash_attn_type: -1,
+  rope_freq_base: 0,
+  rope_freq_scale: 0,
+  yarn_ext_factor: -1,
+  yarn_attn_factor: -1,
+  yarn_beta_fast: -1,
+  yarn_beta_slow: -1,
+  yarn_orig_ctx: 0,
+  defrag_thold: -1,
+  cb_eval: null,
+  cb_eval_user_data: null,
+  type_k: 1,
+  type_v: 1,
+  abort_callback: null,
+  abort_callback_data: null,
+  embeddings: false,
+  offload_kqv: true,
+  no_perf: true,
+  op_offload: true,
+  swa_full: true,
+  kv_unified: false,
+  samplers: null,
+  n_samplers: 0,
+  ctx_other: null,
+}
+
+const threadpoolDefaults: Omit<ThreadpoolParams, 'cpumask'> = { n_threads: 3, prio: 0, poll: 50, strict_cpu: false, paused: false }
+
+/** Throws, naming each field, where the library's default parameters do not read as the header of our version says. */
+export function assertDefaultParams(library: LlamaFunctions): void {
+  const wrong = [
+    ...differences('llama_model_params', modelDefaults, library.llama_model_default_params()),
+    ...differences('llama_context_params', contextDefaults, library.llama_context_default_params()),
+    ...differences('ggml_threadpool_params', threadpoolDefaults, library.ggml_threadpool_params_default(3)),
+    ...differences('llama_sampler_chain_params', { no_perf: true }, library.llama_sampler_chain_default_params()),
+  ]
+  if (wrong.length > 0)
+    throw new Error(`The llama.cpp library does not match the structs of this engine (another version?). Run 'npm run setup'. ${wrong.join('; ')}`)
+}
+
+function differences(struct: string, expected: object, actual: object): string[] {
+  const found = actual as Record<string, unknown>
+  return Object.entries(expected)
+    .filter(([field, value]) => (found[field] ?? null) !== value)
+    .map(([field, value]) => `${struct}.${field} is ${found[field]}, not ${value}`)
+}

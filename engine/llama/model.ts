@@ -1,0 +1,73 @@
+// A base model's weights in memory, and the adapters made for it.
+import type { Library } from './library.ts'
+import { withLogs } from './library.ts'
+import type { Pointer } from './structs.ts'
+import { openVocab, type Vocab } from './vocab.ts'
+
+export type Model = {
+  handle: Pointer
+  vocab: Vocab
+  /** The template of the GGUF file, in Jinja; null where it has none. */
+  chat_template: string | null
+  /** Tokens, as the model was trained. */
+  context_length: number
+  /** Of the key and value caches of all layers in 16 bits. */
+  kv_bytes_per_token: number
+  weight_bytes: number
+  /** Whether the cache of a sequence can be cut at any token, so that a beginning can be used again. */
+  can_share_prefix: boolean
+}
+
+/**
+ * Loads a GGUF file, on another thread, so that streams of other models go on. Throws an Error whose message can be shown when
+ * the file is not a model that generates text.
+ */
+export async function loadModel(library: Library, path: string): Promise<Model> {
+  const handle = await new Promise<Pointer>((resolve, reject) =>
+    library.llama_model_load_from_file.async(path, library.llama_model_default_params(), (error, result) => (error ? reject(error) : resolve(result))),
+  )
+  if (!handle) throw new Error(`${path} is not a GGUF file of a model that this engine can run, or is damaged.`)
+  if (!library.llama_model_has_decoder(handle) || library.llama_model_has_encoder(handle)) {
+    library.llama_model_free(handle)
+    throw new Error(`${path} is not a decoder-only language model.`)
+  }
+  return {
+    handle,
+    vocab: openVocab(library, library.llama_model_get_vocab(handle)),
+    chat_template: library.llama_model_chat_template(handle, null),
+    context_length: library.llama_model_n_ctx_train(handle),
+    kv_bytes_per_token: kvBytesPerToken(library, handle),
+    weight_bytes: Number(library.llama_model_size(handle)),
+    can_share_prefix: !library.llama_model_is_recurrent(handle) && !library.llama_model_is_hybrid(handle),
+  }
+}
+
+export function freeModel(library: Library, model: Model): void {
+  library.llama_model_free(model.handle)
+}
+
+/** Loads a GGUF adapter for `model`. Throws an Error with the library's own reason: not an adapter, or one of another base. */
+export function loadAdapter(library: Library, model: Model, path: string): Pointer {
+  const { result, logged } = withLogs(library, () => library.llama_adapter_lora_init(model.handle, path))
+  if (result) return result
+  throw new Error(logged.replace(/^.*failed to apply lora adapter: /s, '') || 'not a LoRA adapter in GGUF')
+}
+
+export function freeAdapter(library: Library, adapter: Pointer): void {
+  library.llama_adapter_lora_free(adapter)
+}
+
+function kvBytesPerToken(library: Library, handle: Pointer): number {
+  const architecture = metadata(library, handle, 'general.architecture')
+  const headLength = library.llama_model_n_embd(handle) / Math.max(1, library.llama_model_n_head(handle))
+  const keyLength = Number(metadata(library, handle, `${architecture}.attention.key_length`)) || headLength
+  const valueLength = Number(metadata(library, handle, `${architecture}.attention.value_length`)) || headLength
+  const bytesPerValue = 2
+  return library.llama_model_n_layer(handle) * Math.max(1, library.llama_model_n_head_kv(handle)) * (keyLength + valueLength) * bytesPerValue
+}
+
+function metadata(library: Library, handle: Pointer, key: string): string | undefined {
+  const out = Buffer.alloc(256)
+  const length = library.llama_model_meta_val_str(handle, key, out, out.length)
+  return length < 0 ? undefined : out.toString('utf8', 0, Math.min(length, out.length - 1))
+}

@@ -1,0 +1,51 @@
+// The routes that list, load and unload models.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { z } from 'zod'
+import { readBody, sendJson } from './http-io.ts'
+import type { MemoryLimits } from './lane-sizes.ts'
+import type { Models } from './models.ts'
+import { servedContextLength } from './prepare.ts'
+
+const Name = z.string().min(1).max(256)
+const Path = z.string().min(1).max(4096)
+const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name })
+const UnloadAdapter = z.looseObject({ lora_name: Name })
+const LoadModel = z.looseObject({ name: Name, path: Path })
+const UnloadModel = z.looseObject({ name: Name })
+
+export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse): void {
+  const data = models.list().map((served) => ({
+    id: served.name,
+    object: 'model',
+    created: served.created,
+    owned_by: 'tunery',
+    root: served.path,
+    parent: served.base_name,
+    max_model_len: servedContextLength(served.model, limits),
+  }))
+  sendJson(response, 200, { object: 'list', data })
+}
+
+export async function loadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { lora_name, lora_path, base_model_name } = await readBody(request, LoadAdapter)
+  await models.loadAdapter(lora_name, lora_path, base_model_name)
+  sendJson(response, 200, { status: 'loaded', lora_name })
+}
+
+export async function unloadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { lora_name } = await readBody(request, UnloadAdapter)
+  await models.unload(lora_name, 'adapter')
+  sendJson(response, 200, { status: 'unloaded', lora_name })
+}
+
+export async function loadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { name, path } = await readBody(request, LoadModel)
+  await models.loadBase(name, path)
+  sendJson(response, 200, { status: 'loaded', name })
+}
+
+export async function unloadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { name } = await readBody(request, UnloadModel)
+  await models.unload(name, 'base')
+  sendJson(response, 200, { status: 'unloaded', name })
+}

@@ -1,0 +1,57 @@
+// Which cached beginning a new prompt can start from. A slot keeps its cache after its request has ended, so the next turn of the
+// same conversation computes only what is new, and requests that share a long beginning compute it once.
+import type { Generation } from './generation.ts'
+
+export type Slot = {
+  index: number
+  /** The tokens whose keys and values are in the slot's cache. */
+  cached: number[]
+  account: string
+  used_at: number
+  generation: Generation | null
+}
+
+export type Placement =
+  | { kind: 'wait' }
+  /** Keep `keep` tokens of the slot itself, or copy `keep` tokens of `donor` into it. */
+  | { kind: 'slot'; slot: Slot; donor: Slot | null; keep: number }
+
+// A copy moves the whole cache of a slot; for a gain smaller than this many tokens, computing them is as fast.
+const copyGainMin = 32
+
+/**
+ * Chooses a free slot for `generation`. 'wait' when no slot is free, or when another slot is just computing a beginning that this
+ * prompt shares: waiting for it costs less than computing it twice.
+ */
+export function place(slots: readonly Slot[], generation: Generation, sharing: boolean): Placement {
+  const free = slots.filter((slot) => slot.generation === null)
+  if (free.length === 0) return { kind: 'wait' }
+  const oldest = free.reduce((best, slot) => (slot.used_at < best.used_at ? slot : best))
+  // A batch of another size rounds differently: who asks for a seed gets the same computation each time, from the first token on.
+  if (!sharing || generation.request.sampling.seed !== null) return { kind: 'slot', slot: oldest, donor: null, keep: 0 }
+
+  const { prompt, account } = generation.request
+  const own = slots.filter((slot) => slot.account === account)
+  const shared = (tokens: readonly number[]) => commonPrefix(tokens, prompt, prompt.length - 1)
+  let best = { slot: oldest, donor: null as Slot | null, keep: oldest.account === account ? shared(oldest.cached) : 0 }
+  for (const slot of own) {
+    const keep = shared(slot.cached)
+    // A slot of which less than half fits is left for its own conversation to come back to.
+    if (slot.generation === null && keep > best.keep && keep * 2 >= slot.cached.length) best = { slot, donor: null, keep }
+  }
+  for (const slot of own) {
+    const keep = shared(slot.cached)
+    if (slot !== oldest && keep >= best.keep + copyGainMin) best = { slot: oldest, donor: slot, keep }
+  }
+  const isComing = (slot: Slot) =>
+    slot.generation !== null && shared(slot.generation.request.prompt) >= Math.max(best.keep + copyGainMin, slot.cached.length + 1)
+  if (own.some(isComing)) return { kind: 'wait' }
+  return { kind: 'slot', ...best }
+}
+
+export function commonPrefix(a: readonly number[], b: readonly number[], max: number): number {
+  const end = Math.min(a.length, b.length, max)
+  let length = 0
+  while (length < end && a[length] === b[length]) length++
+  return length
+}

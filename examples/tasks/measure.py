@@ -1,0 +1,140 @@
+"""Measures settings on the small tasks: trains as the service does, then counts exact answers on unseen rows.
+
+    .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3 --epochs 3 [--ranks 16]
+        [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--heldout]
+
+Prints one JSON line a run, and appends it to .local/measured.jsonl. `exact` is the share of validation rows whose every answer token
+is the model's first choice given the tokens before it, which is the same as a greedy answer that is exactly right. `--heldout` is the
+last word on the demo's task: it trains on examples/ticket-triage.jsonl and scores examples/ticket-triage.heldout.jsonl.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+class Quiet:
+    """The trainer's protocol with nobody to talk to."""
+
+    stop_asked = False
+
+    def emit(self, *_: object, **__: object) -> None:
+        pass
+
+    def metrics_due(self, last: bool) -> bool:
+        return False
+
+
+def exact(model, sequences, device) -> float:
+    """Share of sequences whose learned tokens are all the model's first choice."""
+    import torch
+
+    from trainer.packing import Limits, pack, split
+
+    right = 0
+    with torch.no_grad():
+        for group in split(sequences, Limits()):
+            packed = pack(group)
+            where = {"shared": packed.shared, "lengths": packed.lengths, "logits_to_keep": packed.chosen.to(device)}
+            logits = model(input_ids=packed.ids.to(device), position_ids=packed.positions.to(device), use_cache=False, **where).logits[0]
+            hits = (logits.argmax(-1).cpu() == packed.next_ids).split([sequence.targets for sequence in group])
+            right += sum(bool(hit.all()) for hit in hits)
+    return right / len(sequences)
+
+
+def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int) -> dict:
+    from trainer.data import prepare
+    from trainer.loop import Loop
+    from trainer.model import device_and_dtype, load_model, load_tokenizer
+    from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
+
+    settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
+    spec = Spec(
+        job_id="measure",
+        attempt=1,
+        base=Base(BASE, str(ROOT / ".local/models" / BASE / "hf")),
+        dataset=Dataset("", ""),
+        method="lora",
+        lora=Lora(rank, 2 * rank, 0, "all-linear"),
+        training=settings,
+        threads=threads,
+        checkpoint=CheckpointPolicy(every_seconds=None),
+        resume_from=[],
+        converters="",
+    )
+    device, dtype = device_and_dtype()
+    tokenizer = load_tokenizer(spec)
+    conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
+    train, validation = (prepare(part, tokenizer, settings.max_length, Quiet()) for part in conversations)
+    sequences = [sequence for row in validation.rows for sequence in row.sequences]
+    model = load_model(spec, device, dtype)
+    before = exact(model.eval(), sequences, device)
+    with tempfile.TemporaryDirectory() as folder:
+        started, cpu = time.monotonic(), time.process_time()
+        loop = Loop(spec, model.train(), train, Path(folder), device, Quiet())
+        loop.run()
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    after = exact(model.eval(), sequences, device)
+    return {
+        "exact_before": before,
+        "exact": after,
+        "train_loss": round(loop.train_loss, 4),
+        "tokens": loop.totals.tokens,
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(cpu, 1),
+        "tokens_per_second": round(loop.totals.tokens / seconds, 1),
+    }
+
+
+def main() -> None:
+    def listed(kind: type):
+        return lambda text: [kind(part) for part in text.split(",")]
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tasks", type=listed(str), default=["tickets"])
+    parser.add_argument("--rows", type=int, default=240)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--rates", type=listed(float), default=[1e-3])
+    parser.add_argument("--epochs", type=listed(int), default=[3])
+    parser.add_argument("--ranks", type=listed(int), default=[16])
+    parser.add_argument("--batch-sizes", type=listed(int), default=[8])
+    parser.add_argument("--warmups", type=listed(float), default=[0.05])
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--heldout", action="store_true")
+    args = parser.parse_args()
+    from trainer.train import thread_settings
+
+    os.environ.update(thread_settings(args.threads))
+    import torch
+
+    from examples.tasks.tasks import TASKS
+
+    torch.set_num_threads(args.threads)
+    grid = itertools.product(args.tasks, args.rates, args.epochs, args.ranks, args.batch_sizes, args.warmups)
+    for task, rate, epochs, rank, batch_size, warmup in grid:
+        if args.heldout:
+            files = [EXAMPLES / "ticket-triage.jsonl", EXAMPLES / "ticket-triage.heldout.jsonl"]
+            rows, unseen = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
+        else:
+            rows, unseen = TASKS[task](args.rows, args.seed)
+        training = {"learning_rate": rate, "epochs": epochs, "batch_size": batch_size, "warmup_ratio": warmup}
+        found = measure(rows, unseen, training, rank, args.threads)
+        setting = {"task": "heldout" if args.heldout else task, "rows": len(rows), "seed": args.seed, "r": rank, **training}
+        line = json.dumps({**setting, **found})
+        print(line, flush=True)
+        with (ROOT / ".local/measured.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+// The structural check of uploads, and counting tokens as the trainer and the engine do.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { test } from 'node:test'
+import { root } from '../server/config.ts'
+import { createRowChecker, maxLineBytes } from '../server/datasets/rows.ts'
+import { tokenCounter } from '../server/datasets/tokens.ts'
+import { colourRows } from './support/client.ts'
+
+function check(content: Buffer, chunk: number) {
+  const checker = createRowChecker()
+  for (let at = 0; at < content.length; at += chunk) checker.add(content.subarray(at, at + chunk))
+  return checker.end()
+}
+
+test('the result does not depend on how the file is cut into chunks', () => {
+  const content = Buffer.from(`\uFEFF${colourRows(5)}\r\n\n{"messages":1}\n{"messages":[{"role":"user","content":"ü😀"}]}`)
+  const whole = check(content, content.length)
+  assert.equal(whole.rows, 7)
+  assert.equal(whole.error_count, 2)
+  for (const size of [1, 2, 3, 7, 100]) assert.deepEqual(check(content, size), whole)
+})
+
+test('a line longer than the limit is an error of its own line, is not kept in memory, and the next line is read', () => {
+  const checker = createRowChecker()
+  checker.add(Buffer.from(`${colourRows(1)}\n`))
+  const before = process.memoryUsage().arrayBuffers
+  const piece = Buffer.alloc(1 << 20, 'x')
+  for (let written = 0; written < 4 * maxLineBytes; written += piece.length) checker.add(piece)
+  assert.ok(process.memoryUsage().arrayBuffers - before < 2 * maxLineBytes)
+  checker.add(Buffer.from(`\n${colourRows(1)}`))
+  const result = checker.end()
+  assert.equal(result.rows, 3)
+  assert.deepEqual(result.errors, ['line 2 is longer than 16 MB. Split the example or shorten its text.'])
+})
+
+test('a million wrong rows list the first hundred and count the rest', () => {
+  const result = check(Buffer.from('{}\n'.repeat(100_000)), 65_536)
+  assert.equal(result.error_count, 100_000)
+  assert.equal(result.errors.length, 100)
+})
+
+test('every row of the demo’s examples is valid, and no held-out ticket stands in them', () => {
+  const read = (file: string) => readFileSync(path.join(root, 'examples', file))
+  const [train, heldOut] = [read('ticket-triage.jsonl'), read('ticket-triage.heldout.jsonl')]
+  assert.equal(check(train, 65_536).error_count, 0)
+  assert.deepEqual({ ...check(heldOut, 65_536) }, { rows: 100, error_count: 0, errors: [] })
+  const tickets = (content: Buffer) =>
+    content
+      .toString()
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line).messages[0].content as string)
+  const trained = new Set(tickets(train))
+  assert.deepEqual(
+    tickets(heldOut).filter((ticket) => trained.has(ticket)),
+    [],
+  )
+})
+
+test('tokens are counted as the model’s own tokenizer cuts them: digits one by one', async () => {
+  const count = await tokenCounter(path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf'))
+  const tokens = (content: string) => count([{ role: 'user', content }])
+  assert.equal(tokens('2026') - tokens(''), 4)
+})

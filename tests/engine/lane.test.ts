@@ -1,0 +1,196 @@
+// The lane's own rules, on a context that only records what it is asked to do.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createGeneration, type Generation } from '../../engine/generation.ts'
+import { createLane, type Lane } from '../../engine/lane.ts'
+import type { Context } from '../../engine/llama/context.ts'
+import type { Vocab } from '../../engine/llama/vocab.ts'
+import { createPromptPace } from '../../engine/prompt-pace.ts'
+
+const endToken = 0
+const vocab: Vocab = {
+  size: 256,
+  bos: null,
+  eos: null,
+  bos_text: '',
+  eos_text: '',
+  wants_bos: false,
+  isEndOfGeneration: (token) => token === endToken,
+  bytes: (token) => Buffer.from([token]),
+  tokenize: async (text) => [...Buffer.from(text)],
+}
+
+type Call = { computed: { token: number; position: number; sequence: number }[]; copies: [number, number][] }
+
+/** A context whose next token is always 'x'; `decodes` are the results of the coming decodes. */
+function fakeContext(calls: Call[], decodes: number[]): Context {
+  let batch: Call['computed'] = []
+  let copies: Call['copies'] = []
+  return {
+    tokens_per_sequence: 2048,
+    batchLength: () => batch.length,
+    add: (token, position, sequence) => batch.push({ token, position, sequence }) - 1,
+    decode() {
+      calls.push({ computed: batch, copies })
+      batch = []
+      copies = []
+      return decodes.shift() ?? 0
+    },
+    sample: () => 'x'.charCodeAt(0),
+    truncate: () => true,
+    copy: (from, to) => void copies.push([from, to]),
+    free: () => {},
+  }
+}
+
+function makeLane(options: { slots?: number; decodes?: number[] } = {}) {
+  const { slots = 2, decodes = [] } = options
+  const calls: Call[] = []
+  let made = 0
+  const lane = createLane({
+    vocab,
+    slots,
+    batch_tokens: 512,
+    can_share_prefix: true,
+    makeContext: () => {
+      made++
+      return fakeContext(calls, decodes)
+    },
+    makeSampler: () => 1n,
+    freeSampler: () => {},
+  })
+  return { lane, calls, made: () => made }
+}
+
+type Asked = { generation: Generation; text: string; outcome: string }
+
+function ask(lane: Lane, prompt: string, { max_tokens = 3, account = '', seed = null as number | null } = {}): Asked {
+  const asked = { text: '', outcome: 'open' } as Asked
+  asked.generation = createGeneration(
+    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { temperature: 0, top_k: 1, top_p: 1, seed }, account },
+    {
+      onText: (text) => {
+        asked.text += text
+      },
+      onEnd: ({ finish_reason }) => {
+        asked.outcome = finish_reason
+      },
+      onError: (error) => {
+        asked.outcome = error.code
+      },
+    },
+  )
+  lane.waiting.push(asked.generation)
+  return asked
+}
+
+function runToEnd(lane: Lane): void {
+  while (lane.step(100));
+}
+
+test('a failed decode fails the requests in it alone: those waiting are answered by the rebuilt lane', () => {
+  const { lane, made } = makeLane({ slots: 1, decodes: [0, -3] })
+  const first = ask(lane, 'abc')
+  const second = ask(lane, 'def')
+  runToEnd(lane)
+  assert.deepEqual([first.outcome, second.outcome, second.text], ['engine_failed', 'length', 'xxx'])
+  assert.equal(made(), 2)
+})
+
+test('a cancelled request leaves its slot before the next step, also in the middle of its prompt', () => {
+  const { lane, calls } = makeLane({ slots: 1 })
+  const long = ask(lane, 'a'.repeat(1000))
+  const next = ask(lane, 'zzz')
+  lane.step(100)
+  assert.ok(calls[0]!.computed.length < 1000)
+  long.generation.cancelled = true
+  lane.step(100)
+  assert.deepEqual(calls[1]!.computed.map(({ token }) => String.fromCharCode(token)).join(''), 'zzz')
+  runToEnd(lane)
+  assert.deepEqual([long.outcome, next.outcome], ['open', 'length'])
+})
+
+test('the next turn of a conversation computes only what is new', () => {
+  const { lane, calls } = makeLane()
+  ask(lane, 'a'.repeat(200))
+  runToEnd(lane)
+  calls.length = 0
+  ask(lane, `${'a'.repeat(200)}xxb`)
+  runToEnd(lane)
+  assert.deepEqual(
+    calls[0]!.computed.map(({ position }) => position),
+    [202],
+  )
+})
+
+test('a beginning that several requests share is computed once and copied', () => {
+  const { lane, calls } = makeLane({ slots: 4 })
+  const shared = 's'.repeat(100)
+  const asked = ['1', '2', '3'].map((last) => ask(lane, shared + last))
+  runToEnd(lane)
+  assert.deepEqual(
+    asked.map(({ text }) => text),
+    ['xxx', 'xxx', 'xxx'],
+  )
+  const promptTokens = calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0))
+  assert.equal(promptTokens.length, 100)
+  assert.equal(calls.flatMap(({ copies }) => copies).length, 2)
+})
+
+test('nothing is shared between accounts', () => {
+  const { lane, calls } = makeLane({ slots: 4 })
+  for (const account of ['one', 'two']) ask(lane, 's'.repeat(100), { account })
+  runToEnd(lane)
+  for (const account of ['one', 'three']) ask(lane, 's'.repeat(100), { account })
+  runToEnd(lane)
+  const promptTokens = calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0))
+  // One's second request computes its last token again, to sample from it; the three other requests compute all.
+  assert.equal(promptTokens.length, 301)
+})
+
+test('prompts advance in bounded pieces while other sequences go on', () => {
+  const { lane, calls } = makeLane({ slots: 2 })
+  ask(lane, 'abc', { max_tokens: 50 })
+  lane.step(100)
+  ask(lane, 'b'.repeat(3000))
+  calls.length = 0
+  for (let step = 0; step < 3; step++) lane.step(1)
+  for (const { computed } of calls) assert.equal(computed.filter(({ sequence }) => sequence === 0).length, 1)
+  assert.ok(calls[0]!.computed.length <= 65, 'before anything is measured, a piece is small')
+  assert.ok(calls.every(({ computed }) => computed.length <= 512))
+})
+
+test('the batch is in ascending order of sequences, as the library needs it', () => {
+  const { lane, calls } = makeLane({ slots: 4 })
+  ask(lane, 'aaa', { max_tokens: 1 })
+  for (const prompt of ['bbb', 'ccc', 'ddd']) ask(lane, prompt, { max_tokens: 5 })
+  lane.step(100)
+  ask(lane, 'eee', { max_tokens: 5 })
+  runToEnd(lane)
+  for (const { computed } of calls) {
+    const sequences = computed.map(({ sequence }) => sequence)
+    assert.deepEqual(
+      sequences,
+      sequences.toSorted((a, b) => a - b),
+    )
+  }
+})
+
+test('who asks for a seed gets the whole prompt computed, the same each time', () => {
+  const { lane, calls } = makeLane()
+  for (let turn = 0; turn < 2; turn++) {
+    ask(lane, 's'.repeat(100), { seed: 1 })
+    runToEnd(lane)
+  }
+  assert.equal(calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0)).length, 200)
+})
+
+test('pieces of prompts follow the measured speed, and single tokens tell nothing of it', () => {
+  const pace = createPromptPace()
+  pace.measured(1, 50)
+  assert.equal(pace.tokens(100), 64)
+  pace.measured(64, 128)
+  assert.equal(pace.tokens(100), 50)
+  for (let step = 0; step < 20; step++) pace.measured(50, 5000)
+  assert.equal(pace.tokens(100), 16)
+})

@@ -1,0 +1,29 @@
+"""Writes a random LoRA adapter in GGUF: make-adapter.py GGUF_PY_FOLDER OUT SEED [WIDTH].
+
+WIDTH is the model's embedding length; another than the base's makes an adapter of another base.
+"""
+
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import numpy as np  # noqa: E402
+from gguf import GGUFWriter  # noqa: E402
+
+out, seed = sys.argv[2], int(sys.argv[3])
+width = int(sys.argv[4]) if len(sys.argv) > 4 else 576
+rank = 8
+random = np.random.default_rng(seed)
+writer = GGUFWriter(out, "llama")
+writer.add_string("general.type", "adapter")
+writer.add_string("adapter.type", "lora")
+writer.add_float32("adapter.lora.alpha", 16.0)
+for layer in range(30):
+    for name in ("attn_q", "attn_output"):
+        a = random.normal(0, 0.05, (rank, width)).astype(np.float32)
+        b = random.normal(0, 0.05, (width, rank)).astype(np.float32)
+        writer.add_tensor(f"blk.{layer}.{name}.weight.lora_a", a)
+        writer.add_tensor(f"blk.{layer}.{name}.weight.lora_b", b)
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()

@@ -1,0 +1,126 @@
+"""The dataset as token sequences, with the tokens that the loss counts marked."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.errors import JobError
+from trainer.mask import spans_of
+from trainer.protocol import Protocol
+
+ROLES = ("system", "user", "assistant")
+TOKENIZE_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One text that the model sees. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts."""
+
+    ids: np.ndarray
+    trained: np.ndarray
+
+    @property
+    def targets(self) -> int:
+        return int(self.trained.sum())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the dataset: one sequence, or one for each assistant turn where the template renders turns differently over time."""
+
+    sequences: list[Sequence]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sequence.ids) for sequence in self.sequences)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    rows: list[Row]
+    truncated_rows: int
+    dropped_rows: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
+
+    @property
+    def targets(self) -> int:
+        return sum(sequence.targets for row in self.rows for sequence in row.sequences)
+
+
+def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
+    """Reads JSON lines of `{"messages":[{"role","content"},…]}`. Raises JobError("dataset_invalid") naming the first bad line."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise JobError("dataset_invalid", f"The dataset's file cannot be read: {problem.strerror}.") from problem
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise JobError("dataset_invalid", "The dataset's file is not the one that the job was created with: its hash differs.")
+    conversations = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip():
+            conversations.append(_conversation(line, number))
+    if not conversations:
+        raise JobError("dataset_invalid", "The dataset has no rows.")
+    return conversations
+
+
+def _conversation(line: bytes, number: int) -> list[dict]:
+    def wrong(what: str) -> JobError:
+        return JobError("dataset_invalid", f"Row {number} {what}.", row=number)
+
+    try:
+        row = json.loads(line)
+    except ValueError as problem:
+        raise wrong("is not JSON") from problem
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise wrong("has no messages")
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise wrong("has a message whose role is none of system, user and assistant")
+        if not isinstance(message.get("content"), str):
+            raise wrong("has a message whose content is not text")
+    if messages[-1]["role"] != "assistant":
+        raise wrong("does not end with an assistant's message, so its end teaches nothing")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol) -> Prepared:
+    """Renders and tokenizes every conversation; cuts sequences to `max_length` tokens; drops rows that are left with nothing to learn."""
+    rows, truncated, dropped = [], 0, 0
+    for start in range(0, len(conversations), TOKENIZE_AT_ONCE):
+        rendered = [spans_of(messages, tokenizer) for messages in conversations[start : start + TOKENIZE_AT_ONCE]]
+        texts = [text for row in rendered for text, _ in row]
+        # The text as a whole, once, and nothing added: the tokens that the engine makes of the same rendering.
+        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        pairs = iter(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+        for row in rendered:
+            whole = [_sequence(*next(pairs), spans) for _, spans in row]
+            truncated += any(len(sequence.ids) > max_length for sequence in whole)
+            cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
+            if kept := [sequence for sequence in cut if sequence.targets]:
+                rows.append(Row(kept))
+            else:
+                dropped += 1
+    if dropped:
+        message = f"{dropped} rows are left out: nothing of their answers is within the first {max_length} tokens."
+        protocol.emit("warning", message, dropped_rows=dropped)
+    if not rows:
+        raise JobError("dataset_invalid", f"No row has any of its answer within the first {max_length} tokens.")
+    return Prepared(rows, truncated, dropped)
+
+
+def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> Sequence:
+    starts = np.array([start for start, _ in offsets])
+    trained = np.zeros(len(ids), dtype=bool)
+    for begin, end in spans:
+        trained |= (starts >= begin) & (starts < end)
+    # Nothing comes before the first token, so nothing can predict it.
+    trained[:1] = False
+    return Sequence(np.array(ids, dtype=np.int32), trained)

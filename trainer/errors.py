@@ -1,0 +1,13 @@
+"""What ends a run in a way that its owner can act on."""
+
+
+class JobError(Exception):
+    """A failure with a code of the service's list and a sentence for people.
+
+    Codes: out_of_memory, dataset_invalid, base_missing, non_finite_loss, internal.
+    """
+
+    def __init__(self, code: str, message: str, **data: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data

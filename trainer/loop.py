@@ -1,0 +1,164 @@
+"""The training loop: one packed, padding-free forward and backward pass for each batch, or a few where the batch is large."""
+
+import math
+import time
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer import checkpoint
+from trainer.attention import packable
+from trainer.data import Prepared, Row
+from trainer.errors import JobError
+from trainer.estimate import Estimate
+from trainer.model import trainable
+from trainer.packing import Limits, pack, split
+from trainer.protocol import Protocol
+from trainer.schedule import learning_rate, order_of
+from trainer.spec import Spec
+
+# A checkpoint may cost this share of the run's time; where writing is slow, checkpoints become rarer than was asked.
+CHECKPOINT_SHARE = 0.02
+
+
+class Loop:
+    """Trains `model` on `data` from wherever the newest good checkpoint stands. `totals` tells how far it is."""
+
+    def __init__(self, spec: Spec, model, data: Prepared, folder: Path, device: torch.device, protocol: Protocol) -> None:
+        training = spec.training
+        self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
+        self.folder = folder / "checkpoints"
+        self.parameters = trainable(model)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
+        )
+        self.limits = Limits(documents=None if packable(model.config) else 1)
+        self.steps_an_epoch = math.ceil(len(data.rows) / training.batch_size)
+        self.steps_total = self.steps_an_epoch * training.epochs
+        self.totals, self.resumed = checkpoint.resume(self.parameters, self.optimizer, spec, protocol)
+        self.estimate = Estimate(data.tokens * training.epochs, self.totals.tokens)
+        self.written_at = time.monotonic()
+        self.write_seconds = 0.0
+
+    def run(self) -> bool:
+        """Trains to the end, and leaves a checkpoint there. False when it was asked to stop before."""
+        while self.totals.step < self.steps_total:
+            started = time.monotonic()
+            batch = self._batch(self.totals.step)
+            loss, norm, rate = self._step(batch)
+            seconds = time.monotonic() - started
+            self._count(batch, loss, seconds)
+            self._report(batch, loss, norm, rate, seconds)
+            if self.protocol.stop_asked:
+                self._checkpoint()
+                return False
+            if self.totals.step == self.steps_total or self._checkpoint_due():
+                self._checkpoint()
+        return True
+
+    @property
+    def train_loss(self) -> float:
+        """Mean loss of a learned token over the last epoch."""
+        return self.totals.epoch_loss / max(1, self.totals.epoch_targets)
+
+    def _batch(self, step: int) -> list[Row]:
+        epoch, index = divmod(step, self.steps_an_epoch)
+        size = self.spec.training.batch_size
+        order = order_of(epoch, len(self.data.rows), self.spec.training.seed)
+        return [self.data.rows[i] for i in order[index * size : (index + 1) * size]]
+
+    def _step(self, batch: list[Row]) -> tuple[float, float, float]:
+        """One optimizer step. Returns the mean loss of a learned token, the gradient's norm before clipping, and the rate used."""
+        training, step = self.spec.training, self.totals.step
+        # Dropout's noise as a function of the step: a resumed run draws the same without any state kept.
+        torch.manual_seed(training.seed * 1_000_003 + step)
+        rate = learning_rate(step, self.steps_total, training.learning_rate, training.warmup_ratio, training.scheduler)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self.gradients(batch)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), training.max_grad_norm))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise JobError(
+                "non_finite_loss",
+                f"The loss stopped being a number at step {step + 1}. Lower the learning rate (it was {training.learning_rate:g}): "
+                "a third of it is a good next try.",
+                step=step + 1,
+                learning_rate=training.learning_rate,
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss, norm, rate
+
+    def gradients(self, batch: list[Row]) -> float:
+        """Adds the batch's gradients up and returns its loss: the mean over every learned token, however the batch is split."""
+        sequences = [sequence for row in batch for sequence in row.sequences]
+        targets = sum(sequence.targets for sequence in sequences)
+        loss = 0.0
+        for group in split(sequences, self.limits):
+            packed = pack(group)
+            logits = self.model(
+                input_ids=packed.ids.to(self.device),
+                position_ids=packed.positions.to(self.device),
+                shared=packed.shared,
+                lengths=packed.lengths,
+                # The head is the widest matrix; it is applied where something is learned and nowhere else.
+                logits_to_keep=packed.chosen.to(self.device),
+                use_cache=False,
+            ).logits[0]
+            part = cross_entropy(logits.float(), packed.next_ids.to(self.device), reduction="sum") / targets
+            part.backward()
+            loss += float(part.detach())
+        return loss
+
+    def _count(self, batch: list[Row], loss: float, seconds: float) -> None:
+        totals, tokens = self.totals, sum(row.tokens for row in batch)
+        if totals.step % self.steps_an_epoch == 0:
+            totals.epoch_loss, totals.epoch_targets = 0.0, 0
+        targets = sum(sequence.targets for row in batch for sequence in row.sequences)
+        totals.step += 1
+        totals.tokens += tokens
+        totals.seconds += seconds
+        totals.epoch_loss += loss * targets
+        totals.epoch_targets += targets
+        self.estimate.step(tokens, seconds)
+
+    def _report(self, batch: list[Row], loss: float, norm: float, rate: float, seconds: float) -> None:
+        totals = self.totals
+        if not self.protocol.metrics_due(last=totals.step == self.steps_total):
+            return
+        where = {"step": totals.step, "steps_total": self.steps_total}
+        epoch = (totals.step - 1) // self.steps_an_epoch + 1
+        speed = round(sum(row.tokens for row in batch) / seconds, 1)
+        self.protocol.emit(
+            "metrics",
+            f"Step {totals.step} of {self.steps_total}: loss {loss:.4f}",
+            **where,
+            epoch=epoch,
+            loss=loss,
+            learning_rate=rate,
+            tokens_per_second=speed,
+            tokens=totals.tokens,
+            grad_norm=norm,
+        )
+        progress, left = self.estimate.progress(), self.estimate.seconds_left()
+        message = f"{progress:.0%} done" + ("" if left is None else f", about {left:.0f} s left")
+        self.protocol.emit("progress", message, **where, progress=progress, current_epoch=epoch, seconds_left=left)
+
+    def _checkpoint_due(self) -> bool:
+        policy = self.spec.checkpoint
+        if policy.every_steps and self.totals.step % policy.every_steps == 0:
+            return True
+        if policy.every_seconds is None:
+            return False
+        return time.monotonic() - self.written_at >= max(policy.every_seconds, self.write_seconds / CHECKPOINT_SHARE)
+
+    def _checkpoint(self) -> None:
+        started = time.monotonic()
+        written = checkpoint.write(self.folder, self.parameters, self.optimizer, self.totals, self.spec)
+        self.written_at = time.monotonic()
+        self.write_seconds = self.written_at - started
+        step = self.totals.step
+        message = f"Checkpoint at step {step} of {self.steps_total}"
+        self.protocol.emit("checkpoint", message, step=step, path=str(written.path), sha256=written.sha256, size_mb=written.size_mb)
+        checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep)

@@ -1,0 +1,61 @@
+"""The base model in memory with a trainable adapter on it."""
+
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainer import attention, fast_lora
+from trainer.errors import JobError
+from trainer.spec import Lora, Spec
+
+
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where to train and in which precision the base is held. The adapter is always float32."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.bfloat16
+    return torch.device("cpu"), torch.float32
+
+
+def load_tokenizer(spec: Spec):
+    path = _base_path(spec)
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    if not tokenizer.chat_template:
+        raise JobError("base_missing", f"The base model {spec.base.id} has no chat template, so conversations cannot be rendered for it.")
+    return tokenizer
+
+
+def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> PeftModel:
+    """The base with a fresh adapter, whose weights depend on the seed alone; only the adapter is trainable."""
+    path = _base_path(spec)
+    where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention.NAME, **where).to(device)
+    base.config.use_cache = False
+    torch.manual_seed(spec.training.seed)
+    model = get_peft_model(base, lora_config(spec.lora))
+    # What the adapter's folder names as its base: where anyone finds it, not this machine's path.
+    model.peft_config["default"].base_model_name_or_path = spec.base.id
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    fast_lora.install(model)
+    return model.train()
+
+
+def lora_config(lora: Lora) -> LoraConfig:
+    """LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021 (arXiv 2106.09685)."""
+    return LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.target_modules, bias="none", task_type="CAUSAL_LM"
+    )
+
+
+def trainable(model: PeftModel) -> dict[str, torch.nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _base_path(spec: Spec) -> Path:
+    path = Path(spec.base.path)
+    if not (path / "config.json").exists():
+        raise JobError("base_missing", f"The base model {spec.base.id} is not at {path}.")
+    return path

@@ -1,0 +1,104 @@
+"""The run's specification: `spec.json` as typed values, checked once."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from trainer.errors import JobError
+
+
+@dataclass(frozen=True)
+class Base:
+    id: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Lora:
+    r: int
+    alpha: float
+    dropout: float
+    target_modules: list[str] | str
+
+
+@dataclass(frozen=True)
+class Training:
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    warmup_ratio: float
+    scheduler: str
+    seed: int
+    max_length: int
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """`every_seconds` and `every_steps` each ask for a checkpoint; null asks for none. `keep` newest ones stay on disk."""
+
+    every_seconds: float | None = 30
+    every_steps: int | None = None
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    path: str
+    sha256: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    job_id: str
+    attempt: int
+    base: Base
+    dataset: Dataset
+    method: str
+    lora: Lora
+    training: Training
+    threads: int
+    checkpoint: CheckpointPolicy
+    resume_from: list[Candidate]
+    converters: str
+
+    def fingerprint(self) -> str:
+        """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
+        deciding = [self.base.id, self.dataset.sha256, self.method, asdict(self.lora), asdict(self.training)]
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+def _typed(kind: type, values: dict):
+    names = {field.name for field in fields(kind)}
+    if unknown := sorted(set(values) - names):
+        raise JobError("internal", f"spec.json has fields that this trainer does not know: {', '.join(unknown)}.")
+    return kind(**values)
+
+
+def read_spec(folder: Path) -> Spec:
+    """Reads `folder/spec.json`. Raises JobError("internal") where it is missing, malformed or asks for what is not there."""
+    try:
+        values = json.loads((folder / "spec.json").read_text())
+        values["base"] = _typed(Base, values["base"])
+        values["dataset"] = _typed(Dataset, values["dataset"])
+        values["lora"] = _typed(Lora, values["lora"])
+        values["training"] = _typed(Training, values["training"])
+        values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
+        values["resume_from"] = [_typed(Candidate, candidate) for candidate in values.get("resume_from") or []]
+        spec = _typed(Spec, values)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise JobError("internal", f"spec.json cannot be used: {problem!r}.") from problem
+    if spec.method != "lora":
+        raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
+    if spec.training.scheduler not in ("cosine", "linear", "constant"):
+        raise JobError("internal", f"This trainer does not know the scheduler '{spec.training.scheduler}'.")
+    return spec

@@ -1,0 +1,126 @@
+"""A tiny base, a small dataset, and runs of the trainer on them, as a process or in this one."""
+
+import os
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_WAIT_POLICY="passive")
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.spec import Spec, read_spec
+from trainer.tests.make_tiny import make_tiny
+
+ROOT = Path(__file__).parents[2]
+CONVERTERS = ROOT / ".local/llama/source"
+
+
+class Recorder:
+    """The trainer's protocol, kept in a list."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, dict]] = []
+        self.stop_asked = False
+
+    def emit(self, type: str, message: str, **data: object) -> None:
+        json.dumps(data, allow_nan=False)
+        self.events.append((type, message, data))
+
+    def metrics_due(self, last: bool) -> bool:
+        return True
+
+    def steps_begin(self) -> None:
+        pass
+
+    def steps_end(self) -> None:
+        pass
+
+    def of(self, type: str) -> list[dict]:
+        return [data for kind, _, data in self.events if kind == type]
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny)
+
+
+def conversations() -> list[list[dict]]:
+    """Rows of several lengths and turns."""
+    made = []
+    for i in range(24):
+        made.append([{"role": "user", "content": f"Item {i}: " + "more words " * (i % 5)}, {"role": "assistant", "content": f"{i * 7}"}])
+    for message in ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Again, 12."}):
+        made[3].append(message)
+    made[5].insert(0, {"role": "system", "content": "Be short."})
+    return made
+
+
+@pytest.fixture
+def job(tiny, tmp_path):
+    """Writes a run folder; keyword arguments change parts of its spec: `training={"epochs": 1}`."""
+
+    def make(name: str = "run", rows: list[list[dict]] | None = None, text: str | None = None, **changes) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text(text if text is not None else "".join(json.dumps({"messages": row}) + "\n" for row in rows or conversations()))
+        spec = {
+            "job_id": "job_1",
+            "attempt": 1,
+            "base": {"id": "test/tiny", "path": str(tiny)},
+            "dataset": {"path": str(data), "sha256": hashlib.sha256(data.read_bytes()).hexdigest()},
+            "method": "lora",
+            "lora": {"r": 4, "alpha": 8, "dropout": 0, "target_modules": "all-linear"},
+            "training": {
+                "epochs": 4,
+                "batch_size": 4,
+                "learning_rate": 0.003,
+                "warmup_ratio": 0.05,
+                "scheduler": "cosine",
+                "seed": 42,
+                "max_length": 2048,
+                "weight_decay": 0.0,
+                "max_grad_norm": 1.0,
+            },
+            "threads": 1,
+            "checkpoint": {"every_seconds": None, "every_steps": 4, "keep": 2},
+            "resume_from": [],
+            "converters": str(CONVERTERS),
+        }
+        for key, value in changes.items():
+            spec[key] = {**spec[key], **value} if isinstance(spec[key], dict) else value
+        (folder / "spec.json").write_text(json.dumps(spec))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def loop_of():
+    """A training loop on a run folder, in this process."""
+
+    def make(folder: Path, protocol: Recorder | None = None):
+        import torch
+
+        from trainer.data import prepare, read_conversations
+        from trainer.loop import Loop
+        from trainer.model import load_model, load_tokenizer
+
+        spec: Spec = read_spec(folder)
+        protocol = protocol or Recorder()
+        torch.set_num_threads(1)
+        rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
+        data = prepare(rows, load_tokenizer(spec), spec.training.max_length, protocol)
+        model = load_model(spec, torch.device("cpu"), torch.float32)
+        return Loop(spec, model, data, folder, torch.device("cpu"), protocol)
+
+    return make

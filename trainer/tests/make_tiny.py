@@ -1,0 +1,43 @@
+"""A real but tiny checkpoint for tests: `python -m trainer.tests.make_tiny OUT_DIR`.
+
+Llama architecture, 2 layers, hidden size 64, context 2048, random weights, the default model's tokenizer and chat template; the
+engine's converter takes it like any checkpoint, in a second or two.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+TOKENIZER = Path(__file__).parents[2] / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def make_tiny(folder: Path, seed: int = 0) -> Path:
+    """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    torch.manual_seed(seed)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(TOKENIZER / name, folder / name)
+    return folder
+
+
+if __name__ == "__main__":
+    make_tiny(Path(sys.argv[1]))

@@ -1,0 +1,94 @@
+"""A packed batch gives the losses and gradients of its documents one by one."""
+
+import pytest
+import torch
+
+from trainer.data import prepare
+from trainer.packing import Limits, pack, shared_beginning, split
+from trainer.spec import read_spec
+from trainer.tests.conftest import Recorder, conversations
+
+
+@pytest.fixture(scope="module")
+def sequences(tokenizer):
+    data = prepare(conversations(), tokenizer, 2048, Recorder())
+    return [sequence for row in data.rows for sequence in row.sequences]
+
+
+def one_by_one(folder, sequences):
+    """Mean loss and gradients by transformers' and peft's own code: no packing, plain attention, logits everywhere."""
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from trainer.model import lora_config, trainable
+
+    spec = read_spec(folder)
+    base = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32, attn_implementation="eager")
+    torch.manual_seed(spec.training.seed)
+    model = get_peft_model(base, lora_config(spec.lora))
+    shake(model)
+    targets, total = sum(sequence.targets for sequence in sequences), 0.0
+    for sequence in sequences:
+        ids, trained = torch.tensor(sequence.ids[None].astype("int64")), torch.tensor(sequence.trained)
+        logits = model(input_ids=ids).logits[0, :-1][trained[1:]]
+        loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:][trained[1:]], reduction="sum") / targets
+        loss.backward()
+        total += float(loss.detach())
+    return total, {name: parameter.grad for name, parameter in trainable(model).items()}
+
+
+def shake(model) -> None:
+    """Fresh adapters do nothing (B is zero), which would hide mistakes in them."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.05)
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(tokens=150), Limits(documents=1)], ids=["one pack", "small packs", "no packing"])
+@pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["fused adapter", "peft's adapter"])
+def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, dropout):
+    folder = job(lora={"dropout": dropout})
+    loop = loop_of(folder)
+    loop.limits = limits
+    shake(loop.model)
+    batch = loop.data.rows[:8]
+    loss = loop.gradients(batch)
+    expected_loss, expected = one_by_one(job("plain"), [sequence for row in batch for sequence in row.sequences])
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    for name, parameter in loop.parameters.items():
+        torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
+    model = loop_of(job()).model.eval()
+
+    def logits(group):
+        packed = pack(group)
+        where = {"shared": packed.shared, "lengths": packed.lengths, "logits_to_keep": packed.chosen}
+        with torch.no_grad():
+            return model(input_ids=packed.ids, position_ids=packed.positions, **where).logits[0][-sequences[1].targets :]
+
+    torch.testing.assert_close(logits([sequences[0], sequences[1]]), logits([sequences[4], sequences[2], sequences[1]]), atol=1e-5, rtol=0)
+
+
+def test_the_common_beginning_is_there_once(sequences):
+    first, second = sequences[0], sequences[1]
+    packed = pack([first, second])
+    assert packed.shared == shared_beginning([first, second]) > 20
+    assert packed.ids.shape[1] == len(first.ids) + len(second.ids) - packed.shared
+    assert packed.next_ids.tolist() == first.ids[first.trained].tolist() + second.ids[second.trained].tolist()
+
+
+def test_twins_keep_what_they_learn_apart(sequences):
+    twins = [sequences[0], sequences[0]]
+    packed = pack(twins)
+    assert len(packed.chosen) == 2 * sequences[0].targets
+    assert len(set(packed.chosen.tolist())) == len(packed.chosen)
+
+
+def test_groups_keep_every_sequence_in_order_and_within_limits(sequences):
+    groups = split(sequences, Limits(tokens=200, targets=30))
+    assert [sequence for group in groups for sequence in group] == sequences
+    assert all(len(group) == 1 or sum(len(sequence.ids) for sequence in group) <= 200 for group in groups)

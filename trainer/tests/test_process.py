@@ -1,0 +1,92 @@
+"""The trainer as the server sees it: a process with pipes, signals and an exit status."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from trainer.tests.conftest import ROOT
+
+
+def start(folder: Path) -> subprocess.Popen:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", "trainer.train", str(folder)], cwd=ROOT, **pipes)
+
+
+def lines_until(process: subprocess.Popen, type: str, **expected) -> list[dict]:
+    """Reads lines up to one of `type` whose data has the expected values. Every line must be JSON of the protocol's shape."""
+    lines = []
+    for raw in process.stdout:
+        line = json.loads(raw)
+        assert set(line) == {"type", "message", "data"}
+        lines.append(line)
+        if line["type"] == type and expected.items() <= line["data"].items():
+            return lines
+    pytest.fail(f"no such line; the last ones: {lines[-3:]}\n{process.stderr.read().decode()}")
+
+
+LONG = {"training": {"epochs": 50}, "checkpoint": {"every_steps": 25}}
+
+
+def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
+    changes = {"training": {"epochs": 6}, "checkpoint": {"every_steps": 2, "keep": 50}}
+    whole = start(job("whole", **changes))
+    lines = lines_until(whole, "result")
+    assert whole.wait(10) == 0
+    assert whole.stdout.read() == b""
+    assert [line["data"]["phase"] for line in lines if line["type"] == "status"] == ["loading", "preparing", "training", "converting"]
+    assert [line["type"] for line in lines].count("error") == 0
+
+    killed = start(job("killed", **changes))
+    seen = lines_until(killed, "checkpoint", step=10)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(10)
+    candidates = [line["data"] for line in reversed(seen) if line["type"] == "checkpoint"][:2]
+    resume = [{key: candidate[key] for key in ("path", "sha256", "step")} for candidate in candidates]
+    resumed = start(job("resumed", resume_from=resume, **changes))
+    after = lines_until(resumed, "result")
+    (training,) = [line for line in after if line["data"].get("phase") == "training"]
+    assert training["data"]["resumed_from_step"] == 10
+
+    one, other = lines[-1]["data"], after[-1]["data"]
+    assert {key: one[key] for key in ("train_loss", "trained_tokens", "steps")} == {
+        key: other[key] for key in ("train_loss", "trained_tokens", "steps")
+    }
+    weights = [load_file(Path(result["adapter_dir"]) / "adapter_model.safetensors") for result in (one, other)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+    assert one["adapter_gguf_sha256"] == other["adapter_gguf_sha256"]
+
+
+def test_it_ends_with_its_server(job):
+    process = start(job(**LONG))
+    lines_until(process, "checkpoint", step=25)
+    process.stdin.close()
+    began = time.monotonic()
+    assert process.wait(10) == 74
+    assert time.monotonic() - began < 2
+
+
+def test_sigterm_leaves_a_checkpoint(job):
+    folder = job(**LONG)
+    process = start(folder)
+    lines_until(process, "checkpoint", step=25)
+    process.send_signal(signal.SIGTERM)
+    rest = [json.loads(line) for line in process.stdout]
+    assert process.wait(10) == 75
+    last = [line["data"] for line in rest if line["type"] == "checkpoint"][-1]
+    assert last["step"] > 25
+    assert (Path(last["path"]) / "manifest.json").exists()
+    assert not (folder / "out").exists()
+
+
+def test_a_failure_is_one_error_line_and_status_1(job):
+    process = start(job(text='{"messages":[]}\n'))
+    lines = lines_until(process, "error")
+    assert lines[-1]["data"] == {"code": "dataset_invalid", "row": 1}
+    assert process.wait(10) == 1
+    assert process.stdout.read() == b""
