@@ -68,7 +68,20 @@ export async function createServices(config: Config, log: Logger) {
       const python = path.join(root, '.local/python/bin/python')
       const converters = path.join(root, '.local/llama/source')
       const { changed, cancelled } = tuning
-      const work = { db, queue, hub, datasets, dataDir, python, converters, checkpoint_seconds: config.checkpoint_seconds, log, changed, cancelled, now: Date.now }
+      const work = {
+        db,
+        queue,
+        hub,
+        datasets,
+        dataDir,
+        python,
+        converters,
+        checkpoint_seconds: config.checkpoint_seconds,
+        log,
+        changed,
+        cancelled,
+        now: Date.now,
+      }
       return startWorker({ queue, kind: queueKind, name: `server-${process.pid}`, log, handle: (claim, signal) => workOnJob(work, claim, signal) })
     },
     /** Starts the engine ahead of the first request. */

@@ -70,7 +70,7 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
     ['{"messages":[]}', /line 4 : 'messages'/],
     [row(user, { role: 'robot', content: 'x' }), /line 5 : messages\[1\]\.role is "robot"/],
     [row({ role: 'user', content: 5 }, assistant), /line 6 : messages\[0\]\.content must be a string/],
-    [row(user), /line 7 has no message of the assistant/],
+    [row(user), /line 7 does not end with a message of the assistant/],
     [row(user, { role: 'assistant', content: ' ' }), /line 8 : messages\[1\]\.content is empty/],
   ]
   const { body, status } = await app.upload(lines.map(([text]) => text).join('\r\n'))

@@ -94,18 +94,15 @@ function rowProblem(text: string): string | undefined {
   if (messages === undefined)
     return `has no 'messages'. Each line must be like {"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}.`
   if (!Array.isArray(messages) || messages.length === 0) return `: 'messages' must be a list with at least one message.`
-  let answers = 0
   for (const [index, message] of messages.entries()) {
     if (typeof message !== 'object' || message === null || Array.isArray(message)) return `: messages[${index}] is not an object with 'role' and 'content'.`
     const { role, content } = message as { role?: unknown; content?: unknown }
     if (!trainableRoles.includes(role as 'user'))
       return `: messages[${index}].role is ${JSON.stringify(role) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`
     if (typeof content !== 'string') return `: messages[${index}].content must be a string.`
-    if (role === 'assistant') {
-      answers++
-      if (content.trim() === '') return `: messages[${index}].content is empty; an answer to learn needs text.`
-    }
+    if (role === 'assistant' && content.trim() === '') return `: messages[${index}].content is empty; an answer to learn needs text.`
   }
-  if (answers === 0) return 'has no message of the assistant, so there is nothing to learn from it. Add the answer the model should give.'
+  if ((messages.at(-1) as { role: string }).role !== 'assistant')
+    return 'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.'
   return undefined
 }

@@ -142,10 +142,10 @@ async function specOf(work: TuningWork, job: store.JobRow, claim: Claim): Promis
 
 /** Writes what one line of the trainer says: its event, and the job's fields that it moves. */
 async function record(work: TuningWork, trx: Trx, job: store.JobRow, claim: Claim, line: TrainerLine): Promise<void> {
-  const data = line.data ?? {}
-  const time = work.now()
   // Where a checkpoint lies on this machine is nobody's business outside; its attempt and step say it to us.
-  const shown = line.type === 'checkpoint' ? { attempt: claim.attempt, step: data.step, sha256: data.sha256, size_mb: data.size_mb } : data
+  const { path: _, ...data } = line.data ?? {}
+  const shown = line.type === 'checkpoint' ? { ...data, attempt: claim.attempt } : data
+  const time = work.now()
   await store.appendEvents(trx, job.id, [{ type: line.type as store.NewEvent['type'], message: line.message, data: shown }], time)
   const number = (name: string) => (typeof data[name] === 'number' ? (data[name] as number) : undefined)
   if (line.type === 'metrics') {
