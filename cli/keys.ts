@@ -6,8 +6,8 @@ import { UsageError } from './usage.ts'
 
 /** Makes a key in the data folder's database, beside a running server or without one. */
 export async function keys({ name, scopes, json }: { name?: string; scopes: string; json: boolean }): Promise<void> {
-  if (!name?.trim()) throw new UsageError('Give the key a name: ./tunery keys create --name NAME')
-  if (!(scopes in scopePresets)) throw new UsageError(`--scopes is one of ${Object.keys(scopePresets).join(', ')}.`)
+  if (!name?.trim() || name.length > 200) throw new UsageError('Give the key a name of at most 200 characters: ./tunery keys create --name NAME')
+  if (!Object.hasOwn(scopePresets, scopes)) throw new UsageError(`--scopes is one of ${Object.keys(scopePresets).join(', ')}.`)
   const config = readConfig(process.env)
   const db = await openDatabase(config.data_dir)
   try {

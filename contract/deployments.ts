@@ -2,7 +2,9 @@ import { z } from 'zod'
 import { Deleted, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
-export const DeploymentName = z.string().regex(/^[a-z0-9._-]{1,64}$/, 'must be 1 to 64 characters of a-z, 0-9, dot, underscore and hyphen')
+export const DeploymentName = z
+  .string()
+  .regex(/^(?!\.+$)[a-z0-9._-]{1,64}$/, 'must be 1 to 64 characters of a-z, 0-9, dot, underscore and hyphen, not dots alone')
 
 export const Deployment = z.object({
   id: z.string(),

@@ -34,21 +34,25 @@ export const samplingDefaults = { temperature: 0.7, top_p: 0.9, top_k: 50, max_t
 
 // Fields of OpenAI's protocol that would change the answer and that the engine does not do yet: refused when set to anything but
 // what leaves the answer as it is. Every other unknown field is ignored, as that protocol's clients expect.
+const onlyIf = (harmless: (value: unknown) => boolean) =>
+  z
+    .unknown()
+    .refine((value) => value === undefined || value === null || harmless(value), { params: { unsupported: true }, error: 'is not supported yet. Leave it out' })
+const isEmpty = (value: unknown) => typeof value === 'object' && Object.keys(value as object).length === 0
 const unsupported = {
-  n: z.literal(1).nullish(),
-  tools: z.array(z.unknown()).max(0).nullish(),
-  functions: z.array(z.unknown()).max(0).nullish(),
-  tool_choice: z.enum(['none', 'auto']).nullish(),
-  response_format: z.object({ type: z.literal('text') }).nullish(),
-  logprobs: z.literal(false).nullish(),
-  top_logprobs: z.literal(0).nullish(),
-  logit_bias: z.record(z.string(), z.never()).nullish(),
-  presence_penalty: z.literal(0).nullish(),
-  frequency_penalty: z.literal(0).nullish(),
-  repetition_penalty: z.literal(1).nullish(),
-  min_p: z.literal(0).nullish(),
+  n: onlyIf((value) => value === 1),
+  tools: onlyIf(isEmpty),
+  functions: onlyIf(isEmpty),
+  tool_choice: onlyIf((value) => value === 'none' || value === 'auto'),
+  response_format: onlyIf((value) => (value as { type?: unknown }).type === 'text'),
+  logprobs: onlyIf((value) => value === false),
+  top_logprobs: onlyIf((value) => value === 0),
+  logit_bias: onlyIf(isEmpty),
+  presence_penalty: onlyIf((value) => value === 0),
+  frequency_penalty: onlyIf((value) => value === 0),
+  repetition_penalty: onlyIf((value) => value === 1),
+  min_p: onlyIf((value) => value === 0),
 }
-export const unsupportedChatFields = Object.keys(unsupported)
 
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).max(256).describe('A base model of the hub that is on this machine, a deployment, or a finished job’s model.'),

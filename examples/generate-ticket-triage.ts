@@ -1,16 +1,16 @@
 // Writes the demo's task: support tickets, and what a triage desk notes about each as one JSON object.
 //
-//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 320] [--held-out 100] [--out examples]
+//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 220] [--held-out 100] [--out examples]
 //
 // The rules by which a person can decide each field from the text:
 //   category     what the writer is after: money matters are "billing"; something that fails is "bug"; getting in is "access"; a wish
 //                for what is not there is "feature"; how or whether something is done is "question"
 //   priority     "high" if the writer says that work stands still or names a limit of today or tomorrow; "low" if the writer says
 //                that there is time; otherwise "normal"
-//   product      the one that the request is about, not others that are mentioned
+//   product      the one that the request is about
 //   needs_reply  false only if the writer says that no answer is expected
 //
-// The held-out rows use names, phrasings and so whole texts that no training row has: a part of every list is kept for them.
+// The held-out rows are whole texts, names and now and then phrasings that no training row has: a part of every list is kept for them.
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -28,7 +28,7 @@ type Ticket = { text: string; answer: { category: string; priority: string; prod
 
 /** The share of every list that only held-out rows use, and how likely each part of a held-out row is to be drawn from it. */
 const HELD_OUT_SHARE = 0.15
-const RESERVED_CHANCE = 0.35
+const RESERVED_CHANCE = 0.03
 
 const categories = Object.keys(requests) as Category[]
 
@@ -59,10 +59,9 @@ function mixed(common: Lists, reserved: Lists, random: Random): Lists {
   return { requests: random.chance(RESERVED_CHANCE) ? reserved.requests : common.requests, around: mix }
 }
 
-function fill(text: string, random: Random, product: string, other: string): string {
+function fill(text: string, random: Random, product: string): string {
   const values: Record<string, () => string> = {
     p: () => product,
-    o: () => other,
     n: () => String(random.between(2, 40)),
     few: () => String(random.between(2, 6)),
     hour: () => String(random.between(1, 12)),
@@ -71,7 +70,8 @@ function fill(text: string, random: Random, product: string, other: string): str
     version: () => `${random.between(1, 9)}.${random.between(0, 19)}`,
     code: () => random.pick(['A', 'E', 'K', 'PO-', '#']) + random.between(100, 9999),
   }
-  const filled = text.replace(/\{(\w+)\}/g, (_, slot: string) => values[slot]?.() ?? '')
+  const chosen = text.replace(/\(([^)]*)\)/g, (_, options: string) => random.pick(options.split('|')))
+  const filled = chosen.replace(/\{(\w+)\}/g, (_, slot: string) => values[slot]?.() ?? '')
   return filled.charAt(0).toUpperCase() + filled.slice(1)
 }
 
@@ -87,28 +87,27 @@ function misspell(text: string, random: Random): string {
 }
 
 function ticket({ requests, around: say }: Lists, random: Random, category: Category): Ticket {
-  const [product, another] = random.shuffled(Object.keys(products) as Product[]) as [Product, Product]
+  const product = random.pick(Object.keys(products) as Product[])
   const name = random.pick(products[product])
-  const other = random.pick(products[another])
-  const priority = random.pick(['high', 'low', 'normal'])
+  const priority = random.pick(['high', 'high', 'low', 'low', 'normal'])
   // Who asks how to do something, or wants to be let in or paid back, awaits an answer; only reports and wishes can go without.
-  const needsReply = !(['bug', 'feature'].includes(category) && random.chance(0.5))
+  const needsReply = !(['bug', 'feature'].includes(category) && random.chance(0.6))
 
   const request = random.pick(requests[category])
   const extras: string[] = []
   if (priority !== 'normal') extras.push(random.pick(priority === 'high' ? say.high : say.low))
   if (!needsReply) extras.push(random.pick(say.noReply))
-  else if (random.chance(0.2)) extras.push(random.pick(say.reply))
-  if (random.chance(0.35)) extras.push(random.pick(say.asides))
+  else if (random.chance(0.15)) extras.push(random.pick(say.reply))
+  if (random.chance(0.2)) extras.push(random.pick(say.asides))
   // Sometimes what surrounds the request comes first.
   const shuffled = random.shuffled(extras)
   const first = random.chance(0.25) ? shuffled.splice(0, 1) : []
-  const sentences = [...first, request, ...shuffled].map((sentence) => fill(sentence, random, name, other))
+  const sentences = [...first, request, ...shuffled].map((sentence) => fill(sentence, random, name))
 
   let body = sentences.join(' ')
-  if (random.chance(0.3)) body = misspell(body, random)
-  const opening = random.chance(0.4) ? `${random.pick(say.greetings)} ` : ''
-  const closing = random.chance(0.35) ? `\n${random.pick(say.signOffs)} ${random.pick(say.names)}` : ''
+  if (random.chance(0.2)) body = misspell(body, random)
+  const opening = random.chance(0.25) ? `${random.pick(say.greetings)} ` : ''
+  const closing = random.chance(0.2) ? `\n${random.pick(say.signOffs)} ${random.pick(say.names)}` : ''
   return { text: opening + body + closing, answer: { category, priority, product, needs_reply: needsReply } }
 }
 
@@ -126,6 +125,7 @@ function tickets(count: number, random: Random, lists: () => Lists, taken: Set<s
 
 function lines(rows: Ticket[]): string {
   const messages = ({ text, answer }: Ticket) => [
+    { role: 'system', content: 'Triage the ticket.' },
     { role: 'user', content: text },
     { role: 'assistant', content: JSON.stringify(answer) },
   ]
@@ -135,7 +135,7 @@ function lines(rows: Ticket[]): string {
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: '42' },
-    rows: { type: 'string', default: '320' },
+    rows: { type: 'string', default: '220' },
     'held-out': { type: 'string', default: '100' },
     out: { type: 'string', default: import.meta.dirname },
   },

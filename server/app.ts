@@ -9,8 +9,9 @@ import type { Datasets } from './datasets/service.ts'
 import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
 import { requireKeys } from './http/auth.ts'
-import { handleErrors } from './http/errors.ts'
+import { clientError, frameworkError, handleErrors } from './http/errors.ts'
 import { mountHealth } from './http/health.ts'
+import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
 import { hubRoutes } from './hub/routes.ts'
@@ -34,6 +35,8 @@ export interface Services {
   ready(): Promise<string | undefined>
   /** Aborts when the service begins to stop: streams that would never end by themselves end then. */
   stopping: AbortSignal
+  /** Aborts when the time to stop is over: answers under way end with an error event. */
+  cutting: AbortSignal
 }
 
 /** Largest JSON body, in bytes; files are streamed and have a limit of their own. */
@@ -48,19 +51,17 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
     forceCloseConnections: 'idle',
     genReqId: () => newId('req'),
     requestIdHeader: false,
-    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 300 },
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: 2000 },
+    frameworkErrors: frameworkError as never,
+    clientErrorHandler: clientError as never,
   }) as unknown as FastifyInstance
-  const parseJson = app.getDefaultJsonParser('error', 'error')
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
   })
-  // Many clients name JSON as the type of a body that they do not send.
-  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
-    if (body === '') done(null, undefined)
-    else parseJson(request, String(body), done)
-  })
+  app.removeContentTypeParser('text/plain')
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, parseJsonBody)
   handleErrors(app)
   await app.register(multipart)
   await describeApi(app, services.version)
@@ -70,7 +71,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   hubRoutes(app, services.hub)
   datasetRoutes(app, services.datasets)
   tuningRoutes(app, services.tuning, services.stopping)
-  inferenceRoutes(app, services.inference)
+  inferenceRoutes(app, services.inference, services.cutting)
   deploymentRoutes(app, services.deployments)
   await app.ready()
   return app

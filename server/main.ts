@@ -8,6 +8,8 @@ import { createLog, createServices } from './services.ts'
 
 /** How long requests under way may take when the service stops. */
 const grace_ms = 20_000
+/** How long a cut stream has to write its last event. */
+const farewell_ms = 500
 
 async function main(): Promise<void> {
   const config = readConfig(process.env)
@@ -18,13 +20,15 @@ async function main(): Promise<void> {
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
   const app = await buildApp(services)
-  const worker = await services.startWork()
   const address = await app.listen({ host: config.host, port: config.port })
+  // Only a server that could listen touches the queue.
+  const worker = await services.startWork()
   const url = `${address}/v1`
   const serverFile = path.join(config.data_dir, 'server.json')
   writeFileSync(serverFile, JSON.stringify({ url, pid: process.pid }))
   console.log(`Tunery serves ${url} (documentation: ${address}/docs)`)
   services.warm().catch((error: Error) => log.error(error.message))
+  services.deployments.recover().catch((error: Error) => log.error(error.message))
 
   let stopping = false
   async function stop(signal: string) {
@@ -33,7 +37,10 @@ async function main(): Promise<void> {
     log.info(`${signal}: stopping`)
     services.beginStop()
     rmSync(serverFile, { force: true })
-    const cut = setTimeout(() => app.server.closeAllConnections(), grace_ms)
+    const cut = setTimeout(() => {
+      services.cut()
+      setTimeout(() => app.server.closeAllConnections(), farewell_ms)
+    }, grace_ms)
     await Promise.all([app.close(), worker.stop()])
     clearTimeout(cut)
     await services.close()
@@ -59,14 +66,18 @@ async function showFirstKey(accounts: Awaited<ReturnType<typeof createServices>>
   console.log(`The owner's API key is in ${file}. Move it to where you keep secrets, then delete the file.`)
 }
 
-main().catch((error: unknown) => {
-  const code = (error as { code?: string }).code
-  const message =
-    error instanceof ConfigError
-      ? error.message
-      : code === 'EADDRINUSE'
-        ? `The port is taken: ${(error as Error).message}. Set TUNERY_PORT to another one.`
-        : String((error as Error).stack ?? error)
-  console.error(message)
+function explain(error: Error & { code?: string }): string {
+  if (error instanceof ConfigError) return error.message
+  if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`
+  if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? '')) return `TUNERY_HOST is not an address of this machine: ${error.message}.`
+  if (['ENOTDIR', 'EEXIST', 'EACCES', 'EROFS', 'EPERM', 'SQLITE_CANTOPEN', 'SQLITE_READONLY'].includes(error.code ?? ''))
+    return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
+  if (error.code === 'SQLITE_NOTADB')
+    return 'A file in the data folder is not the SQLite database that it should be (tunery.db or server.lock). Restore it, or set TUNERY_DATA_DIR.'
+  return error.stack ?? String(error)
+}
+
+main().catch((error: Error) => {
+  console.error(explain(error))
   process.exit(1)
 })

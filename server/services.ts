@@ -34,12 +34,13 @@ export async function createServices(config: Config, log: Logger) {
     output_per_million_tokens: config.output_price,
   }
   const stopping = new AbortController()
+  const cutting = new AbortController()
   const accounts = createAccounts(db, config.default_tier)
   const hub = createHub(config.models_dir, pricing)
   const datasets = createDatasets({ db, hub, dataDir, max_mb: config.max_dataset_mb, max_rows: config.max_dataset_rows, min_free_mb, defaultBase })
   const tuning = createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb })
   const engine = createEngineProcess({ dataDir, threads, log })
-  const inference = createInference({ hub, tuning, engine: createEngineClient(engine) })
+  const inference = createInference({ hub, tuning, engine: createEngineClient(engine, log) })
   const deployments = createDeployments({ db, hub, inference })
 
   const services: Services = {
@@ -52,6 +53,7 @@ export async function createServices(config: Config, log: Logger) {
     log,
     version: pkg.version,
     stopping: stopping.signal,
+    cutting: cutting.signal,
     async ready() {
       if (stopping.signal.aborted) return 'the service is stopping'
       await db.selectFrom('migrations').select('name').limit(1).execute()
@@ -67,7 +69,7 @@ export async function createServices(config: Config, log: Logger) {
       await tuning.sweep()
       const python = path.join(root, '.local/python/bin/python')
       const converters = path.join(root, '.local/llama/source')
-      const { changed, cancelled } = tuning
+      const { changed, cancelled, forget } = tuning
       const work = {
         db,
         queue,
@@ -80,6 +82,7 @@ export async function createServices(config: Config, log: Logger) {
         log,
         changed,
         cancelled,
+        forget,
         now: Date.now,
       }
       return startWorker({ queue, kind: queueKind, name: `server-${process.pid}`, log, handle: (claim, signal) => workOnJob(work, claim, signal) })
@@ -87,6 +90,8 @@ export async function createServices(config: Config, log: Logger) {
     /** Starts the engine ahead of the first request. */
     warm: () => engine.life(),
     beginStop: () => stopping.abort(),
+    /** Ends the answers that are still under way. */
+    cut: () => cutting.abort(),
     async close() {
       await engine.stop()
       await db.destroy()

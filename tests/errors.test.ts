@@ -1,5 +1,6 @@
 // Every documented error of the management routes, each told by its code, with what to do about it.
 import assert from 'node:assert/strict'
+import http from 'node:http'
 import { after, before, test } from 'node:test'
 import { randomBase62 } from '../server/ids.ts'
 import { type Answer, colourRows } from './support/client.ts'
@@ -72,6 +73,9 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
     [row({ role: 'user', content: 5 }, assistant), /line 6 : messages\[0\]\.content must be a string/],
     [row(user), /line 7 does not end with a message of the assistant/],
     [row(user, { role: 'assistant', content: ' ' }), /line 8 : messages\[1\]\.content is empty/],
+    ['{"messages":[{"role":"user","content":"\\ud800 x"},{"role":"assistant","content":"y"}]}', /line 9 : messages\[0\]\.content has half of a character/],
+    [`{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}],"extra":${'['.repeat(5000)}${']'.repeat(5000)}}`, /line 10 is nested/],
+    ['\u00a0', /line 11 is not valid JSON/],
   ]
   const { body, status } = await app.upload(lines.map(([text]) => text).join('\r\n'))
   assert.equal(status, 201)
@@ -79,10 +83,18 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
   assert.equal(check.valid, false)
   assert.equal(check.error_count, lines.length)
   for (const [index, [, says]] of lines.entries()) assert.match(check.errors[index], says)
-  refused(await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id }), 400, 'dataset_invalid', /8 of the dataset/)
+  refused(await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id }), 400, 'dataset_invalid', /11 of the dataset/)
 })
 
 test('a byte order mark, CRLF, blank lines and an overlong line are handled', async () => {
+  const odd = JSON.stringify({ messages: [{ role: 'user', content: 'a\u2028b\u2029c' }, assistant], number: 1 }).replace(
+    '"number":1',
+    `"number":${'9'.repeat(5000)}`,
+  )
+  const lines = (await app.upload(`${odd}\n${row(user, assistant).replace('[', '\r[')}\n`)).body
+  assert.deepEqual((await app.api('POST', `/datasets/${lines.id}/validate`)).body.valid, true)
+  const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: lines.id, config: { training_config: { epochs: 1 } } })).body
+  assert.equal((await app.untilEnded(id)).status, 'completed', 'what is valid here is valid for the trainer')
   const good = await app.upload(`\uFEFF${colourRows(2).replaceAll('\n', '\r\n')}\r\n\r\n`)
   assert.equal(good.body.rows, 2)
   assert.equal((await app.api('POST', `/datasets/${good.body.id}/validate`)).body.valid, true)
@@ -127,6 +139,11 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
       assert.equal(answer.body.error.type, 'invalid_request_error')
       assert.match(answer.body.error.param, new RegExp(field))
     }
+  const unsupported = { n: 2, tools: [{}], logprobs: true, response_format: { type: 'json_object' }, logit_bias: { 5: 1 }, presence_penalty: 0.5 }
+  for (const [field, value] of Object.entries(unsupported)) {
+    refused(await chat({ [field]: value }), 400, 'parameter_not_supported', new RegExp(`'${field}' is not supported yet`))
+    assert.equal((await chat({ [field]: null })).status, 200)
+  }
   refused(await chat({ model: 'nobody' }), 404, 'model_not_found')
   refused(await chat({ model: 'Qwen/Qwen2.5-7B-Instruct' }), 400, 'model_not_available')
   refused(await chat({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }), 400, 'invalid_request')
@@ -170,6 +187,31 @@ test('what belongs to another account is not found, whatever the verb', async ()
   assert.ok(!JSON.stringify((await other.api('GET', '/models')).body).includes(model))
   assert.deepEqual((await other.api('GET', '/fine-tuning/jobs')).body, { items: [], has_more: false })
   refused(await app.api('POST', `/fine-tuning/jobs/${job}/cancel`), 400, 'job_not_cancellable', /completed/)
+})
+
+test('what fails before a route is found has the same shape, and an upload that was refused frees its connection', async () => {
+  refused(await app.api('GET', '/hub/models/%ff'), 400, 'invalid_request')
+  const long = await app.api('GET', '/datasets/', undefined, { authorization: 'x'.repeat(20_000) })
+  assert.equal(long.status, 431)
+  assert.match(long.body.error.message, /HTTP/)
+  refused(await app.api('POST', '/chat/completions', '{}', { 'content-type': 'text/plain' }), 415, 'unsupported_media_type')
+  refused(await app.api('POST', '/chat/completions', new FormData()), 415, 'unsupported_media_type')
+  refused(await app.api('POST', '/fine-tuning/jobs', '{"__proto__":{}}'), 400, 'invalid_request', /__proto__/)
+  const deep = `{"model":"${tiny}","messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+  refused(await app.api('POST', '/chat/completions', deep), 400, 'invalid_request', /nested/)
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
+  const send = (method: string, route: string, body: string, headers: Record<string, string>) =>
+    new Promise<number>((resolve, reject) => {
+      const request = http.request(app.url + route, { method, agent, headers: { authorization: `Bearer ${app.key}`, ...headers } }, (response) => {
+        response.resume().on('end', () => resolve(response.statusCode!))
+      })
+      request.on('error', reject).end(body)
+    })
+  const form = `--b\r\nContent-Disposition: form-data; name="colour"\r\n\r\nred\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n${'x'.repeat(2e6)}\r\n--b--\r\n`
+  assert.equal(await send('POST', '/datasets/', form, { 'content-type': 'multipart/form-data; boundary=b' }), 400)
+  assert.equal(await send('POST', '/datasets/', form.slice(0, 1000), { 'content-type': 'multipart/form-data; boundary=b' }), 400)
+  assert.equal(await send('GET', '/user/profile', '', {}), 200)
+  agent.destroy()
 })
 
 test('an unknown operation is a 404 in the one shape, with a request id', async () => {

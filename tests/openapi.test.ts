@@ -14,6 +14,9 @@ before(async () => {
 })
 after(() => app.stop())
 
+// biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()
+
 async function contractRoutes(): Promise<Route[]> {
   const files = globSync('contract/*.ts', { cwd: root })
   const modules = await Promise.all(files.map((file) => import(pathToFileURL(path.join(root, file)).href)))
@@ -23,7 +26,7 @@ async function contractRoutes(): Promise<Route[]> {
 }
 
 test('every route of the contract is mounted, described, and needs a known scope', async () => {
-  const document = await (await fetch(`${app.url}/openapi.json`)).json()
+  const document = await description()
   assert.equal(document.openapi, '3.0.3')
   const described = Object.entries(document.paths).flatMap(([route, methods]) =>
     Object.keys(methods as object).map((method) => `${method.toUpperCase()} ${route}`),
@@ -44,7 +47,7 @@ test('every route of the contract is mounted, described, and needs a known scope
 })
 
 test('the description says what an operation takes: the upload’s form, the parameters’ ranges, the error’s shape', async () => {
-  const { paths } = await (await fetch(`${app.url}/openapi.json`)).json()
+  const { paths } = await description()
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
   const chat = paths['/chat/completions'].post
   const { temperature } = chat.requestBody.content['application/json'].schema.properties

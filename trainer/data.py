@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from trainer.protocol import Protocol
 
 ROLES = ("system", "user", "assistant")
 TOKENIZE_AT_ONCE = 512
+# A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
+sys.set_int_max_str_digits(0)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise JobError("dataset_invalid", "The dataset's file is not the one that the job was created with: its hash differs.")
     conversations = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip():
+    # Rows end with a line feed alone, as the service counted them.
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip(b" \t\r"):
             conversations.append(_conversation(line, number))
     if not conversations:
         raise JobError("dataset_invalid", "The dataset has no rows.")
@@ -76,7 +80,7 @@ def _conversation(line: bytes, number: int) -> list[dict]:
 
     try:
         row = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise wrong("is not JSON") from problem
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages:

@@ -69,13 +69,15 @@ export async function converters(options) {
   })
 }
 
-/** `cuda`, `vulkan` or `none`: what the operator asked for, else CUDA where an NVIDIA driver answers. */
+/** `cuda`, `vulkan` or `none`: what the operator asked for, else what a GPU of this machine answers to. */
 export function gpuKind() {
   const asked = process.env.TUNERY_GPU ?? 'auto'
   if (!['auto', 'cuda', 'vulkan', 'none'].includes(asked)) throw new SetupError(`TUNERY_GPU is '${asked}'.`, 'Set it to auto, cuda, vulkan or none.')
   if (asked === 'none' || platform !== 'linux-x64') return 'none'
   if (asked !== 'auto') return asked
-  return ask('nvidia-smi', ['--list-gpus'])?.includes('GPU') ? 'cuda' : 'none'
+  if (ask('nvidia-smi', ['--list-gpus'])?.includes('GPU')) return 'cuda'
+  // A graphics unit inside the processor shares its memory and gains little; a card of its own is worth the build.
+  return ask('vulkaninfo', ['--summary'])?.includes('PHYSICAL_DEVICE_TYPE_DISCRETE_GPU') ? 'vulkan' : 'none'
 }
 
 /** Fetches one pinned package, checks its hash, and hands its unpacked folder to `use`. Nothing of it stays behind. */

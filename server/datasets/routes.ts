@@ -26,7 +26,7 @@ async function upload(datasets: Datasets, request: FastifyRequest, account_id: s
     const { value: part, done } = await next(parts)
     if (done) throw new ApiError('file_missing', 'The form has no part named `file`.')
     if (part.type === 'field') {
-      given[part.fieldname] = String(part.value)
+      keep(given, part)
       continue
     }
     if (part.fieldname !== 'file') {
@@ -39,15 +39,25 @@ async function upload(datasets: Datasets, request: FastifyRequest, account_id: s
       await readRest(parts, given)
       return parsed()
     }
-    return await datasets.upload(account_id, { file: part.file, filename: part.filename || 'dataset', fields })
+    const filename = part.filename?.trim().slice(0, 200) || 'dataset'
+    return await datasets.upload(account_id, { file: part.file, filename, fields }).catch((error) => {
+      // The form's reader has no class or code for a body that ends too early.
+      throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
+    })
   }
+}
+
+function keep(given: Record<string, string>, { fieldname, value }: { fieldname: string; value: unknown }): void {
+  if (!fieldname) throw new ApiError('not_multipart', 'The form has a part without a name.')
+  if (typeof value !== 'string') throw new ApiError('invalid_request', `The form's field '${fieldname}' must be plain text.`, { details: { field: fieldname } })
+  given[fieldname] = value
 }
 
 async function readRest(parts: ReturnType<FastifyRequest['parts']>, given: Record<string, string>): Promise<void> {
   for (;;) {
     const { value: part, done } = await next(parts)
     if (done) return
-    if (part.type === 'field') given[part.fieldname] = String(part.value)
+    if (part.type === 'field') keep(given, part)
     else part.file.resume()
   }
 }

@@ -40,7 +40,7 @@ export function createRowChecker() {
     }
     let text = bytes.toString('utf8')
     if (line === 1 && text.startsWith('\uFEFF')) text = text.slice(1)
-    if (text.trim() === '') return
+    if (/^[ \t\r]*$/.test(text)) return
     check.rows++
     const problem = rowProblem(text)
     if (problem) {
@@ -80,6 +80,14 @@ export function createRowChecker() {
   }
 }
 
+// Python's parser, which reads the row again for the trainer, gives up at some depth.
+const maxDepth = 100
+
+function isDeep(value: unknown, levels: number): boolean {
+  if (typeof value !== 'object' || value === null) return false
+  return levels === 0 || Object.values(value).some((part) => isDeep(part, levels - 1))
+}
+
 /** What is wrong with a row and how to mend it, or undefined. */
 function rowProblem(text: string): string | undefined {
   let row: unknown
@@ -90,6 +98,7 @@ function rowProblem(text: string): string | undefined {
   }
   if (typeof row !== 'object' || row === null || Array.isArray(row))
     return 'is not a JSON object. Each line must be like {"messages":[{"role":"user","content":"…"},…]}.'
+  if (isDeep(row, maxDepth)) return `is nested more than ${maxDepth} levels deep.`
   const { messages } = row as { messages?: unknown }
   if (messages === undefined)
     return `has no 'messages'. Each line must be like {"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}.`
@@ -100,6 +109,7 @@ function rowProblem(text: string): string | undefined {
     if (!trainableRoles.includes(role as 'user'))
       return `: messages[${index}].role is ${JSON.stringify(role) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`
     if (typeof content !== 'string') return `: messages[${index}].content must be a string.`
+    if (!content.isWellFormed()) return `: messages[${index}].content has half of a character (a lone surrogate), which no tokenizer can read.`
     if (role === 'assistant' && content.trim() === '') return `: messages[${index}].content is empty; an answer to learn needs text.`
   }
   if ((messages.at(-1) as { role: string }).role !== 'assistant')

@@ -1,7 +1,6 @@
 import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { createInterface } from 'node:readline'
 import { Template } from '@huggingface/jinja'
 import { Tokenizer } from '@huggingface/tokenizers'
 
@@ -41,12 +40,23 @@ export async function averageTokens(file: string, rows: number, count: CountToke
   let row = 0
   let tokens = 0
   let counted = 0
-  for await (const line of createInterface({ input: createReadStream(file), crlfDelay: Number.POSITIVE_INFINITY })) {
+  for await (const line of linesOf(file)) {
     const json = row === 0 ? line.replace(/^\uFEFF/, '') : line
-    if (json.trim() === '' || row++ % every !== 0) continue
+    if (/^[ \t\r]*$/.test(json) || row++ % every !== 0) continue
     tokens += count(JSON.parse(json).messages)
     counted++
     if (counted % 20 === 0) await new Promise(setImmediate)
   }
   return counted === 0 ? 0 : tokens / counted
+}
+
+// Only a line feed ends a row: the lines of node:readline end at other characters too, which may stand inside a JSON string.
+async function* linesOf(file: string): AsyncGenerator<string> {
+  let rest = ''
+  for await (const text of createReadStream(file, 'utf8')) {
+    const lines = (rest + text).split('\n')
+    rest = lines.pop()!
+    yield* lines
+  }
+  if (rest !== '') yield rest
 }

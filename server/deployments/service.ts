@@ -15,6 +15,8 @@ export interface Deployments {
   list(account_id: string, query: ListQuery): Promise<{ items: Deployment[]; has_more: boolean }>
   get(account_id: string, name: string): Promise<Deployment>
   delete(account_id: string, name: string): Promise<{ id: string; deleted: true }>
+  /** Brings those to an end that were starting when the service was killed. */
+  recover(): Promise<void>
 }
 
 export function createDeployments({ db, hub, inference, now = Date.now }: { db: Db; hub: Hub; inference: Inference; now?: () => number }): Deployments {
@@ -30,12 +32,11 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
   }
 
   async function toWire(deployment: store.DeploymentRow): Promise<Deployment> {
-    const { base } = await inference.target(deployment.account_id, deployment.model)
     return {
       id: deployment.id,
       name: deployment.name,
       model: deployment.model,
-      base_model_id: base.id,
+      base_model_id: await inference.baseId(deployment.account_id, deployment.model),
       status: deployment.status,
       error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
       replicas: 1,
@@ -50,6 +51,23 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
     model_id: deployment.model,
   })
 
+  /** Loads what a deployment serves, so that its first request does not wait, and records how that went. */
+  async function settle(deployment: store.DeploymentRow): Promise<void> {
+    const { id, account_id, model } = deployment
+    const failure = await inference
+      .target(account_id, model)
+      .then((target) => inference.load(target))
+      .then(
+        () => undefined,
+        (error: unknown) => (error instanceof ApiError ? error : new ApiError('engine_failed', String(error))),
+      )
+    await db.transaction().execute(async (trx) => {
+      const error_json = failure ? JSON.stringify({ code: failure.code, message: failure.message }) : null
+      const updated = await store.update(trx, id, { status: failure ? 'failed' : 'ready', error_json, updated_at: now() })
+      if (!failure && updated.numUpdatedRows > 0n) await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
+    })
+  }
+
   return {
     async create(account_id, { model, name }) {
       const taken = () =>
@@ -57,7 +75,7 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
           details: { name },
         })
       if (hub.has(name)) throw taken()
-      const target = await inference.target(account_id, model)
+      await inference.target(account_id, model)
       const time = now()
       const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
       try {
@@ -66,18 +84,7 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
         if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
         throw error
       }
-      // It is callable from here on either way: a model that is not loaded yet is loaded by its first request.
-      const failure = await inference.load(target).then(
-        () => undefined,
-        (error: unknown) => (error instanceof ApiError ? error : new ApiError('engine_failed', String(error))),
-      )
-      await db.transaction().execute(async (trx) => {
-        const values = failure
-          ? { status: 'failed' as const, error_json: JSON.stringify({ code: failure.code, message: failure.message }), updated_at: now() }
-          : { status: 'ready' as const, error_json: null, updated_at: now() }
-        const updated = await store.update(trx, deployment.id, values)
-        if (!failure && updated.numUpdatedRows > 0n) await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
-      })
+      await settle(deployment)
       return toWire(await row(account_id, name))
     },
 
@@ -97,6 +104,10 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
       if (after && !last) throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
       const rows = await store.list(db, account_id, limit, last)
       return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
+    },
+
+    async recover() {
+      for (const deployment of await store.starting(db)) await settle(deployment)
     },
 
     get: async (account_id, name) => toWire(await row(account_id, name)),

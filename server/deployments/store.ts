@@ -29,3 +29,5 @@ export async function list(db: Db, account_id: string, limit: number, after: Dep
 
 export const byId = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const starting = (db: Db) => db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

@@ -1,15 +1,26 @@
-import type { FastifyError, FastifyInstance, FastifyRequest } from 'fastify'
+import { once } from 'node:events'
+import type { Socket } from 'node:net'
+import { setTimeout } from 'node:timers/promises'
+import type { ConnectionError, FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { isResponseSerializationError } from 'fastify-type-provider-zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
+import { newId } from '../ids.ts'
 
 /** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
 export function handleErrors(app: FastifyInstance): void {
-  app.setErrorHandler((error: FastifyError | ApiError, request, reply) => {
+  app.setErrorHandler(async (error: FastifyError | ApiError, request, reply) => {
     const known = toApiError(error, request)
-    if (known.status >= 500) request.log.error({ err: error }, 'a request failed')
+    // A client that hung up is no fault of the service, and hears nothing any more.
+    const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
+    if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
     if (known.status === 503) reply.header('retry-after', '1')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
-    if (known.status === 413 || known.code === 'not_multipart') reply.header('connection', 'close')
+    if (known.status === 413 || request.routeOptions.config.route?.consumes) {
+      // What is left of the body makes the connection unfit for another request; a client that sends it all before it reads must get
+      // to read all the same.
+      reply.header('connection', 'close')
+      await drain(request)
+    }
     return reply.status(known.status).send(errorBody(known, request.routeOptions.config.route?.openai ?? false))
   })
   app.setNotFoundHandler((request, reply) => {
@@ -18,13 +29,40 @@ export function handleErrors(app: FastifyInstance): void {
   })
 }
 
+const drain_ms = 2000
+
+/** Reads what is still coming of a request's body, for a short time at most. */
+async function drain({ raw }: FastifyRequest): Promise<void> {
+  if (raw.complete || raw.destroyed) return
+  raw.unpipe()
+  raw.resume()
+  const timeout = new AbortController()
+  await Promise.race([once(raw, 'end'), once(raw, 'close'), setTimeout(drain_ms, undefined, { signal: timeout.signal })]).catch(() => {})
+  timeout.abort()
+}
+
+/** Answers what fails before a route is found, in the same shape. */
+export function frameworkError(error: FastifyError, request: FastifyRequest, reply: FastifyReply): void {
+  const known = new ApiError('invalid_request', `The address is not valid: ${error.message}`)
+  void reply.header('x-request-id', request.id).status(known.status).send(errorBody(known, false))
+}
+
+/** Answers what is not readable as HTTP at all, in the same shape. */
+export function clientError(error: ConnectionError, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || !socket.writable) {
+    socket.destroy()
+    return
+  }
+  const body = JSON.stringify(errorBody(new ApiError('invalid_request', `The request could not be read as HTTP: ${error.message}`), false))
+  const status = error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
+  const head = `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nx-request-id: ${newId('req')}\r\nConnection: close`
+  socket.end(`${head}\r\n\r\n${body}`)
+}
+
 function toApiError(error: FastifyError | ApiError, request: FastifyRequest): ApiError {
   if (error instanceof ApiError) return error
   if (!isResponseSerializationError(error)) {
     switch (error.code) {
-      case 'FST_ERR_CTP_INVALID_JSON_BODY':
-      case 'FST_ERR_CTP_EMPTY_JSON_BODY':
-        return new ApiError('invalid_json', `The body is not valid JSON: ${error.message}`)
       case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
         return request.routeOptions.config.route?.consumes
           ? new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')

@@ -50,6 +50,8 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
         response: streams ? {} : { ...route.responses, ...errorResponses },
       } as object,
       handler: async (request, reply) => {
+        if (!route.consumes && request.isMultipart())
+          throw new ApiError('unsupported_media_type', 'Send the body as JSON with `Content-Type: application/json`.')
         if (!request.caller) throw new Error('a route was reached without a caller')
         const result = await handler({
           body: request.body as Call<R>['body'],
@@ -106,6 +108,8 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
       },
     )
   }
+  if (issue.code === 'custom' && issue.params?.unsupported)
+    return new ApiError('parameter_not_supported', `'${field}' ${issue.message}.`, { details, param: field })
   return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, { details, param: field || undefined })
 }
 

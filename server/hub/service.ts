@@ -38,14 +38,14 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
     // The id becomes a path: only what a hub id can look like may reach the file system.
     if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part))) return undefined
     const folder = path.join(modelsDir, id)
-    let text: string
     try {
-      text = readFileSync(path.join(folder, 'model.json'), 'utf8')
+      const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
+      const base = { ...file, id, gguf: path.join(folder, file.gguf), hf: path.join(folder, file.hf) }
+      return existsSync(base.gguf) && existsSync(base.hf) ? base : undefined
     } catch {
+      // A folder without a readable model.json is no model, and must not take the others down with it.
       return undefined
     }
-    const file = ModelFile.parse(JSON.parse(text))
-    return { ...file, id, gguf: path.join(folder, file.gguf), hf: path.join(folder, file.hf) }
   }
 
   function localIds(): string[] {

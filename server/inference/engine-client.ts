@@ -1,5 +1,6 @@
 // Asks the engine over HTTP, and remembers what has been loaded into its present life.
 import http from 'node:http'
+import type { Logger } from 'pino'
 import { ApiError, type ErrorBody } from '../../contract/errors.ts'
 import type { LocalBase } from '../hub/service.ts'
 import type { TunedModel } from '../tuning/service.ts'
@@ -18,7 +19,7 @@ export interface EngineClient {
   post(life: EngineLife, path: string, body: unknown, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage>
 }
 
-export function createEngineClient(engine: EngineProcess): EngineClient {
+export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
   const loaded = new WeakMap<EngineLife, Map<string, Promise<void>>>()
 
   /** Does a load once a life; a load that failed may be tried again. */
@@ -37,7 +38,11 @@ export function createEngineClient(engine: EngineProcess): EngineClient {
   async function command(life: EngineLife, path: string, body: unknown): Promise<void> {
     const response = await post(life, path, body, {}, life.ended)
     const text = await readAll(response)
-    if (response.statusCode !== 200) throw engineError(response.statusCode ?? 500, text)
+    if (response.statusCode === 200) return
+    // The caller of the API did not write this request: its paths and parameters are for the log.
+    log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
+    if (response.statusCode === 503) throw engineError(503, text)
+    throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
   }
 
   return {
@@ -53,7 +58,7 @@ export function createEngineClient(engine: EngineProcess): EngineClient {
 }
 
 function post(life: EngineLife, path: string, body: unknown, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage> {
-  const payload = JSON.stringify(body)
+  const payload = serialize(body)
   return new Promise((resolve, reject) => {
     const request = http.request({
       socketPath: life.socket,
@@ -64,13 +69,24 @@ function post(life: EngineLife, path: string, body: unknown, headers: http.Outgo
       signal,
     })
     request.on('response', resolve)
-    request.on('error', (error) =>
-      reject(
-        new ApiError('engine_unavailable', `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`),
-      ),
-    )
+    request.on('error', (error) => {
+      // Whoever aborted knows why; an engine that is gone is told as such.
+      if (signal.aborted && !life.ended.aborted) reject(error)
+      else
+        reject(
+          new ApiError('engine_unavailable', `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`),
+        )
+    })
     request.end(payload)
   })
+}
+
+function serialize(body: unknown): string {
+  try {
+    return JSON.stringify(body)
+  } catch {
+    throw new ApiError('invalid_request', 'The body is nested too deeply.')
+  }
 }
 
 export async function readAll(response: http.IncomingMessage): Promise<string> {

@@ -7,15 +7,17 @@ import { answered, mount } from '../http/mount.ts'
 import { engineError, readAll } from './engine-client.ts'
 import type { Inference } from './service.ts'
 
-export function inferenceRoutes(app: FastifyInstance, inference: Inference): void {
+export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutting: AbortSignal): void {
   mount(app, listCallableModels, ({ caller }) => inference.models(caller.account_id))
   mount(app, chatCompletions, async ({ caller, body, reply }) => {
     // A client that hangs up ends the request to the engine, which frees its slot there.
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())
-    const answer = await inference.chat(caller.account_id, body, gone.signal)
+    const answer = await inference.chat(caller.account_id, body, AbortSignal.any([gone.signal, cutting])).catch((error) => {
+      throw cutting.aborted ? new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') : error
+    })
     if (answer.statusCode === 200 && body.stream) {
-      await relayStream(answer, reply)
+      await relayStream(answer, reply, cutting)
       return answered
     }
     const text = await readAll(answer)
@@ -26,7 +28,7 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference): voi
 }
 
 /** Passes an event stream on byte for byte, no faster than the client reads. One that breaks ends with an error event. */
-async function relayStream(answer: http.IncomingMessage, reply: FastifyReply): Promise<void> {
+async function relayStream(answer: http.IncomingMessage, reply: FastifyReply, cutting: AbortSignal): Promise<void> {
   const out = reply.raw
   reply.hijack()
   out.writeHead(200, {
@@ -38,7 +40,9 @@ async function relayStream(answer: http.IncomingMessage, reply: FastifyReply): P
   try {
     for await (const chunk of answer) if (!out.write(chunk) && !out.destroyed) await Promise.race([once(out, 'drain'), once(out, 'close')])
   } catch {
-    const error = new ApiError('engine_failed', 'The engine ended in the middle of this answer. It is being started again: send the request once more.')
+    const error = cutting.aborted
+      ? new ApiError('shutting_down', 'The service stopped in the middle of this answer. Send the request once more in a moment.')
+      : new ApiError('engine_failed', 'The engine ended in the middle of this answer. It is being started again: send the request once more.')
     if (!out.destroyed) out.write(`data: ${JSON.stringify(errorBody(error, true))}\n\n`)
   }
   out.end()

@@ -18,6 +18,8 @@ export interface Inference {
   models(account_id: string): Promise<z.input<typeof ModelList>>
   /** What a model id stands for, names of deployments aside. Throws model_not_found or model_not_available. */
   target(account_id: string, model: string): Promise<Target>
+  /** The base that a model id stands on, whether or not its weights are here. */
+  baseId(account_id: string, model: string): Promise<string>
   /** Loads a model, so that its first request does not wait. */
   load(target: Target): Promise<void>
   useNames(names: Names): void
@@ -38,6 +40,7 @@ export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tun
     useNames: (given) => {
       names = given
     },
+    baseId: async (account_id, model) => (await tuning.model(account_id, model))?.base_model_id ?? model,
     load: async (wanted) => void (await engine.load(wanted)),
 
     async chat(account_id, request, signal) {

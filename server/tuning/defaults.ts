@@ -46,8 +46,8 @@ export function resolveConfig(config: JobConfig, base: LocalBase, linear_modules
       target_modules: given(target_modules, linear_modules),
     },
     training_config: {
-      epochs: given(training.epochs, 3),
-      batch_size: given(training.batch_size, 8),
+      epochs: given(training.epochs, 2),
+      batch_size: given(training.batch_size, 4),
       learning_rate: given(training.learning_rate, defaultLearningRate(base.parameters), 'base_size'),
       warmup_ratio: given(training.warmup_ratio, 0.05),
       scheduler: { value: 'cosine', source: 'default' },

@@ -3,6 +3,7 @@
 import { cp, mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
+import { ApiError } from '../../contract/errors.ts'
 import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -29,6 +30,8 @@ export interface TuningWork {
   changed(job_id: string): void
   /** Aborts when the job is cancelled in this process. */
   cancelled(job_id: string): AbortSignal
+  /** The job's work here has ended. */
+  forget(job_id: string): void
   now(): number
 }
 
@@ -37,6 +40,21 @@ const maxCrashes = 3
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const job = await begin(work, claim)
   if (!job) return
+  try {
+    await attempt(work, claim, job, stopping)
+  } catch (error) {
+    if (error instanceof LeaseLost) throw error
+    // What the job itself cannot help (a base that was removed) ends it; anything else may be the machine's doing and is tried again.
+    if (error instanceof ApiError)
+      return fail(work, claim, job, { code: error.code.startsWith('model_') ? 'base_missing' : error.code, message: error.message })
+    work.log.error({ err: error, job: job.id }, 'a worker of tuning failed')
+    return afterCrash(work, claim, job, `The service failed at this job (${(error as Error).message})`, '')
+  } finally {
+    work.forget(job.id)
+  }
+}
+
+async function attempt(work: TuningWork, claim: Claim, job: store.JobRow, stopping: AbortSignal): Promise<void> {
   const signal = AbortSignal.any([stopping, work.cancelled(job.id)])
   let result: Result | undefined
   let failure: { code: string; message: string } | undefined
@@ -60,7 +78,7 @@ export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortS
     python: work.python,
     signal: AbortSignal.any([signal, giveUp.signal]),
     onLine(line) {
-      if (line.type === 'result') result = Result.parse(line.data)
+      if (line.type === 'result') result = Result.safeParse(line.data).data
       else if (line.type === 'error') failure = { code: String(line.data?.code ?? 'internal'), message: line.message }
       else write(line)
     },
@@ -74,7 +92,10 @@ export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortS
   if (result && exit.status === 0) return complete(work, claim, job, result)
   if (stopping.aborted) return giveBack(work, claim, job, exit)
   if (failure) return fail(work, claim, job, failure)
-  return afterCrash(work, claim, job, exit)
+  const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
+  work.log.warn({ job: job.id, attempt: claim.attempt, exit }, 'a trainer died')
+  const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
+  return afterCrash(work, claim, job, `The trainer ${how}`, hint)
 }
 
 /** One transaction of a worker: refused when another attempt has taken over, told to the readers when it has committed. */
@@ -246,7 +267,7 @@ async function fail(work: TuningWork, claim: Claim, job: store.JobRow, error: { 
 async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow, exit: TrainerExit): Promise<void> {
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
-    const saved = exit.status === stoppedStatus ? ' Its progress is saved.' : ''
+    const saved = exit.status === stoppedStatus && (await store.checkpoints(trx, job.id, 1)).length > 0 ? ' Its progress is saved.' : ''
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     await store.appendEvents(trx, job.id, [statusEvent('queued', `The service is stopping; the job goes on when it starts again.${saved}`)], time)
     await work.queue.release(trx, claim, time)
@@ -254,19 +275,16 @@ async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow, exit:
 }
 
 /** The trainer died without saying why. Once or twice that may be the machine's doing; then it is the job's. */
-async function afterCrash(work: TuningWork, claim: Claim, job: store.JobRow, exit: TrainerExit): Promise<void> {
-  const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
-  work.log.warn({ job: job.id, attempt: claim.attempt, exit }, 'a trainer died')
+async function afterCrash(work: TuningWork, claim: Claim, job: store.JobRow, what: string, hint: string): Promise<void> {
   const crashes = ((await store.jobById(work.db, job.id))?.crashes ?? 0) + 1
   if (crashes >= maxCrashes) {
-    const hint = exit.signal === 'SIGKILL' ? ' The machine may have run out of memory: try a smaller batch_size.' : ''
-    return fail(work, claim, job, { code: 'trainer_crashed', message: `The trainer ${how}, ${crashes} times without reaching another checkpoint.${hint}` })
+    return fail(work, claim, job, { code: 'trainer_crashed', message: `${what}, ${crashes} times without reaching another checkpoint.${hint}` })
   }
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
     await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
     const events: store.NewEvent[] = [
-      { type: 'warning', message: `The trainer ${how}. It is started again from the last checkpoint.`, data: { code: 'trainer_crashed', crashes } },
+      { type: 'warning', message: `${what}. It is tried again from the last checkpoint.`, data: { code: 'trainer_crashed', crashes } },
       statusEvent('queued', 'The job waits to be tried again.'),
     ]
     await store.appendEvents(trx, job.id, events, time)

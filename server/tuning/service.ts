@@ -36,6 +36,7 @@ export interface Tuning {
   models(account_id: string): Promise<TunedModel[]>
   changed(job_id: string): void
   cancelled(job_id: string): AbortSignal
+  forget(job_id: string): void
   /** Removes what a crash left behind: half-written models, models whose job never came to say so, folders of runs that have ended. */
   sweep(): Promise<void>
 }
@@ -191,6 +192,7 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
 
     changed: (job_id) => void news.emit(job_id),
     cancelled: (job_id) => cancelController(job_id).signal,
+    forget: (job_id) => void cancels.delete(job_id),
 
     async sweep() {
       const folder = path.join(dataDir, 'models')

@@ -64,7 +64,7 @@ export const eventsAfter = (db: Db, job_id: string, seq: number, limit: number):
   db.selectFrom('job_events').selectAll().where('job_id', '=', job_id).where('seq', '>', seq).orderBy('seq').limit(limit).execute()
 
 /** The checkpoints that were announced for a job, newest first. */
-export async function checkpoints(db: Db, job_id: string, limit: number): Promise<{ attempt: number; step: number; sha256: string }[]> {
+export async function checkpoints(db: Db | Trx, job_id: string, limit: number): Promise<{ attempt: number; step: number; sha256: string }[]> {
   const rows = await db
     .selectFrom('job_events')
     .select('data_json')

@@ -75,10 +75,6 @@ def test_long_rows_are_cut_and_rows_without_an_answer_left_are_dropped(tokenizer
     assert protocol.of("warning") == [{"dropped_rows": 1}]
 
 
-def test_digits_are_single_tokens_as_the_model_was_trained(tokenizer):
-    assert tokenizer.tokenize("12 2026 3.14") == ["1", "2", "Ġ", "2", "0", "2", "6", "Ġ", "3", ".", "1", "4"]
-
-
 GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}\n'
 
 
