@@ -38,6 +38,7 @@ const onlyIf = (harmless: (value: unknown) => boolean) =>
   z
     .unknown()
     .refine((value) => value === undefined || value === null || harmless(value), { params: { unsupported: true }, error: 'is not supported yet. Leave it out' })
+    .optional()
 const isEmpty = (value: unknown) => typeof value === 'object' && Object.keys(value as object).length === 0
 const unsupported = {
   n: onlyIf((value) => value === 1),

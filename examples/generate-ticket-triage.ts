@@ -1,6 +1,6 @@
 // Writes the demo's task: support tickets, and what a triage desk notes about each as one JSON object.
 //
-//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 220] [--held-out 100] [--out examples]
+//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 260] [--held-out 100] [--out examples]
 //
 // The rules by which a person can decide each field from the text:
 //   category     what the writer is after: money matters are "billing"; something that fails is "bug"; getting in is "access"; a wish
@@ -8,7 +8,6 @@
 //   priority     "high" if the writer says that work stands still or names a limit of today or tomorrow; "low" if the writer says
 //                that there is time; otherwise "normal"
 //   product      the one that the request is about
-//   needs_reply  false only if the writer says that no answer is expected
 //
 // The held-out rows are whole texts, names and now and then phrasings that no training row has: a part of every list is kept for them.
 
@@ -24,7 +23,7 @@ type Product = keyof typeof products
 type Around = keyof typeof around
 /** What a row may be made of. */
 type Lists = { requests: Record<Category, string[]>; around: Record<Around, string[]> }
-type Ticket = { text: string; answer: { category: string; priority: string; product: string; needs_reply: boolean } }
+type Ticket = { text: string; answer: { category: string; priority: string; product: string } }
 
 /** The share of every list that only held-out rows use, and how likely each part of a held-out row is to be drawn from it. */
 const HELD_OUT_SHARE = 0.15
@@ -90,14 +89,10 @@ function ticket({ requests, around: say }: Lists, random: Random, category: Cate
   const product = random.pick(Object.keys(products) as Product[])
   const name = random.pick(products[product])
   const priority = random.pick(['high', 'high', 'low', 'low', 'normal'])
-  // Who asks how to do something, or wants to be let in or paid back, awaits an answer; only reports and wishes can go without.
-  const needsReply = !(['bug', 'feature'].includes(category) && random.chance(0.6))
 
   const request = random.pick(requests[category])
   const extras: string[] = []
   if (priority !== 'normal') extras.push(random.pick(priority === 'high' ? say.high : say.low))
-  if (!needsReply) extras.push(random.pick(say.noReply))
-  else if (random.chance(0.15)) extras.push(random.pick(say.reply))
   if (random.chance(0.2)) extras.push(random.pick(say.asides))
   // Sometimes what surrounds the request comes first.
   const shuffled = random.shuffled(extras)
@@ -108,7 +103,7 @@ function ticket({ requests, around: say }: Lists, random: Random, category: Cate
   if (random.chance(0.2)) body = misspell(body, random)
   const opening = random.chance(0.25) ? `${random.pick(say.greetings)} ` : ''
   const closing = random.chance(0.2) ? `\n${random.pick(say.signOffs)} ${random.pick(say.names)}` : ''
-  return { text: opening + body + closing, answer: { category, priority, product, needs_reply: needsReply } }
+  return { text: opening + body + closing, answer: { category, priority, product } }
 }
 
 /** `count` different tickets, the categories in equal shares. */
@@ -135,7 +130,7 @@ function lines(rows: Ticket[]): string {
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: '42' },
-    rows: { type: 'string', default: '220' },
+    rows: { type: 'string', default: '260' },
     'held-out': { type: 'string', default: '100' },
     out: { type: 'string', default: import.meta.dirname },
   },

@@ -129,7 +129,6 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
     top_k: [0, 101],
     max_tokens: [0, 4097],
     stop: [5, ['a', 'b', 'c', 'd', 'e'], ''],
-    n: [2],
     messages: [[], [{ role: 'robot', content: 'x' }], 'hi'],
   }
   for (const [field, values] of Object.entries(bad))

@@ -38,7 +38,7 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
     'numbers without a gap',
   )
   const metrics = events.filter((event) => event.type === 'metrics')
-  assert.ok(metrics.length >= 10)
+  assert.ok(metrics.length >= 3)
   for (const field of ['loss', 'learning_rate', 'tokens_per_second']) assert.equal(typeof metrics[0]!.data![field], 'number', field)
   const progress = events.filter((event) => event.type === 'progress').map((event) => event.data!.progress as number)
   assert.deepEqual(

@@ -25,32 +25,6 @@ export const around = {
     'No rush, whenever you find the time.',
   ],
 
-  // How the writer says that no answer is expected.
-  noReply: [
-    'No need to (answer|reply).',
-    'You do not have to (reply|answer).',
-    'Please do not (reply|answer).',
-    'No (reply|answer) (needed|expected).',
-    'I do not (expect|need) (a reply|an answer).',
-    'Only for your information, no reply needed.',
-    'Just so that you know, no answer needed.',
-    'This message needs no (reply|answer).',
-  ],
-
-  // How the writer asks for one. Most writers say nothing, which also means that they await an answer.
-  reply: [
-    'Please get back to me.',
-    'Looking forward to your answer.',
-    'Please reply by email.',
-    'Let me know what you find.',
-    'Could you call me back?',
-    'I await your response.',
-    'Please send me an answer.',
-    'I look forward to hearing from you.',
-    'Please write back.',
-    'Can you tell me what happens next?',
-  ],
-
   // Talk that decides nothing.
   asides: [
     'I have been your customer for {few} years.',

@@ -49,9 +49,11 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
         ...(route.consumes && { consumes: [route.consumes] }),
         response: streams ? {} : { ...route.responses, ...errorResponses },
       } as object,
-      handler: async (request, reply) => {
+      preValidation: async (request: FastifyRequest) => {
         if (!route.consumes && request.isMultipart())
           throw new ApiError('unsupported_media_type', 'Send the body as JSON with `Content-Type: application/json`.')
+      },
+      handler: async (request, reply) => {
         if (!request.caller) throw new Error('a route was reached without a caller')
         const result = await handler({
           body: request.body as Call<R>['body'],
