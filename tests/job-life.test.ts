@@ -58,7 +58,7 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.ok(job.metrics.train_loss! < (metrics[0]!.data!.loss as number), 'the loss fell')
   assert.ok(job.trained_tokens > 0 && job.trained_tokens % 50 === 0, 'tokens times epochs')
   assert.ok(job.started_at! >= job.created_at && job.finished_at! > job.started_at!)
-  assert.ok(!existsSync(path.join(app.dataDir, 'runs', id)), 'the run’s folder is gone')
+  await until('the run’s folder to be gone', () => !existsSync(path.join(app.dataDir, 'runs', id)))
 
   const deployed = await app.api('POST', '/deployments', { model: job.model, name: 'colours' })
   assert.equal(deployed.status, 201)

@@ -20,11 +20,15 @@ export function tokenCounter(hf: string): Promise<CountTokens> {
   return counter
 }
 
+// The library's own step of this name knows the decimal digits only; transformers and the engine take every kind of number apart.
+const anyNumber = { type: 'Split', pattern: { Regex: '\\p{N}' }, behavior: 'Isolated', invert: false }
+
 async function load(hf: string): Promise<CountTokens> {
   const read = (file: string) => readFile(path.join(hf, file), 'utf8')
   const config = JSON.parse(await read('tokenizer_config.json'))
   const source = await read('chat_template.jinja').catch(() => config.chat_template as string)
-  const tokenizer = new Tokenizer(JSON.parse(await read('tokenizer.json')), config)
+  const definition = JSON.parse(await read('tokenizer.json'), (_key, value) => (value?.type === 'Digits' && value.individual_digits ? anyNumber : value))
+  const tokenizer = new Tokenizer(definition, config)
   const template = new Template(source)
   const special = { bos_token: text(config.bos_token), eos_token: text(config.eos_token) }
   return (messages) => tokenizer.encode(template.render({ messages, ...special }), { add_special_tokens: false }).ids.length
