@@ -1,6 +1,6 @@
 // Writes the demo's task: support tickets, and what a triage desk notes about each as one JSON object.
 //
-//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 260] [--held-out 100] [--out examples]
+//   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 210] [--held-out 100] [--out examples]
 //
 // The rules by which a person can decide each field from the text:
 //   category     what the writer is after: money matters are "billing"; something that fails is "bug"; getting in is "access"; a wish
@@ -130,7 +130,7 @@ function lines(rows: Ticket[]): string {
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: '42' },
-    rows: { type: 'string', default: '260' },
+    rows: { type: 'string', default: '210' },
     'held-out': { type: 'string', default: '100' },
     out: { type: 'string', default: import.meta.dirname },
   },
