@@ -1,4 +1,5 @@
 import type { Db, Trx } from '../db/open.ts'
+import { olderThan } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DatasetRow = Row<'datasets'>
@@ -11,8 +12,7 @@ export const find = (db: Db | Trx, account_id: string, id: string) =>
 /** A page, newest first, of what comes after the dataset `after`; one more than `limit` when there is more. */
 export async function list(db: Db, account_id: string, limit: number, after: DatasetRow | undefined): Promise<DatasetRow[]> {
   let query = db.selectFrom('datasets').selectAll().where('account_id', '=', account_id)
-  if (after)
-    query = query.where((eb) => eb.or([eb('created_at', '<', after.created_at), eb.and([eb('created_at', '=', after.created_at), eb('id', '<', after.id)])]))
+  if (after) query = query.where(olderThan(after))
   return await query
     .orderBy('created_at', 'desc')
     .orderBy('id', 'desc')

@@ -1,4 +1,5 @@
 import type { Db, Trx } from '../db/open.ts'
+import { olderThan } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DeploymentRow = Row<'deployments'>
@@ -18,8 +19,7 @@ export const all = (db: Db, account_id: string) =>
 
 export async function list(db: Db, account_id: string, limit: number, after: DeploymentRow | undefined): Promise<DeploymentRow[]> {
   let query = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
-  if (after)
-    query = query.where((eb) => eb.or([eb('created_at', '<', after.created_at), eb.and([eb('created_at', '=', after.created_at), eb('id', '<', after.id)])]))
+  if (after) query = query.where(olderThan(after))
   return await query
     .orderBy('created_at', 'desc')
     .orderBy('id', 'desc')

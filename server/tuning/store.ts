@@ -1,5 +1,6 @@
 import type { JobEventType } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { olderThan } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type JobRow = Row<'tuning_jobs'>
@@ -21,8 +22,7 @@ export const jobById = (db: Db | Trx, id: string) => db.selectFrom('tuning_jobs'
 
 export async function listJobs(db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> {
   let query = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
-  if (after)
-    query = query.where((eb) => eb.or([eb('created_at', '<', after.created_at), eb.and([eb('created_at', '=', after.created_at), eb('id', '<', after.id)])]))
+  if (after) query = query.where(olderThan(after))
   return await query
     .orderBy('created_at', 'desc')
     .orderBy('id', 'desc')
