@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, rmdirSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { readConfig, root } from '../server/config.ts'
 import { UsageError } from './usage.ts'
@@ -18,9 +18,14 @@ export async function models(id: string, from: string | undefined): Promise<void
   const status = await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
   if (status !== 0) {
     rmSync(fresh, { recursive: true, force: true })
+    removeEmpty(path.dirname(folder))
     throw new UsageError(`${id} could not be added; see above. A model whose licence must be accepted needs a Hugging Face token in HF_TOKEN.`)
   }
   rmSync(folder, { recursive: true, force: true })
   renameSync(fresh, folder)
   console.log(`${id} is ready, in ${folder}.`)
+}
+
+function removeEmpty(folder: string): void {
+  if (readdirSync(folder).length === 0) rmdirSync(folder)
 }

@@ -196,6 +196,8 @@ test('what fails before a route is found has the same shape, and an upload that 
   refused(await app.api('POST', '/chat/completions', '{}', { 'content-type': 'text/plain' }), 415, 'unsupported_media_type')
   refused(await app.api('POST', '/chat/completions', new FormData()), 415, 'unsupported_media_type')
   refused(await app.api('POST', '/fine-tuning/jobs', '{"__proto__":{}}'), 400, 'invalid_request', /__proto__/)
+  refused(await app.api('POST', '/fine-tuning/jobs', Buffer.from('7b2261223a22ff227d', 'hex')), 400, 'invalid_json', /utf-8/i)
+  refused(await app.api('GET', '/datasets/?limit=1&limit=2'), 400, 'invalid_request', /'limit' is given more than once/)
   const deep = `{"model":"${tiny}","messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   refused(await app.api('POST', '/chat/completions', deep), 400, 'invalid_request', /nested/)
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })

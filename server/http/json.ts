@@ -1,14 +1,17 @@
 import type { FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 
+// Fatal: replaced characters would be stored, and trained or answered on, as if the client had sent them.
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
 // Keys that would reach an object's prototype where a parsed body is copied carelessly.
 const forbiddenKey = /"(?:_|\\u005[fF]){2}proto(?:_|\\u005[fF]){2}"\s*:/
 
 /** Parses a JSON body. An empty one is none: many clients name JSON as the type of a body that they do not send. */
 export function parseJsonBody(_request: FastifyRequest, body: string | Buffer, done: (error: Error | null, value?: unknown) => void): void {
-  const text = String(body)
   let value: unknown
   try {
+    const text = typeof body === 'string' ? body : utf8.decode(body)
     if (forbiddenKey.test(text)) throw new ApiError('invalid_request', "The key '__proto__' is not allowed in a body.")
     if (text !== '') value = JSON.parse(text)
   } catch (error) {

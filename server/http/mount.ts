@@ -87,6 +87,8 @@ const operationId = (route: Route) => `${route.method.toLowerCase()}_${route.pat
 export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =
   ({ schema, httpPart }) =>
   (data: unknown) => {
+    const repeated = httpPart === 'querystring' && Object.entries(data as object).find(([, value]) => Array.isArray(value))?.[0]
+    if (repeated) return { error: new ApiError('invalid_request', `'${repeated}' is given more than once. Give it once.`, { details: { field: repeated } }) }
     const result = schema.safeParse(data)
     return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body') }
   }

@@ -1,5 +1,7 @@
 // Asks the engine over HTTP, and remembers what has been loaded into its present life.
+import { once as nextEvent } from 'node:events'
 import http from 'node:http'
+import { setTimeout } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody } from '../../contract/errors.ts'
 import type { LocalBase } from '../hub/service.ts'
@@ -13,11 +15,17 @@ export interface Target {
 }
 
 export interface EngineClient {
-  /** Loads the target where this life of the engine does not have it yet; returns the life, and the name the engine knows the target by. */
-  load(target: Target): Promise<{ life: EngineLife; name: string }>
-  /** Sends a request; resolves with the head of the answer. Throws engine_unavailable where the engine is gone. */
-  post(life: EngineLife, path: string, body: unknown, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage>
+  /** Loads the target where the engine does not have it yet. */
+  load(target: Target): Promise<void>
+  /** Sends a request about the target; resolves with the head of the answer. Throws engine_unavailable where the engine is gone. */
+  post(target: Target, path: string, body: object, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage>
 }
+
+/** The engine was gone before it took the request: another one may have it. */
+class NotTaken extends ApiError {}
+/** How long after a refused connection the engine's end may stay unknown. */
+const endKnown_ms = 2000
+const notTakenCodes = ['ECONNREFUSED', 'ENOENT', 'EPIPE']
 
 export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
   const loaded = new WeakMap<EngineLife, Map<string, Promise<void>>>()
@@ -45,15 +53,30 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
   }
 
+  /** Loads the target into this life; returns the name that the engine knows it by. */
+  async function loadInto(life: EngineLife, { base, tuned }: Target): Promise<string> {
+    await once(life, base.id, () => command(life, '/internal/load_model', { name: base.id, path: base.gguf }))
+    if (!tuned) return base.id
+    await once(life, tuned.id, () => command(life, '/v1/load_lora_adapter', { lora_name: tuned.id, lora_path: tuned.adapter_gguf, base_model_name: base.id }))
+    return tuned.id
+  }
+
+  /** Does it on the running engine, and once more on the next where this one's end was not known yet. */
+  async function onEngine<T>(work: (life: EngineLife) => Promise<T>): Promise<T> {
+    const life = await engine.life()
+    try {
+      return await work(life)
+    } catch (error) {
+      if (!(error instanceof NotTaken)) throw error
+      await Promise.race([life.ended.aborted || nextEvent(life.ended, 'abort'), setTimeout(endKnown_ms, undefined, { ref: false })])
+      return work(await engine.life())
+    }
+  }
+
   return {
-    post,
-    async load({ base, tuned }) {
-      const life = await engine.life()
-      await once(life, base.id, () => command(life, '/internal/load_model', { name: base.id, path: base.gguf }))
-      if (!tuned) return { life, name: base.id }
-      await once(life, tuned.id, () => command(life, '/v1/load_lora_adapter', { lora_name: tuned.id, lora_path: tuned.adapter_gguf, base_model_name: base.id }))
-      return { life, name: tuned.id }
-    },
+    load: async (target) => void (await onEngine((life) => loadInto(life, target))),
+    post: (target, path, body, headers, signal) =>
+      onEngine(async (life) => post(life, path, { ...body, model: await loadInto(life, target) }, headers, signal)),
   }
 }
 
@@ -72,10 +95,10 @@ function post(life: EngineLife, path: string, body: unknown, headers: http.Outgo
     request.on('error', (error) => {
       // Whoever aborted knows why; an engine that is gone is told as such.
       if (signal.aborted && !life.ended.aborted) reject(error)
-      else
-        reject(
-          new ApiError('engine_unavailable', `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`),
-        )
+      else {
+        const message = `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`
+        reject(new (notTakenCodes.includes((error as NodeJS.ErrnoException).code ?? '') ? NotTaken : ApiError)('engine_unavailable', message))
+      }
     })
     request.end(payload)
   })

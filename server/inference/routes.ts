@@ -4,6 +4,7 @@ import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { chatCompletions, listCallableModels } from '../../contract/inference.ts'
 import { answered, mount } from '../http/mount.ts'
+import { streamHeaders } from '../http/stream.ts'
 import { engineError, readAll } from './engine-client.ts'
 import type { Inference } from './service.ts'
 
@@ -34,8 +35,7 @@ async function relayStream(answer: http.IncomingMessage, reply: FastifyReply, cu
   out.writeHead(200, {
     ...(reply.getHeaders() as http.OutgoingHttpHeaders),
     'content-type': 'text/event-stream; charset=utf-8',
-    'cache-control': 'no-cache, no-transform',
-    'x-accel-buffering': 'no',
+    ...streamHeaders,
   })
   try {
     for await (const chunk of answer) if (!out.write(chunk) && !out.destroyed) await Promise.race([once(out, 'drain'), once(out, 'close')])

@@ -41,13 +41,13 @@ export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tun
       names = given
     },
     baseId: async (account_id, model) => (await tuning.model(account_id, model))?.base_model_id ?? model,
-    load: async (wanted) => void (await engine.load(wanted)),
+    load: (wanted) => engine.load(wanted),
 
     async chat(account_id, request, signal) {
       const named = await names?.find(account_id, request.model)
-      const { life, name } = await engine.load(await target(account_id, named?.model ?? request.model))
+      const wanted = await target(account_id, named?.model ?? request.model)
       const headers = { 'x-served-model-name': request.model, 'x-tunery-account': account_id }
-      return engine.post(life, '/v1/chat/completions', { ...request, model: name }, headers, signal)
+      return engine.post(wanted, '/v1/chat/completions', request, headers, signal)
     },
 
     async models(account_id) {

@@ -2,6 +2,7 @@ import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { cancelJob, createJob, getJob, type JobEvent, jobEvents, listJobs } from '../../contract/tuning.ts'
 import { answered, mount } from '../http/mount.ts'
+import { streamHeaders } from '../http/stream.ts'
 import type { Tuning } from './service.ts'
 
 export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: AbortSignal): void {
@@ -13,7 +14,7 @@ export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: Abo
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())
     const events = await tuning.events(caller.account_id, params.job_id, query.after, AbortSignal.any([gone.signal, stopping]))
-    reply.header('content-type', 'application/x-ndjson; charset=utf-8').header('cache-control', 'no-cache, no-transform').header('x-accel-buffering', 'no')
+    reply.header('content-type', 'application/x-ndjson; charset=utf-8').headers(streamHeaders)
     await reply.send(Readable.from(lines(events)))
     return answered
   })

@@ -7,7 +7,7 @@ export type Answer = { status: number; headers: Headers; body: any }
 /** A small client for one key; unlike a real one it never throws for a status. */
 export function client(url: string, key: string) {
   async function api(method: string, route: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> {
-    const raw = typeof body === 'string' || body instanceof FormData
+    const raw = typeof body === 'string' || body instanceof FormData || body instanceof Uint8Array
     const response = await fetch(url + route, {
       method,
       headers: { authorization: `Bearer ${key}`, ...(body !== undefined && !(body instanceof FormData) && { 'content-type': 'application/json' }), ...headers },
