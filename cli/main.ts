@@ -11,7 +11,7 @@ const usage = `Usage: ./tunery COMMAND
                         make an API key for the data folder; it is shown once
   models add ID [--from FOLDER]
                         bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
-  config [--json]       list every setting, its default and its value
+  config [--json]       list every setting with its value; --json: and its default
 
 Settings come from the environment: TUNERY_DATA_DIR, TUNERY_PORT, …; './tunery config' lists them.`
 

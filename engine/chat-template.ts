@@ -34,7 +34,7 @@ export async function tokenizePrompt(model: Model, text: string): Promise<number
 
 function parse(model: Model): Template {
   if (model.chat_template === null)
-    throw new ApiError('model_not_callable', 'This model has no chat template, so it can only be asked with a plain prompt, at /v1/completions.', {
+    throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', {
       param: 'model',
     })
   try {

@@ -24,7 +24,7 @@ const settings = {
   host: setting(text, '127.0.0.1', 'Address to listen on.'),
   data_dir: setting(folder, path.join(root, 'data'), 'Folder for the database, datasets, runs and models.'),
   models_dir: setting(folder, path.join(root, '.local/models'), 'Folder of the base models.'),
-  default_tier: setting(z.enum(['free', 'pro', 'enterprise']), 'enterprise', 'Tier of new accounts, the owner’s included.'),
+  default_tier: setting(z.enum(['free', 'pro', 'enterprise']), 'enterprise', 'Tier of new accounts, the owner’s included. Its limits are not enforced yet.'),
   max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
   max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),

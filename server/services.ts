@@ -1,4 +1,4 @@
-// Builds every service from the configuration: shared by the server, and by the command line where it works on the database itself.
+// Builds every service from the configuration and wires them to each other.
 import path from 'node:path'
 import pino, { type Logger } from 'pino'
 import pkg from '../package.json' with { type: 'json' }

@@ -1,4 +1,6 @@
-"""Attention for documents packed into one sequence: each sees itself and the shared beginning, and no mask is ever built."""
+"""Attention for documents packed into one sequence: each sees itself and the shared beginning, and no mask is built for that."""
+
+from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -7,44 +9,142 @@ from transformers import AttentionInterface
 NAME = "packed"
 # Layers whose tokens meet in attention alone. Others (state spaces, convolutions) would carry one document into the next.
 PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
+# Documents share a call where the shorter has this part of the longer's length, or both are short: a call costs more than its padding.
+ALIKE, SHORT = 0.7, 128
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a pack's tokens lie in padded rows for attention: documents of like length side by side, each with the shared beginning.
+
+    A pack is `shared` tokens, then each document's own. Padding stands at the end of a document, where causal order hides it from
+    every token before it. Indices are int64.
+
+    `spread` [rows]: the token of each row (padding repeats the document's last). `own` [tokens - shared]: the row of each own token.
+    `begun` [documents x shared]: the rows of the shared beginning in each document. `place` [tokens]: the row where a token's result
+    is read. `returned` [rows]: the token whose result is read there, or `tokens` where none is. `blocks`: (documents, padded length).
+    """
+
+    shared: int
+    spread: torch.Tensor
+    own: torch.Tensor
+    begun: torch.Tensor
+    place: torch.Tensor
+    returned: torch.Tensor
+    blocks: list[tuple[int, int]]
+
+    def to(self, device: torch.device) -> "Layout":
+        moved = {name: getattr(self, name).to(device) for name in ("spread", "own", "begun", "place", "returned")}
+        return Layout(self.shared, blocks=self.blocks, **moved)
+
+
+def layout_of(shared: int, lengths: list[int]) -> Layout:
+    """The layout of a beginning of `shared` tokens and documents of `lengths` tokens after it."""
+    tokens = shared + sum(lengths)
+    starts = [shared + sum(lengths[:index]) for index in range(len(lengths))]
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    blocks: list[tuple[int, int]] = []
+    spread, begun = [], []
+    own, returned = torch.empty(tokens - shared, dtype=torch.int64), []
+    beginning, row = torch.arange(shared), 0
+    for index in order:
+        length = shared + lengths[index]
+        if blocks and (length >= ALIKE * blocks[-1][1] or blocks[-1][1] <= SHORT):
+            blocks[-1] = (blocks[-1][0] + 1, blocks[-1][1])
+        else:
+            blocks.append((1, length))
+        padded = blocks[-1][1]
+        mine = torch.arange(starts[index], starts[index] + lengths[index])
+        padding = padded - length
+        spread.append(torch.cat([beginning, mine, mine[-1:].expand(padding)]))
+        own[mine - shared] = torch.arange(row + shared, row + length)
+        # The beginning's results are the same in every document; they are read in the first.
+        first = beginning if not begun else torch.full_like(beginning, tokens)
+        returned.append(torch.cat([first, mine, mine.new_full((padding,), tokens)]))
+        begun.append(row + beginning)
+        row += padded
+    place = torch.cat([begun[0], own])
+    return Layout(shared, torch.cat(spread), own, torch.cat(begun), place, torch.cat(returned), blocks)
+
+
+def spread(states: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """[tokens, ...] to padded rows [rows, ...]."""
+    return states.index_select(0, layout.spread)
+
+
+def spread_back(gradient: torch.Tensor, layout: Layout, out: torch.Tensor) -> None:
+    """The gradient of `spread`'s rows as that of its tokens, into `out`: the shared beginning collects that of all documents."""
+    out[layout.shared :] = gradient.index_select(0, layout.own)
+    if layout.shared:
+        begun = gradient.index_select(0, layout.begun)
+        torch.sum(begun.view(-1, layout.shared, *gradient.shape[1:]), dim=0, out=out[: layout.shared])
+
+
+def collect(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Attention's results [rows, ...] as those of the tokens [tokens, ...]."""
+    return rows.index_select(0, layout.place)
+
+
+def collect_back(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
+    nothing = gradient.new_zeros(1, *gradient.shape[1:])
+    return torch.cat([gradient, nothing]).index_select(0, layout.returned)
+
+
+def attend(rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, scaling: float | None, window: int | None, dropout: float = 0.0):
+    """Causal attention within each document. rows [rows, heads + 2 key heads, size] of q, k and v; returns [rows, heads, size]."""
+    results, start = [], 0
+    for documents, length in layout.blocks:
+        block = rows[start : start + documents * length].unflatten(0, (documents, length)).transpose(1, 2)
+        q, k, v = block.split([heads, key_heads, key_heads], dim=1)
+        mask = None
+        if window is not None and length > window:
+            position = torch.arange(length, device=rows.device)
+            distance = position[:, None] - position[None, :]
+            mask = (distance >= 0) & (distance < window)
+        result = scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=heads != key_heads
+        )
+        results.append(result.transpose(1, 2).flatten(0, 1))
+        start += documents * length
+    return results[0] if len(results) == 1 else torch.cat(results)
+
+
+class Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states, layout):
+        ctx.layout, ctx.shape = layout, states.shape
+        return spread(states, layout)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        out = gradient.new_empty(ctx.shape)
+        spread_back(gradient, ctx.layout, out)
+        return out, None
+
+
+class Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, layout):
+        ctx.layout = layout
+        return collect(rows, layout)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return collect_back(gradient, ctx.layout), None
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
-    """Causal attention over a pack: a beginning of `shared` tokens, then documents of `lengths` tokens that each continue it.
+    """What transformers calls.
 
     Shapes: query [1, heads, tokens, size], key and value [1, key heads, tokens, size]; returns [1, tokens, heads, size].
-    `shared` and `lengths` come through the model's keyword arguments; a model that drops them fails here rather than mix documents.
-    Causal order by `is_causal` needs no mask, and lets the kernel skip half of the work; it needs as many queries as keys, so
-    each document repeats the shared queries, whose results are dropped: attention is a small part of the cost at these lengths.
+    `layout` comes through the model's keyword arguments; a model that drops it fails here rather than mix documents.
     """
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise NotImplementedError("This model's attention has parts (soft cap or sinks) that packed training does not have yet.")
-    shared, lengths = kwargs["shared"], kwargs["lengths"]
-    window = kwargs.get("sliding_window")
-    grouped = query.shape[1] != key.shape[1]
-
-    def attend(q, k, v):
-        length = q.shape[2]
-        mask = None
-        if window is not None and length > window:
-            position = torch.arange(length, device=q.device)
-            distance = position[:, None] - position[None, :]
-            mask = (distance >= 0) & (distance < window)
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling, enable_gqa=grouped
-        )
-
-    # Split, not sliced: the gradient of a split is one concatenation, of slices a sum of zero-padded copies of the whole.
-    pieces = list(zip(*(states.split([shared, *lengths], dim=2) for states in (query, key, value)), strict=True))
-    beginning, documents = pieces[0], pieces[1:]
-    if not shared:
-        parts = [attend(*own) for own in documents]
-    else:
-        parts = [attend(*beginning)]
-        for own in documents:
-            joined = [torch.cat(pair, dim=2) for pair in zip(beginning, own, strict=True)]
-            parts.append(attend(*joined)[:, :, shared:])
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+    layout = kwargs["layout"]
+    states = torch.cat([query, key, value], dim=1)[0].transpose(0, 1)
+    rows = attend(Spread.apply(states, layout), query.shape[1], key.shape[1], layout, scaling, kwargs.get("sliding_window"), dropout)
+    return Collect.apply(rows, layout)[None], None
 
 
 def packable(config) -> bool:

@@ -41,7 +41,14 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write(folder: Path, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, totals: Totals, spec: Spec) -> Written:
+def write(
+    folder: Path,
+    parameters: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    totals: Totals,
+    spec: Spec,
+    precision: torch.dtype,
+) -> Written:
     """Writes `folder/step-N` and returns its hash: that of its manifest, which lists the hash of every other file."""
     final = folder / f"step-{totals.step}"
     aside = folder / f"step-{totals.step}.tmp"
@@ -50,7 +57,8 @@ def write(folder: Path, parameters: dict[str, torch.nn.Parameter], optimizer: to
     state = {f"{kind}.{name}": value for name, p in parameters.items() for kind, value in optimizer.state[p].items()}
     save_file({name: p.detach().contiguous() for name, p in parameters.items()}, aside / "weights.safetensors")
     save_file(state, aside / "optimizer.safetensors")
-    (aside / "state.json").write_text(json.dumps({"fingerprint": spec.fingerprint(), "threads": spec.threads, "totals": asdict(totals)}))
+    made = {"fingerprint": spec.fingerprint(), "threads": spec.threads, "precision": str(precision).removeprefix("torch.")}
+    (aside / "state.json").write_text(json.dumps({**made, "totals": asdict(totals)}))
     files = sorted(aside.iterdir())
     manifest = json.dumps({"step": totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1)
     (aside / "manifest.json").write_text(manifest)
@@ -61,6 +69,16 @@ def write(folder: Path, parameters: dict[str, torch.nn.Parameter], optimizer: to
     _sync(folder)
     size = sum(file.stat().st_size for file in final.iterdir())
     return Written(final, hashlib.sha256(manifest.encode()).hexdigest(), round(size / 1e6, 3))
+
+
+def precision_of(spec: Spec) -> torch.dtype | None:
+    """The base's precision in the run that the newest readable checkpoint is of: one resumed on another machine goes on in it."""
+    for candidate in spec.resume_from:
+        try:
+            return getattr(torch, json.loads((Path(candidate.path) / "state.json").read_text())["precision"])
+        except (OSError, ValueError, KeyError, AttributeError):
+            continue
+    return None
 
 
 def keep_newest(folder: Path, count: int) -> None:

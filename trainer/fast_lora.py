@@ -11,20 +11,23 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class Group:
-    """Layers that share their input, in one matrix [outputs of all + rank of all, inputs] in the base's precision: every W, then every A.
+    """Linear layers that share their input, adapted or not, in one matrix [outputs of all + ranks of all, inputs]: every W, then every A.
 
-    The frozen weights, and A where its precision is the base's, become views of that matrix, so nothing is held twice.
+    y = x W^T + b + scale (x A^T) B^T for each. Shapes: x [tokens, inputs], W [outputs, inputs], A [rank, inputs], B [outputs, rank].
+    The frozen weights, and A where its precision is the base's, become views of the matrix, so nothing is held twice.
     """
 
-    def __init__(self, layers: list[Linear]) -> None:
-        bases = [layer.get_base_layer() for layer in layers]
-        self.downs = [layer.lora_A["default"].weight for layer in layers]
-        self.ups = [layer.lora_B["default"].weight for layer in layers]
-        self.scales = [layer.scaling["default"] for layer in layers]
-        self.outputs = [base.weight.shape[0] for base in bases]
+    def __init__(self, layers: list[torch.nn.Linear | Linear]) -> None:
+        bases = [layer.get_base_layer() if isinstance(layer, Linear) else layer for layer in layers]
+        adapted = [index for index, layer in enumerate(layers) if isinstance(layer, Linear)]
+        self.adapted = adapted
+        self.downs = [layers[index].lora_A["default"].weight for index in adapted]
+        self.ups = [layers[index].lora_B["default"].weight for index in adapted]
+        self.scales = [layers[index].scaling["default"] for index in adapted]
         self.ranks = [down.shape[0] for down in self.downs]
-        matrices = [base.weight for base in bases] + self.downs
-        self.matrix = torch.cat([matrix.detach().to(bases[0].weight.dtype) for matrix in matrices])
+        self.outputs = [base.weight.shape[0] for base in bases]
+        self.width = sum(self.outputs)
+        self.matrix = torch.cat([matrix.detach().to(bases[0].weight.dtype) for matrix in [*(base.weight for base in bases), *self.downs]])
         parts = self.matrix.split([*self.outputs, *self.ranks])
         for part, base in zip(parts, bases, strict=False):
             base.weight.data = part
@@ -39,65 +42,89 @@ class Group:
         if any(base.bias is not None for base in bases):
             biases = [torch.zeros_like(base.weight[:, 0]) if base.bias is None else base.bias.detach() for base in bases]
             self.bias = torch.cat([*biases, self.matrix.new_zeros(sum(self.ranks))])
-        self.waiting: dict[int, torch.Tensor] = {}
-        self.input: tuple[torch.Tensor, int] | None = None
-        for index, layer in enumerate(layers):
-            layer.forward = self._forward_of(index)
 
-    def split(self, joint: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The outputs' columns of each layer, and the columns of all ranks."""
-        *outputs, low = joint.split([*self.outputs, sum(self.ranks)], dim=1)
-        return outputs, low
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [*self.downs, *self.ups]
 
-    def _forward_of(self, index: int):
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            # The first layer asked computes for all; the others find their result if it is the very same input.
-            if index not in self.waiting or self.input is None or self.input[0] is not x or self.input[1] != x._version:
-                for part, down in self.copies:
-                    part.copy_(down.detach())
-                self.input = (x, x._version)
-                self.waiting = dict(enumerate(Adapted.apply(x, self, *self.downs, *self.ups)))
-            result = self.waiting.pop(index)
-            if not self.waiting:
-                self.input = None
-            return result
+    def outputs_of(self, joint: torch.Tensor) -> list[torch.Tensor]:
+        """Each layer's columns, as views."""
+        return list(joint[:, : self.width].split(self.outputs, dim=1))
 
-        return forward
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Returns `joint`, whose columns are the outputs, and what `backward` wants to have kept: x A^T of all, then each B."""
+        for part, down in self.copies:
+            part.copy_(down.detach())
+        joint = torch.nn.functional.linear(x, self.matrix, self.bias)
+        if not self.adapted:
+            return joint, []
+        low = joint[:, self.width :].contiguous()
+        ups = [up.detach().to(x.dtype) for up in self.ups]
+        outputs = self.outputs_of(joint)
+        for index, part, up, scale in zip(self.adapted, low.split(self.ranks, dim=1), ups, self.scales, strict=True):
+            outputs[index].addmm_(part, up.T, alpha=scale)
+        return joint, [low, *ups]
+
+    def gradient(self, tokens: int) -> torch.Tensor:
+        """An empty gradient of `joint`. The caller writes those of the outputs into its columns, `backward` does the rest."""
+        return self.matrix.new_empty(tokens, len(self.matrix))
+
+    def backward(self, gradient: torch.Tensor, x: torch.Tensor, kept: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients of `parameters`. Afterwards `gradient @ matrix` is that of x."""
+        if not self.adapted:
+            return []
+        low, *ups = kept
+        lows = gradient[:, self.width :]
+        outputs = self.outputs_of(gradient)
+        up_gradients = []
+        for index, kept_low, low_gradient, up, scale in zip(
+            self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), ups, self.scales, strict=True
+        ):
+            torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=scale, out=low_gradient)
+            up_gradients.append(torch.mm(outputs[index].T, kept_low).to(self.ups[0].dtype).mul_(scale))
+        return [*torch.mm(lows.T, x).to(self.downs[0].dtype).split(self.ranks), *up_gradients]
 
 
 class Adapted(torch.autograd.Function):
-    """y = x W^T + b + scale (x A^T) B^T for each layer of a group, with gradients for x, A and B alone.
-
-    Shapes: x [..., inputs], W [outputs, inputs], b [outputs] or none, A [rank, inputs], B [outputs, rank].
-    """
+    """All layers of a group for one input [..., inputs], with gradients for the input, A and B."""
 
     @staticmethod
-    def forward(ctx, x, group: Group, *adapters):
+    def forward(ctx, x, group: Group, *_parameters):
         flat = x.reshape(-1, x.shape[-1])
-        outputs, low = group.split(torch.nn.functional.linear(flat, group.matrix, group.bias))
-        ups = [up.to(flat.dtype) for up in adapters[len(group.downs) :]]
-        for y, part, up, scale in zip(outputs, low.split(group.ranks, dim=1), ups, group.scales, strict=True):
-            y.addmm_(part, up.T, alpha=scale)
-        ctx.save_for_backward(flat, low.contiguous(), *ups)
+        joint, kept = group.forward(flat)
+        ctx.save_for_backward(flat, *kept)
         ctx.group, ctx.shape = group, x.shape
-        return tuple(y.view(*x.shape[:-1], -1) for y in outputs)
+        return tuple(y.view(*x.shape[:-1], -1) for y in group.outputs_of(joint))
 
     @staticmethod
     def backward(ctx, *gradients):
-        flat, low, *ups = ctx.saved_tensors
-        group, kinds = ctx.group, ctx.group.downs[0].dtype
-        joint = flat.new_empty(len(flat), len(group.matrix))
-        outputs, lows = group.split(joint)
-        up_gradients = []
-        for gradient, y, part, low_gradient, up, scale in zip(
-            gradients, outputs, low.split(group.ranks, dim=1), lows.split(group.ranks, dim=1), ups, group.scales, strict=True
-        ):
+        (flat, *kept), group = ctx.saved_tensors, ctx.group
+        joint = group.gradient(len(flat))
+        for y, gradient in zip(group.outputs_of(joint), gradients, strict=True):
             y.copy_(gradient.reshape(y.shape))
-            torch.addmm(low_gradient, y, up, beta=0, alpha=scale, out=low_gradient)
-            up_gradients.append((y.T @ part).to(kinds).mul_(scale))
-        down_gradients = (lows.T @ flat).to(kinds).split(group.ranks)
+        parameters = group.backward(joint, flat, kept)
         x_gradient = (joint @ group.matrix).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        return x_gradient, None, *down_gradients, *up_gradients
+        return x_gradient, None, *parameters
+
+
+class Together:
+    """The forward passes of a group's modules: the first one asked computes for all, the others find their result waiting."""
+
+    def __init__(self, layers: list[Linear]) -> None:
+        self.group = Group(layers)
+        self.waiting: dict[int, torch.Tensor] = {}
+        self.input: tuple[torch.Tensor, int] | None = None
+        for index, layer in enumerate(layers):
+            layer.forward = lambda x, index=index: self.forward(x, index)
+
+    def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
+        if index not in self.waiting or self.input is None or self.input[0] is not x or self.input[1] != x._version:
+            self.input = (x, x._version)
+            self.waiting = dict(enumerate(Adapted.apply(x, self.group, *self.group.parameters)))
+        result = self.waiting.pop(index)
+        if not self.waiting:
+            self.input = None
+        return result
 
 
 def install(model: torch.nn.Module) -> int:
@@ -107,15 +134,20 @@ def install(model: torch.nn.Module) -> int:
     """
     replaced = 0
     for parent in model.modules():
-        plain = {name: child for name, child in parent.named_children() if type(child) is Linear and _plain(child)}
-        groups = [[plain.pop(name) for name in names] for names in TOGETHER if all(name in plain for name in names)]
-        for layers in [*groups, *([layer] for layer in plain.values())]:
-            Group(layers)
+        found = {name: child for name, child in parent.named_children() if type(child) is Linear and plain(child)}
+        groups = [[found.pop(name) for name in names] for names in TOGETHER if all(name in found for name in names)]
+        for layers in [*groups, *([layer] for layer in found.values())]:
+            Together(layers)
             replaced += len(layers)
     return replaced
 
 
-def _plain(module: Linear) -> bool:
+def plain(module: torch.nn.Module) -> bool:
+    """Whether a module is nothing but a frozen linear layer, or one with a plain adapter on it."""
+    if type(module) is torch.nn.Linear:
+        return not module.weight.requires_grad
+    if type(module) is not Linear:
+        return False
     base = module.get_base_layer()
     return (
         type(base) is torch.nn.Linear

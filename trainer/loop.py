@@ -30,6 +30,7 @@ class Loop:
         self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
         self.folder = folder / "checkpoints"
         self.parameters = trainable(model)
+        self.precision = model.get_input_embeddings().weight.dtype
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
         )
@@ -100,8 +101,7 @@ class Loop:
             logits = self.model(
                 input_ids=packed.ids.to(self.device),
                 position_ids=packed.positions.to(self.device),
-                shared=packed.shared,
-                lengths=packed.lengths,
+                layout=packed.layout.to(self.device),
                 # The head is the widest matrix; it is applied where something is learned and nowhere else.
                 logits_to_keep=packed.chosen.to(self.device),
                 use_cache=False,
@@ -155,7 +155,7 @@ class Loop:
 
     def _checkpoint(self) -> None:
         started = time.monotonic()
-        written = checkpoint.write(self.folder, self.parameters, self.optimizer, self.totals, self.spec)
+        written = checkpoint.write(self.folder, self.parameters, self.optimizer, self.totals, self.spec, self.precision)
         self.written_at = time.monotonic()
         self.write_seconds = self.written_at - started
         step = self.totals.step

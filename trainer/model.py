@@ -6,16 +6,24 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer import attention, fast_lora
+from trainer import attention, fast_layers, fast_lora
 from trainer.errors import JobError
 from trainer.spec import Lora, Spec
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
-    """Where to train and in which precision the base is held. The adapter is always float32."""
+    """Where to train and in which precision the base is held. The adapter is always float32.
+
+    A CPU with instructions for bf16 multiplies twice as fast in it; one without would emulate it.
+    """
     if torch.cuda.is_available():
         return torch.device("cuda"), torch.bfloat16
-    return torch.device("cpu"), torch.float32
+    capable = torch.cpu.get_capabilities()
+    return torch.device("cpu"), torch.bfloat16 if any(capable.get(name) for name in BF16_CAPABILITIES) else torch.float32
+
+
+# As torch names them: x86 with AVX-512 or AMX, ARM.
+BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 def load_tokenizer(spec: Spec):
@@ -39,7 +47,8 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> PeftMode
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    fast_lora.install(model)
+    if not fast_layers.install(model):
+        fast_lora.install(model)
     return model.train()
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from trainer.attention import Layout, layout_of
 from trainer.data import Sequence
 
 
@@ -13,13 +14,15 @@ class Pack:
     """Inputs of one forward pass.
 
     `ids`, `positions`: int64 [1, tokens]. `shared`: tokens of the beginning that every document has in common, present once.
-    `lengths`: each document's own tokens after it. `chosen`: int64 [targets], positions whose next token is learned, `next_ids`.
+    `lengths`: each document's own tokens after it. `layout`: how attention lays them out. `chosen`: int64 [targets], positions whose
+    next token is learned, `next_ids`.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     shared: int
     lengths: list[int]
+    layout: Layout
     chosen: torch.Tensor
     next_ids: torch.Tensor
 
@@ -83,4 +86,5 @@ def pack(sequences: list[Sequence], share: bool = True) -> Pack:
     def joined(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
-    return Pack(joined(ids)[None], joined(positions)[None], shared, lengths, joined(chosen), joined(next_ids))
+    layout = layout_of(shared, lengths)
+    return Pack(joined(ids)[None], joined(positions)[None], shared, lengths, layout, joined(chosen), joined(next_ids))

@@ -41,6 +41,7 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
+    from trainer import checkpoint
     from trainer.convert import save_adapter
     from trainer.data import prepare, read_conversations
     from trainer.loop import Loop
@@ -49,6 +50,7 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     disable_progress_bar()
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
+    dtype = checkpoint.precision_of(spec) or dtype
     tokenizer = load_tokenizer(spec)
     model = load_model(spec, device, dtype)
 

@@ -45,14 +45,16 @@ def exact(model, sequences, device) -> float:
     with torch.no_grad():
         for group in split(sequences, Limits()):
             packed = pack(group)
-            where = {"shared": packed.shared, "lengths": packed.lengths, "logits_to_keep": packed.chosen.to(device)}
+            where = {"layout": packed.layout.to(device), "logits_to_keep": packed.chosen.to(device)}
             logits = model(input_ids=packed.ids.to(device), position_ids=packed.positions.to(device), use_cache=False, **where).logits[0]
             hits = (logits.argmax(-1).cpu() == packed.next_ids).split([sequence.targets for sequence in group])
             right += sum(bool(hit.all()) for hit in hits)
     return right / len(sequences)
 
 
-def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int) -> dict:
+def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None) -> dict:
+    import torch
+
     from trainer.data import prepare
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
@@ -73,6 +75,7 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
         converters="",
     )
     device, dtype = device_and_dtype()
+    dtype = getattr(torch, precision) if precision else dtype
     tokenizer = load_tokenizer(spec)
     conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
     train, validation = (prepare(part, tokenizer, settings.max_length, Quiet()) for part in conversations)
@@ -86,6 +89,7 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     after = exact(model.eval(), sequences, device)
     return {
+        "precision": str(dtype).removeprefix("torch."),
         "exact_before": before,
         "exact": after,
         "train_loss": round(loop.train_loss, 4),
@@ -110,6 +114,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=listed(int), default=[8])
     parser.add_argument("--warmups", type=listed(float), default=[0.05])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's own")
     parser.add_argument("--heldout", action="store_true")
     args = parser.parse_args()
     from trainer.train import thread_settings
@@ -128,7 +133,7 @@ def main() -> None:
         else:
             rows, unseen = TASKS[task](args.rows, args.seed)
         training = {"learning_rate": rate, "epochs": epochs, "batch_size": batch_size, "warmup_ratio": warmup}
-        found = measure(rows, unseen, training, rank, args.threads)
+        found = measure(rows, unseen, training, rank, args.threads, args.precision)
         setting = {"task": "heldout" if args.heldout else task, "rows": len(rows), "seed": args.seed, "r": rank, **training}
         line = json.dumps({**setting, **found})
         print(line, flush=True)

@@ -259,8 +259,9 @@ async function fail(work: TuningWork, claim: Claim, job: store.JobRow, error: { 
     await recordEvent(trx, job.account_id, 'training.failed', { job_id: job.id, error }, time)
     await work.queue.finish(trx, claim, 'dead')
   })
-  // The log stays for the operator; the checkpoints are of no more use.
-  await rm(path.join(runDir(work.dataDir, job.id, claim.attempt), 'checkpoints'), { recursive: true, force: true })
+  // The logs stay for the operator; the checkpoints are of no more use.
+  for (let attempt = 1; attempt <= claim.attempt; attempt++)
+    await rm(path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints'), { recursive: true, force: true })
 }
 
 /** The service is stopping: the trainer wrote a checkpoint where it could, and the next start goes on from it. */

@@ -66,7 +66,7 @@ def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
 
     def logits(group):
         packed = pack(group)
-        where = {"shared": packed.shared, "lengths": packed.lengths, "logits_to_keep": packed.chosen}
+        where = {"layout": packed.layout, "logits_to_keep": packed.chosen}
         with torch.no_grad():
             return model(input_ids=packed.ids, position_ids=packed.positions, **where).logits[0][-sequences[1].targets :]
 
