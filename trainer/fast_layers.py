@@ -138,7 +138,8 @@ class FastLayer:
         self.attention_dtype = torch.float32 if self.qkv.matrix.device.type == "cpu" else self.dtype
         self.heads, self.key_heads = self.qkv.outputs[0] // self.head_size, self.qkv.outputs[1] // self.head_size
         self.rotated = self.heads + self.key_heads
-        self.window = getattr(attention, "sliding_window", None)
+        # Where layers differ in it each has its own; Mistral's share that of the configuration.
+        self.window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
         layer.forward = self.forward
 
     def forward(self, hidden_states, position_embeddings, layout, **_) -> torch.Tensor:

@@ -108,7 +108,7 @@ def job(tiny, tmp_path):
 def loop_of():
     """A training loop on a run folder, in this process."""
 
-    def make(folder: Path, protocol: Recorder | None = None):
+    def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32"):
         import torch
 
         from trainer.data import prepare, read_conversations
@@ -120,7 +120,7 @@ def loop_of():
         torch.set_num_threads(1)
         rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
         data = prepare(rows, load_tokenizer(spec), spec.training.max_length, protocol)
-        model = load_model(spec, torch.device("cpu"), torch.float32)
+        model = load_model(spec, torch.device("cpu"), getattr(torch, precision))
         return Loop(spec, model, data, folder, torch.device("cpu"), protocol)
 
     return make

@@ -1,7 +1,7 @@
 """A real but tiny checkpoint for tests: `python -m trainer.tests.make_tiny OUT_DIR`.
 
-Llama architecture, 2 layers, hidden size 64, context 2048, random weights, the default model's tokenizer and chat template; the
-engine's converter takes it like any checkpoint, in a second or two.
+Llama architecture (in the trainer's tests another family's too), 2 layers, hidden size 64, context 2048, random weights, the default
+model's tokenizer and chat template; the engine's converter takes it like any checkpoint, in a second or two.
 """
 
 import os
@@ -13,13 +13,14 @@ TOKENIZER = Path(__file__).parents[2] / ".local/models/HuggingFaceTB/SmolLM2-135
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
-def make_tiny(folder: Path, seed: int = 0) -> Path:
+def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> Path:
     """Writes the checkpoint into `folder` and returns it. The same seed gives the same weights."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
-    config = LlamaConfig(
+    config = getattr(transformers, f"{family}Config")(
+        **config,
         vocab_size=49152,
         hidden_size=64,
         intermediate_size=128,
@@ -33,7 +34,12 @@ def make_tiny(folder: Path, seed: int = 0) -> Path:
         pad_token_id=2,
     )
     torch.manual_seed(seed)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "norm.weight", "layernorm.weight")):
+            # As they begin (zeros, ones) they would hide a mistake in how they are used.
+            torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.1)
+    model.save_pretrained(folder)
     for name in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER / name, folder / name)
     return folder

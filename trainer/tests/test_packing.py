@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from trainer import fast_layers
 from trainer.data import prepare
 from trainer.packing import Limits, pack, shared_beginning, split
 from trainer.spec import read_spec
 from trainer.tests.conftest import Recorder, conversations
+from trainer.tests.make_tiny import make_tiny
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +48,69 @@ def shake(model) -> None:
                 parameter.normal_(std=0.05)
 
 
+def gradients(loop, batch) -> tuple[float, dict]:
+    shake(loop.model)
+    loss = loop.gradients(batch)
+    return loss, {name: parameter.grad for name, parameter in loop.parameters.items()}
+
+
+def assert_same_gradients(loop, folder, batch) -> None:
+    loss, found = gradients(loop, batch)
+    expected_loss, expected = one_by_one(folder, [sequence for row in batch for sequence in row.sequences])
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("limits", [Limits(), Limits(tokens=150), Limits(documents=1)], ids=["one pack", "small packs", "no packing"])
-@pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["fused adapter", "peft's adapter"])
+@pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["fast layers", "peft's adapter"])
 def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, dropout):
     folder = job(lora={"dropout": dropout})
     loop = loop_of(folder)
     loop.limits = limits
-    shake(loop.model)
-    batch = loop.data.rows[:8]
-    loss = loop.gradients(batch)
-    expected_loss, expected = one_by_one(job("plain"), [sequence for row in batch for sequence in row.sequences])
-    assert loss == pytest.approx(expected_loss, abs=1e-5)
-    for name, parameter in loop.parameters.items():
-        torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-4)
+    assert_same_gradients(loop, job("plain"), loop.data.rows[:8])
+
+
+@pytest.mark.parametrize(
+    ("family", "fast", "config"),
+    [
+        ("Qwen2", True, {}),
+        ("Mistral", True, {"sliding_window": 24}),
+        ("Gemma", False, {"head_dim": 16}),
+        ("Phi3", False, {}),
+    ],
+)
+def test_other_families_have_the_same_gradients_whichever_way_they_are_computed(job, loop_of, tmp_path, monkeypatch, family, fast, config):
+    base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
+    installed = []
+    install = fast_layers.install
+    monkeypatch.setattr(fast_layers, "install", lambda model: installed.append(install(model)) or installed[-1])
+    folder = job(base=base)
+    loop = loop_of(folder)
+    assert installed == [fast]
+    assert_same_gradients(loop, folder, loop.data.rows[:8])
+
+
+@pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "v_proj", "down_proj"]], ids=["all modules", "some modules"])
+@pytest.mark.parametrize("fast", [True, False], ids=["fast layers", "fast adapters"])
+def test_adapters_on_some_modules_have_the_same_gradients(job, loop_of, monkeypatch, modules, fast):
+    if not fast:
+        monkeypatch.setattr(fast_layers, "install", lambda model: False)
+    folder = job(lora={"target_modules": modules})
+    loop = loop_of(folder)
+    assert_same_gradients(loop, folder, loop.data.rows[:8])
+
+
+def test_gradients_in_bf16_point_the_same_way(job, loop_of):
+    loop = loop_of(job(), precision="bfloat16")
+    loss, found = gradients(loop, loop.data.rows[:8])
+    exact = loop_of(job("exact"))
+    expected_loss, expected = gradients(exact, exact.data.rows[:8])
+    assert loss == pytest.approx(expected_loss, rel=1e-3)
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32
+        assert torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0) > 0.999, name
 
 
 def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
