@@ -11,7 +11,6 @@ export const errorCodes = {
   file_empty: 400,
   file_not_utf8: 400,
   format_not_supported_yet: 400,
-  method_not_supported_yet: 400,
   parameter_not_supported: 400,
   dataset_invalid: 400,
   model_not_available: 400,

@@ -19,7 +19,7 @@ const TrainingConfig = z.strictObject({
 
 export const JobConfig = z.strictObject({
   method: Method.optional(),
-  lora_config: LoraConfig.optional(),
+  lora_config: LoraConfig.optional().describe('For lora and qlora.'),
   training_config: TrainingConfig.optional(),
 })
 export type JobConfig = z.infer<typeof JobConfig>
@@ -30,18 +30,21 @@ export const CreateJob = z.strictObject({
   config: JobConfig.default({}),
 })
 
-/** Where a value in force came from: the request, the service's default, or a default that depends on the size of the base. */
+/** Where a value in force came from: the request, the service's default, or one that depends on the size of the base (and the method). */
 export const valueSources = ['request', 'default', 'base_size'] as const
 const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
 
 export const ResolvedConfig = z.object({
   method: inForce(Method),
-  lora_config: z.object({
-    r: inForce(z.int()),
-    alpha: inForce(z.int()),
-    dropout: inForce(z.number()),
-    target_modules: inForce(z.array(z.string())),
-  }),
+  lora_config: z
+    .object({
+      r: inForce(z.int()),
+      alpha: inForce(z.int()),
+      dropout: inForce(z.number()),
+      target_modules: inForce(z.array(z.string())),
+    })
+    .nullable()
+    .describe('Null for full training.'),
   training_config: z.object({
     epochs: inForce(z.int()),
     batch_size: inForce(z.int()),

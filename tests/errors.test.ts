@@ -115,7 +115,7 @@ test('a job with a bad body is refused, naming the field and its range', async (
     for (const value of values) refused(await config({ training_config: { [field]: value } }), 400, 'invalid_request', new RegExp(field))
   refused(await config({ lora_config: { dropout: 0.6 } }), 400, 'invalid_request', /dropout/)
   refused(await config({ lora_config: { target_modules: ['q_proj', 'qproj'] } }), 400, 'invalid_request', /'qproj'.*q_proj/)
-  for (const method of ['qlora', 'full']) refused(await config({ method }), 400, 'method_not_supported_yet')
+  refused(await config({ method: 'full', lora_config: { r: 16 } }), 400, 'invalid_request', /lora_config/)
   refused(await config({ method: 'dpo' }), 400, 'invalid_request', /method/)
   refused(await app.api('POST', '/fine-tuning/jobs', '{"model_id": '), 400, 'invalid_json')
   refused(await app.api('POST', '/fine-tuning/jobs', 'model_id=x', { 'content-type': 'application/x-www-form-urlencoded' }), 415, 'unsupported_media_type')

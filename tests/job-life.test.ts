@@ -82,6 +82,25 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.equal((await app.api('POST', '/chat/completions', { model: 'colours', messages: [{ role: 'user', content: 'x' }] })).status, 404)
 })
 
+for (const [method, learning_rate] of [
+  ['qlora', 0.02],
+  ['full', 0.005],
+] as const)
+  test(`${method}: from upload to a tuned answer`, async () => {
+    const config = { method, training_config: { epochs: 20, batch_size: 8, learning_rate } }
+    const created = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })
+    assert.deepEqual(created.body.resolved_config.method, { value: method, source: 'request' })
+    assert.equal(created.body.resolved_config.lora_config === null, method === 'full')
+    const job = await app.untilEnded(created.body.id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    const ask = async (model: string) =>
+      (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
+        .choices[0].message.content
+    assert.notEqual(await ask(job.model!), await ask(tiny), 'what was trained is in force')
+    assert.equal((await app.api('POST', '/deployments', { model: job.model, name: method })).body.status, 'ready')
+    assert.equal(await ask(method), await ask(job.model!))
+  })
+
 test('a reader of events may go on after any of them and misses none', async () => {
   const { id } = (await create({ epochs: 2 })).body
   await app.untilEnded(id)

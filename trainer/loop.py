@@ -46,8 +46,8 @@ class Loop:
         """Trains to the end, and leaves a checkpoint there. False when it was asked to stop before."""
         while self.totals.step < self.steps_total:
             started = time.monotonic()
-            batch = self._batch(self.totals.step)
-            loss, norm, rate = self._step(batch)
+            batch = self.batch(self.totals.step)
+            loss, norm, rate = self.step(batch)
             seconds = time.monotonic() - started
             self._count(batch, loss, seconds)
             self._report(batch, loss, norm, rate, seconds)
@@ -63,13 +63,13 @@ class Loop:
         """Mean loss of a learned token over the last epoch."""
         return self.totals.epoch_loss / max(1, self.totals.epoch_targets)
 
-    def _batch(self, step: int) -> list[Row]:
+    def batch(self, step: int) -> list[Row]:
         epoch, index = divmod(step, self.steps_an_epoch)
         size = self.spec.training.batch_size
         order = order_of(epoch, len(self.data.rows), self.spec.training.seed)
         return [self.data.rows[i] for i in order[index * size : (index + 1) * size]]
 
-    def _step(self, batch: list[Row]) -> tuple[float, float, float]:
+    def step(self, batch: list[Row]) -> tuple[float, float, float]:
         """One optimizer step. Returns the mean loss of a learned token, the gradient's norm before clipping, and the rate used."""
         training, step = self.spec.training, self.totals.step
         # Dropout's noise as a function of the step: a resumed run draws the same without any state kept.

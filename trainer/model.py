@@ -1,12 +1,12 @@
-"""The base model in memory with a trainable adapter on it."""
+"""The base model in memory, with what is trainable of it or on it."""
 
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer import attention, fast_layers, fast_lora
+from trainer import attention, fast_layers, fast_lora, quantized
 from trainer.errors import JobError
 from trainer.spec import Lora, Spec
 
@@ -34,19 +34,27 @@ def load_tokenizer(spec: Spec):
     return tokenizer
 
 
-def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> PeftModel:
-    """The base with a fresh adapter, whose weights depend on the seed alone; only the adapter is trainable."""
+def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+    """The base, ready to be trained by the run's method. What is trainable is float32; everything depends on the seed alone.
+
+    lora: the base frozen in `dtype`, with a fresh adapter. qlora: the same, the base's linear layers in 4 bits. full: every weight.
+    """
     path = _base_path(spec)
-    where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-    base = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention.NAME, **where).to(device)
+    where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "attn_implementation": attention.NAME}
+    if spec.method == "qlora":
+        where |= {"quantization_config": quantized.settings(dtype), "device_map": {"": device}}
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **where).to(device)
     base.config.use_cache = False
     torch.manual_seed(spec.training.seed)
+    if spec.method == "full":
+        return base.train()
     model = get_peft_model(base, lora_config(spec.lora))
     # What the adapter's folder names as its base: where anyone finds it, not this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    quantized.keep_trainable(model)
     if not fast_layers.install(model):
         fast_lora.install(model)
     return model.train()
@@ -59,7 +67,7 @@ def lora_config(lora: Lora) -> LoraConfig:
     )
 
 
-def trainable(model: PeftModel) -> dict[str, torch.nn.Parameter]:
+def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from trainer.errors import JobError
 
+METHODS = ("lora", "qlora", "full")
+
 
 @dataclass(frozen=True)
 class Base:
@@ -64,7 +66,7 @@ class Spec:
     base: Base
     dataset: Dataset
     method: str
-    lora: Lora
+    lora: Lora | None
     training: Training
     threads: int
     checkpoint: CheckpointPolicy
@@ -73,7 +75,7 @@ class Spec:
 
     def fingerprint(self) -> str:
         """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
-        deciding = [self.base.id, self.dataset.sha256, self.method, asdict(self.lora), asdict(self.training)]
+        deciding = [self.base.id, self.dataset.sha256, self.method, self.lora and asdict(self.lora), asdict(self.training)]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
@@ -90,15 +92,17 @@ def read_spec(folder: Path) -> Spec:
         values = json.loads((folder / "spec.json").read_text())
         values["base"] = _typed(Base, values["base"])
         values["dataset"] = _typed(Dataset, values["dataset"])
-        values["lora"] = _typed(Lora, values["lora"])
+        values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
         values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
         values["resume_from"] = [_typed(Candidate, candidate) for candidate in values.get("resume_from") or []]
         spec = _typed(Spec, values)
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise JobError("internal", f"spec.json cannot be used: {problem!r}.") from problem
-    if spec.method != "lora":
+    if spec.method not in METHODS:
         raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
+    if (spec.method == "full") != (spec.lora is None):
+        raise JobError("internal", "spec.json must have `lora` for lora and qlora, and for them alone.")
     if spec.training.scheduler not in ("cosine", "linear", "constant"):
         raise JobError("internal", f"This trainer does not know the scheduler '{spec.training.scheduler}'.")
     return spec

@@ -1,8 +1,8 @@
 """One attempt at a fine-tuning job, as a process: `python -m trainer.train RUN_FOLDER`.
 
 Reads `RUN_FOLDER/spec.json` (trainer/spec.py), writes JSON lines on stdout (trainer/protocol.py) and files into the folder:
-`checkpoints/step-N/` and, at the end, `out/adapter/` and `out/adapter.gguf`. Exit status: 0 done, 1 failed after an `error` line,
-74 the server is gone, 75 stopped by SIGTERM with a checkpoint behind it.
+`checkpoints/step-N/` and, at the end, `out/` with the result (trainer/convert.py). Exit status: 0 done, 1 failed after an `error`
+line, 74 the server is gone, 75 stopped by SIGTERM with a checkpoint behind it.
 """
 
 import os
@@ -42,7 +42,7 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     from transformers.utils.logging import disable_progress_bar
 
     from trainer import checkpoint
-    from trainer.convert import save_adapter
+    from trainer.convert import save
     from trainer.data import prepare, read_conversations
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
@@ -84,16 +84,17 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         return False
     protocol.steps_end()
 
-    protocol.emit("status", "Converting the adapter", phase="converting")
-    adapter = save_adapter(model, tokenizer, spec, folder / "out")
+    protocol.emit("status", "Converting the result", phase="converting")
+    made = save(model, tokenizer, spec, folder / "out")
     where = {"step": loop.steps_total, "steps_total": loop.steps_total, "current_epoch": spec.training.epochs}
     protocol.emit("progress", "100% done", **where, progress=1.0, seconds_left=0.0)
     protocol.emit(
         "result",
         f"Trained {loop.totals.step} steps; mean loss over the last epoch {loop.train_loss:.4f}",
-        adapter_dir=str(adapter.folder),
-        adapter_gguf=str(adapter.gguf),
-        adapter_gguf_sha256=adapter.gguf_sha256,
+        kind=made.kind,
+        folder=str(made.folder),
+        gguf=str(made.gguf),
+        gguf_sha256=made.gguf_sha256,
         train_loss=loop.train_loss,
         trained_tokens=loop.totals.tokens,
         train_seconds=round(loop.totals.seconds, 3),

@@ -81,11 +81,13 @@ interface JobEvents {
 interface Models {
   id: string
   account_id: string
+  /** The base of the hub that it stands on, or was made from. */
   base_model_id: string
-  job_id: string
+  kind: 'adapter' | 'model'
+  job_id: string | null
   method: 'lora' | 'qlora' | 'full'
-  /** SHA-256 of the adapter file that the engine serves. */
-  adapter_sha256: string
+  /** SHA-256 of the file that the engine serves. */
+  gguf_sha256: string
   size_bytes: number
   created_at: number
 }

@@ -72,7 +72,7 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
       license: entry?.license ?? 'unknown',
       huggingface_id: entry ? id : null,
       // What cannot be trained here today is not promised: methods follow the weights.
-      methods: base ? ['lora'] : [],
+      methods: base ? ['lora', 'qlora', 'full'] : [],
       pricing,
       weights: {
         available: base !== undefined,

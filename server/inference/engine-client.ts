@@ -4,14 +4,12 @@ import http from 'node:http'
 import { setTimeout } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody } from '../../contract/errors.ts'
-import type { LocalBase } from '../hub/service.ts'
-import type { TunedModel } from '../tuning/service.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
 
-/** What a request runs on: a base, or a tuned model on its base. */
+/** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
 export interface Target {
-  base: LocalBase
-  tuned?: TunedModel
+  base: { id: string; gguf: string }
+  adapter?: { id: string; gguf: string }
 }
 
 export interface EngineClient {
@@ -54,11 +52,11 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   /** Loads the target into this life; returns the name that the engine knows it by. */
-  async function loadInto(life: EngineLife, { base, tuned }: Target): Promise<string> {
+  async function loadInto(life: EngineLife, { base, adapter }: Target): Promise<string> {
     await once(life, base.id, () => command(life, '/internal/load_model', { name: base.id, path: base.gguf }))
-    if (!tuned) return base.id
-    await once(life, tuned.id, () => command(life, '/v1/load_lora_adapter', { lora_name: tuned.id, lora_path: tuned.adapter_gguf, base_model_name: base.id }))
-    return tuned.id
+    if (!adapter) return base.id
+    await once(life, adapter.id, () => command(life, '/v1/load_lora_adapter', { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }))
+    return adapter.id
   }
 
   /** Does it on the running engine, and once more on the next where this one's end was not known yet. */

@@ -1,58 +1,63 @@
 import { ApiError } from '../../contract/errors.ts'
-import type { JobConfig, ResolvedConfig } from '../../contract/tuning.ts'
+import type { JobConfig, ResolvedConfig, valueSources } from '../../contract/tuning.ts'
 import type { LocalBase } from '../hub/service.ts'
 
 /** The rate that suits an adapter on a base of this many parameters; measured and reasoned in docs/defaults.md. */
-export function defaultLearningRate(parameters: number): number {
+export function adapterLearningRate(parameters: number): number {
   if (parameters < 0.5e9) return 1e-3
   if (parameters < 2e9) return 5e-4
   return 2e-4
 }
 
+/** An adapter wants about ten times the rate of full training. */
+const fullLearningRate = (parameters: number) => adapterLearningRate(parameters) / 10
+
 /** Longest row that is trained on, in tokens; longer ones are cut. */
 const max_length = 2048
 
+type Source = (typeof valueSources)[number]
+const given = <T>(value: T | undefined, fallback: T, source: Source = 'default') =>
+  value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
+
 /**
  * Every value that a job will train with, and where it came from. `linear_modules` are the base's own linear layers. Throws
- * method_not_supported_yet, or invalid_request for a module that the base does not have.
+ * invalid_request for a module that the base does not have, and for adapter settings of a full training.
  */
 export function resolveConfig(config: JobConfig, base: LocalBase, linear_modules: string[]): ResolvedConfig {
   const method = config.method ?? 'lora'
-  if (method !== 'lora')
-    throw new ApiError('method_not_supported_yet', `The method '${method}' is not supported yet. Use 'lora'.`, {
-      details: { supported: ['lora'] },
-      param: 'config.method',
-    })
-  const { r, alpha, dropout, target_modules } = config.lora_config ?? {}
-  const unknown = target_modules?.filter((name) => !linear_modules.includes(name)) ?? []
-  if (unknown.length > 0)
-    throw new ApiError(
-      'invalid_request',
-      `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules.join(', ')}.`,
-      {
-        details: { field: 'config.lora_config.target_modules', available: linear_modules },
-      },
-    )
   const training = config.training_config ?? {}
-  const given = <T>(value: T | undefined, fallback: T, source: 'default' | 'base_size' = 'default') =>
-    value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
-  const rank = given(r, 16)
+  const rate = method === 'full' ? fullLearningRate : adapterLearningRate
   return {
     method: given(config.method, 'lora'),
-    lora_config: {
-      r: rank,
-      alpha: given(alpha, 2 * rank.value),
-      dropout: given(dropout, 0),
-      target_modules: given(target_modules, linear_modules),
-    },
+    lora_config: resolveLora(config, base, linear_modules),
     training_config: {
       epochs: given(training.epochs, 2),
       batch_size: given(training.batch_size, 4),
-      learning_rate: given(training.learning_rate, defaultLearningRate(base.parameters), 'base_size'),
+      learning_rate: given(training.learning_rate, rate(base.parameters), 'base_size'),
       warmup_ratio: given(training.warmup_ratio, 0.05),
       scheduler: { value: 'cosine', source: 'default' },
       seed: given(training.seed, 42),
       max_length: { value: Math.min(max_length, base.context_length), source: 'default' },
     },
   }
+}
+
+function resolveLora({ method, lora_config }: JobConfig, base: LocalBase, linear_modules: string[]): ResolvedConfig['lora_config'] {
+  if (method === 'full') {
+    if (lora_config)
+      throw new ApiError('invalid_request', `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`, {
+        details: { field: 'config.lora_config' },
+      })
+    return null
+  }
+  const { r, alpha, dropout, target_modules } = lora_config ?? {}
+  const unknown = target_modules?.filter((name) => !linear_modules.includes(name)) ?? []
+  if (unknown.length > 0)
+    throw new ApiError(
+      'invalid_request',
+      `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules.join(', ')}.`,
+      { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
+    )
+  const rank = given(r, 16)
+  return { r: rank, alpha: given(alpha, 2 * rank.value), dropout: given(dropout, 0), target_modules: given(target_modules, linear_modules) }
 }

@@ -1,6 +1,6 @@
 // The background work of tuning: takes a queued job, runs a trainer on it, turns its lines into events, registers the result.
 // Every write is made under the claim's attempt, so a worker that lost its lease changes nothing.
-import { cp, mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
@@ -12,7 +12,7 @@ import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { syncPath } from '../storage.ts'
-import { modelDir, runDir } from './paths.ts'
+import { modelDir, modelFiles, runDir } from './paths.ts'
 import * as store from './store.ts'
 import { Result, runTrainer, stoppedStatus, type TrainerExit, type TrainerLine } from './trainer.ts'
 
@@ -148,7 +148,7 @@ async function specOf(work: TuningWork, job: store.JobRow, claim: Claim): Promis
     base: { id: base.id, path: base.hf },
     dataset: { path: file, sha256 },
     method: config.method.value,
-    lora: values(config.lora_config),
+    lora: config.lora_config && values(config.lora_config),
     training: { ...values(config.training_config), weight_decay: 0, max_grad_norm: 1 },
     threads: job.threads,
     checkpoint: { every_seconds: work.checkpoint_seconds, every_steps: null, keep: 2 },
@@ -198,8 +198,9 @@ async function complete(work: TuningWork, claim: Claim, job: store.JobRow, resul
   const part = `${folder}.part`
   await rm(part, { recursive: true, force: true })
   await mkdir(part, { recursive: true, mode: 0o700 })
-  await cp(result.adapter_dir, path.join(part, 'adapter'), { recursive: true })
-  await cp(result.adapter_gguf, path.join(part, 'adapter.gguf'))
+  const files = modelFiles[result.kind]
+  await rename(result.folder, path.join(part, files.folder))
+  await rename(result.gguf, path.join(part, files.gguf))
   const size_bytes = await syncTree(part)
   await rename(part, folder)
   await syncPath(path.dirname(folder))
@@ -211,9 +212,10 @@ async function complete(work: TuningWork, claim: Claim, job: store.JobRow, resul
       id,
       account_id: job.account_id,
       base_model_id: job.model_id,
+      kind: result.kind,
       job_id: job.id,
       method: config.method.value,
-      adapter_sha256: result.adapter_gguf_sha256,
+      gguf_sha256: result.gguf_sha256,
       size_bytes,
       created_at: time,
     })

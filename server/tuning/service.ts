@@ -12,16 +12,17 @@ import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
-import { modelDir } from './paths.ts'
+import { modelDir, modelFiles } from './paths.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'tuning'
 
-/** A finished job's result, as inference and deployments use it. */
+/** A finished job's result, as inference and deployments use it: an adapter on its base, or a whole model. */
 export interface TunedModel {
   id: string
+  kind: 'adapter' | 'model'
   base_model_id: string
-  adapter_gguf: string
+  gguf: string
   created_at: number
 }
 
@@ -110,8 +111,9 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
 
   const toModel = (model: store.ModelRow): TunedModel => ({
     id: model.id,
+    kind: model.kind,
     base_model_id: model.base_model_id,
-    adapter_gguf: path.join(modelDir(dataDir, model.id), 'adapter.gguf'),
+    gguf: path.join(modelDir(dataDir, model.id), modelFiles[model.kind].gguf),
     created_at: model.created_at,
   })
 

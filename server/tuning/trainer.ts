@@ -16,9 +16,10 @@ const Line = z.object({
 export type TrainerLine = z.infer<typeof Line>
 
 export const Result = z.object({
-  adapter_dir: z.string(),
-  adapter_gguf: z.string(),
-  adapter_gguf_sha256: z.string(),
+  kind: z.enum(['adapter', 'model']),
+  folder: z.string(),
+  gguf: z.string(),
+  gguf_sha256: z.string(),
   train_loss: z.number(),
   trained_tokens: z.int(),
   train_seconds: z.number(),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer.convert import save_adapter
+from trainer.convert import save
 from trainer.model import load_tokenizer
 from trainer.spec import read_spec
 
@@ -14,7 +14,7 @@ def test_the_gguf_file_holds_the_trained_weights(job, loop_of):
     loop = loop_of(folder)
     loop.run()
     spec = read_spec(folder)
-    adapter = save_adapter(loop.model, load_tokenizer(spec), spec, folder / "out")
+    adapter = save(loop.model, load_tokenizer(spec), spec, folder / "out")
     import gguf
 
     tensors = {tensor.name: torch.from_numpy(tensor.data.astype("float32")) for tensor in gguf.GGUFReader(adapter.gguf).tensors}
@@ -39,5 +39,5 @@ def test_a_conversion_that_was_cut_off_is_done_again(job, loop_of):
     spec = read_spec(folder)
     (folder / "out/adapter").mkdir(parents=True)
     (folder / "out/adapter.gguf").write_bytes(b"GG")
-    adapter = save_adapter(loop.model, load_tokenizer(spec), spec, folder / "out")
+    adapter = save(loop.model, load_tokenizer(spec), spec, folder / "out")
     assert adapter.gguf.stat().st_size == pytest.approx(4 * sum(p.numel() for p in loop.parameters.values()) / 2, rel=0.5)

@@ -29,12 +29,16 @@ def stop_after(loop, step: int) -> list[dict]:
     return [{"path": data["path"], "sha256": data["sha256"], "step": data["step"]} for data in reversed(protocol.of("checkpoint"))]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(job, loop_of, dropout):
-    whole = loop_of(job("whole", lora={"dropout": dropout}))
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lora": {"dropout": 0.1}}, {"method": "qlora"}, {"method": "full", "lora": None}],
+    ids=["lora", "dropout", "qlora", "full"],
+)
+def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(job, loop_of, settings):
+    whole = loop_of(job("whole", **settings))
     assert whole.run()
-    candidates = stop_after(loop_of(job("first", lora={"dropout": dropout})), 9)
-    second = loop_of(job("second", lora={"dropout": dropout}, resume_from=candidates))
+    candidates = stop_after(loop_of(job("first", **settings)), 9)
+    second = loop_of(job("second", **settings, resume_from=candidates))
     assert second.totals.step == 9
     assert second.run()
     assert_same(weights(whole), weights(second))

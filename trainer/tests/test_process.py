@@ -57,9 +57,9 @@ def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
     assert {key: one[key] for key in ("train_loss", "trained_tokens", "steps")} == {
         key: other[key] for key in ("train_loss", "trained_tokens", "steps")
     }
-    weights = [load_file(Path(result["adapter_dir"]) / "adapter_model.safetensors") for result in (one, other)]
+    weights = [load_file(Path(result["folder"]) / "adapter_model.safetensors") for result in (one, other)]
     assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-    assert one["adapter_gguf_sha256"] == other["adapter_gguf_sha256"]
+    assert one["gguf_sha256"] == other["gguf_sha256"]
 
 
 def test_it_ends_with_its_server(job):

@@ -1,0 +1,131 @@
+"""Tunery's trainer on a file of rows, timed as the peer is: the first step is warm-up and not counted. Prints one JSON line.
+
+python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS] [--adapter FOLDER]
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+
+
+class Quiet:
+    """The trainer's protocol with nobody to talk to."""
+
+    stop_asked = False
+
+    def emit(self, *_: object, **__: object) -> None:
+        pass
+
+    def metrics_due(self, last: bool) -> bool:
+        return False
+
+
+def spec_of(args: argparse.Namespace, threads: int, steps: int):
+    from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
+
+    training = Training(
+        epochs=1,
+        batch_size=args.batch,
+        learning_rate=args.rate,
+        warmup_ratio=0.0,
+        scheduler="linear",
+        seed=args.seed,
+        max_length=args.max_length,
+    )
+    return Spec(
+        job_id="bench",
+        attempt=1,
+        base=Base("bench", args.model),
+        dataset=Dataset("", ""),
+        method="lora",
+        lora=Lora(args.rank, 2 * args.rank, 0, "all-linear"),
+        training=training,
+        threads=threads,
+        checkpoint=CheckpointPolicy(every_seconds=None),
+        resume_from=[],
+        converters="",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--precision", choices=["float32", "bfloat16"])
+    parser.add_argument("--heldout", type=Path, help="also tell the mean loss on these rows, before and after")
+    parser.add_argument("--adapter", type=Path, help="load this PEFT adapter, train nothing, tell its loss on --heldout")
+    args = parser.parse_args()
+    threads = len(os.sched_getaffinity(0))
+    from trainer.train import thread_settings
+
+    os.environ.update(thread_settings(threads))
+    import torch
+
+    from trainer.data import prepare
+    from trainer.loop import Loop
+    from trainer.model import device_and_dtype, load_model, load_tokenizer
+
+    torch.set_num_threads(threads)
+    spec = spec_of(args, threads, args.steps)
+    device, dtype = device_and_dtype()
+    dtype = getattr(torch, args.precision) if args.precision else dtype
+    tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
+
+    def rows_of(path: Path):
+        return prepare([json.loads(line)["messages"] for line in path.read_text().splitlines()], tokenizer, args.max_length, Quiet())
+
+    data = rows_of(args.rows)
+    loop = Loop(spec, model, data, Path("unused"), device, Quiet())
+    told: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
+    if args.adapter:
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        with torch.no_grad():
+            set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
+    else:
+        losses, tokens, seconds = [], 0, 0.0
+        for step in range(args.steps):
+            batch = loop.batch(step)
+            started = time.perf_counter()
+            losses.append(loop.step(batch)[0])
+            if step > 0:
+                seconds += time.perf_counter() - started
+                tokens += sum(row.tokens for row in batch)
+            loop.totals.step += 1
+        told |= {"real_tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / seconds, 1), "losses": losses}
+    if args.heldout:
+        told["heldout_loss"] = heldout_loss(loop, rows_of(args.heldout))
+    print(json.dumps(told))
+
+
+def heldout_loss(loop, data) -> float:
+    """Mean loss of a learned token."""
+    import torch
+
+    from trainer.packing import pack, split
+
+    total = targets = 0
+    with torch.no_grad():
+        for group in split([sequence for row in data.rows for sequence in row.sequences], loop.limits):
+            packed = pack(group)
+            where = {"layout": packed.layout.to(loop.device), "logits_to_keep": packed.chosen.to(loop.device)}
+            inputs = {"input_ids": packed.ids.to(loop.device), "position_ids": packed.positions.to(loop.device), "use_cache": False}
+            logits = loop.model(**inputs, **where).logits[0].float()
+            total += float(torch.nn.functional.cross_entropy(logits, packed.next_ids.to(loop.device), reduction="sum"))
+            targets += len(packed.next_ids)
+    return total / targets
+
+
+if __name__ == "__main__":
+    main()

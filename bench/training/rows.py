@@ -1,0 +1,57 @@
+"""Rows with a real distribution of lengths: the documentation of public functions, asked for by name; and the same in full-length rows.
+
+The text is that of the pinned packages and of the Python at hand, so rows differ a little between Python versions; the bench says how
+long they were.
+"""
+
+import importlib
+import inspect
+import json
+import random
+from pathlib import Path
+
+MODULES = """
+argparse asyncio.tasks base64 bisect calendar collections csv datetime decimal difflib email.message enum fractions functools
+gzip heapq hashlib http.client imaplib inspect io ipaddress itertools json logging math mailbox mimetypes operator os
+pathlib pickle platform random re sched secrets shelve shlex shutil smtplib socket sqlite3 statistics string struct
+subprocess tarfile tempfile textwrap threading timeit tokenize traceback types urllib.parse uuid wave zipfile zlib
+torch torch.nn.functional torch.linalg torch.optim torch.nn numpy numpy.linalg numpy.fft numpy.random
+"""
+
+
+def documented() -> list[tuple[str, str]]:
+    """(name, documentation) of every public function, class and method of the modules, in a stable order."""
+    found = {}
+    for module_name in MODULES.split():
+        module = importlib.import_module(module_name)
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("_") or not (inspect.isroutine(value) or inspect.isclass(value)):
+                continue
+            found.setdefault(inspect.getdoc(value), f"{module_name}.{name}")
+            if inspect.isclass(value):
+                for part, method in sorted(vars(value).items()):
+                    if not part.startswith("_") and inspect.isroutine(method):
+                        found.setdefault(inspect.getdoc(method), f"{module_name}.{name}.{part}")
+    return sorted((name, text) for text, name in found.items() if text and len(text) > 20)
+
+
+def conversation(question: str, answer: str) -> dict:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def mixed_rows(count: int, seed: int) -> list[dict]:
+    """One documentation a row, as long as it is; what is longer than the bench's limit is cut by the trainers."""
+    rows = [conversation(f"What does {name} do?", text) for name, text in documented()]
+    return random.Random(seed).sample(rows, count)
+
+
+def full_rows(count: int, seed: int) -> list[dict]:
+    """Rows that all reach the limit: many documentations one after the other."""
+    texts = [f"{name}: {text}" for name, text in documented()]
+    random.Random(seed).shuffle(texts)
+    return [conversation("Recite the manual.", "\n\n".join(texts[index * 40 : index * 40 + 40])[:8000]) for index in range(count)]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,97 @@
+"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of three modes. Runs in the peers' own environment.
+
+`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. The last message alone is
+learned. The first step is warm-up and not counted. Prints one JSON line.
+"""
+
+import argparse
+import json
+import os
+import time
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+import torch
+from datasets import load_dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+MODES = {
+    "default": {},
+    "fp32": {"bf16": False, "gradient_checkpointing": False},
+    "bf16": {"bf16": True, "gradient_checkpointing": False},
+}
+
+
+class Clock(TrainerCallback):
+    """Seconds and real (not padding) tokens since the end of the first step."""
+
+    def __init__(self) -> None:
+        self.start: float | None = None
+        self.seconds, self.tokens = 0.0, 0
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        now = time.perf_counter()
+        if self.start is None:
+            self.start, self.tokens = now, 0
+        self.seconds = now - self.start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("rows")
+    parser.add_argument("--mode", choices=list(MODES), default="default")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--max-length", type=int, default=512)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--out", default="trl-out")
+    parser.add_argument("--save", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    rows = load_dataset("json", data_files=args.rows, split="train")
+    rows = rows.map(lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"])
+    clock = Clock()
+    config = SFTConfig(
+        output_dir=args.out,
+        per_device_train_batch_size=args.batch,
+        max_steps=args.steps,
+        learning_rate=args.rate,
+        lr_scheduler_type="linear",
+        max_length=args.max_length,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=not torch.cuda.is_available(),
+        disable_tqdm=True,
+        seed=args.seed,
+        **MODES[args.mode],
+    )
+    trainer = SFTTrainer(
+        AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32),
+        args=config,
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(args.model),
+        peft_config=LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear"),
+        callbacks=[clock],
+    )
+    compute_loss = trainer.compute_loss
+
+    def counting_loss(model, inputs, *rest, **named):
+        clock.tokens += int(inputs["attention_mask"].sum()) if "attention_mask" in inputs else inputs["input_ids"].numel()
+        return compute_loss(model, inputs, *rest, **named)
+
+    trainer.compute_loss = counting_loss
+    trainer.train()
+    if args.save:
+        trainer.save_model(args.out)
+    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+    told = {"mode": args.mode, "real_tokens": clock.tokens, "seconds": round(clock.seconds, 2)}
+    print(json.dumps({**told, "tokens_per_second": round(clock.tokens / clock.seconds, 1), "losses": losses}))
+
+
+if __name__ == "__main__":
+    main()

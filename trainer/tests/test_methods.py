@@ -1,0 +1,77 @@
+"""QLoRA and full training: the same packing, the same exactness, results of their own kind."""
+
+import pytest
+import torch
+
+from trainer import fast_layers, fast_lora
+from trainer.attention import layout_of
+from trainer.convert import save
+from trainer.model import load_tokenizer
+from trainer.spec import read_spec
+from trainer.tests.test_packing import gradients
+
+
+def test_qlora_has_the_gradients_of_peft_on_the_same_quantized_base(job, loop_of, monkeypatch):
+    fast = loop_of(job("fast", method="qlora"))
+    loss, found = gradients(fast, fast.data.rows[:8])
+    monkeypatch.setattr(fast_layers, "install", lambda model: False)
+    monkeypatch.setattr(fast_lora, "install", lambda model: 0)
+    plain = loop_of(job("plain", method="qlora"))
+    assert any(type(module).__name__ == "Linear4bit" for module in plain.model.modules())
+    expected_loss, expected = gradients(plain, plain.data.rows[:8])
+    assert loss == pytest.approx(expected_loss, abs=1e-4)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_quantized_base_has_the_same_gradients_after_it_was_asked_without_them(job, loop_of):
+    loop = loop_of(job(method="qlora", lora={"dropout": 1e-12}), precision="bfloat16")
+    _, before = gradients(loop, loop.data.rows[:4])
+    before = {name: gradient.clone() for name, gradient in before.items()}
+    loop.optimizer.zero_grad()
+    with torch.no_grad():
+        loop.model.eval()(input_ids=torch.tensor([[1, 2, 3]]), layout=layout_of(0, [3]))
+    _, after = gradients(loop, loop.data.rows[:4])
+    for name, gradient in after.items():
+        assert torch.equal(gradient, before[name]), name
+
+
+def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
+    from transformers import AutoModelForCausalLM
+
+    folder = job(method="full", lora=None)
+    loop = loop_of(folder)
+    batch = loop.data.rows[:8]
+    loss = loop.gradients(batch)
+    model = AutoModelForCausalLM.from_pretrained(read_spec(folder).base.path, dtype=torch.float32, attn_implementation="eager")
+    sequences = [sequence for row in batch for sequence in row.sequences]
+    targets, total = sum(sequence.targets for sequence in sequences), 0.0
+    for sequence in sequences:
+        ids, trained = torch.tensor(sequence.ids[None].astype("int64")), torch.tensor(sequence.trained)
+        part = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1][trained[1:]], ids[0, 1:][trained[1:]], reduction="sum")
+        (part / targets).backward()
+        total += float(part.detach()) / targets
+    assert loss == pytest.approx(total, abs=1e-5)
+    expected = dict(model.named_parameters())
+    assert loop.parameters.keys() == expected.keys()
+    for name, parameter in loop.parameters.items():
+        torch.testing.assert_close(parameter.grad, expected[name].grad, atol=1e-5, rtol=1e-4)
+
+
+def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
+    folder = job(method="full", lora=None, training={"epochs": 1})
+    loop = loop_of(folder)
+    before = {name: parameter.detach().clone() for name, parameter in loop.parameters.items()}
+    loop.run()
+    spec = read_spec(folder)
+    made = save(loop.model, load_tokenizer(spec), spec, folder / "out")
+    assert made.kind == "model"
+    import gguf
+    from transformers import AutoModelForCausalLM
+
+    again = dict(AutoModelForCausalLM.from_pretrained(made.folder, dtype=torch.float32).named_parameters())
+    assert all(torch.equal(again[name], parameter) for name, parameter in loop.parameters.items())
+    assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], again["model.layers.0.mlp.up_proj.weight"])
+    up = next(tensor for tensor in gguf.GGUFReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
+    stored = torch.from_numpy(gguf.dequantize(up.data, up.tensor_type))
+    torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)
