@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ class Totals:
     seconds: float = 0.0
     epoch_loss: float = 0.0
     epoch_targets: int = 0
+    ended_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,32 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write(
-    folder: Path,
-    parameters: dict[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    totals: Totals,
-    spec: Spec,
-    precision: torch.dtype,
-) -> Written:
+@dataclass
+class State:
+    """All that a run is made of at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last trained on, or NaN."""
+
+    parameters: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    precision: torch.dtype
+    row_losses: torch.Tensor
+    totals: Totals = field(default_factory=Totals)
+    validation: dict = field(default_factory=dict)
+
+
+def write(folder: Path, state: State, spec: Spec) -> Written:
     """Writes `folder/step-N` and returns its hash: that of its manifest, which lists the hash of every other file."""
-    final = folder / f"step-{totals.step}"
-    aside = folder / f"step-{totals.step}.tmp"
+    final = folder / f"step-{state.totals.step}"
+    aside = folder / f"step-{state.totals.step}.tmp"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    state = {f"{kind}.{name}": value for name, p in parameters.items() for kind, value in optimizer.state[p].items()}
-    save_file({name: p.detach().contiguous() for name, p in parameters.items()}, aside / "weights.safetensors")
-    save_file(state, aside / "optimizer.safetensors")
-    made = {"fingerprint": spec.fingerprint(), "threads": spec.threads, "precision": str(precision).removeprefix("torch.")}
-    (aside / "state.json").write_text(json.dumps({**made, "totals": asdict(totals)}))
+    moments = {f"{kind}.{name}": value for name, p in state.parameters.items() for kind, value in state.optimizer.state[p].items()}
+    save_file({name: p.detach().contiguous() for name, p in state.parameters.items()}, aside / "weights.safetensors")
+    save_file(moments, aside / "optimizer.safetensors")
+    save_file({"losses": state.row_losses}, aside / "rows.safetensors")
+    made = {"fingerprint": spec.fingerprint(), "threads": spec.threads, "precision": str(state.precision).removeprefix("torch.")}
+    (aside / "state.json").write_text(json.dumps({**made, "totals": asdict(state.totals), "validation": state.validation}))
     files = sorted(aside.iterdir())
-    manifest = json.dumps({"step": totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1)
+    manifest = json.dumps({"step": state.totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1)
     (aside / "manifest.json").write_text(manifest)
     for file in [*files, aside / "manifest.json", aside]:
         _sync(file)
@@ -88,26 +95,27 @@ def keep_newest(folder: Path, count: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def resume(
-    parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, spec: Spec, protocol: Protocol
-) -> tuple[Totals, Candidate | None]:
-    """Loads the first candidate that is whole and of this run into the parameters and the optimizer; else starts from nothing."""
+def resume(state: State, spec: Spec, protocol: Protocol) -> Candidate | None:
+    """Fills the state from the first candidate that is whole and of this run; else leaves it as it is at the start."""
     for candidate in spec.resume_from:
         path = Path(candidate.path)
         if reason := _flaw(path, candidate.sha256, spec):
             protocol.emit("warning", f"The checkpoint of step {candidate.step} is not used: {reason}.", path=candidate.path)
             continue
-        weights, state = load_file(path / "weights.safetensors"), load_file(path / "optimizer.safetensors")
+        weights, moments = load_file(path / "weights.safetensors"), load_file(path / "optimizer.safetensors")
         with torch.no_grad():
-            for name, parameter in parameters.items():
+            for name, parameter in state.parameters.items():
                 parameter.copy_(weights[name])
-                kinds = {key[: -len(name) - 1]: value for key, value in state.items() if key.endswith(f".{name}")}
+                kinds = {key[: -len(name) - 1]: value for key, value in moments.items() if key.endswith(f".{name}")}
                 # The fused optimizer wants all of its state, the step count too, on the parameter's device.
-                optimizer.state[parameter] = {kind: value.to(parameter.device) for kind, value in kinds.items()}
-        return Totals(**json.loads((path / "state.json").read_text())["totals"]), candidate
+                state.optimizer.state[parameter] = {kind: value.to(parameter.device) for kind, value in kinds.items()}
+        stored = json.loads((path / "state.json").read_text())
+        state.totals, state.validation = Totals(**stored["totals"]), stored["validation"]
+        state.row_losses.copy_(load_file(path / "rows.safetensors")["losses"])
+        return candidate
     if spec.resume_from:
         protocol.emit("warning", "None of the checkpoints can be used; the training starts from its beginning.")
-    return Totals(), None
+    return None
 
 
 def _flaw(path: Path, sha256: str, spec: Spec) -> str | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from trainer.errors import JobError
 from trainer.mask import spans_of
 from trainer.protocol import Protocol
+from trainer.spec import Spec
 
 ROLES = ("system", "user", "assistant")
 TOKENIZE_AT_ONCE = 512
@@ -32,13 +34,21 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the dataset: one sequence, or one for each assistant turn where the template renders turns differently over time."""
+    """One row of the dataset: one sequence, or one for each assistant turn where the template renders turns differently over time.
 
+    `number`: its place among the dataset's rows, counted from 1.
+    """
+
+    number: int
     sequences: list[Sequence]
 
     @property
     def tokens(self) -> int:
         return sum(len(sequence.ids) for sequence in self.sequences)
+
+    @property
+    def targets(self) -> int:
+        return sum(sequence.targets for sequence in self.sequences)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,14 @@ class Prepared:
 
     @property
     def targets(self) -> int:
-        return sum(sequence.targets for row in self.rows for sequence in row.sequences)
+        return sum(row.targets for row in self.rows)
+
+
+def hold_out(rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Which rows (counted from 0) are learned and which held out: the share asked for, but at least one of each."""
+    count = min(max(1, round(rows * share)), rows - 1)
+    held = set(random.Random(f"{seed}:validation").sample(range(rows), count))
+    return [index for index in range(rows) if index not in held], sorted(held)
 
 
 def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
@@ -90,26 +107,32 @@ def _conversation(line: bytes, number: int) -> list[dict]:
             raise wrong("has a message whose role is none of system, user and assistant")
         if not isinstance(message.get("content"), str):
             raise wrong("has a message whose content is not text")
+        if message.get("weight", 1) not in (0, 1):
+            raise wrong("has a message whose weight is neither 0 nor 1")
     if messages[-1]["role"] != "assistant":
         raise wrong("does not end with an assistant's message, so its end teaches nothing")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+    return [{name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages]
 
 
-def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol) -> Prepared:
-    """Renders and tokenizes every conversation; cuts sequences to `max_length` tokens; drops rows that are left with nothing to learn."""
+def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol, numbers: list[int] | None = None) -> Prepared:
+    """Renders and tokenizes every conversation; cuts sequences to `max_length` tokens; drops rows that are left with nothing to learn.
+
+    `numbers`: each conversation's place in the dataset, where these are not all of its rows.
+    """
     rows, truncated, dropped = [], 0, 0
+    numbers = numbers or list(range(1, len(conversations) + 1))
     for start in range(0, len(conversations), TOKENIZE_AT_ONCE):
         rendered = [spans_of(messages, tokenizer) for messages in conversations[start : start + TOKENIZE_AT_ONCE]]
         texts = [text for row in rendered for text, _ in row]
         # The text as a whole, once, and nothing added: the tokens that the engine makes of the same rendering.
         encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
         pairs = iter(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
-        for row in rendered:
+        for number, row in zip(numbers[start : start + TOKENIZE_AT_ONCE], rendered, strict=True):
             whole = [_sequence(*next(pairs), spans) for _, spans in row]
             truncated += any(len(sequence.ids) > max_length for sequence in whole)
             cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
             if kept := [sequence for sequence in cut if sequence.targets]:
-                rows.append(Row(kept))
+                rows.append(Row(number, kept))
             else:
                 dropped += 1
     if dropped:
@@ -118,6 +141,26 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
     if not rows:
         raise JobError("dataset_invalid", f"No row has any of its answer within the first {max_length} tokens.")
     return Prepared(rows, truncated, dropped)
+
+
+def prepared(
+    spec: Spec, conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol
+) -> tuple[Prepared, Prepared | None]:
+    """What is learned, and what is held out: a share of the rows or a dataset of its own."""
+    watched = spec.evaluation
+    if watched.dataset:
+        own = read_conversations(Path(watched.dataset.path), watched.dataset.sha256)
+        return prepare(conversations, tokenizer, max_length, protocol), prepare(own, tokenizer, max_length, protocol)
+    if not watched.split:
+        return prepare(conversations, tokenizer, max_length, protocol), None
+    if len(conversations) < 2:
+        raise JobError("dataset_invalid", "The dataset has one row; a validation split needs at least two.")
+
+    def chosen(indices: list[int]) -> Prepared:
+        return prepare([conversations[i] for i in indices], tokenizer, max_length, protocol, [i + 1 for i in indices])
+
+    learned, held = hold_out(len(conversations), watched.split, spec.training.seed)
+    return chosen(learned), chosen(held)
 
 
 def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> Sequence:

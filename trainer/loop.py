@@ -9,14 +9,17 @@ from torch.nn.functional import cross_entropy
 
 from trainer import checkpoint
 from trainer.attention import packable
+from trainer.checkpoint import State
 from trainer.data import Prepared, Row
 from trainer.errors import JobError
 from trainer.estimate import Estimate
+from trainer.evaluate import forward
 from trainer.model import trainable
 from trainer.packing import Limits, pack, split
 from trainer.protocol import Protocol
 from trainer.schedule import learning_rate, order_of
 from trainer.spec import Spec
+from trainer.validation import Validation
 
 # A checkpoint may cost this share of the run's time; where writing is slow, checkpoints become rarer than was asked.
 CHECKPOINT_SHARE = 0.02
@@ -25,36 +28,54 @@ CHECKPOINT_SHARE = 0.02
 class Loop:
     """Trains `model` on `data` from wherever the newest good checkpoint stands. `totals` tells how far it is."""
 
-    def __init__(self, spec: Spec, model, data: Prepared, folder: Path, device: torch.device, protocol: Protocol) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        model,
+        tokenizer,
+        data: Prepared,
+        held_out: Prepared | None,
+        folder: Path,
+        device: torch.device,
+        protocol: Protocol,
+    ) -> None:
         training = spec.training
         self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
         self.folder = folder / "checkpoints"
         self.parameters = trainable(model)
-        self.precision = model.get_input_embeddings().weight.dtype
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
         )
         self.limits = Limits(documents=None if packable(model.config) else 1)
+        self.places = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_an_epoch = math.ceil(len(data.rows) / training.batch_size)
         self.steps_total = self.steps_an_epoch * training.epochs
-        self.totals, self.resumed = checkpoint.resume(self.parameters, self.optimizer, spec, protocol)
+        self.validation = Validation(spec, model, tokenizer, held_out, folder, self.limits, protocol)
+        precision = model.get_input_embeddings().weight.dtype
+        self.state = State(self.parameters, self.optimizer, precision, torch.full((len(data.rows), 2), math.nan))
+        self.resumed = checkpoint.resume(self.state, spec, protocol)
+        self.totals = self.state.totals
+        self.validation.go_on_from(self.state.validation)
         self.estimate = Estimate(data.tokens * training.epochs, self.totals.tokens)
         self.written_at = time.monotonic()
         self.write_seconds = 0.0
 
     def run(self) -> bool:
         """Trains to the end, and leaves a checkpoint there. False when it was asked to stop before."""
-        while self.totals.step < self.steps_total:
+        self.validation.begin(self.device)
+        while self.totals.step < self.steps_total and not self.totals.ended_early:
             started = time.monotonic()
             batch = self.batch(self.totals.step)
             loss, norm, rate = self.step(batch)
             seconds = time.monotonic() - started
             self._count(batch, loss, seconds)
             self._report(batch, loss, norm, rate, seconds)
+            if self.validation.due(self.totals.step, self.steps_an_epoch, self.steps_total):
+                self.totals.ended_early = self.validation.evaluate(self.totals.step, self.steps_total, self.parameters, self.device)
             if self.protocol.stop_asked:
                 self._checkpoint()
                 return False
-            if self.totals.step == self.steps_total or self._checkpoint_due():
+            if self.totals.step == self.steps_total or self.totals.ended_early or self._checkpoint_due():
                 self._checkpoint()
         return True
 
@@ -95,27 +116,30 @@ class Loop:
         """Adds the batch's gradients up and returns its loss: the mean over every learned token, however the batch is split."""
         sequences = [sequence for row in batch for sequence in row.sequences]
         targets = sum(sequence.targets for sequence in sequences)
-        loss = 0.0
+        losses: list[float] = []
         for group in split(sequences, self.limits):
             packed = pack(group)
-            logits = self.model(
-                input_ids=packed.ids.to(self.device),
-                position_ids=packed.positions.to(self.device),
-                layout=packed.layout.to(self.device),
-                # The head is the widest matrix; it is applied where something is learned and nowhere else.
-                logits_to_keep=packed.chosen.to(self.device),
-                use_cache=False,
-            ).logits[0]
-            part = cross_entropy(logits.float(), packed.next_ids.to(self.device), reduction="sum") / targets
-            part.backward()
-            loss += float(part.detach())
-        return loss
+            each = cross_entropy(forward(self.model, packed, self.device), packed.next_ids.to(self.device), reduction="none")
+            (each.sum() / targets).backward()
+            losses += [float(part.sum()) for part in each.detach().split([sequence.targets for sequence in group])]
+        return self._share_out(batch, losses) / targets
+
+    def _share_out(self, batch: list[Row], losses: list[float]) -> float:
+        """Notes each row's mean loss, from the sums of its sequences in order; returns the sum of all."""
+        rest = iter(losses)
+        for row in batch:
+            mean = sum(next(rest) for _ in row.sequences) / row.targets
+            mine = self.state.row_losses[self.places[row.number]]
+            mine[1] = mean
+            if mine[0].isnan():
+                mine[0] = mean
+        return sum(losses)
 
     def _count(self, batch: list[Row], loss: float, seconds: float) -> None:
         totals, tokens = self.totals, sum(row.tokens for row in batch)
         if totals.step % self.steps_an_epoch == 0:
             totals.epoch_loss, totals.epoch_targets = 0.0, 0
-        targets = sum(sequence.targets for row in batch for sequence in row.sequences)
+        targets = sum(row.targets for row in batch)
         totals.step += 1
         totals.tokens += tokens
         totals.seconds += seconds
@@ -155,7 +179,8 @@ class Loop:
 
     def _checkpoint(self) -> None:
         started = time.monotonic()
-        written = checkpoint.write(self.folder, self.parameters, self.optimizer, self.totals, self.spec, self.precision)
+        self.state.validation = self.validation.state
+        written = checkpoint.write(self.folder, self.state, self.spec)
         self.written_at = time.monotonic()
         self.write_seconds = self.written_at - started
         step = self.totals.step

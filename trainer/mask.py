@@ -9,8 +9,10 @@ def render(messages: list[dict], tokenizer, open_turn: bool = False) -> str:
     """The conversation as the model's own chat template writes it; `open_turn` adds the beginning of an assistant's turn."""
     if not messages:
         return ""
+    # A template sees what serving will show it: no fields of training.
+    shown = [{"role": message["role"], "content": message["content"]} for message in messages]
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
+        return tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=open_turn)
     except Exception as problem:
         # Templates refuse what they do not know (a system message, two users in a row) with errors of many kinds.
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
@@ -25,14 +27,18 @@ def spans_of(messages: list[dict], tokenizer) -> list[tuple[str, list[Span]]]:
     whole = render(messages, tokenizer)
     spans = []
     for index, message in enumerate(messages):
-        if message["role"] != "assistant":
+        if not _learned(message):
             continue
         before = render(messages[:index], tokenizer, open_turn=True)
         after = render(messages[: index + 1], tokenizer)
         if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
-            return [_one_turn(messages[: index + 1], tokenizer) for index, turn in enumerate(messages) if turn["role"] == "assistant"]
+            return [_one_turn(messages[: index + 1], tokenizer) for index, turn in enumerate(messages) if _learned(turn)]
         spans.append((len(before), _end_of_turn(after, len(before), tokenizer)))
     return [(whole, spans)]
+
+
+def _learned(message: dict) -> bool:
+    return message["role"] == "assistant" and message.get("weight", 1) != 0
 
 
 def _one_turn(messages: list[dict], tokenizer) -> tuple[str, list[Span]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from trainer.errors import JobError
@@ -44,6 +44,24 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """What is watched while the run goes on.
+
+    `split`: the share of the rows that is held out; or `dataset`: rows of their own. `every_steps`: how often to evaluate, null for the
+    end of each epoch. `patience`: evaluations without a better loss after which the run ends, null for never. `prompts`: conversations
+    to answer at each evaluation. `keep`: how many of the newest evaluated states become results of their own.
+    """
+
+    split: float = 0.0
+    dataset: Dataset | None = None
+    every_steps: int | None = None
+    patience: int | None = None
+    prompts: list[list[dict]] = field(default_factory=list)
+    answer_tokens: int = 64
+    keep: int = 0
+
+
+@dataclass(frozen=True)
 class CheckpointPolicy:
     """`every_seconds` and `every_steps` each ask for a checkpoint; null asks for none. `keep` newest ones stay on disk."""
 
@@ -72,15 +90,18 @@ class Spec:
     checkpoint: CheckpointPolicy
     resume_from: list[Candidate]
     converters: str
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     def fingerprint(self) -> str:
         """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
+        watched = self.evaluation
         deciding = [self.base.id, self.dataset.sha256, self.method, self.lora and asdict(self.lora), asdict(self.training)]
+        deciding += [watched.split, watched.dataset and watched.dataset.sha256, watched.every_steps, watched.patience]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
 def _typed(kind: type, values: dict):
-    names = {field.name for field in fields(kind)}
+    names = {each.name for each in fields(kind)}
     if unknown := sorted(set(values) - names):
         raise JobError("internal", f"spec.json has fields that this trainer does not know: {', '.join(unknown)}.")
     return kind(**values)
@@ -94,6 +115,10 @@ def read_spec(folder: Path) -> Spec:
         values["dataset"] = _typed(Dataset, values["dataset"])
         values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
+        evaluation = {**values.get("evaluation", {})}
+        if evaluation.get("dataset"):
+            evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])
+        values["evaluation"] = _typed(Evaluation, evaluation)
         values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
         values["resume_from"] = [_typed(Candidate, candidate) for candidate in values.get("resume_from") or []]
         spec = _typed(Spec, values)

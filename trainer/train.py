@@ -43,7 +43,7 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
     from trainer import checkpoint
     from trainer.convert import save
-    from trainer.data import prepare, read_conversations
+    from trainer.data import prepared, read_conversations
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
 
@@ -57,9 +57,9 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     protocol.emit("status", "Preparing the data", phase="preparing")
     conversations = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
     max_length = min(spec.training.max_length, model.config.max_position_embeddings)
-    data = prepare(conversations, tokenizer, max_length, protocol)
+    data, held_out = prepared(spec, conversations, tokenizer, max_length, protocol)
 
-    loop = Loop(spec, model, data, folder, device, protocol)
+    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
     protocol.emit(
         "log",
         f"{len(data.rows)} rows with {data.tokens} tokens, {data.targets} of them learned, in {loop.steps_total} steps",

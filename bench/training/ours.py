@@ -72,6 +72,7 @@ def main() -> None:
     import torch
 
     from trainer.data import prepare
+    from trainer.evaluate import score
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
 
@@ -85,7 +86,7 @@ def main() -> None:
         return prepare([json.loads(line)["messages"] for line in path.read_text().splitlines()], tokenizer, args.max_length, Quiet())
 
     data = rows_of(args.rows)
-    loop = Loop(spec, model, data, Path("unused"), device, Quiet())
+    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, Quiet())
     told: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.adapter:
         from peft import set_peft_model_state_dict
@@ -105,26 +106,8 @@ def main() -> None:
             loop.totals.step += 1
         told |= {"real_tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / seconds, 1), "losses": losses}
     if args.heldout:
-        told["heldout_loss"] = heldout_loss(loop, rows_of(args.heldout))
+        told["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)
     print(json.dumps(told))
-
-
-def heldout_loss(loop, data) -> float:
-    """Mean loss of a learned token."""
-    import torch
-
-    from trainer.packing import pack, split
-
-    total = targets = 0
-    with torch.no_grad():
-        for group in split([sequence for row in data.rows for sequence in row.sequences], loop.limits):
-            packed = pack(group)
-            where = {"layout": packed.layout.to(loop.device), "logits_to_keep": packed.chosen.to(loop.device)}
-            inputs = {"input_ids": packed.ids.to(loop.device), "position_ids": packed.positions.to(loop.device), "use_cache": False}
-            logits = loop.model(**inputs, **where).logits[0].float()
-            total += float(torch.nn.functional.cross_entropy(logits, packed.next_ids.to(loop.device), reduction="sum"))
-            targets += len(packed.next_ids)
-    return total / targets
 
 
 if __name__ == "__main__":

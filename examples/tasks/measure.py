@@ -35,29 +35,14 @@ class Quiet:
         return False
 
 
-def exact(model, sequences, device) -> float:
-    """Share of sequences whose learned tokens are all the model's first choice."""
-    import torch
-
-    from trainer.packing import Limits, pack, split
-
-    right = 0
-    with torch.no_grad():
-        for group in split(sequences, Limits()):
-            packed = pack(group)
-            where = {"layout": packed.layout.to(device), "logits_to_keep": packed.chosen.to(device)}
-            logits = model(input_ids=packed.ids.to(device), position_ids=packed.positions.to(device), use_cache=False, **where).logits[0]
-            hits = (logits.argmax(-1).cpu() == packed.next_ids).split([sequence.targets for sequence in group])
-            right += sum(bool(hit.all()) for hit in hits)
-    return right / len(sequences)
-
-
 def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None) -> dict:
     import torch
 
     from trainer.data import prepare
+    from trainer.evaluate import score
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
+    from trainer.packing import Limits
     from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
     settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
@@ -79,15 +64,14 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
     tokenizer = load_tokenizer(spec)
     conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
     train, validation = (prepare(part, tokenizer, settings.max_length, Quiet()) for part in conversations)
-    sequences = [sequence for row in validation.rows for sequence in row.sequences]
     model = load_model(spec, device, dtype)
-    before = exact(model.eval(), sequences, device)
+    _, before = score(model, validation, Limits(), device)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.monotonic(), time.process_time()
-        loop = Loop(spec, model.train(), train, Path(folder), device, Quiet())
+        loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, Quiet())
         loop.run()
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
-    after = exact(model.eval(), sequences, device)
+    _, after = score(model, validation, Limits(), device)
     return {
         "precision": str(dtype).removeprefix("torch."),
         "exact_before": before,

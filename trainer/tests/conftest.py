@@ -111,7 +111,7 @@ def loop_of():
     def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32"):
         import torch
 
-        from trainer.data import prepare, read_conversations
+        from trainer.data import prepared, read_conversations
         from trainer.loop import Loop
         from trainer.model import load_model, load_tokenizer
 
@@ -119,8 +119,9 @@ def loop_of():
         protocol = protocol or Recorder()
         torch.set_num_threads(1)
         rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
-        data = prepare(rows, load_tokenizer(spec), spec.training.max_length, protocol)
+        tokenizer = load_tokenizer(spec)
+        data, held_out = prepared(spec, rows, tokenizer, spec.training.max_length, protocol)
         model = load_model(spec, torch.device("cpu"), getattr(torch, precision))
-        return Loop(spec, model, data, folder, torch.device("cpu"), protocol)
+        return Loop(spec, model, tokenizer, data, held_out, folder, torch.device("cpu"), protocol)
 
     return make

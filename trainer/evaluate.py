@@ -1,0 +1,74 @@
+"""How good the model is on rows that it does not learn, and what it answers to fixed prompts."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer.attention import layout_of
+from trainer.data import Prepared
+from trainer.mask import render
+from trainer.packing import Limits, pack, split
+
+
+def forward(model, packed, device: torch.device) -> torch.Tensor:
+    """Logits [targets, vocabulary] in float32 at the positions of a pack whose next token is learned."""
+    logits = model(
+        input_ids=packed.ids.to(device),
+        position_ids=packed.positions.to(device),
+        layout=packed.layout.to(device),
+        # The head is the widest matrix; it is applied where something is learned and nowhere else.
+        logits_to_keep=packed.chosen.to(device),
+        use_cache=False,
+    ).logits[0]
+    return logits.float()
+
+
+@torch.no_grad()
+def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float]:
+    """The mean loss of a learned token, and the share of sequences whose every learned token is the model's first choice."""
+    was_training = model.training
+    model.eval()
+    sequences = [sequence for row in data.rows for sequence in row.sequences]
+    loss, right = 0.0, 0
+    for group in split(sequences, limits):
+        packed = pack(group)
+        logits, next_ids = forward(model, packed, device), packed.next_ids.to(device)
+        loss += float(cross_entropy(logits, next_ids, reduction="sum"))
+        hits = (logits.argmax(-1) == next_ids).split([sequence.targets for sequence in group])
+        right += sum(bool(hit.all()) for hit in hits)
+    model.train(was_training)
+    return loss / sum(sequence.targets for sequence in sequences), right / len(sequences)
+
+
+@torch.no_grad()
+def answers(model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_length: int, device: torch.device) -> list[str]:
+    """The likeliest answers, a token at a time for all prompts together. No cache of keys and values: answers are short and few."""
+    was_training = model.training
+    model.eval()
+    texts = [render(messages, tokenizer, open_turn=True) for messages in prompts]
+    running = [tokenizer(text, add_special_tokens=False)["input_ids"][-max_length + max_tokens :] for text in texts]
+    begun = [len(ids) for ids in running]
+    ends = _end_tokens(model, tokenizer)
+    going = list(range(len(prompts)))
+    for _ in range(max_tokens):
+        if not going:
+            break
+        lengths = [len(running[index]) for index in going]
+        last = torch.tensor(lengths).cumsum(0) - 1
+        logits = model(
+            input_ids=torch.tensor([[token for index in going for token in running[index]]], device=device),
+            position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(device),
+            layout=layout_of(0, lengths).to(device),
+            logits_to_keep=last.to(device),
+            use_cache=False,
+        ).logits[0]
+        for index, token in zip(going, logits.argmax(-1).tolist(), strict=True):
+            running[index].append(token)
+        going = [index for index in going if running[index][-1] not in ends]
+    model.train(was_training)
+    return [tokenizer.decode(ids[start:], skip_special_tokens=True) for ids, start in zip(running, begun, strict=True)]
+
+
+def _end_tokens(model, tokenizer) -> set[int]:
+    configured = model.config.eos_token_id
+    ends = set(configured if isinstance(configured, list) else [configured])
+    return ends | {tokenizer.eos_token_id} - {None}

@@ -1,0 +1,101 @@
+"""What is watched while a run goes on: the loss on held-out rows, answers to fixed prompts, the best state so far and the newest few."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from trainer import evaluate, snapshots
+from trainer.data import Prepared
+from trainer.packing import Limits
+from trainer.protocol import Protocol
+from trainer.snapshots import Snapshot
+from trainer.spec import Spec
+
+
+class Validation:
+    """Evaluates at the steps that the spec asks for. Its `state` is all that a resumed run needs to go on exactly."""
+
+    def __init__(self, spec: Spec, model, tokenizer, rows: Prepared | None, folder: Path, limits: Limits, protocol: Protocol) -> None:
+        self.spec, self.model, self.tokenizer, self.rows, self.limits, self.protocol = spec, model, tokenizer, rows, limits, protocol
+        self.folder = folder / "snapshots"
+        self.best: Snapshot | None = None
+        self.kept: list[Snapshot] = []
+        self.without_better = 0
+        self.base_answers: list[str] | None = None
+
+    @property
+    def watches(self) -> bool:
+        return bool(self.rows or self.spec.evaluation.prompts or self.spec.evaluation.keep)
+
+    @property
+    def state(self) -> dict:
+        return {
+            "best": self.best and asdict(self.best),
+            "kept": [asdict(snapshot) for snapshot in self.kept],
+            "without_better": self.without_better,
+            "base_answers": self.base_answers,
+        }
+
+    def go_on_from(self, state: dict) -> None:
+        if not state:
+            return
+        self.best = Snapshot(**state["best"]) if state["best"] else None
+        self.kept = [Snapshot(**each) for each in state["kept"]]
+        self.without_better, self.base_answers = state["without_better"], state["base_answers"]
+
+    def begin(self, device: torch.device) -> None:
+        """Before the first step: a fresh adapter does nothing, so these are the base's answers."""
+        if self.spec.evaluation.prompts and self.base_answers is None:
+            self.base_answers = self._answers(device)
+
+    def due(self, step: int, steps_an_epoch: int, steps_total: int) -> bool:
+        every = self.spec.evaluation.every_steps or steps_an_epoch
+        return self.watches and (step % every == 0 or step == steps_total)
+
+    def evaluate(self, step: int, steps_total: int, parameters: dict[str, torch.nn.Parameter], device: torch.device) -> bool:
+        """True where the run should end: the loss has not become better for as many evaluations as the spec has patience."""
+        where = {"step": step, "steps_total": steps_total}
+        loss = None
+        if self.rows:
+            loss, exact = evaluate.score(self.model, self.rows, self.limits, device)
+            better = self.best is None or loss < self.best.loss
+            self.without_better = 0 if better else self.without_better + 1
+            message = f"Step {step} of {steps_total}: validation loss {loss:.4f}, {exact:.0%} of the held-out rows wholly right"
+            self.protocol.emit("metrics", message, **where, validation_loss=loss, validation_exact=exact, best=better)
+        self._set_aside(parameters, step, loss)
+        for prompt, base, answer in zip(self.spec.evaluation.prompts, self.base_answers or [], self._answers(device), strict=False):
+            self.protocol.emit("sample", answer, **where, prompt=prompt, base=base, answer=answer)
+        patience = self.spec.evaluation.patience
+        if not self.rows or patience is None or self.without_better < patience or step == steps_total:
+            return False
+        message = f"The validation loss has not become better for {self.without_better} evaluations; the training ends at step {step}."
+        self.protocol.emit("log", message, **where, best_step=self.best.step)
+        return True
+
+    def finish(self, parameters: dict[str, torch.nn.Parameter]) -> Snapshot | None:
+        """Puts the best state back, where rows were held out to tell which that is."""
+        if self.best and not snapshots.restore(self.best, parameters):
+            self.protocol.emit(
+                "warning", f"The weights of step {self.best.step}, the best, were damaged on disk; the last ones are taken instead."
+            )
+            return None
+        return self.best
+
+    def _set_aside(self, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None) -> None:
+        better, keep = loss is not None and self.without_better == 0, self.spec.evaluation.keep
+        if not better and not keep:
+            return
+        snapshot = snapshots.take(self.folder, parameters, step, loss)
+        if better:
+            self.best = snapshot
+        if keep:
+            self.kept = [*self.kept, snapshot][-keep:]
+        snapshots.forget_others(self.folder, [*self.kept, *([self.best] if self.best else [])])
+
+    def _answers(self, device: torch.device) -> list[str]:
+        watched = self.spec.evaluation
+        if not watched.prompts:
+            return []
+        max_length = self.model.config.max_position_embeddings
+        return evaluate.answers(self.model, self.tokenizer, watched.prompts, watched.answer_tokens, max_length, device)
