@@ -17,6 +17,9 @@ export const errorCodes = {
   model_not_callable: 400,
   context_length_exceeded: 400,
   job_not_cancellable: 400,
+  job_not_pausable: 400,
+  job_not_resumable: 400,
+  job_not_completed: 400,
   name_taken: 400,
   in_use: 400,
   // 401, 403, 404, 405

@@ -17,10 +17,28 @@ const TrainingConfig = z.strictObject({
   seed: z.int().min(0).max(4_294_967_295).optional(),
 })
 
+const Prompt = z.union([
+  z.string().min(1).max(20_000),
+  z
+    .array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string().min(1).max(20_000) }))
+    .min(1)
+    .max(50),
+])
+
+const EvaluationConfig = z.strictObject({
+  validation_split: z.number().gt(0).max(0.5).optional().describe('Share of the rows that is held out of the training and scored as it goes.'),
+  validation_dataset_id: z.string().min(1).max(100).optional().describe('A dataset to be scored instead of a share of the rows.'),
+  every_steps: z.int().min(1).max(1_000_000).optional().describe('Default: at the end of each epoch.'),
+  early_stopping_patience: z.int().min(1).max(100).optional().describe('End after this many evaluations without a better loss.'),
+  sample_prompts: z.array(Prompt).max(8).optional().describe('Answered at each evaluation, beside the answer of the base: a text, or messages.'),
+  keep_checkpoints: z.int().min(0).max(10).optional().describe('How many of the newest evaluated states become models of their own.'),
+})
+
 export const JobConfig = z.strictObject({
   method: Method.optional(),
   lora_config: LoraConfig.optional().describe('For lora and qlora.'),
   training_config: TrainingConfig.optional(),
+  evaluation_config: EvaluationConfig.optional(),
 })
 export type JobConfig = z.infer<typeof JobConfig>
 
@@ -54,6 +72,14 @@ export const ResolvedConfig = z.object({
     seed: inForce(z.int()),
     max_length: inForce(z.int()),
   }),
+  evaluation_config: z.object({
+    validation_split: inForce(z.number()),
+    validation_dataset_id: inForce(z.string().nullable()),
+    every_steps: inForce(z.int().nullable()).describe('Null: at the end of each epoch.'),
+    early_stopping_patience: inForce(z.int().nullable()),
+    sample_prompts: inForce(z.array(z.array(z.object({ role: z.string(), content: z.string() })))),
+    keep_checkpoints: inForce(z.int()),
+  }),
 })
 export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 
@@ -68,12 +94,15 @@ export const JobMetrics = z.object({
   tokens_per_second: z.number().optional(),
   train_loss: z.number().optional().describe('Mean over the last epoch, once completed; until then that of the latest step.'),
   train_seconds: z.number().optional(),
+  validation_loss: z.number().optional().describe('Of the latest evaluation; once completed, of the result.'),
+  validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
 
 export const Job = z.object({
   id: z.string(),
   status: z.enum(jobStatuses),
+  paused: z.boolean().describe('Waiting until it is told to go on.'),
   model_id: z.string(),
   dataset_id: z.string(),
   progress: z.number().describe('0 to 1.'),
@@ -142,6 +171,64 @@ export const cancelJob = route({
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
+})
+export const pauseJob = route({
+  method: 'POST',
+  path: '/fine-tuning/jobs/{job_id}/pause',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Let a job wait, its progress saved, until it is told to go on',
+  params: IdParams,
+  body: z.strictObject({}).nullish(),
+  responses: { 200: Job },
+})
+export const resumeJob = route({
+  method: 'POST',
+  path: '/fine-tuning/jobs/{job_id}/resume',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Let a paused job go on, exactly where it stopped',
+  params: IdParams,
+  body: z.strictObject({}).nullish(),
+  responses: { 200: Job },
+})
+
+export const JobCheckpoint = z.object({
+  model: z.string().describe('An id that inference and deployments take.'),
+  step: z.int().nullable(),
+  validation_loss: z.number().nullable(),
+  result: z.boolean().describe('Whether it is the result of the job.'),
+  created_at: Time,
+})
+export const listCheckpoints = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/checkpoints',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The models that a completed job left: its result, and the states that it was asked to keep',
+  params: IdParams,
+  responses: { 200: z.object({ items: z.array(JobCheckpoint) }) },
+})
+
+export const JobRow = z.object({
+  row: z.int().describe('Its place among the rows of the dataset, counted from 1.'),
+  loss: z.number().describe('Mean loss of its learned tokens when it was last trained on, before that step.'),
+  first_loss: z.number().describe('The same when it was first trained on.'),
+  tokens: z.int().describe('How many of its tokens are learned.'),
+  messages: z.array(z.unknown()).nullable().describe('Null where the dataset is gone.'),
+})
+export const listJobRows = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/rows',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
+  params: IdParams,
+  query: z.strictObject({
+    limit: ListQuery.shape.limit,
+    after: z.coerce.number().int().min(1).optional().describe('The row after which the page begins.'),
+  }),
+  responses: { 200: page(JobRow) },
 })
 export const jobEvents = route({
   method: 'GET',

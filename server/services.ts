@@ -69,7 +69,7 @@ export async function createServices(config: Config, log: Logger) {
       await tuning.sweep()
       const python = path.join(root, '.local/python/bin/python')
       const converters = path.join(root, '.local/llama/source')
-      const { changed, cancelled, forget } = tuning
+      const { changed, asked, forget } = tuning
       const work = {
         db,
         queue,
@@ -81,7 +81,7 @@ export async function createServices(config: Config, log: Logger) {
         checkpoint_seconds: config.checkpoint_seconds,
         log,
         changed,
-        cancelled,
+        asked,
         forget,
         now: Date.now,
       }

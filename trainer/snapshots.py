@@ -1,6 +1,5 @@
 """The trainable weights at one step, set aside: the best so far, and those that a user wants to keep beside the result."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,20 +11,21 @@ from trainer.base import sha256_of
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`loss`: on the validation rows at that step, where there are any."""
+    """`loss` and `exact`: on the validation rows at that step, where there are any."""
 
     step: int
     path: str
     sha256: str
     loss: float | None = None
+    exact: float | None = None
 
 
-def take(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None) -> Snapshot:
+def take(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None, exact: float | None) -> Snapshot:
     folder.mkdir(parents=True, exist_ok=True)
     final, aside = folder / f"step-{step}.safetensors", folder / f"step-{step}.tmp"
     save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, aside)
     aside.rename(final)
-    return Snapshot(step, str(final), sha256_of(final), loss)
+    return Snapshot(step, str(final), sha256_of(final), loss, exact)
 
 
 def restore(snapshot: Snapshot, parameters: dict[str, torch.nn.Parameter]) -> bool:
@@ -46,7 +46,3 @@ def forget_others(folder: Path, wanted: list[Snapshot]) -> None:
     for path in folder.glob("step-*"):
         if str(path) not in keep:
             path.unlink(missing_ok=True)
-
-
-def remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

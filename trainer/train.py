@@ -42,8 +42,8 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     from transformers.utils.logging import disable_progress_bar
 
     from trainer import checkpoint
-    from trainer.convert import save
     from trainer.data import prepared, read_conversations
+    from trainer.finish import finish
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
 
@@ -85,22 +85,11 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     protocol.steps_end()
 
     protocol.emit("status", "Converting the result", phase="converting")
-    made = save(model, tokenizer, spec, folder / "out")
-    where = {"step": loop.steps_total, "steps_total": loop.steps_total, "current_epoch": spec.training.epochs}
+    result = finish(loop, tokenizer, folder)
+    where = {"step": loop.totals.step, "steps_total": loop.steps_total, "current_epoch": result["epochs"]}
     protocol.emit("progress", "100% done", **where, progress=1.0, seconds_left=0.0)
-    protocol.emit(
-        "result",
-        f"Trained {loop.totals.step} steps; mean loss over the last epoch {loop.train_loss:.4f}",
-        kind=made.kind,
-        folder=str(made.folder),
-        gguf=str(made.gguf),
-        gguf_sha256=made.gguf_sha256,
-        train_loss=loop.train_loss,
-        trained_tokens=loop.totals.tokens,
-        train_seconds=round(loop.totals.seconds, 3),
-        tokens_per_second=round(loop.totals.tokens / loop.totals.seconds, 1),
-        steps=loop.totals.step,
-    )
+    message = f"Trained {loop.totals.step} steps; mean loss over the last epoch {loop.train_loss:.4f}"
+    protocol.emit("result", message, **result)
     return True
 
 

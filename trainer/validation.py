@@ -56,14 +56,14 @@ class Validation:
     def evaluate(self, step: int, steps_total: int, parameters: dict[str, torch.nn.Parameter], device: torch.device) -> bool:
         """True where the run should end: the loss has not become better for as many evaluations as the spec has patience."""
         where = {"step": step, "steps_total": steps_total}
-        loss = None
+        loss = exact = None
         if self.rows:
             loss, exact = evaluate.score(self.model, self.rows, self.limits, device)
             better = self.best is None or loss < self.best.loss
             self.without_better = 0 if better else self.without_better + 1
             message = f"Step {step} of {steps_total}: validation loss {loss:.4f}, {exact:.0%} of the held-out rows wholly right"
             self.protocol.emit("metrics", message, **where, validation_loss=loss, validation_exact=exact, best=better)
-        self._set_aside(parameters, step, loss)
+        self._set_aside(parameters, step, loss, exact)
         for prompt, base, answer in zip(self.spec.evaluation.prompts, self.base_answers or [], self._answers(device), strict=False):
             self.protocol.emit("sample", answer, **where, prompt=prompt, base=base, answer=answer)
         patience = self.spec.evaluation.patience
@@ -82,11 +82,11 @@ class Validation:
             return None
         return self.best
 
-    def _set_aside(self, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None) -> None:
+    def _set_aside(self, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None, exact: float | None) -> None:
         better, keep = loss is not None and self.without_better == 0, self.spec.evaluation.keep
         if not better and not keep:
             return
-        snapshot = snapshots.take(self.folder, parameters, step, loss)
+        snapshot = snapshots.take(self.folder, parameters, step, loss, exact)
         if better:
             self.best = snapshot
         if keep:

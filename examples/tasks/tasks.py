@@ -22,7 +22,7 @@ def row(question: str, answer: str) -> dict:
 
 
 def tickets(rows: int, seed: int) -> tuple[list[dict], list[dict]]:
-    """The demo's task from another seed: JSON of four fields. The validation rows use phrasings that no training row has."""
+    """The demo's task from another seed: JSON of three fields. The validation rows use phrasings that no training row has."""
     with tempfile.TemporaryDirectory() as folder:
         program = [str(EXAMPLES.parent / "scripts/node"), str(EXAMPLES / "generate-ticket-triage.ts")]
         subprocess.run([*program, "--seed", str(seed), "--rows", str(rows), "--out", folder], check=True)

@@ -7,6 +7,7 @@ import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import { requireFreeDisk, storeStream } from '../storage.ts'
+import { rowsOf } from './lines.ts'
 import { type Check, createRowChecker } from './rows.ts'
 import * as store from './store.ts'
 import { averageTokens, tokenCounter } from './tokens.ts'
@@ -29,6 +30,8 @@ export interface Datasets {
   validate(account_id: string, id: string): Promise<Validation>
   /** What a job trains on. Throws dataset_not_found, or dataset_invalid where rows are wrong. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
+  /** The messages of some of its rows, counted from 1; undefined where the dataset is gone. */
+  messagesOf(id: string, rows: number[]): Promise<Map<number, unknown[]> | undefined>
   /** Lets another feature say that it needs datasets. */
   onNeeded(neededBy: NeededBy): void
 }
@@ -127,6 +130,22 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
       if (!base) return { valid: true, total_samples: dataset.rows }
       const average = await averageTokens(pathOf(id), dataset.rows, await tokenCounter(base.hf))
       return { valid: true, total_samples: dataset.rows, avg_tokens_per_sample: Math.round(average * 10) / 10 }
+    },
+
+    async messagesOf(id, rows) {
+      const wanted = new Set(rows)
+      const found = new Map<number, unknown[]>()
+      try {
+        let number = 0
+        for await (const json of rowsOf(pathOf(id))) {
+          if (wanted.has(++number)) found.set(number, JSON.parse(json).messages)
+          if (found.size === wanted.size) break
+        }
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+        throw error
+      }
+      return found
     },
 
     async forTraining(from, account_id, id) {

@@ -1,8 +1,8 @@
-import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { Template } from '@huggingface/jinja'
 import { Tokenizer } from '@huggingface/tokenizers'
+import { rowsOf } from './lines.ts'
 
 /** Counts the tokens of a conversation as the trainer will see it: the model's own template, then its own tokenizer. */
 export type CountTokens = (messages: { role: string; content: string }[]) => number
@@ -44,23 +44,11 @@ export async function averageTokens(file: string, rows: number, count: CountToke
   let row = 0
   let tokens = 0
   let counted = 0
-  for await (const line of linesOf(file)) {
-    const json = row === 0 ? line.replace(/^\uFEFF/, '') : line
-    if (/^[ \t\r]*$/.test(json) || row++ % every !== 0) continue
+  for await (const json of rowsOf(file)) {
+    if (row++ % every !== 0) continue
     tokens += count(JSON.parse(json).messages)
     counted++
     if (counted % 20 === 0) await new Promise(setImmediate)
   }
   return counted === 0 ? 0 : tokens / counted
-}
-
-// Only a line feed ends a row: the lines of node:readline end at other characters too, which may stand inside a JSON string.
-async function* linesOf(file: string): AsyncGenerator<string> {
-  let rest = ''
-  for await (const text of createReadStream(file, 'utf8')) {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop()!
-    yield* lines
-  }
-  if (rest !== '') yield rest
 }

@@ -61,6 +61,9 @@ interface TuningJobs {
   threads: number
   error_json: string | null
   trained_tokens: number
+  validation_dataset_id: string | null
+  /** 1 where a person asked that it wait until it is told to go on. */
+  paused: 0 | 1
   /** How often its trainer died since the last checkpoint. */
   crashes: number
   model: string | null
@@ -86,6 +89,9 @@ interface Models {
   kind: 'adapter' | 'model'
   job_id: string | null
   method: 'lora' | 'qlora' | 'full'
+  /** The training's step whose weights these are, and their loss on the held-out rows. */
+  step: number | null
+  validation_loss: number | null
   /** SHA-256 of the file that the engine serves. */
   gguf_sha256: string
   size_bytes: number

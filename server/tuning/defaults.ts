@@ -39,6 +39,27 @@ export function resolveConfig(config: JobConfig, base: LocalBase, linear_modules
       seed: given(training.seed, 42),
       max_length: { value: Math.min(max_length, base.context_length), source: 'default' },
     },
+    evaluation_config: resolveEvaluation(config.evaluation_config ?? {}),
+  }
+}
+
+function resolveEvaluation(asked: NonNullable<JobConfig['evaluation_config']>): ResolvedConfig['evaluation_config'] {
+  const refuse = (field: string, why: string) => {
+    throw new ApiError('invalid_request', `'config.evaluation_config.${field}' ${why}`, { details: { field: `config.evaluation_config.${field}` } })
+  }
+  const validated = asked.validation_split !== undefined || asked.validation_dataset_id !== undefined
+  if (asked.validation_split !== undefined && asked.validation_dataset_id !== undefined)
+    refuse('validation_split', 'and a validation_dataset_id exclude each other: give one of them.')
+  if (asked.early_stopping_patience !== undefined && !validated)
+    refuse('early_stopping_patience', 'needs held-out rows to tell what is better: give a validation_split (0.1, say) or a validation_dataset_id.')
+  const messages = (prompt: NonNullable<typeof asked.sample_prompts>[number]) => (typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt)
+  return {
+    validation_split: given(asked.validation_split, 0),
+    validation_dataset_id: given<string | null>(asked.validation_dataset_id, null),
+    every_steps: given<number | null>(asked.every_steps, null),
+    early_stopping_patience: given<number | null>(asked.early_stopping_patience, null),
+    sample_prompts: given(asked.sample_prompts?.map(messages), []),
+    keep_checkpoints: given(asked.keep_checkpoints, 0),
   }
 }
 

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
-import { cancelJob, createJob, getJob, type JobEvent, jobEvents, listJobs } from '../../contract/tuning.ts'
+import { cancelJob, createJob, getJob, type JobEvent, jobEvents, listCheckpoints, listJobRows, listJobs, pauseJob, resumeJob } from '../../contract/tuning.ts'
 import { answered, mount } from '../http/mount.ts'
 import { streamHeaders } from '../http/stream.ts'
 import type { Tuning } from './service.ts'
@@ -10,6 +10,10 @@ export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: Abo
   mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
   mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller.account_id, params.job_id))
+  mount(app, pauseJob, ({ caller, params }) => tuning.pause(caller.account_id, params.job_id))
+  mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller.account_id, params.job_id))
+  mount(app, listCheckpoints, ({ caller, params }) => tuning.checkpoints(caller.account_id, params.job_id))
+  mount(app, listJobRows, ({ caller, params, query }) => tuning.rows(caller.account_id, params.job_id, query))
   mount(app, jobEvents, async ({ caller, params, query, reply }) => {
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())

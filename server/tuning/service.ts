@@ -4,16 +4,19 @@ import path from 'node:path'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { CreateJob, Job, JobEvent } from '../../contract/tuning.ts'
+import type { CreateJob, Job, JobCheckpoint, JobEvent, JobRow } from '../../contract/tuning.ts'
 import type { Datasets } from '../datasets/service.ts'
-import type { Db } from '../db/open.ts'
+import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
-import { modelDir, modelFiles } from './paths.ts'
+import { ended, follow } from './follow.ts'
+import { modelDir, modelFiles, rowsFile } from './paths.ts'
+import { strangestRows } from './row-losses.ts'
 import * as store from './store.ts'
+import { type Asked, statusEvent } from './work.ts'
 
 export const queueKind = 'tuning'
 
@@ -31,12 +34,18 @@ export interface Tuning {
   list(account_id: string, query: ListQuery): Promise<{ items: Job[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Job>
   cancel(account_id: string, id: string): Promise<Job>
+  pause(account_id: string, id: string): Promise<Job>
+  resume(account_id: string, id: string): Promise<Job>
+  /** The models that a job left. */
+  checkpoints(account_id: string, id: string): Promise<{ items: z.input<typeof JobCheckpoint>[] }>
+  /** The rows that a completed job found strangest, worst first. */
+  rows(account_id: string, id: string, query: { limit: number; after?: number }): Promise<{ items: z.input<typeof JobRow>[]; has_more: boolean }>
   /** The events after `seq`, then new ones as they come, until the job has ended or the signal aborts; null is a sign of life. */
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
   model(account_id: string, id: string): Promise<TunedModel | undefined>
   models(account_id: string): Promise<TunedModel[]>
   changed(job_id: string): void
-  cancelled(job_id: string): AbortSignal
+  asked(job_id: string): AbortSignal
   forget(job_id: string): void
   /** Removes what a crash left behind: half-written models, models whose job never came to say so, folders of runs that have ended. */
   sweep(): Promise<void>
@@ -54,13 +63,10 @@ interface Options {
   now?: () => number
 }
 
-const ended = new Set(['completed', 'failed', 'cancelled'])
-const pageSize = 500
-
 export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb, keepalive_ms = 15_000, now = Date.now }: Options): Tuning {
   const news = new EventEmitter()
   news.setMaxListeners(0)
-  const cancels = new Map<string, AbortController>()
+  const wishes = new Map<string, AbortController>()
 
   async function row(account_id: string, id: string) {
     const job = await store.findJob(db, account_id, id)
@@ -68,46 +74,22 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
     return job
   }
 
-  function cancelController(job_id: string): AbortController {
-    const controller = cancels.get(job_id) ?? new AbortController()
-    cancels.set(job_id, controller)
+  function wish(job_id: string): AbortController {
+    const controller = wishes.get(job_id) ?? new AbortController()
+    wishes.set(job_id, controller)
     return controller
+  }
+
+  async function jobIn(trx: Trx, account_id: string, id: string): Promise<store.JobRow> {
+    const job = await store.findJob(trx, account_id, id)
+    if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
+    return job
   }
 
   datasets.onNeeded(async (trx, dataset_id) => {
     const job = await store.liveJobOfDataset(trx, dataset_id)
     return job && `the job ${job.id}`
   })
-
-  async function* follow(job: store.JobRow, after: number, signal: AbortSignal): AsyncGenerator<JobEvent | null> {
-    let seq = after
-    while (!signal.aborted) {
-      // Listening begins before reading, so that nothing that is written in between is missed.
-      const more = nextNews(job.id, signal)
-      const status = (await store.jobById(db, job.id))?.status
-      const events = await store.eventsAfter(db, job.id, seq, pageSize)
-      for (const event of events) yield eventToWire(event)
-      seq = events.at(-1)?.seq ?? seq
-      if (events.length === pageSize) continue
-      if (!status || ended.has(status)) return
-      if ((await more) === 'keepalive') yield null
-    }
-  }
-
-  function nextNews(job_id: string, signal: AbortSignal): Promise<'news' | 'keepalive'> {
-    return new Promise((resolve) => {
-      const done = (what: 'news' | 'keepalive') => {
-        clearTimeout(timer)
-        news.off(job_id, heard)
-        signal.removeEventListener('abort', heard)
-        resolve(what)
-      }
-      const heard = () => done('news')
-      const timer = setTimeout(() => done('keepalive'), keepalive_ms)
-      news.on(job_id, heard)
-      signal.addEventListener('abort', heard)
-    })
-  }
 
   const toModel = (model: store.ModelRow): TunedModel => ({
     id: model.id,
@@ -127,12 +109,16 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
+        const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
+        if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
         await store.insertJob(trx, {
           id,
           account_id,
           model_id,
           dataset_id,
+          validation_dataset_id,
           status: 'queued',
+          paused: 0,
           progress: 0,
           current_epoch: 0,
           metrics_json: '{}',
@@ -164,25 +150,79 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
 
     async cancel(account_id, id) {
       await db.transaction().execute(async (trx) => {
-        const job = await store.findJob(trx, account_id, id)
-        if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
+        const job = await jobIn(trx, account_id, id)
         if (job.status === 'cancelled') return
         if (ended.has(job.status))
           throw new ApiError('job_not_cancellable', `The job is ${job.status}; only a queued or running job can be cancelled.`, {
             details: { status: job.status },
           })
         const time = now()
-        await store.updateJob(trx, id, { status: 'cancelled', estimated_completion: null, finished_at: time })
+        await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
         await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
         await queue.cancel(trx, queueKind, id)
       })
-      cancels.get(id)?.abort()
+      wishes.get(id)?.abort('cancel' satisfies Asked)
       news.emit(id)
       return toWire(await row(account_id, id))
     },
 
+    async pause(account_id, id) {
+      await db.transaction().execute(async (trx) => {
+        const job = await jobIn(trx, account_id, id)
+        if (ended.has(job.status))
+          throw new ApiError('job_not_pausable', `The job is ${job.status}; only a queued or running job can be paused.`, { details: { status: job.status } })
+        if (job.paused) return
+        await store.updateJob(trx, id, { paused: 1 })
+        const message = job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
+        await store.appendEvents(trx, id, [statusEvent(job.status, message, { paused: true })], now())
+        if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
+      })
+      wishes.get(id)?.abort('pause' satisfies Asked)
+      news.emit(id)
+      return toWire(await row(account_id, id))
+    },
+
+    async resume(account_id, id) {
+      await db.transaction().execute(async (trx) => {
+        const job = await jobIn(trx, account_id, id)
+        if (!job.paused) throw new ApiError('job_not_resumable', `The job is ${job.status} and not paused.`, { details: { status: job.status } })
+        await store.updateJob(trx, id, { paused: 0 })
+        await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
+        // One whose trainer is still stopping goes back to the queue when it has.
+        if (job.status === 'queued') await queue.enqueue(trx, queueKind, id)
+      })
+      queue.wake()
+      news.emit(id)
+      return toWire(await row(account_id, id))
+    },
+
+    async checkpoints(account_id, id) {
+      const job = await row(account_id, id)
+      const models = await store.modelsOfJob(db, id)
+      return {
+        items: models.map(({ id, step, validation_loss, created_at }) => ({
+          model: id,
+          step,
+          validation_loss,
+          result: id === job.model,
+          created_at: new Date(created_at).toISOString(),
+        })),
+      }
+    },
+
+    async rows(account_id, id, { limit, after }) {
+      const job = await row(account_id, id)
+      if (!job.model) throw new ApiError('job_not_completed', `The job is ${job.status}; the losses of its rows are known when it is completed.`)
+      const found = await strangestRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
+      const messages = await datasets.messagesOf(
+        job.dataset_id,
+        found.items.map(({ row }) => row),
+      )
+      return { items: found.items.map((item) => ({ ...item, messages: messages?.get(item.row) ?? null })), has_more: found.has_more }
+    },
+
     async events(account_id, id, after, signal) {
-      return follow(await row(account_id, id), after, signal)
+      return follow({ db, news, keepalive_ms }, (await row(account_id, id)).id, after, signal)
     },
 
     async model(account_id, id) {
@@ -193,8 +233,8 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
     models: async (account_id) => (await store.listModels(db, account_id)).map(toModel),
 
     changed: (job_id) => void news.emit(job_id),
-    cancelled: (job_id) => cancelController(job_id).signal,
-    forget: (job_id) => void cancels.delete(job_id),
+    asked: (job_id) => wish(job_id).signal,
+    forget: (job_id) => void wishes.delete(job_id),
 
     async sweep() {
       const folder = path.join(dataDir, 'models')
@@ -214,6 +254,7 @@ const iso = (time: number | null) => (time === null ? null : new Date(time).toIS
 const toWire = (job: store.JobRow): Job => ({
   id: job.id,
   status: job.status,
+  paused: job.paused === 1,
   model_id: job.model_id,
   dataset_id: job.dataset_id,
   progress: job.progress,
@@ -228,12 +269,4 @@ const toWire = (job: store.JobRow): Job => ({
   resolved_config: JSON.parse(job.resolved_config_json),
   trained_tokens: job.trained_tokens,
   model: job.model,
-})
-
-const eventToWire = (event: store.EventRow): JobEvent => ({
-  type: event.type,
-  message: event.message,
-  seq: event.seq,
-  created_at: new Date(event.created_at).toISOString(),
-  ...(event.data_json && { data: JSON.parse(event.data_json) }),
 })

@@ -32,7 +32,13 @@ export async function listJobs(db: Db, account_id: string, limit: number, after:
 
 /** A job that still needs this dataset, if there is one. */
 export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
-  trx.selectFrom('tuning_jobs').select('id').where('dataset_id', '=', dataset_id).where('status', 'in', ['queued', 'running']).limit(1).executeTakeFirst()
+  trx
+    .selectFrom('tuning_jobs')
+    .select('id')
+    .where((eb) => eb.or([eb('dataset_id', '=', dataset_id), eb('validation_dataset_id', '=', dataset_id)]))
+    .where('status', 'in', ['queued', 'running'])
+    .limit(1)
+    .executeTakeFirst()
 
 export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) => trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
 
@@ -83,5 +89,8 @@ export const findModel = (db: Db | Trx, account_id: string, id: string) =>
 
 export const listModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
+
+export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
+  db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
 
 export const modelExists = async (db: Db, id: string) => (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined

@@ -15,11 +15,24 @@ const Line = z.object({
 })
 export type TrainerLine = z.infer<typeof Line>
 
-export const Result = z.object({
+const Artifact = z.object({
   kind: z.enum(['adapter', 'model']),
   folder: z.string(),
   gguf: z.string(),
   gguf_sha256: z.string(),
+  step: z.int(),
+  validation_loss: z.number().nullable(),
+})
+export type Artifact = z.infer<typeof Artifact>
+
+export const Result = Artifact.extend({
+  validation_exact: z.number().nullable(),
+  /** Other states of the run that are kept beside the result. */
+  kept: z.array(Artifact),
+  /** The file with each row's loss. */
+  rows: z.string().nullable(),
+  epochs: z.int(),
+  steps_total: z.int(),
   train_loss: z.number(),
   trained_tokens: z.int(),
   train_seconds: z.number(),

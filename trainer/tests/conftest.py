@@ -97,7 +97,7 @@ def job(tiny, tmp_path):
             "converters": str(CONVERTERS),
         }
         for key, value in changes.items():
-            spec[key] = {**spec[key], **value} if isinstance(spec[key], dict) and value else value
+            spec[key] = {**spec[key], **value} if isinstance(spec.get(key), dict) and value else value
         (folder / "spec.json").write_text(json.dumps(spec))
         return folder
 

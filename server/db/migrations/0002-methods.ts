@@ -1,6 +1,7 @@
 import type { Kysely } from 'kysely'
 
-/** Models that are whole checkpoints, or that no job of this service made. SQLite changes a column's constraint only in a new table. */
+/** Models that are whole checkpoints, of any step, or that no job of this service made; jobs that pause or have rows of their own to be
+ * validated on. SQLite changes a column's constraint only in a new table. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const schema = db.schema
   await schema
@@ -11,6 +12,8 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('kind', 'text', (c) => c.notNull())
     .addColumn('job_id', 'text', (c) => c.references('tuning_jobs.id'))
     .addColumn('method', 'text', (c) => c.notNull())
+    .addColumn('step', 'integer')
+    .addColumn('validation_loss', 'double precision')
     .addColumn('gguf_sha256', 'text', (c) => c.notNull())
     .addColumn('size_bytes', 'bigint', (c) => c.notNull())
     .addColumn('created_at', 'bigint', (c) => c.notNull())
@@ -24,5 +27,11 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .execute()
   await schema.dropTable('models').execute()
   await schema.alterTable('models_new').renameTo('models').execute()
+  await schema.createIndex('models_job').on('models').column('job_id').execute()
+  await schema.alterTable('tuning_jobs').addColumn('validation_dataset_id', 'text').execute()
+  await schema
+    .alterTable('tuning_jobs')
+    .addColumn('paused', 'integer', (c) => c.notNull().defaultTo(0))
+    .execute()
   await schema.createIndex('models_account').on('models').columns(['account_id', 'created_at', 'id']).execute()
 }

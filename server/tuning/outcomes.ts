@@ -1,0 +1,150 @@
+// How an attempt at a job ends: with a result, with a reason, or to be gone on with.
+import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
+import { recordEvent } from '../events.ts'
+import { newId } from '../ids.ts'
+import type { Claim } from '../queue/queue.ts'
+import { syncPath } from '../storage.ts'
+import { modelDir, modelFiles, rowsFile, runDir } from './paths.ts'
+import * as store from './store.ts'
+import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
+import { statusEvent, type TuningWork, underClaim } from './work.ts'
+
+const maxCrashes = 3
+
+/** Moves the results to where models live, then says so in one transaction with the job's end. */
+export async function complete(work: TuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
+  const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
+  const made = await moveToModels(work, result)
+  if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, made.id), rowsFile))
+  const kept: (Artifact & { id: string; size_bytes: number })[] = []
+  for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work, each)) })
+  const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } = result
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
+      store.insertModel(trx, {
+        id: artifact.id,
+        account_id: job.account_id,
+        base_model_id: job.model_id,
+        kind: artifact.kind,
+        job_id: job.id,
+        method: config.method.value,
+        step: artifact.step,
+        validation_loss: artifact.validation_loss,
+        gguf_sha256: artifact.gguf_sha256,
+        size_bytes: artifact.size_bytes,
+        created_at: time,
+      })
+    for (const artifact of [{ ...result, ...made }, ...kept]) await insert(artifact)
+    const watched = { ...(validation_loss !== null && { validation_loss }), ...(validation_exact !== null && { validation_exact }) }
+    const metrics: JobMetrics = { step: steps, steps_total: result.steps_total, train_loss, tokens_per_second, train_seconds, ...watched }
+    await store.updateJob(trx, job.id, {
+      status: 'completed',
+      progress: 1,
+      current_epoch: result.epochs,
+      metrics_json: JSON.stringify(metrics),
+      trained_tokens,
+      model: made.id,
+      estimated_completion: null,
+      finished_at: time,
+    })
+    const told = { model: made.id, train_loss, step: result.step, ...watched }
+    await store.appendEvents(trx, job.id, [statusEvent('completed', `The job is done; its result is the model ${made.id}.`, told)], time)
+    await recordEvent(trx, job.account_id, 'training.completed', { job_id: job.id, model_id: made.id, base_model_id: job.model_id }, time)
+    await work.queue.finish(trx, claim, 'done')
+  })
+  await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+}
+
+/** Moves one artifact into a model's folder of its own, on disk before anyone is told. */
+async function moveToModels(work: TuningWork, artifact: Artifact): Promise<{ id: string; size_bytes: number }> {
+  const id = newId('mdl')
+  const folder = modelDir(work.dataDir, id)
+  const part = `${folder}.part`
+  await rm(part, { recursive: true, force: true })
+  await mkdir(part, { recursive: true, mode: 0o700 })
+  const files = modelFiles[artifact.kind]
+  await rename(artifact.folder, path.join(part, files.folder))
+  await rename(artifact.gguf, path.join(part, files.gguf))
+  const size_bytes = await syncTree(part)
+  await rename(part, folder)
+  await syncPath(path.dirname(folder))
+  return { id, size_bytes }
+}
+
+async function syncTree(folder: string): Promise<number> {
+  let bytes = 0
+  for (const entry of await readdir(folder, { withFileTypes: true })) {
+    const target = path.join(folder, entry.name)
+    if (entry.isDirectory()) bytes += await syncTree(target)
+    else bytes += await syncPath(target)
+  }
+  await syncPath(folder)
+  return bytes
+}
+
+export async function fail(work: TuningWork, claim: Claim, job: store.JobRow, error: { code: string; message: string }): Promise<void> {
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    await store.updateJob(trx, job.id, { status: 'failed', error_json: JSON.stringify(error), estimated_completion: null, finished_at: time })
+    await store.appendEvents(
+      trx,
+      job.id,
+      [{ type: 'error', message: error.message, data: { code: error.code } }, statusEvent('failed', 'The job failed.')],
+      time,
+    )
+    await recordEvent(trx, job.account_id, 'training.failed', { job_id: job.id, error }, time)
+    await work.queue.finish(trx, claim, 'dead')
+  })
+  // The logs stay for the operator; the checkpoints are of no more use.
+  for (let attempt = 1; attempt <= claim.attempt; attempt++)
+    await rm(path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints'), { recursive: true, force: true })
+}
+
+/** The service is stopping: the trainer wrote a checkpoint where it could, and the next start goes on from it. */
+export async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow, exit: TrainerExit): Promise<void> {
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    const saved = exit.status === stoppedStatus && (await store.checkpoints(trx, job.id, 1)).length > 0 ? ' Its progress is saved.' : ''
+    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
+    await store.appendEvents(trx, job.id, [statusEvent('queued', `The service is stopping; the job goes on when it starts again.${saved}`)], time)
+    await work.queue.release(trx, claim, time)
+  })
+}
+
+/** The trainer died without saying why. Once or twice that may be the machine's doing; then it is the job's. */
+export async function afterCrash(work: TuningWork, claim: Claim, job: store.JobRow, what: string, hint: string): Promise<void> {
+  const crashes = ((await store.jobById(work.db, job.id))?.crashes ?? 0) + 1
+  if (crashes >= maxCrashes) {
+    return fail(work, claim, job, { code: 'trainer_crashed', message: `${what}, ${crashes} times without reaching another checkpoint.${hint}` })
+  }
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
+    const events: store.NewEvent[] = [
+      { type: 'warning', message: `${what}. It is tried again from the last checkpoint.`, data: { code: 'trainer_crashed', crashes } },
+      statusEvent('queued', 'The job waits to be tried again.'),
+    ]
+    await store.appendEvents(trx, job.id, events, time)
+    await work.queue.release(trx, claim, time + 1000 * crashes)
+  })
+  work.queue.wake()
+}
+
+/** A person asked for it: the trainer wrote a checkpoint where it could, and the job waits until it is told to go on. */
+export async function pause(work: TuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    // Told to go on while its trainer was still stopping: it goes on at once.
+    const paused = (await store.jobById(trx, job.id))?.paused === 1
+    const [last] = await store.checkpoints(trx, job.id, 1)
+    const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to go on.'
+    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
+    await store.appendEvents(trx, job.id, [statusEvent('queued', message, { paused })], time)
+    if (paused) await work.queue.finish(trx, claim, 'done')
+    else await work.queue.release(trx, claim, time)
+  })
+  work.queue.wake()
+}

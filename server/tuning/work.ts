@@ -1,0 +1,45 @@
+import type { Logger } from 'pino'
+import type { Datasets } from '../datasets/service.ts'
+import type { Db, Trx } from '../db/open.ts'
+import type { Hub } from '../hub/service.ts'
+import type { Claim, Queue } from '../queue/queue.ts'
+import type * as store from './store.ts'
+
+/** What a person asked of a running job. */
+export type Asked = 'cancel' | 'pause'
+
+/** What the background work of tuning works with. */
+export interface TuningWork {
+  db: Db
+  queue: Queue
+  hub: Hub
+  datasets: Datasets
+  dataDir: string
+  python: string
+  converters: string
+  checkpoint_seconds: number
+  log: Logger
+  /** Tells readers of a job's events that there are more. */
+  changed(job_id: string): void
+  /** Aborts when the job's trainer must stop, in this process; the reason is what was asked. */
+  asked(job_id: string): AbortSignal
+  /** The job's work here has ended. */
+  forget(job_id: string): void
+  now(): number
+}
+
+/** One transaction of a worker: refused when another attempt has taken over, told to the readers when it has committed. */
+export async function underClaim<T>(work: TuningWork, claim: Claim, write: (trx: Trx) => Promise<T>): Promise<T> {
+  const result = await work.db.transaction().execute(async (trx) => {
+    await work.queue.hold(trx, claim)
+    return write(trx)
+  })
+  work.changed(claim.ref)
+  return result
+}
+
+export const statusEvent = (status: string, message: string, data: Record<string, unknown> = {}): store.NewEvent => ({
+  type: 'status',
+  message,
+  data: { status, ...data },
+})

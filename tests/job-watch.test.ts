@@ -1,0 +1,127 @@
+// What a job tells while it goes on and afterwards: held-out rows, answers to fixed prompts, kept states, the strangest rows; and that
+// it waits when it is told to, and goes on exactly.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import type { Job, JobEvent } from '../contract/tuning.ts'
+import { colourRows } from './support/client.ts'
+import { startApp, type TestApp } from './support/service.ts'
+import { tiny } from './support/tiny.ts'
+
+let app: TestApp
+let dataset: string
+before(async () => {
+  app = await startApp()
+  dataset = (await app.upload(colourRows(16))).body.id
+})
+after(() => app.stop())
+
+const create = (config: object, more: object = {}) => app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
+const ask = async (model: string) =>
+  (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
+
+test('held-out rows are scored as it goes, prompts answered beside the base, states kept as models, the strangest rows listed', async () => {
+  const created = await create({
+    training_config: { epochs: 4, batch_size: 4, learning_rate: 0.02 },
+    evaluation_config: { validation_split: 0.25, sample_prompts: ['code of blue?', [{ role: 'user', content: 'code of red?' }]], keep_checkpoints: 2 },
+  })
+  assert.equal(created.status, 201, JSON.stringify(created.body))
+  const { id } = created.body
+  const events: JobEvent[] = []
+  for await (const event of app.events(id)) events.push(event)
+  const scores = events.filter((event) => event.data?.validation_loss !== undefined && event.type === 'metrics')
+  assert.equal(scores.length, 4, 'once an epoch')
+  const samples = events.filter((event) => event.type === 'sample')
+  assert.equal(samples.length, 8)
+  assert.deepEqual(samples[0]!.data!.prompt, [{ role: 'user', content: 'code of blue?' }])
+  assert.equal(typeof samples[0]!.data!.base, 'string')
+  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
+
+  const job = await app.job(id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  const best = Math.min(...scores.map((event) => event.data!.validation_loss as number))
+  assert.equal(job.metrics.validation_loss, best, 'the result is the best state')
+  const { items } = (await app.api('GET', `/fine-tuning/jobs/${id}/checkpoints`)).body
+  assert.ok(items.length >= 2)
+  const result = items.find((item: { result: boolean }) => item.result)
+  assert.equal(result.model, job.model)
+  assert.equal(result.validation_loss, best)
+  const other = items.find((item: { result: boolean }) => !item.result)
+  assert.equal((await app.api('POST', '/deployments', { model: other.model, name: 'earlier' })).body.status, 'ready', 'a kept state can be deployed')
+  assert.ok((await ask('earlier')).choices)
+
+  const rows = (await app.api('GET', `/fine-tuning/jobs/${id}/rows?limit=3`)).body
+  assert.equal(rows.items.length, 3)
+  assert.equal(rows.has_more, true)
+  assert.ok(rows.items[0].loss >= rows.items[1].loss)
+  const lines = colourRows(16).trim().split('\n')
+  for (const { row, messages } of rows.items) assert.deepEqual(messages, JSON.parse(lines[row - 1]!).messages)
+  const next = (await app.api('GET', `/fine-tuning/jobs/${id}/rows?limit=100&after=${rows.items[2].row}`)).body
+  assert.equal(next.items.length, 12 - 3, 'the held-out rows were not trained on')
+  assert.equal(next.has_more, false)
+})
+
+test('rows of another dataset are scored, and are needed until the job has ended', async () => {
+  const own = (await app.upload(colourRows(3))).body.id
+  const config = { training_config: { epochs: 3 }, evaluation_config: { validation_dataset_id: own, every_steps: 2, early_stopping_patience: 5 } }
+  const { id } = (await create(config)).body
+  assert.equal((await app.api('DELETE', `/datasets/${own}`)).body.error.code, 'in_use')
+  const job = await app.untilEnded(id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  assert.ok(job.metrics.validation_loss! > 0)
+  assert.equal((await app.api('DELETE', `/datasets/${own}`)).status, 200)
+})
+
+test('settings of the evaluation that contradict each other or name what is not there are refused', async () => {
+  const refused = async (evaluation_config: object, says: RegExp, status = 400) => {
+    const answer = await create({ evaluation_config })
+    assert.equal(answer.status, status)
+    assert.match(answer.body.error.message, says)
+  }
+  await refused({ validation_split: 0.2, validation_dataset_id: dataset }, /exclude each other/)
+  await refused({ early_stopping_patience: 2 }, /held-out rows/)
+  await refused({ validation_split: 0.6 }, /validation_split/)
+  await refused({ validation_dataset_id: 'ds_none' }, /no dataset/, 404)
+  await refused({ sample_prompts: [''] }, /sample_prompts/)
+  const { id } = (await create({ training_config: { epochs: 1 } })).body
+  assert.equal((await app.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_completed')
+  assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_found')
+  assert.equal((await app.other.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_found')
+  await app.untilEnded(id)
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_pausable')
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.error.code, 'job_not_resumable')
+})
+
+test('a paused job waits, lets others by, and ends with the same weights as one that was never paused', async () => {
+  const config = { training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 } }
+  const sha256 = (job: Job) =>
+    createHash('sha256')
+      .update(readFileSync(path.join(app.dataDir, 'models', job.model!, 'adapter.gguf')))
+      .digest('hex')
+  const { id } = (await create(config)).body
+  await app.untilEvent(id, (event) => event.type === 'metrics')
+  const asked = await app.api('POST', `/fine-tuning/jobs/${id}/pause`)
+  assert.equal(asked.body.paused, true)
+  await app.untilEvent(id, (event) => event.data?.paused === true && event.data.status === 'queued')
+  const whole = (await create(config)).body.id
+  const unbroken = await app.untilEnded(whole)
+  assert.equal(unbroken.status, 'completed', 'a paused job lets others by')
+  const waiting = await app.job(id)
+  assert.deepEqual([waiting.status, waiting.paused], ['queued', true])
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.paused, false)
+  const resumed = await app.untilEnded(id)
+  assert.equal(resumed.status, 'completed')
+  let from: unknown
+  for await (const event of app.events(id)) from ??= event.data?.resumed_from_step
+  assert.ok((from as number) > 0, 'it went on from its checkpoint')
+  assert.equal(sha256(resumed), sha256(unbroken))
+
+  const queued = (await create(config)).body.id
+  const second = (await create(config)).body.id
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused, true)
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused, true, 'again without effect')
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/cancel`)).body.status, 'cancelled')
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${queued}/cancel`)).body.status, 'cancelled')
+})

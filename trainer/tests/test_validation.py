@@ -1,0 +1,124 @@
+"""Held-out rows, early stopping, the best state, kept states, answers to prompts: exact also when the run is interrupted."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.finish import finish
+from trainer.model import load_tokenizer
+from trainer.tests.conftest import conversations
+from trainer.tests.test_loop import assert_same, stop_after, weights
+
+SPLIT = {"split": 0.25, "every_steps": 3, "keep": 2, "prompts": [[{"role": "user", "content": "Item 1"}]], "answer_tokens": 5}
+
+
+def losses(loop) -> list[tuple[int, float]]:
+    return [(data["step"], data["validation_loss"]) for data in loop.protocol.of("metrics") if "validation_loss" in data]
+
+
+def test_held_out_rows_are_never_learned_and_the_seed_chooses_them(job, loop_of):
+    loop = loop_of(job("one", evaluation=SPLIT))
+    held = {row.number for row in loop.validation.rows.rows}
+    learned = {row.number for row in loop.data.rows}
+    assert (len(held), len(learned), held & learned) == (6, 18, set())
+    assert loop.steps_an_epoch == 5
+    other = loop_of(job("other", evaluation=SPLIT, training={"seed": 7}))
+    assert {row.number for row in other.validation.rows.rows} != held
+
+
+def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
+    # What was seen twelve times at a high rate is known by heart, and the rest answered worse.
+    folder = job(evaluation={**SPLIT, "every_steps": 7}, training={"learning_rate": 0.05, "scheduler": "constant", "epochs": 12})
+    loop = loop_of(folder)
+    assert loop.run()
+    told = losses(loop)
+    assert [step for step, _ in told] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
+    best = min(told, key=lambda one: one[1])
+    assert best[0] != 60
+    result = finish(loop, load_tokenizer(loop.spec), folder)
+    assert (result["step"], result["validation_loss"]) == best
+    assert [kept["step"] for kept in result["kept"]] == [step for step in (56, 60) if step != best[0]]
+    assert len({kept["gguf_sha256"] for kept in [result, *result["kept"]]}) == 1 + len(result["kept"])
+
+
+def test_a_run_without_patience_left_ends_early(job, loop_of):
+    evaluation = {**SPLIT, "every_steps": 1, "patience": 2}
+    loop = loop_of(job(evaluation=evaluation, training={"learning_rate": 0.05, "scheduler": "constant"}))
+    assert loop.run()
+    told = [loss for _, loss in losses(loop)]
+    assert loop.totals.ended_early and len(told) == loop.totals.step < loop.steps_total
+    assert min(told) == told[-3]
+    assert loop.protocol.of("log")[-1]["best_step"] == loop.totals.step - 2
+
+
+def test_an_interrupted_run_evaluates_and_ends_as_one_that_was_not(job, loop_of):
+    settings = {"evaluation": {**SPLIT, "patience": 1}, "training": {"learning_rate": 0.02}}
+    whole = loop_of(job("whole", **settings))
+    assert whole.run()
+    first = loop_of(job("first", **settings))
+    second = loop_of(job("second", **settings, resume_from=stop_after(first, 5)))
+    assert second.totals.step == 5
+    assert second.run()
+    assert losses(first)[:1] + losses(second) == losses(whole)
+    assert [kept.sha256 for kept in second.validation.kept] == [kept.sha256 for kept in whole.validation.kept]
+    assert second.validation.finish(second.parameters).step == whole.validation.finish(whole.parameters).step
+    assert_same(weights(whole), weights(second))
+    assert torch.equal(whole.state.row_losses, second.state.row_losses)
+    assert second.protocol.of("sample")[0]["base"] == first.protocol.of("sample")[0]["base"]
+
+
+def test_answers_stand_beside_those_of_the_base(job, loop_of):
+    loop = loop_of(job(evaluation=SPLIT, training={"learning_rate": 0.05, "epochs": 2}))
+    loop.run()
+    samples = loop.protocol.of("sample")
+    assert [sample["step"] for sample in samples] == [3, 6, 9, 10]
+    assert len({sample["base"] for sample in samples}) == 1
+    assert samples[-1]["answer"] != samples[-1]["base"]
+
+
+def test_answers_are_those_of_transformers_own_generation(job, loop_of):
+    from transformers import AutoModelForCausalLM
+
+    from trainer.evaluate import answers
+
+    loop = loop_of(job())
+    tokenizer = load_tokenizer(loop.spec)
+    prompts = [[{"role": "user", "content": text}] for text in ("Hi", "A longer question, with more words in it?")]
+    found = answers(loop.model, tokenizer, prompts, 8, 2048, torch.device("cpu"))
+    base = AutoModelForCausalLM.from_pretrained(loop.spec.base.path, dtype=torch.float32)
+    for prompt, answer in zip(prompts, found, strict=True):
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
+        expected = base.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+        assert answer == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+def test_a_row_that_contradicts_the_others_is_listed_first(job, loop_of):
+    rows = [[{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "blue"}] for _ in range(15)]
+    rows.insert(6, [{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "a large green tractor"}])
+    folder = job(rows=rows, training={"epochs": 8, "learning_rate": 0.02})
+    loop = loop_of(folder)
+    loop.run()
+    result = finish(loop, load_tokenizer(loop.spec), folder)
+    listed = [json.loads(line) for line in Path(result["rows"]).read_text().splitlines()]
+    assert len(listed) == 16 and listed[0]["row"] == 7
+    assert all(math.isfinite(row["loss"]) and row["tokens"] > 0 for row in listed)
+    assert listed[-1]["loss"] < listed[-1]["first_loss"]
+
+
+def test_rows_of_their_own_are_validated_on(job, loop_of):
+    own = job("own", rows=conversations()[:5])
+    spec = json.loads((own / "spec.json").read_text())
+    loop = loop_of(job("run", evaluation={"dataset": spec["dataset"]}))
+    assert (len(loop.data.rows), len(loop.validation.rows.rows)) == (24, 5)
+    assert loop.run()
+    assert len(losses(loop)) == 4
+
+
+def test_one_row_cannot_be_split(job, loop_of):
+    from trainer.errors import JobError
+
+    with pytest.raises(JobError, match="at least two"):
+        loop_of(job(rows=conversations()[:1], evaluation=SPLIT))
