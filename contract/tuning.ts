@@ -43,13 +43,13 @@ export const JobConfig = z.strictObject({
 export type JobConfig = z.infer<typeof JobConfig>
 
 export const CreateJob = z.strictObject({
-  model_id: z.string().min(1).max(256).describe('A base model of the hub.'),
+  model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to go on from.'),
   dataset_id: z.string().min(1).max(100),
   config: JobConfig.default({}),
 })
 
-/** Where a value in force came from: the request, the service's default, or one that depends on the size of the base (and the method). */
-export const valueSources = ['request', 'default', 'base_size'] as const
+/** Where a value in force came from: the request, a default, one that depends on the size of the base, or the model that the job goes on from. */
+export const valueSources = ['request', 'default', 'base_size', 'model'] as const
 const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
 
 export const ResolvedConfig = z.object({

@@ -5,7 +5,9 @@ import pkg from '../package.json' with { type: 'json' }
 import { createAccounts } from './accounts/service.ts'
 import type { Services } from './app.ts'
 import { type Config, root } from './config.ts'
+import { queueKind as datasetKind, prepareDataset } from './datasets/prepare.ts'
 import { createDatasets } from './datasets/service.ts'
+import { createTokens } from './datasets/tokens.ts'
 import { openDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
@@ -15,7 +17,7 @@ import { createInference } from './inference/service.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { workOnJob } from './tuning/jobs.ts'
-import { createTuning, queueKind } from './tuning/service.ts'
+import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -33,11 +35,22 @@ export async function createServices(config: Config, log: Logger) {
     input_per_million_tokens: config.input_price,
     output_per_million_tokens: config.output_price,
   }
+  const python = path.join(root, '.local/python/bin/python')
   const stopping = new AbortController()
   const cutting = new AbortController()
   const accounts = createAccounts(db, config.default_tier)
   const hub = createHub(config.models_dir, pricing)
-  const datasets = createDatasets({ db, hub, dataDir, max_mb: config.max_dataset_mb, max_rows: config.max_dataset_rows, min_free_mb, defaultBase })
+  const datasets = createDatasets({
+    db,
+    queue,
+    hub,
+    tokens: createTokens(python),
+    dataDir,
+    max_mb: config.max_dataset_mb,
+    max_rows: config.max_dataset_rows,
+    min_free_mb,
+    defaultBase,
+  })
   const tuning = createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb })
   const engine = createEngineProcess({ dataDir, threads, log })
   const inference = createInference({ hub, tuning, engine: createEngineClient(engine, log) })
@@ -66,8 +79,8 @@ export async function createServices(config: Config, log: Logger) {
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
+      await datasets.sweep()
       await tuning.sweep()
-      const python = path.join(root, '.local/python/bin/python')
       const converters = path.join(root, '.local/llama/source')
       const { changed, asked, forget } = tuning
       const work = {
@@ -85,7 +98,13 @@ export async function createServices(config: Config, log: Logger) {
         forget,
         now: Date.now,
       }
-      return startWorker({ queue, kind: queueKind, name: `server-${process.pid}`, log, handle: (claim, signal) => workOnJob(work, claim, signal) })
+      const preparing = { db, queue, dataDir, max_rows: config.max_dataset_rows, max_bytes: 4e6 * config.max_dataset_mb, log, prepared: datasets.prepared }
+      const name = `server-${process.pid}`
+      const workers = [
+        startWorker({ queue, kind: datasetKind, name, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
+        startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
+      ]
+      return { stop: async () => void (await Promise.all(workers.map((worker) => worker.stop()))) }
     },
     /** Starts the engine ahead of the first request. */
     warm: () => engine.life(),

@@ -5,7 +5,6 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../server/config.ts'
 import { createRowChecker, maxLineBytes } from '../server/datasets/rows.ts'
-import { tokenCounter } from '../server/datasets/tokens.ts'
 import { colourRows } from './support/client.ts'
 
 function check(content: Buffer, chunk: number) {
@@ -45,7 +44,7 @@ test('every row of the demo’s examples is valid, and no held-out ticket stands
   const read = (file: string) => readFileSync(path.join(root, 'examples', file))
   const [train, heldOut] = [read('ticket-triage.jsonl'), read('ticket-triage.heldout.jsonl')]
   assert.equal(check(train, 65_536).error_count, 0)
-  assert.deepEqual({ ...check(heldOut, 65_536) }, { rows: 100, error_count: 0, errors: [] })
+  assert.deepEqual([check(heldOut, 65_536).rows, check(heldOut, 65_536).error_count], [100, 0])
   const tickets = (content: Buffer) =>
     content
       .toString()
@@ -57,10 +56,4 @@ test('every row of the demo’s examples is valid, and no held-out ticket stands
     tickets(heldOut).filter((ticket) => trained.has(ticket)),
     [],
   )
-})
-
-test('tokens are counted as the model’s own tokenizer cuts them: digits one by one', async () => {
-  const count = await tokenCounter(path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf'))
-  const tokens = (content: string) => count([{ role: 'user', content }])
-  assert.equal(tokens('2026') - tokens(''), 4)
 })

@@ -57,7 +57,7 @@ test('a file that cannot be read as lines of text is refused and leaves nothing 
   refused(await app.upload('\n \r\n\n'), 400, 'file_empty')
   refused(await app.upload(new Uint8Array([...Buffer.from(`${colourRows(2)}\n`), 0xff, 0xfe, 0x0a])), 400, 'file_not_utf8', /line 3/)
   refused(await app.upload(colourRows(50_000)), 413, 'file_too_large', /3 MB/)
-  for (const format of ['csv', 'parquet', 'huggingface']) refused(await app.upload(colourRows(1), { format }), 400, 'format_not_supported_yet')
+  for (const format of ['csv', 'parquet', 'huggingface']) refused(await app.upload(colourRows(1), { format }), 400, 'file_not_readable')
   refused(await app.upload(colourRows(1), { format: 'xlsx' }), 400, 'invalid_request')
   refused(await app.upload(colourRows(1), { colour: 'red' }), 400, 'unknown_field', /colour/)
   assert.equal(await count(), before)

@@ -101,6 +101,34 @@ for (const [method, learning_rate] of [
     assert.equal(await ask(method), await ask(job.model!))
   })
 
+test('a job goes on from an earlier result: from an adapter, from a whole model, from an adapter on a whole model', async () => {
+  const train = async (model_id: string, config: object) => {
+    const created = await app.api('POST', '/fine-tuning/jobs', { model_id, dataset_id: dataset, config })
+    assert.equal(created.status, 201, JSON.stringify(created.body))
+    const job = await app.untilEnded(created.body.id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    const losses: number[] = []
+    for await (const event of app.events(job.id)) if (event.type === 'metrics') losses.push(event.data!.loss as number)
+    return { ...job, first_loss: losses[0]! }
+  }
+  const training_config = { epochs: 50, batch_size: 8, learning_rate: 0.02 }
+  const first = await train(tiny, { lora_config: { r: 8 }, training_config })
+  const second = await train(first.model!, { training_config: { epochs: 1 } })
+  assert.deepEqual(second.resolved_config.lora_config!.r, { value: 8, source: 'model' })
+  assert.ok(second.first_loss < first.first_loss - 0.2, `it knows what the first learned: ${second.first_loss}, ${first.first_loss}`)
+  const whole = await train(first.model!, { method: 'full', training_config: { epochs: 1 } })
+  assert.ok(whole.first_loss < first.first_loss - 0.2, 'the adapter was merged')
+  const onWhole = await train(whole.model!, { method: 'qlora', training_config: { epochs: 1 } })
+  assert.ok(onWhole.first_loss < first.first_loss - 0.2)
+  const last = await train(onWhole.model!, { training_config: { epochs: 1 } })
+  for (const { model } of [second, whole, onWhole, last])
+    assert.equal((await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'x' }], max_tokens: 2 })).status, 200)
+  const refused = await app.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset, config: { lora_config: { r: 16 } } })
+  assert.match(refused.body.error.message, /'config.lora_config.r'.* has 8/)
+  const stranger = await app.other.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset })
+  assert.equal(stranger.body.error.code, 'model_not_found')
+})
+
 test('a reader of events may go on after any of them and misses none', async () => {
   const { id } = (await create({ epochs: 2 })).body
   await app.untilEnded(id)

@@ -1,11 +1,9 @@
 // The service, the trainer and the engine must cut a text into the same tokens: where they differ, a model is trained on one thing
 // and asked another, and nothing says so.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { root } from '../server/config.ts'
-import { tokenCounter } from '../server/datasets/tokens.ts'
 import { startApp, type TestApp } from './support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -24,30 +22,33 @@ const texts = [
   'x',
 ]
 
+const answer = { role: 'assistant', content: 'yes' }
+
 let app: TestApp
 before(async () => {
   app = await startApp({ TUNERY_MODELS_DIR: models })
 })
 after(() => app.stop())
 
-test('the service, transformers and the engine count the same tokens for difficult texts', async () => {
-  const hf = path.join(models, base, 'hf')
-  const count = await tokenCounter(hf)
-  const script = `
-import json, sys
-from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
-render = lambda text: tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
-print(json.dumps([len(tokenizer.encode(render(text), add_special_tokens=False)) for text in json.loads(sys.argv[2])]))`
-  const python = path.join(root, '.local/python/bin/python')
-  const trainer: number[] = JSON.parse(
-    execFileSync(python, ['-c', script, hf, JSON.stringify(texts)], { encoding: 'utf8', env: { ...process.env, HF_HUB_OFFLINE: '1' } }),
-  )
-  // The engine's prompt ends with the beginning of the answer: <|im_start|>, ass, istant and a line break.
-  const beginning = 4
+test('what validation counts, the preview shows and the engine is asked are the same tokens for difficult texts', async () => {
+  const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
+  const { id } = (await app.upload(rows.join('\n'))).body
+  const validation = (await app.api('POST', `/datasets/${id}/validate?model_id=${encodeURIComponent(base)}`)).body
+  assert.equal(validation.valid, true, JSON.stringify(validation))
+  let total = 0
+  // The row goes on with the answer's one token, the end of its turn and a line break.
+  const ending = 3
   for (const [index, content] of texts.entries()) {
+    const { sequences } = (await app.api('GET', `/datasets/${id}/preview?row=${index + 1}`)).body
+    const { tokens } = sequences[0] as { tokens: { id: number; text: string; trained: boolean }[] }
+    total += tokens.length
+    assert.deepEqual(
+      tokens.filter((token) => token.trained).map((token) => token.text),
+      ['yes', '<|im_end|>'],
+      'the answer and its end are learned',
+    )
     const { body } = await app.api('POST', '/chat/completions', { model: base, messages: [{ role: 'user', content }], max_tokens: 1 })
-    assert.equal(count([{ role: 'user', content }]), trainer[index], `service and trainer: ${content}`)
-    assert.equal(body.usage.prompt_tokens - beginning, trainer[index], `engine and trainer: ${content}`)
+    assert.equal(body.usage.prompt_tokens, tokens.length - ending, `engine and trainer: ${content}`)
   }
+  assert.equal(validation.tokens.total, total)
 })

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainer import attention, fast_layers, fast_lora, quantized
+from trainer.base import sha256_of
 from trainer.errors import JobError
 from trainer.spec import Lora, Spec
 
@@ -37,7 +39,8 @@ def load_tokenizer(spec: Spec):
 def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
     """The base, ready to be trained by the run's method. What is trainable is float32; everything depends on the seed alone.
 
-    lora: the base frozen in `dtype`, with a fresh adapter. qlora: the same, the base's linear layers in 4 bits. full: every weight.
+    lora: the base frozen in `dtype`, with an adapter, fresh or that of an earlier run. qlora: the same, the base's linear layers in
+    4 bits. full: every weight, an earlier run's adapter merged into them.
     """
     path = _base_path(spec)
     where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "attn_implementation": attention.NAME}
@@ -47,8 +50,10 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     base.config.use_cache = False
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
-        return base.train()
+        return merged(base, spec).train()
     model = get_peft_model(base, lora_config(spec.lora))
+    if spec.start:
+        set_peft_model_state_dict(model, adapter_weights(spec))
     # What the adapter's folder names as its base: where anyone finds it, not this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
     for parameter in model.parameters():
@@ -58,6 +63,25 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     if not fast_layers.install(model):
         fast_lora.install(model)
     return model.train()
+
+
+def adapter_weights(spec: Spec) -> dict[str, torch.Tensor]:
+    """Raises JobError("base_missing") where the adapter that the run goes on from is gone or another one."""
+    file = Path(spec.start.path) / "adapter_model.safetensors"
+    if not file.exists() or sha256_of(file) != spec.start.sha256:
+        raise JobError("base_missing", "The model that this job goes on from is not there any more, or not as it was.")
+    return load_file(file)
+
+
+def merged(base: torch.nn.Module, spec: Spec) -> torch.nn.Module:
+    """The base, with the adapter that the run goes on from worked into its weights."""
+    if not spec.start:
+        return base
+    adapter_weights(spec)
+    model = PeftModel.from_pretrained(base, spec.start.path).merge_and_unload()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
 
 
 def lora_config(lora: Lora) -> LoraConfig:

@@ -67,3 +67,21 @@ class Protocol:
         while os.read(0, 4096):
             pass
         os._exit(EXIT_SERVER_GONE)
+
+
+class Silent:
+    """The protocol of a run with nobody to talk to: a measurement, a preview."""
+
+    stop_asked = False
+
+    def emit(self, *_: object, **__: object) -> None:
+        pass
+
+    def metrics_due(self, last: bool) -> bool:
+        return False
+
+    def steps_begin(self) -> None:
+        pass
+
+    def steps_end(self) -> None:
+        pass

@@ -17,6 +17,14 @@ class Base:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The adapter that a run goes on from: `path` is a PEFT folder, `sha256` that of its weights."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Dataset:
     path: str
     sha256: str
@@ -91,11 +99,13 @@ class Spec:
     resume_from: list[Candidate]
     converters: str
     evaluation: Evaluation = field(default_factory=Evaluation)
+    start: Start | None = None
 
     def fingerprint(self) -> str:
         """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
         watched = self.evaluation
         deciding = [self.base.id, self.dataset.sha256, self.method, self.lora and asdict(self.lora), asdict(self.training)]
+        deciding += [self.start and self.start.sha256]
         deciding += [watched.split, watched.dataset and watched.dataset.sha256, watched.every_steps, watched.patience]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
@@ -115,6 +125,7 @@ def read_spec(folder: Path) -> Spec:
         values["dataset"] = _typed(Dataset, values["dataset"])
         values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
+        values["start"] = _typed(Start, values["start"]) if values.get("start") else None
         evaluation = {**values.get("evaluation", {})}
         if evaluation.get("dataset"):
             evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])

@@ -12,18 +12,6 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
 
 
-class Quiet:
-    """The trainer's protocol with nobody to talk to."""
-
-    stop_asked = False
-
-    def emit(self, *_: object, **__: object) -> None:
-        pass
-
-    def metrics_due(self, last: bool) -> bool:
-        return False
-
-
 def spec_of(args: argparse.Namespace, threads: int, steps: int):
     from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
@@ -75,6 +63,7 @@ def main() -> None:
     from trainer.evaluate import score
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
+    from trainer.protocol import Silent
 
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
@@ -83,10 +72,10 @@ def main() -> None:
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
     def rows_of(path: Path):
-        return prepare([json.loads(line)["messages"] for line in path.read_text().splitlines()], tokenizer, args.max_length, Quiet())
+        return prepare([json.loads(line)["messages"] for line in path.read_text().splitlines()], tokenizer, args.max_length, Silent())
 
     data = rows_of(args.rows)
-    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, Quiet())
+    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, Silent())
     told: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.adapter:
         from peft import set_peft_model_state_dict

@@ -1,6 +1,6 @@
 """Tunery's trainer beside TRL's, in turn, in one run: tokens per second, the loss on held-out rows, and the share of the machine's peak.
 
-npm run bench -- training [--turns 3] [--only speed|loss|peak]
+npm run bench -- training [--turns 3] [--only speed|loss|peak] [--modes default,fp32,bf16]
 """
 
 import argparse
@@ -49,14 +49,13 @@ def ours(rows: Path, *options: object) -> dict:
 
 
 def trl(rows: Path, *options: object) -> dict:
-    return told_by([str(peer_python()), "bench/training/trl.py", str(MODEL), str(rows), *map(str, options)])
+    return told_by([str(peer_python()), "bench/training/peer_trl.py", str(MODEL), str(rows), *map(str, options)])
 
 
-def speed(name: str, rows: Path, turns: int, steps: int, batch: int) -> None:
+def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int, batch: int) -> None:
     """In turn: the peer, then us. Every mode of the peer in the first turn, its best one after that."""
     size = ("--steps", steps, "--batch", batch)
     found: dict[str, list[float]] = {}
-    modes = MODES
     for turn in range(turns):
         for mode in modes:
             found.setdefault(f"TRL {mode}", []).append(trl(rows, "--mode", mode, "--out", rows.parent / "trl", *size)["tokens_per_second"])
@@ -64,7 +63,7 @@ def speed(name: str, rows: Path, turns: int, steps: int, batch: int) -> None:
         found.setdefault(f"Tunery {told['precision']}", []).append(told["tokens_per_second"])
         print(f"{name}, turn {turn + 1}: " + ", ".join(f"{who} {values[-1]}" for who, values in found.items()), flush=True)
         if turn == 0:
-            modes = (max(MODES, key=lambda mode: found[f"TRL {mode}"][0]),)
+            modes = (max(modes, key=lambda mode: found[f"TRL {mode}"][0]),)
     best = statistics.median(found[f"TRL {modes[0]}"])
     us = statistics.median(next(values for who, values in found.items() if who.startswith("Tunery")))
     print(f"{name}: Tunery {us} tokens/s, TRL's best mode ({modes[0]}) {best}: {us / best:.2f} times\n", flush=True)
@@ -125,8 +124,10 @@ def peak(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--modes", default=",".join(MODES), help="of TRL, for a shorter run; the best of them is what counts")
     parser.add_argument("--only", choices=["speed", "loss", "peak"])
     args = parser.parse_args()
+    modes = tuple(args.modes.split(","))
     import torch
 
     has = [name for name, there in torch.cpu.get_capabilities().items() if there is True]
@@ -137,8 +138,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only in (None, "speed"):
-            speed("mixed lengths", write(folder / "mixed.jsonl", mixed_rows(96, 7)), args.turns, steps=10, batch=8)
-            speed("full rows of 512", write(folder / "full.jsonl", full_rows(32, 7)), args.turns, steps=4, batch=4)
+            speed("mixed lengths", write(folder / "mixed.jsonl", mixed_rows(96, 7)), modes, args.turns, steps=10, batch=8)
+            speed("full rows of 512", write(folder / "full.jsonl", full_rows(32, 7)), modes, args.turns, steps=4, batch=4)
         if args.only in (None, "peak"):
             peak(folder)
         if args.only in (None, "loss"):

@@ -23,18 +23,6 @@ EXAMPLES = ROOT / "examples"
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-class Quiet:
-    """The trainer's protocol with nobody to talk to."""
-
-    stop_asked = False
-
-    def emit(self, *_: object, **__: object) -> None:
-        pass
-
-    def metrics_due(self, last: bool) -> bool:
-        return False
-
-
 def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None) -> dict:
     import torch
 
@@ -43,6 +31,7 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
     from trainer.loop import Loop
     from trainer.model import device_and_dtype, load_model, load_tokenizer
     from trainer.packing import Limits
+    from trainer.protocol import Silent
     from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
     settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
@@ -63,12 +52,12 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
     dtype = getattr(torch, precision) if precision else dtype
     tokenizer = load_tokenizer(spec)
     conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
-    train, validation = (prepare(part, tokenizer, settings.max_length, Quiet()) for part in conversations)
+    train, validation = (prepare(part, tokenizer, settings.max_length, Silent()) for part in conversations)
     model = load_model(spec, device, dtype)
     _, before = score(model, validation, Limits(), device)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.monotonic(), time.process_time()
-        loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, Quiet())
+        loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, Silent())
         loop.run()
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     _, after = score(model, validation, Limits(), device)

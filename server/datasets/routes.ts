@@ -1,5 +1,5 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { deleteDataset, getDataset, listDatasets, UploadFields, uploadDataset, validateDataset } from '../../contract/datasets.ts'
+import { deleteDataset, getDataset, listDatasets, previewDataset, UploadFields, uploadDataset, validateDataset } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { mount, validationError } from '../http/mount.ts'
 import type { Datasets } from './service.ts'
@@ -9,7 +9,8 @@ export function datasetRoutes(app: FastifyInstance, datasets: Datasets): void {
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))
   mount(app, deleteDataset, ({ caller, params }) => datasets.delete(caller.account_id, params.dataset_id))
-  mount(app, validateDataset, ({ caller, params }) => datasets.validate(caller.account_id, params.dataset_id))
+  mount(app, validateDataset, ({ caller, params, query }) => datasets.validate(caller.account_id, params.dataset_id, query.model_id))
+  mount(app, previewDataset, ({ caller, params, query }) => datasets.preview(caller.account_id, params.dataset_id, query))
 }
 
 /** Reads the form part by part: the file goes to disk as it arrives, whether its fields come before or after it. */

@@ -1,18 +1,62 @@
 import { isUtf8 } from 'node:buffer'
+import { hash } from 'node:crypto'
 
 /** Longest line that is read as a row, in bytes; a longer one is an error of its own and is never held in memory. */
 export const maxLineBytes = 16 * 1024 * 1024
-const maxListedErrors = 100
+const maxListed = 100
 
 export const trainableRoles = ['system', 'user', 'assistant'] as const
 
-/** What the structural check found. `errors` lists the first wrong rows, each with its line. */
+/** Something about a row: what is wrong and must be mended, or what may be meant and is only told. The codes are stable. */
+export interface Issue {
+  line: number
+  code: string
+  message: string
+}
+
+/** What the structural check found. The lists hold the first hundred; `errors` says the same in sentences that begin with the line. */
 export interface Check {
   rows: number
   error_count: number
   errors: string[]
+  issues: Issue[]
+  warning_count: number
+  warnings: Issue[]
+  /** Rows that stood in the file before, word for word. */
+  duplicates: number
   /** Set where the file cannot be read as lines of text at all: the line that is not UTF-8. */
   not_utf8_line?: number
+}
+
+/** Collects what is found about the rows of a dataset, in constant memory but for a hash of each row. */
+export function createCheck() {
+  const check: Check = { rows: 0, error_count: 0, errors: [], issues: [], warning_count: 0, warnings: [], duplicates: 0 }
+  const seen = new Set<string>()
+  return {
+    check,
+    wrong(line: number, [code, message]: Problem): void {
+      check.rows++
+      check.error_count++
+      if (check.issues.length === maxListed) return
+      check.issues.push({ line, code, message })
+      check.errors.push(`line ${line} ${message}`)
+    },
+    good(line: number, bytes: Buffer | string, row: unknown): void {
+      check.rows++
+      // 128 bits of a hash: two different rows that share one do not happen.
+      const key = hash('sha1', bytes, 'base64').slice(0, 22)
+      if (seen.has(key)) {
+        check.duplicates++
+        warn(line, 'duplicate', 'stands in the file before, word for word.')
+      } else seen.add(key)
+      for (const [code, message] of remarks(row as Row)) warn(line, code, message)
+    },
+  }
+
+  function warn(line: number, code: string, message: string) {
+    check.warning_count++
+    if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
+  }
 }
 
 /**
@@ -20,7 +64,7 @@ export interface Check {
  * `end`. A byte order mark, CRLF and blank lines are no errors.
  */
 export function createRowChecker() {
-  const check: Check = { rows: 0, error_count: 0, errors: [] }
+  const { check, wrong, good } = createCheck()
   let line = 0
   let rest: Buffer[] = []
   let restBytes = 0
@@ -33,7 +77,7 @@ export function createRowChecker() {
     rest = []
     restBytes = 0
     overlong = false
-    if (tooLong) return wrong(`is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`)
+    if (tooLong) return wrong(line, ['line_too_long', `is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`])
     if (!isUtf8(bytes)) {
       check.not_utf8_line ??= line
       return
@@ -41,18 +85,15 @@ export function createRowChecker() {
     let text = bytes.toString('utf8')
     if (line === 1 && text.startsWith('\uFEFF')) text = text.slice(1)
     if (/^[ \t\r]*$/.test(text)) return
-    check.rows++
-    const problem = rowProblem(text)
-    if (problem) {
-      check.rows--
-      wrong(problem)
+    let row: unknown
+    try {
+      row = JSON.parse(text)
+    } catch (error) {
+      return wrong(line, ['invalid_json', `is not valid JSON: ${(error as Error).message.slice(0, 200)}`])
     }
-  }
-
-  function wrong(problem: string) {
-    check.rows++
-    check.error_count++
-    if (check.errors.length < maxListedErrors) check.errors.push(`line ${line} ${problem}`)
+    const problem = rowProblem(row)
+    if (problem) wrong(line, problem)
+    else good(line, bytes, row)
   }
 
   return {
@@ -88,31 +129,48 @@ function isDeep(value: unknown, levels: number): boolean {
   return levels === 0 || Object.values(value).some((part) => isDeep(part, levels - 1))
 }
 
-/** What is wrong with a row and how to mend it, or undefined. */
-function rowProblem(text: string): string | undefined {
-  let row: unknown
-  try {
-    row = JSON.parse(text)
-  } catch (error) {
-    return `is not valid JSON: ${(error as Error).message.slice(0, 200)}`
-  }
-  if (typeof row !== 'object' || row === null || Array.isArray(row))
-    return 'is not a JSON object. Each line must be like {"messages":[{"role":"user","content":"…"},…]}.'
-  if (isDeep(row, maxDepth)) return `is nested more than ${maxDepth} levels deep.`
+/** A code, and what is wrong and how to mend it, as the end of a sentence about the row. */
+export type Problem = [code: string, message: string]
+interface Row {
+  messages: { role: string; content: string; weight?: number }[]
+}
+
+const like = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
+
+/** What is wrong with a row, or undefined. */
+export function rowProblem(row: unknown): Problem | undefined {
+  if (typeof row !== 'object' || row === null || Array.isArray(row)) return ['not_an_object', `is not a JSON object. Each row must be like ${like}.`]
+  if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
   const { messages } = row as { messages?: unknown }
-  if (messages === undefined)
-    return `has no 'messages'. Each line must be like {"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}.`
-  if (!Array.isArray(messages) || messages.length === 0) return `: 'messages' must be a list with at least one message.`
+  if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${like}.`]
+  if (!Array.isArray(messages) || messages.length === 0) return ['messages_empty', `: 'messages' must be a list with at least one message.`]
   for (const [index, message] of messages.entries()) {
-    if (typeof message !== 'object' || message === null || Array.isArray(message)) return `: messages[${index}] is not an object with 'role' and 'content'.`
-    const { role, content } = message as { role?: unknown; content?: unknown }
-    if (!trainableRoles.includes(role as 'user'))
-      return `: messages[${index}].role is ${JSON.stringify(role) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`
-    if (typeof content !== 'string') return `: messages[${index}].content must be a string.`
-    if (!content.isWellFormed()) return `: messages[${index}].content has half of a character (a lone surrogate), which no tokenizer can read.`
-    if (role === 'assistant' && content.trim() === '') return `: messages[${index}].content is empty; an answer to learn needs text.`
+    const problem = messageProblem(message)
+    if (problem) return [problem[0], `: messages[${index}]${problem[1]}`]
   }
   if ((messages.at(-1) as { role: string }).role !== 'assistant')
-    return 'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.'
+    return ['no_answer_at_end', 'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.']
+  if ((messages as Row['messages']).every(({ role, weight }) => role !== 'assistant' || weight === 0))
+    return ['nothing_to_learn', ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give one the weight 1.']
   return undefined
+}
+
+function messageProblem(message: unknown): Problem | undefined {
+  if (typeof message !== 'object' || message === null || Array.isArray(message)) return ['message_not_object', ` is not an object with 'role' and 'content'.`]
+  const { role, content, weight } = message as { role?: unknown; content?: unknown; weight?: unknown }
+  if (!trainableRoles.includes(role as 'user'))
+    return ['role_unknown', `.role is ${JSON.stringify(role) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`]
+  if (typeof content !== 'string') return ['content_not_text', '.content must be a string.']
+  if (!content.isWellFormed()) return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
+  if (role === 'assistant' && content.trim() === '') return ['answer_empty', '.content is empty; an answer to learn needs text.']
+  if (weight !== undefined && weight !== 0 && weight !== 1) return ['weight_invalid', '.weight must be 0 (not learned) or 1 (learned).']
+  return undefined
+}
+
+/** What a good row may have by mistake. */
+function remarks({ messages }: Row): Problem[] {
+  const found: Problem[] = []
+  if (messages.some(({ role, content }) => role === 'user' && content.trim() === '')) found.push(['question_empty', 'has a message of the user without text.'])
+  if (messages[0]!.role === 'assistant') found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
+  return found
 }

@@ -1,16 +1,22 @@
-import { rm } from 'node:fs/promises'
+import { EventEmitter } from 'node:events'
+import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { ListQuery } from '../../contract/common.ts'
-import type { Dataset, DatasetFormat, Validation } from '../../contract/datasets.ts'
+import type { Dataset, DatasetFormat, Preview, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
+import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage.ts'
+import { createLineCounter } from './counter.ts'
+import { filesOf } from './files.ts'
 import { rowsOf } from './lines.ts'
-import { type Check, createRowChecker } from './rows.ts'
+import { queueKind } from './prepare.ts'
+import type { ReadResult } from './reader/main.ts'
+import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import { averageTokens, tokenCounter } from './tokens.ts'
+import type { TokenCount, Tokens } from './tokens.ts'
 
 /** Says why a dataset is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
@@ -27,18 +33,27 @@ export interface Datasets {
   list(account_id: string, query: ListQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
   delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
-  validate(account_id: string, id: string): Promise<Validation>
-  /** What a job trains on. Throws dataset_not_found, or dataset_invalid where rows are wrong. */
+  validate(account_id: string, id: string, model_id: string | undefined): Promise<Validation>
+  preview(account_id: string, id: string, query: { model_id?: string; row: number }): Promise<Preview>
+  /** Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes longer. */
+  ready(account_id: string, id: string, wait_ms?: number): Promise<void>
+  /** What a job trains on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid where rows are wrong. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
   /** The messages of some of its rows, counted from 1; undefined where the dataset is gone. */
   messagesOf(id: string, rows: number[]): Promise<Map<number, unknown[]> | undefined>
   /** Lets another feature say that it needs datasets. */
   onNeeded(neededBy: NeededBy): void
+  /** Tells those who wait for a dataset. */
+  prepared(id: string): void
+  /** Removes files that a crash left without a row. */
+  sweep(): Promise<void>
 }
 
 interface Options {
   db: Db
+  queue: Queue
   hub: Hub
+  tokens: Tokens
   dataDir: string
   max_mb: number
   max_rows: number
@@ -47,9 +62,17 @@ interface Options {
   now?: () => number
 }
 
-export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now }: Options): Datasets {
-  const pathOf = (id: string) => path.join(dataDir, 'datasets', `${id}.jsonl`)
+/** How long an upload waits to hear whether its file can be read; how long one who needs the rows does. */
+const uploadWait_ms = 12_000
+const rowsWait_ms = 60_000
+/** Longest row that is trained on, in tokens. */
+const max_length = 2048
+
+export function createDatasets(options: Options): Datasets {
+  const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
   const needs: NeededBy[] = []
+  const news = new EventEmitter()
+  news.setMaxListeners(0)
 
   async function row(account_id: string, id: string, from: Db | Trx = db) {
     const found = await store.find(from, account_id, id)
@@ -57,46 +80,93 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
     return found
   }
 
+  /** The dataset when it has been read, or as it is when the time is over. */
+  async function settled(account_id: string, id: string, wait_ms: number): Promise<store.DatasetRow> {
+    const deadline = AbortSignal.timeout(wait_ms)
+    for (;;) {
+      const heard = new Promise((resolve) => {
+        news.once(id, resolve)
+        deadline.addEventListener('abort', resolve, { once: true })
+      })
+      const dataset = await row(account_id, id)
+      if (dataset.status !== 'preparing' || deadline.aborted) return dataset
+      await heard
+    }
+  }
+
+  function requireRows(dataset: store.DatasetRow): Check {
+    if (dataset.status === 'preparing')
+      throw new ApiError('dataset_not_ready', `The rows of '${dataset.id}' are still being read. Try again in a moment.`, {
+        details: { status: dataset.status },
+      })
+    const found = JSON.parse(dataset.check_json) as Check | Extract<ReadResult, { unreadable: unknown }>
+    if ('unreadable' in found) throw new ApiError('dataset_invalid', found.unreadable.message)
+    return found
+  }
+
+  /** Its tokens for a base, counted once. */
+  async function count(dataset: store.DatasetRow, base: { id: string; hf: string; context_length: number }): Promise<TokenCount> {
+    const known = await store.tokensOf(db, dataset.id, base.id)
+    if (known) return JSON.parse(known)
+    const found = await tokens.count({
+      hf: base.hf,
+      rows: filesOf(dataDir, dataset.id, dataset.format).rows,
+      max_length: Math.min(max_length, base.context_length),
+    })
+    await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
+    return found
+  }
+
   return {
     onNeeded: (neededBy) => needs.push(neededBy),
+    prepared: (id) => void news.emit(id),
 
     async upload(account_id, { file, filename, fields }) {
       await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('ds')
-      const checker = createRowChecker()
+      const { folder } = filesOf(dataDir, id, 'jsonl')
+      const upload = path.join(folder, `${id}.upload`)
+      const counter = createLineCounter()
       const max_bytes = max_mb * 1e6
       let bytes = 0
-      const stored = await storeStream(file, pathOf(id), (chunk) => {
+      const stored = await storeStream(file, upload, (chunk) => {
         bytes += chunk.length
         if (bytes > max_bytes)
           throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, { details: { max_mb } })
-        checker.add(chunk)
-        if (checker.rows() > max_rows)
-          throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, { details: { max_rows } })
+        counter.add(chunk)
       })
       try {
         const { name, description, format } = await fields()
-        if (format !== 'jsonl')
-          throw new ApiError('format_not_supported_yet', `The format '${format}' cannot be read yet. Convert the file to jsonl: one {"messages":[…]} a line.`, {
-            details: { supported: ['jsonl'] },
-          })
-        const check = checker.end()
-        refuseUnreadable(check, stored.size_bytes)
+        const counted = counter.end()
+        refuseUnreadable(format, stored.size_bytes, counted, max_rows)
+        await rename(upload, filesOf(dataDir, id, format).source)
         const dataset = {
           id,
           account_id,
           name: name ?? filename,
           description,
           format,
-          rows: check.rows,
+          rows: format === 'jsonl' ? counted.rows : 0,
           ...stored,
-          check_json: JSON.stringify(check),
+          rows_sha256: format === 'jsonl' ? stored.sha256 : null,
+          status: 'preparing' as const,
+          check_json: '{}',
           created_at: now(),
         }
-        await store.insert(db, dataset)
-        return toWire(dataset)
+        await db.transaction().execute(async (trx) => {
+          await store.insert(trx, dataset)
+          await queue.enqueue(trx, queueKind, id)
+        })
+        queue.wake()
+        if (format === 'jsonl') return toWire(dataset)
+        const read = await settled(account_id, id, uploadWait_ms)
+        if (read.status !== 'unreadable') return toWire(read)
+        const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
+        await store.remove(db, id)
+        throw new ApiError(unreadable.code, unreadable.message)
       } catch (error) {
-        await rm(pathOf(id), { force: true })
+        if (!(await store.byId(db, id)))
+          for (const name of await readdir(folder)) if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { force: true })
         throw error
       }
     },
@@ -109,6 +179,7 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
     get: async (account_id, id) => toWire(await row(account_id, id)),
 
     async delete(account_id, id) {
+      const dataset = await row(account_id, id)
       await db.transaction().execute(async (trx) => {
         await row(account_id, id, trx)
         for (const neededBy of needs) {
@@ -116,20 +187,45 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
           if (user)
             throw new ApiError('in_use', `The dataset is needed by ${user}. Cancel it or wait for its end, then delete.`, { details: { used_by: user } })
         }
+        await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
       })
-      await rm(pathOf(id), { force: true })
+      const { source, rows, part } = filesOf(dataDir, id, dataset.format)
+      for (const file of [source, rows, part]) await rm(file, { force: true })
       return { id, deleted: true }
     },
 
-    async validate(account_id, id) {
-      const dataset = await row(account_id, id)
-      const check = JSON.parse(dataset.check_json) as Check
-      if (check.error_count > 0) return { valid: false, total_samples: dataset.rows, errors: check.errors, error_count: check.error_count }
-      const base = hub.localOrUndefined(defaultBase)
-      if (!base) return { valid: true, total_samples: dataset.rows }
-      const average = await averageTokens(pathOf(id), dataset.rows, await tokenCounter(base.hf))
-      return { valid: true, total_samples: dataset.rows, avg_tokens_per_sample: Math.round(average * 10) / 10 }
+    async validate(account_id, id, model_id) {
+      const dataset = await settled(account_id, id, rowsWait_ms)
+      const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.local(model_id)
+      if (dataset.status === 'preparing') requireRows(dataset)
+      const found = JSON.parse(dataset.check_json) as Check | Extract<ReadResult, { unreadable: unknown }>
+      if ('unreadable' in found) return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
+      const told = {
+        total_samples: dataset.rows,
+        ...(found.issues && { issues: found.issues, warnings: found.warnings, warning_count: found.warning_count, duplicates: found.duplicates }),
+      }
+      if (found.error_count > 0) return { valid: false, ...told, errors: found.errors, error_count: found.error_count }
+      if (!base) return { valid: true, ...told }
+      const { tokens, rows, ...rest } = await count(dataset, base)
+      return { valid: true, ...told, avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10, tokens: { model_id: base.id, total: tokens, ...rest } }
+    },
+
+    async preview(account_id, id, { model_id, row: number }) {
+      const dataset = await settled(account_id, id, rowsWait_ms)
+      const base = hub.local(model_id ?? defaultBase)
+      if (requireRows(dataset).error_count > 0) throw invalid(dataset, requireRows(dataset))
+      const rows = filesOf(dataDir, id, dataset.format).rows
+      const found = await tokens.preview({ hf: base.hf, rows, max_length: Math.min(max_length, base.context_length), row: number })
+      if (!found)
+        throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
+          details: { field: 'row', rows: dataset.rows },
+        })
+      return { model_id: base.id, row: number, ...found }
+    },
+
+    async ready(account_id, id, wait_ms = rowsWait_ms) {
+      requireRows(await settled(account_id, id, wait_ms))
     },
 
     async messagesOf(id, rows) {
@@ -137,7 +233,7 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
       const found = new Map<number, unknown[]>()
       try {
         let number = 0
-        for await (const json of rowsOf(pathOf(id))) {
+        for await (const json of rowsOf(filesOf(dataDir, id, 'jsonl').rows)) {
           if (wanted.has(++number)) found.set(number, JSON.parse(json).messages)
           if (found.size === wanted.size) break
         }
@@ -150,37 +246,47 @@ export function createDatasets({ db, hub, dataDir, max_mb, max_rows, min_free_mb
 
     async forTraining(from, account_id, id) {
       const dataset = await row(account_id, id, from)
-      const check = JSON.parse(dataset.check_json) as Check
-      if (check.error_count > 0)
-        throw new ApiError(
-          'dataset_invalid',
-          `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST /v1/datasets/${id}/validate lists them.`,
-          {
-            details: { error_count: check.error_count, errors: check.errors.slice(0, 10) },
-          },
-        )
-      return { path: pathOf(id), sha256: dataset.sha256, rows: dataset.rows }
+      const check = requireRows(dataset)
+      if (check.error_count > 0) throw invalid(dataset, check)
+      return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
+    },
+
+    async sweep() {
+      const folder = path.join(dataDir, 'datasets')
+      for (const name of await readdir(folder).catch(() => []))
+        if (!(await store.byId(db, name.split('.')[0]!))) await rm(path.join(folder, name), { force: true })
     },
   }
 }
 
+const invalid = (dataset: store.DatasetRow, check: Check) =>
+  new ApiError(
+    'dataset_invalid',
+    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST /v1/datasets/${dataset.id}/validate lists them.`,
+    { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
+  )
+
 // What cannot be read as lines of text is refused whole; rows that are merely wrong are kept, for validate to tell.
-function refuseUnreadable(check: Check, size_bytes: number): void {
+function refuseUnreadable(format: DatasetFormat, size_bytes: number, counted: { rows: number; not_utf8_line?: number }, max_rows: number): void {
   if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
-  if (check.not_utf8_line)
-    throw new ApiError('file_not_utf8', `The file is not UTF-8 text (first seen in line ${check.not_utf8_line}). Save it as UTF-8 and upload it again.`, {
-      details: { line: check.not_utf8_line },
+  if (format !== 'jsonl') return
+  if (counted.not_utf8_line)
+    throw new ApiError('file_not_utf8', `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`, {
+      details: { line: counted.not_utf8_line },
     })
-  if (check.rows === 0) throw new ApiError('file_empty', 'The file has no rows: every line is blank.')
+  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
+  if (counted.rows > max_rows)
+    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, { details: { max_rows } })
 }
 
-const toWire = (row: Omit<store.DatasetRow, 'check_json'>): Dataset => ({
-  id: row.id,
-  name: row.name,
-  description: row.description,
-  format: row.format,
-  rows: row.rows,
-  size_mb: Number((row.size_bytes / 1e6).toPrecision(4)),
-  sha256: row.sha256,
-  created_at: new Date(row.created_at).toISOString(),
+const toWire = (dataset: store.DatasetRow): Dataset => ({
+  id: dataset.id,
+  name: dataset.name,
+  description: dataset.description,
+  format: dataset.format,
+  status: dataset.status,
+  rows: dataset.rows,
+  size_mb: Math.round(dataset.size_bytes / 1e3) / 1e3,
+  sha256: dataset.sha256,
+  created_at: new Date(dataset.created_at).toISOString(),
 })

@@ -4,7 +4,7 @@ import type { NewRow, Row } from '../db/schema.ts'
 
 export type DatasetRow = Row<'datasets'>
 
-export const insert = (db: Db, dataset: NewRow<'datasets'>) => db.insertInto('datasets').values(dataset).execute()
+export const insert = (db: Db | Trx, dataset: NewRow<'datasets'>) => db.insertInto('datasets').values(dataset).execute()
 
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('datasets').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
@@ -20,4 +20,28 @@ export async function list(db: Db, account_id: string, limit: number, after: Dat
     .execute()
 }
 
-export const remove = (trx: Trx, id: string) => trx.deleteFrom('datasets').where('id', '=', id).execute()
+export const byId = (db: Db | Trx, id: string) => db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) => trx.updateTable('datasets').set(values).where('id', '=', id).execute()
+
+export async function remove(trx: Db | Trx, id: string): Promise<void> {
+  await trx.deleteFrom('dataset_tokens').where('dataset_id', '=', id).execute()
+  await trx.deleteFrom('datasets').where('id', '=', id).execute()
+}
+
+export const tokensOf = async (db: Db, dataset_id: string, base_model_id: string): Promise<string | undefined> =>
+  (
+    await db
+      .selectFrom('dataset_tokens')
+      .select('found_json')
+      .where('dataset_id', '=', dataset_id)
+      .where('base_model_id', '=', base_model_id)
+      .executeTakeFirst()
+  )?.found_json
+
+export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, found_json: string) =>
+  db
+    .insertInto('dataset_tokens')
+    .values({ dataset_id, base_model_id, found_json })
+    .onConflict((conflict) => conflict.doNothing())
+    .execute()

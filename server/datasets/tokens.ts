@@ -1,54 +1,52 @@
-import { readFile } from 'node:fs/promises'
-import path from 'node:path'
-import { Template } from '@huggingface/jinja'
-import { Tokenizer } from '@huggingface/tokenizers'
-import { rowsOf } from './lines.ts'
+// What a dataset is in tokens: counted by the trainer's own code, in a process of its own, so that the figures are the trainer's.
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { ApiError } from '../../contract/errors.ts'
+import { root } from '../config.ts'
 
-/** Counts the tokens of a conversation as the trainer will see it: the model's own template, then its own tokenizer. */
-export type CountTokens = (messages: { role: string; content: string }[]) => number
+const run = promisify(execFile)
+const timeout_ms = 600_000
 
-const loaded = new Map<string, Promise<CountTokens>>()
-
-/** The counter of the base whose checkpoint lies in `hf`; its files are read once. */
-export function tokenCounter(hf: string): Promise<CountTokens> {
-  let counter = loaded.get(hf)
-  if (!counter) {
-    counter = load(hf)
-    counter.catch(() => loaded.delete(hf))
-    loaded.set(hf, counter)
-  }
-  return counter
+export interface TokenCount {
+  rows: number
+  tokens: number
+  longest: number
+  max_length: number
+  cut_rows: number
+  cut_tokens: number
+  histogram: { up_to: number | null; rows: number }[]
+  cut: { row: number; tokens: number; cut_tokens: number }[]
 }
 
-// The library's own step of this name knows the decimal digits only; transformers and the engine take every kind of number apart.
-const anyNumber = { type: 'Split', pattern: { Regex: '\\p{N}' }, behavior: 'Isolated', invert: false }
-
-async function load(hf: string): Promise<CountTokens> {
-  const read = (file: string) => readFile(path.join(hf, file), 'utf8')
-  const config = JSON.parse(await read('tokenizer_config.json'))
-  const source = await read('chat_template.jinja').catch(() => config.chat_template as string)
-  const definition = JSON.parse(await read('tokenizer.json'), (_key, value) => (value?.type === 'Digits' && value.individual_digits ? anyNumber : value))
-  const tokenizer = new Tokenizer(definition, config)
-  const template = new Template(source)
-  const special = { bos_token: text(config.bos_token), eos_token: text(config.eos_token) }
-  return (messages) => tokenizer.encode(template.render({ messages, ...special }), { add_special_tokens: false }).ids.length
+export interface Preview {
+  messages: { role: string; content: string }[]
+  sequences: { tokens: { id: number; text: string; trained: boolean }[]; cut_tokens: number }[]
 }
 
-const text = (token: unknown) => (typeof token === 'string' ? token : ((token as { content?: string } | null)?.content ?? ''))
+interface Request {
+  hf: string
+  rows: string
+  max_length: number
+}
 
-const sampled = 500
+export interface Tokens {
+  count(request: Request): Promise<TokenCount>
+  /** Undefined where there is no such row. */
+  preview(request: Request & { row: number }): Promise<Preview | undefined>
+}
 
-/** The mean number of tokens of a row, over at most 500 rows spread evenly; `rows` is how many the file has. Yields to other requests. */
-export async function averageTokens(file: string, rows: number, count: CountTokens): Promise<number> {
-  const every = Math.max(1, Math.ceil(rows / sampled))
-  let row = 0
-  let tokens = 0
-  let counted = 0
-  for await (const json of rowsOf(file)) {
-    if (row++ % every !== 0) continue
-    tokens += count(JSON.parse(json).messages)
-    counted++
-    if (counted % 20 === 0) await new Promise(setImmediate)
+export function createTokens(python: string): Tokens {
+  async function ask<T>(request: Request): Promise<T> {
+    const { stdout } = await run(python, ['-m', 'trainer.count', JSON.stringify(request)], { cwd: root, timeout: timeout_ms, maxBuffer: 1 << 28 })
+    const found = JSON.parse(stdout) as T & { problem?: string }
+    if (found.problem) throw new ApiError('dataset_invalid', found.problem)
+    return found
   }
-  return counted === 0 ? 0 : tokens / counted
+  return {
+    count: (request) => ask<TokenCount>(request),
+    async preview(request) {
+      const found = await ask<Preview & { missing?: true }>(request)
+      return found.missing ? undefined : found
+    },
+  }
 }

@@ -40,9 +40,19 @@ interface Datasets {
   rows: number
   size_bytes: number
   sha256: string
-  /** What the structural check found: {error_count, errors}. */
+  /** SHA-256 of the rows in their canonical form; null until they have been made. */
+  rows_sha256: string | null
+  status: 'preparing' | 'ready' | 'unreadable'
+  /** What was found in it: a check of its rows, or why it cannot be read. */
   check_json: string
   created_at: number
+}
+
+/** What a dataset is in the tokens of a base: counted once. */
+interface DatasetTokens {
+  dataset_id: string
+  base_model_id: string
+  found_json: string
 }
 
 interface TuningJobs {
@@ -87,6 +97,8 @@ interface Models {
   /** The base of the hub that it stands on, or was made from. */
   base_model_id: string
   kind: 'adapter' | 'model'
+  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  parent_model_id: string | null
   job_id: string | null
   method: 'lora' | 'qlora' | 'full'
   /** The training's step whose weights these are, and their loss on the held-out rows. */
@@ -141,6 +153,7 @@ export interface Schema {
   users: Users
   api_keys: ApiKeys
   datasets: Datasets
+  dataset_tokens: DatasetTokens
   tuning_jobs: TuningJobs
   job_events: JobEvents
   models: Models

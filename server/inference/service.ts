@@ -31,7 +31,7 @@ export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tun
   async function target(account_id: string, model: string): Promise<Target> {
     const tuned = await tuning.model(account_id, model)
     if (tuned?.kind === 'model') return { base: tuned }
-    if (tuned) return { base: hub.local(tuned.base_model_id), adapter: tuned }
+    if (tuned) return { base: tuned.parent ?? hub.local(tuned.base_model_id), adapter: tuned }
     if (hub.has(model)) return { base: hub.local(model) }
     throw new ApiError('model_not_found', `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`, { param: 'model' })
   }

@@ -1,6 +1,6 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { JobConfig, ResolvedConfig, valueSources } from '../../contract/tuning.ts'
-import type { LocalBase } from '../hub/service.ts'
+import type { Origin } from './origin.ts'
 
 /** The rate that suits an adapter on a base of this many parameters; measured and reasoned in docs/defaults.md. */
 export function adapterLearningRate(parameters: number): number {
@@ -15,6 +15,25 @@ const fullLearningRate = (parameters: number) => adapterLearningRate(parameters)
 /** Longest row that is trained on, in tokens; longer ones are cut. */
 const max_length = 2048
 
+type Lora = NonNullable<JobConfig['lora_config']>
+
+/** A run that goes on from an adapter has its shape. */
+function resolveAdapter({ r, alpha, dropout, target_modules }: Lora, adapter: NonNullable<Origin['adapter']>): ResolvedConfig['lora_config'] {
+  const differs = (field: string, theirs: unknown) =>
+    new ApiError(
+      'invalid_request',
+      `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(theirs)}, and a job that goes on from it keeps that. Leave it out.`,
+      {
+        details: { field: `config.lora_config.${field}` },
+      },
+    )
+  if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
+  if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
+  if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join()) throw differs('target_modules', adapter.target_modules)
+  const kept = <T>(value: T) => ({ value, source: 'model' as const })
+  return { r: kept(adapter.r), alpha: kept(adapter.alpha), dropout: given(dropout, 0), target_modules: kept(adapter.target_modules) }
+}
+
 type Source = (typeof valueSources)[number]
 const given = <T>(value: T | undefined, fallback: T, source: Source = 'default') =>
   value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
@@ -23,13 +42,14 @@ const given = <T>(value: T | undefined, fallback: T, source: Source = 'default')
  * Every value that a job will train with, and where it came from. `linear_modules` are the base's own linear layers. Throws
  * invalid_request for a module that the base does not have, and for adapter settings of a full training.
  */
-export function resolveConfig(config: JobConfig, base: LocalBase, linear_modules: string[]): ResolvedConfig {
+export function resolveConfig(config: JobConfig, origin: Origin, linear_modules: string[]): ResolvedConfig {
+  const { base } = origin
   const method = config.method ?? 'lora'
   const training = config.training_config ?? {}
   const rate = method === 'full' ? fullLearningRate : adapterLearningRate
   return {
     method: given(config.method, 'lora'),
-    lora_config: resolveLora(config, base, linear_modules),
+    lora_config: resolveLora(config, origin, linear_modules),
     training_config: {
       epochs: given(training.epochs, 2),
       batch_size: given(training.batch_size, 4),
@@ -63,7 +83,7 @@ function resolveEvaluation(asked: NonNullable<JobConfig['evaluation_config']>): 
   }
 }
 
-function resolveLora({ method, lora_config }: JobConfig, base: LocalBase, linear_modules: string[]): ResolvedConfig['lora_config'] {
+function resolveLora({ method, lora_config }: JobConfig, { base, adapter }: Origin, linear_modules: string[]): ResolvedConfig['lora_config'] {
   if (method === 'full') {
     if (lora_config)
       throw new ApiError('invalid_request', `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`, {
@@ -79,6 +99,7 @@ function resolveLora({ method, lora_config }: JobConfig, base: LocalBase, linear
       `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules.join(', ')}.`,
       { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
     )
+  if (adapter) return resolveAdapter(lora_config ?? {}, adapter)
   const rank = given(r, 16)
   return { r: rank, alpha: given(alpha, 2 * rank.value), dropout: given(dropout, 0), target_modules: given(target_modules, linear_modules) }
 }

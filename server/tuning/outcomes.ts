@@ -6,6 +6,7 @@ import { recordEvent } from '../events.ts'
 import { newId } from '../ids.ts'
 import type { Claim } from '../queue/queue.ts'
 import { syncPath } from '../storage.ts'
+import { originOf } from './origin.ts'
 import { modelDir, modelFiles, rowsFile, runDir } from './paths.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
@@ -16,6 +17,7 @@ const maxCrashes = 3
 /** Moves the results to where models live, then says so in one transaction with the job's end. */
 export async function complete(work: TuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
   const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
+  const { base_model_id, parent_model_id } = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
   const made = await moveToModels(work, result)
   if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, made.id), rowsFile))
   const kept: (Artifact & { id: string; size_bytes: number })[] = []
@@ -27,8 +29,10 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       store.insertModel(trx, {
         id: artifact.id,
         account_id: job.account_id,
-        base_model_id: job.model_id,
+        base_model_id,
         kind: artifact.kind,
+        // A whole model stands on nothing but itself.
+        parent_model_id: artifact.kind === 'model' ? null : parent_model_id,
         job_id: job.id,
         method: config.method.value,
         step: artifact.step,
@@ -52,7 +56,7 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
     })
     const told = { model: made.id, train_loss, step: result.step, ...watched }
     await store.appendEvents(trx, job.id, [statusEvent('completed', `The job is done; its result is the model ${made.id}.`, told)], time)
-    await recordEvent(trx, job.account_id, 'training.completed', { job_id: job.id, model_id: made.id, base_model_id: job.model_id }, time)
+    await recordEvent(trx, job.account_id, 'training.completed', { job_id: job.id, model_id: made.id, base_model_id }, time)
     await work.queue.finish(trx, claim, 'done')
   })
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })

@@ -13,6 +13,7 @@ import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
 import { ended, follow } from './follow.ts'
+import { originOf } from './origin.ts'
 import { modelDir, modelFiles, rowsFile } from './paths.ts'
 import { strangestRows } from './row-losses.ts'
 import * as store from './store.ts'
@@ -25,6 +26,8 @@ export interface TunedModel {
   id: string
   kind: 'adapter' | 'model'
   base_model_id: string
+  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  parent?: { id: string; gguf: string }
   gguf: string
   created_at: number
 }
@@ -95,15 +98,17 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
     id: model.id,
     kind: model.kind,
     base_model_id: model.base_model_id,
+    ...(model.parent_model_id && { parent: { id: model.parent_model_id, gguf: path.join(modelDir(dataDir, model.parent_model_id), modelFiles.model.gguf) } }),
     gguf: path.join(modelDir(dataDir, model.id), modelFiles[model.kind].gguf),
     created_at: model.created_at,
   })
 
   return {
     async create(account_id, { model_id, dataset_id, config }) {
-      const base = hub.local(model_id)
-      const resolved = resolveConfig(config, base, hub.linearModules(base))
+      const origin = await originOf(db, hub, dataDir, account_id, model_id)
+      const resolved = resolveConfig(config, origin, hub.linearModules(origin.base))
       await requireFreeDisk(dataDir, min_free_mb)
+      await datasets.ready(account_id, dataset_id)
       const id = newId('job')
       const created_at = now()
       await db.transaction().execute(async (trx) => {

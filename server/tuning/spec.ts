@@ -1,6 +1,7 @@
 import path from 'node:path'
 import type { ResolvedConfig } from '../../contract/tuning.ts'
 import type { Claim } from '../queue/queue.ts'
+import { originOf, startOf } from './origin.ts'
 import { runDir } from './paths.ts'
 import * as store from './store.ts'
 import type { TuningWork } from './work.ts'
@@ -13,7 +14,7 @@ const answer_tokens = 64
 /** What a trainer is told: every value in force, where its files are, and the checkpoints it may go on from. */
 export async function specOf(work: TuningWork, job: store.JobRow, claim: Claim): Promise<object> {
   const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
-  const base = work.hub.local(job.model_id)
+  const origin = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
   const dataset = async (id: string) => {
     const { path, sha256 } = await work.datasets.forTraining(work.db, job.account_id, id)
     return { path, sha256 }
@@ -23,7 +24,8 @@ export async function specOf(work: TuningWork, job: store.JobRow, claim: Claim):
   return {
     job_id: job.id,
     attempt: claim.attempt,
-    base: { id: base.id, path: base.hf },
+    base: { id: origin.base_model_id, path: origin.base.hf },
+    start: await startOf(origin),
     dataset: await dataset(job.dataset_id),
     method: config.method.value,
     lora: config.lora_config && values(config.lora_config),

@@ -5,6 +5,7 @@ import torch
 
 from trainer import fast_layers, fast_lora
 from trainer.attention import layout_of
+from trainer.base import sha256_of
 from trainer.convert import save
 from trainer.model import load_tokenizer
 from trainer.spec import read_spec
@@ -75,3 +76,17 @@ def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
     up = next(tensor for tensor in gguf.GGUFReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
     stored = torch.from_numpy(gguf.dequantize(up.data, up.tensor_type))
     torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_a_run_goes_on_from_an_adapter(job, loop_of, method):
+    folder = job("first", training={"epochs": 6, "learning_rate": 0.02})
+    first = loop_of(folder)
+    first.run()
+    made = save(first.model, load_tokenizer(first.spec), first.spec, folder / "out")
+    start = {"path": str(made.folder), "sha256": sha256_of(made.folder / "adapter_model.safetensors")}
+    second = loop_of(job("second", method=method, start=start, **({"lora": None} if method == "full" else {})))
+    batch = first.data.rows[:8]
+    learned, fresh = first.gradients(batch), loop_of(job("fresh")).gradients(batch)
+    assert learned < fresh - 0.1
+    assert second.gradients(batch) == pytest.approx(learned, rel=1e-3 if method != "qlora" else 0.02)

@@ -10,6 +10,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('account_id', 'text', (c) => c.notNull().references('accounts.id'))
     .addColumn('base_model_id', 'text', (c) => c.notNull())
     .addColumn('kind', 'text', (c) => c.notNull())
+    .addColumn('parent_model_id', 'text')
     .addColumn('job_id', 'text', (c) => c.references('tuning_jobs.id'))
     .addColumn('method', 'text', (c) => c.notNull())
     .addColumn('step', 'integer')

@@ -1,0 +1,9 @@
+import path from 'node:path'
+import type { DatasetFormat } from '../../contract/datasets.ts'
+
+/** A dataset's files: as it was uploaded, and its rows in the canonical form, which of a jsonl file are the same. */
+export function filesOf(dataDir: string, id: string, format: DatasetFormat) {
+  const folder = path.join(dataDir, 'datasets')
+  const rows = path.join(folder, `${id}.jsonl`)
+  return { folder, source: format === 'jsonl' ? rows : path.join(folder, `${id}.${format}`), rows, part: `${rows}.part` }
+}

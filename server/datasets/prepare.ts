@@ -1,0 +1,77 @@
+// The background work of datasets: reads a stored file in a process of its own, checks its rows, and makes the one canonical form of
+// them that the trainer reads.
+import { rename, rm } from 'node:fs/promises'
+import type { Logger } from 'pino'
+import type { Db } from '../db/open.ts'
+import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
+import { syncPath } from '../storage.ts'
+import { filesOf } from './files.ts'
+import type { ReadResult } from './reader/main.ts'
+import { readFileOf } from './reader.ts'
+import * as store from './store.ts'
+
+export const queueKind = 'dataset'
+const maxAttempts = 3
+const retry_ms = 500
+/** Rows may be this many times the size of their file, and some more: a small file that holds far more is made to fill disks. */
+const most_compressed = 250
+const spare_bytes = 64e6
+
+export interface PrepareWork {
+  db: Db
+  queue: Queue
+  dataDir: string
+  max_rows: number
+  max_bytes: number
+  log: Logger
+  /** Tells those who wait for a dataset. */
+  prepared(id: string): void
+}
+
+export async function prepareDataset(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
+  const dataset = await store.byId(work.db, claim.ref)
+  const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
+  const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
+  if (result === 'again') return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + retry_ms))
+  const made = result && 'check' in result ? result : undefined
+  if (made?.sha256) {
+    await syncPath(files.part)
+    await rename(files.part, files.rows)
+  }
+  await work.db.transaction().execute(async (trx) => {
+    await work.queue.hold(trx, claim)
+    if (made) {
+      const { check, sha256 } = made
+      await store.update(trx, claim.ref, {
+        status: 'ready',
+        rows: check.rows,
+        check_json: JSON.stringify(check),
+        ...(sha256 && { rows_sha256: sha256 }),
+      })
+    } else if (result) await store.update(trx, claim.ref, { status: 'unreadable', check_json: JSON.stringify(result) })
+    await work.queue.finish(trx, claim, 'done')
+  })
+  if (!made) await rm(files.part, { force: true })
+  work.prepared(claim.ref)
+}
+
+async function read(
+  work: PrepareWork,
+  claim: Claim,
+  dataset: store.DatasetRow,
+  files: ReturnType<typeof filesOf>,
+  signal: AbortSignal,
+): Promise<ReadResult | 'again'> {
+  const { max_rows } = work
+  const max_bytes = Math.min(work.max_bytes, spare_bytes + most_compressed * dataset.size_bytes)
+  const canonical = files.source === files.rows ? null : files.part
+  try {
+    return await readFileOf({ format: dataset.format, source: files.source, canonical, max_rows, max_bytes }, dataset.size_bytes, signal)
+  } catch (error) {
+    // The service stops, or has lost the lease: the next attempt reads it again.
+    if (signal.aborted) throw new LeaseLost(claim)
+    work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
+    if (claim.attempt < maxAttempts) return 'again'
+    return { unreadable: { code: 'file_not_readable', message: 'The service failed at reading this file. Its log has the reason.' } }
+  }
+}

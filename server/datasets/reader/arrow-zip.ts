@@ -1,0 +1,96 @@
+import { RecordBatchReader, StructRow, Vector } from 'apache-arrow'
+import yauzl from 'yauzl'
+import { columnsNeeded, rowMaker } from './columns.ts'
+import type { Found } from './found.ts'
+import { Unreadable } from './unreadable.ts'
+
+const maxEntries = 10_000
+
+/**
+ * The rows of a zip of a dataset folder as `datasets.Dataset.save_to_disk` writes it: Arrow streams. Of a folder with several splits
+ * `train` is read. Nothing is unpacked to disk, so no name in it can point anywhere.
+ */
+export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<Found> {
+  const zip = await yauzl.openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true }).catch((error) => {
+    throw new Unreadable('file_not_readable', `The file is no zip archive, or it is damaged: ${String(error.message).slice(0, 200)}`)
+  })
+  try {
+    const entries = await arrowFiles(zip, max_bytes)
+    const chosen = oneSplit(entries)
+    let line = 0
+    for (const entry of chosen) {
+      const stream = await zip.openReadStreamPromise(entry)
+      for await (const record of records(stream, max_bytes)) {
+        const makeRow = rowMaker(Object.keys(record))
+        if (!makeRow)
+          throw new Unreadable('file_not_readable', `The dataset must have ${columnsNeeded}; it has ${Object.keys(record).slice(0, 20).join(', ')}.`)
+        yield { line: ++line, row: makeRow(record) }
+      }
+    }
+  } finally {
+    zip.close()
+  }
+}
+
+async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.Entry[]> {
+  const entries: yauzl.Entry[] = []
+  let bytes = 0
+  let count = 0
+  try {
+    for await (const entry of zip.eachEntry()) {
+      if (++count > maxEntries) throw new Unreadable('file_too_large', `The zip archive has more than ${maxEntries} entries.`)
+      if (!entry.fileName.endsWith('.arrow')) continue
+      bytes += entry.uncompressedSize
+      entries.push(entry)
+    }
+  } catch (error) {
+    if (error instanceof Unreadable) throw error
+    throw new Unreadable('file_not_readable', `The zip archive is damaged: ${String((error as Error).message).slice(0, 200)}`)
+  }
+  if (bytes > max_bytes)
+    throw new Unreadable('file_too_large', `The zip archive says that it holds ${Math.round(bytes / 1e6)} MB unpacked, more than this service takes.`)
+  return entries
+}
+
+/** The Arrow files of one split: those in a folder named `train`, or all where they lie in one folder. */
+function oneSplit(entries: yauzl.Entry[]): yauzl.Entry[] {
+  const folderOf = (entry: yauzl.Entry) => entry.fileName.split('/').slice(0, -1).join('/')
+  const sorted = entries.toSorted((a, b) => a.fileName.localeCompare(b.fileName))
+  if (sorted.length === 0)
+    throw new Unreadable('file_not_readable', 'The zip archive has no .arrow file. Zip the folder that `dataset.save_to_disk(folder)` writes.')
+  const folders = [...new Set(sorted.map(folderOf))]
+  if (folders.length === 1) return sorted
+  const train = folders.filter((folder) => folder.split('/').at(-1) === 'train')
+  if (train.length !== 1)
+    throw new Unreadable(
+      'file_not_readable',
+      `The zip archive has several datasets (${folders.slice(0, 10).join(', ')}) and none named train. Zip one of them.`,
+    )
+  return sorted.filter((entry) => folderOf(entry) === train[0])
+}
+
+async function* records(stream: NodeJS.ReadableStream, max_bytes: number): AsyncGenerator<Record<string, unknown>> {
+  let bytes = 0
+  async function* metered() {
+    for await (const chunk of stream) {
+      bytes += chunk.length
+      if (bytes > max_bytes) throw new Unreadable('file_too_large', 'The zip archive holds more than this service takes.')
+      yield chunk as Uint8Array
+    }
+  }
+  try {
+    const reader = await RecordBatchReader.from(metered())
+    await reader.open()
+    for await (const batch of reader) for (const row of batch) yield plain(row) as Record<string, unknown>
+  } catch (error) {
+    if (error instanceof Unreadable) throw error
+    throw new Unreadable('file_not_readable', `An .arrow file of the zip archive is damaged: ${String((error as Error).message).slice(0, 200)}`)
+  }
+}
+
+/** Arrow's own rows and lists as plain objects and arrays. */
+function plain(value: unknown): unknown {
+  if (value instanceof StructRow) return Object.fromEntries([...value].map(([name, part]) => [name, plain(part)]))
+  if (value instanceof Vector) return Array.from(value, plain)
+  return value
+}

@@ -1,0 +1,58 @@
+import type { Problem } from '../rows.ts'
+
+/** Three ways in which a table holds conversations; other columns are left aside. */
+export const shapes = [['messages'], ['prompt', 'completion'], ['instruction', 'output']] as const
+
+export type ToRow = (record: Record<string, unknown>) => { messages: unknown } | Problem
+
+/** How the rows of a table with these columns become conversations. Undefined where the columns are of none of the known shapes. */
+export function rowMaker(columns: string[]): ToRow | undefined {
+  const has = (name: string) => columns.includes(name)
+  if (has('messages')) return messagesColumn
+  if (has('prompt') && has('completion')) return promptColumns
+  if (has('instruction') && has('output')) return instructionColumns
+  return undefined
+}
+
+export const columnsNeeded = `a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input')`
+
+function messagesColumn({ messages }: Record<string, unknown>) {
+  if (typeof messages !== 'string') return { messages: withoutNulls(messages) }
+  try {
+    return { messages: JSON.parse(messages) }
+  } catch (error) {
+    return ['invalid_json', `: the column 'messages' is not valid JSON: ${(error as Error).message.slice(0, 200)}`] as Problem
+  }
+}
+
+// A list of structs gives every message every field; those that a message does not have are null.
+function withoutNulls(messages: unknown): unknown {
+  if (!Array.isArray(messages)) return messages
+  return messages.map((message) =>
+    typeof message === 'object' && message !== null
+      ? Object.fromEntries(Object.entries(message).flatMap(([name, value]) => (value === null || value === undefined ? [] : [[name, plain(value)]])))
+      : message,
+  )
+}
+
+// Whole numbers of a table come as bigint.
+const plain = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
+
+function promptColumns({ system, prompt, completion }: Record<string, unknown>) {
+  return conversation(text(system), text(prompt), text(completion))
+}
+
+function instructionColumns({ system, instruction, input, output }: Record<string, unknown>) {
+  const context = text(input)
+  return conversation(text(system), context.trim() ? `${text(instruction)}\n\n${context}` : text(instruction), text(output))
+}
+
+const text = (value: unknown) => (value === null || value === undefined ? '' : String(value))
+
+function conversation(system: string, question: string, answer: string) {
+  const messages = [
+    { role: 'user', content: question },
+    { role: 'assistant', content: answer },
+  ]
+  return { messages: system.trim() ? [{ role: 'system', content: system }, ...messages] : messages }
+}

@@ -1,0 +1,55 @@
+import { createReadStream } from 'node:fs'
+import { CsvError, parse } from 'csv-parse'
+import { maxLineBytes } from '../rows.ts'
+import { columnsNeeded, rowMaker } from './columns.ts'
+import type { Found } from './found.ts'
+import { Unreadable } from './unreadable.ts'
+
+/** The rows of a CSV file with a header: commas, quotes and line breaks within quotes as RFC 4180 has them; a byte order mark and CRLF are no errors. */
+export async function* readCsv(file: string): AsyncGenerator<Found> {
+  const parser = parse({ bom: true, info: true, skip_empty_lines: true, relax_column_count: true, max_record_size: maxLineBytes })
+  const input = createReadStream(file)
+  input.on('error', (error) => parser.destroy(error))
+  const decoder = new TextDecoder('utf-8', { fatal: true })
+  input.on('data', (chunk) => {
+    try {
+      decoder.decode(chunk as Buffer, { stream: true })
+    } catch {
+      parser.destroy(new Unreadable('file_not_utf8', 'The file is not UTF-8 text. Save it as UTF-8 and upload it again.'))
+    }
+  })
+  input.pipe(parser)
+  let header: string[] | undefined
+  let makeRow: ReturnType<typeof rowMaker>
+  let line = 1
+  try {
+    for await (const { record, info } of parser as AsyncIterable<{ record: string[]; info: { lines: number } }>) {
+      if (!header || !makeRow) {
+        header = record.map((name) => name.trim())
+        makeRow = rowMaker(header)
+        if (!makeRow) throw new Unreadable('file_not_readable', `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.`)
+      } else if (record.length !== header.length)
+        yield {
+          line,
+          problem: ['columns_wrong', `has ${record.length} fields where the header has ${header.length}. Put quotes around a text with commas in it.`],
+        }
+      else yield { line, row: makeRow(Object.fromEntries(header.map((name, index) => [name, record[index]]))) }
+      // The next record begins after the lines of this one.
+      line = info.lines + 1
+    }
+  } catch (error) {
+    if (!(error instanceof CsvError)) throw error
+    if (error.code === 'CSV_MAX_RECORD_SIZE')
+      throw new Unreadable(
+        'file_not_readable',
+        `The CSV file has a record of more than ${maxLineBytes / 1024 / 1024} MB at line ${line}: a quote may be missing.`,
+      )
+    throw new Unreadable('file_not_readable', `The file cannot be read as CSV: ${error.message}`)
+  }
+}
+
+const list = (names: string[]) =>
+  names
+    .slice(0, 20)
+    .map((name) => `'${name.slice(0, 40)}'`)
+    .join(', ')

@@ -1,0 +1,79 @@
+// Reads one untrusted file in a process of its own, which may be killed: `node main.ts REQUEST`. Writes the rows in the one canonical
+// form, JSON lines of {"messages":[…]}, and one line of JSON with what it found on standard output.
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { createReadStream, createWriteStream } from 'node:fs'
+import { finished } from 'node:stream/promises'
+import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
+import { readArrowZip } from './arrow-zip.ts'
+import { readCsv } from './csv.ts'
+import type { Found } from './found.ts'
+import { readParquet } from './parquet.ts'
+import { Unreadable } from './unreadable.ts'
+
+/** `canonical` is null for a file that is in the canonical form already. */
+export interface ReadRequest {
+  format: 'jsonl' | 'csv' | 'parquet' | 'huggingface'
+  source: string
+  canonical: string | null
+  max_rows: number
+  max_bytes: number
+}
+
+export type ReadResult = { check: Check; sha256: string | null } | { unreadable: { code: Unreadable['code']; message: string } }
+
+async function read(request: ReadRequest): Promise<ReadResult> {
+  try {
+    if (request.format === 'jsonl') return { check: await checkLines(request), sha256: null }
+    return await convert(request, found(request), request.canonical!)
+  } catch (error) {
+    if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
+    throw error
+  }
+}
+
+function found({ format, source, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+  if (format === 'csv') return readCsv(source)
+  if (format === 'parquet') return readParquet(source, max_rows, max_bytes)
+  return readArrowZip(source, max_bytes)
+}
+
+const tooManyRows = (max_rows: number) => new Unreadable('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`)
+
+async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
+  const checker = createRowChecker()
+  for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
+    checker.add(chunk as Buffer)
+    if (checker.rows() > max_rows) throw tooManyRows(max_rows)
+  }
+  return checker.end()
+}
+
+async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerator<Found>, canonical: string): Promise<ReadResult> {
+  const { check, wrong, good } = createCheck()
+  const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
+  const sha256 = createHash('sha256')
+  let bytes = 0
+  for await (const each of rows) {
+    const made = 'problem' in each ? each.problem : each.row
+    const problem = Array.isArray(made) ? made : rowProblem(made)
+    if (problem) wrong(each.line, problem)
+    else {
+      const text = `${JSON.stringify(made)}\n`
+      good(each.line, text, made)
+      const line = Buffer.from(text)
+      bytes += line.length
+      if (bytes > max_bytes)
+        throw new Unreadable('file_too_large', `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`)
+      sha256.update(line)
+      if (!out.write(line)) await once(out, 'drain')
+    }
+    if (check.rows > max_rows) throw tooManyRows(max_rows)
+  }
+  if (check.rows === 0) throw new Unreadable('file_empty', 'The file has no rows.')
+  out.end()
+  await finished(out)
+  return { check, sha256: sha256.digest('hex') }
+}
+
+console.log(JSON.stringify(await read(JSON.parse(process.argv[2]!) as ReadRequest)))

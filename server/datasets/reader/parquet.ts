@@ -1,0 +1,58 @@
+import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
+import { compressors } from 'hyparquet-compressors'
+import { openAsBuffer } from './async-file.ts'
+import { columnsNeeded, rowMaker } from './columns.ts'
+import type { Found } from './found.ts'
+import { Unreadable } from './unreadable.ts'
+
+/** Most bytes of one group of rows, uncompressed: a group is read whole. */
+const maxGroupBytes = 512 * 1024 * 1024
+
+/** The rows of a parquet file, a group of rows at a time. What its footer claims is believed only within the limits. */
+export async function* readParquet(path: string, max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+  const file = await openAsBuffer(path)
+  try {
+    const metadata = await readFooter(file)
+    const columns = parquetSchema(metadata).children.map((child) => child.element.name)
+    const makeRow = rowMaker(columns)
+    if (!makeRow) throw new Unreadable('file_not_readable', `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`)
+    refuseTooMuch(metadata, max_rows, max_bytes)
+    const wanted = columns.filter((name) => ['messages', 'system', 'prompt', 'completion', 'instruction', 'input', 'output'].includes(name))
+    let line = 0
+    for (const group of metadata.row_groups) {
+      const rows = Number(group.num_rows)
+      const objects = await parquetReadObjects({ file, metadata, columns: wanted, rowStart: line, rowEnd: line + rows, compressors }).catch((error) => {
+        throw new Unreadable('file_not_readable', `The parquet file is damaged: ${String((error as Error).message).slice(0, 200)}`)
+      })
+      if (objects.length !== rows) throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
+      for (const object of objects) yield { line: ++line, row: makeRow(object) }
+    }
+  } finally {
+    await file.close()
+  }
+}
+
+async function readFooter(file: Awaited<ReturnType<typeof openAsBuffer>>): Promise<FileMetaData> {
+  try {
+    return await parquetMetadataAsync(file)
+  } catch (error) {
+    throw new Unreadable('file_not_readable', `The file is no parquet file, or its footer is damaged: ${String((error as Error).message).slice(0, 200)}`)
+  }
+}
+
+function refuseTooMuch(metadata: FileMetaData, max_rows: number, max_bytes: number): void {
+  const groups = metadata.row_groups.map((group) => ({
+    rows: group.num_rows,
+    bytes: group.columns.reduce((sum, { meta_data }) => sum + (meta_data?.total_uncompressed_size ?? 0n), 0n),
+  }))
+  const rows = groups.reduce((sum, group) => sum + group.rows, 0n)
+  const bytes = groups.reduce((sum, group) => sum + group.bytes, 0n)
+  if (metadata.num_rows > BigInt(max_rows) || rows > BigInt(max_rows))
+    throw new Unreadable('file_too_large', `The parquet file says that it has ${metadata.num_rows} rows; this service takes ${max_rows} at most.`)
+  if (rows !== metadata.num_rows || groups.some((group) => group.rows < 0n || group.bytes < 0n))
+    throw new Unreadable('file_not_readable', 'The parquet file is damaged: its groups do not have the rows that it says.')
+  if (bytes > BigInt(max_bytes))
+    throw new Unreadable('file_too_large', `The parquet file says that it holds ${bytes / 1_000_000n} MB uncompressed, more than this service takes.`)
+  if (groups.some((group) => group.bytes > BigInt(maxGroupBytes)))
+    throw new Unreadable('file_too_large', 'The parquet file has a group of rows of more than 512 MB. Write it with smaller row groups (100,000 rows, say).')
+}

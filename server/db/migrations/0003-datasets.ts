@@ -1,0 +1,19 @@
+import { type Kysely, sql } from 'kysely'
+
+/** Datasets are read after they were stored, by work of the queue; files of tables get a canonical form beside them. */
+export async function up(db: Kysely<unknown>): Promise<void> {
+  const schema = db.schema
+  await schema
+    .alterTable('datasets')
+    .addColumn('status', 'text', (c) => c.notNull().defaultTo('ready'))
+    .execute()
+  await schema.alterTable('datasets').addColumn('rows_sha256', 'text').execute()
+  await sql`update datasets set rows_sha256 = sha256`.execute(db)
+  await schema
+    .createTable('dataset_tokens')
+    .addColumn('dataset_id', 'text', (c) => c.notNull())
+    .addColumn('base_model_id', 'text', (c) => c.notNull())
+    .addColumn('found_json', 'text', (c) => c.notNull())
+    .addPrimaryKeyConstraint('dataset_tokens_key', ['dataset_id', 'base_model_id'])
+    .execute()
+}
