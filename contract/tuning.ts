@@ -94,6 +94,9 @@ export const JobMetrics = z.object({
   tokens_per_second: z.number().optional(),
   train_loss: z.number().optional().describe('Mean over the last epoch, once completed; until then that of the latest step.'),
   train_seconds: z.number().optional(),
+  predicted_seconds: z.number().optional().describe('What `train_seconds` was first guessed to be, after three steps.'),
+  peak_memory_mb: z.number().optional(),
+  predicted_memory_mb: z.number().optional().describe('What `peak_memory_mb` was predicted to be, before the start.'),
   validation_loss: z.number().optional().describe('Of the latest evaluation; once completed, of the result.'),
   validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
 })
@@ -143,6 +146,28 @@ export const createJob = route({
   summary: 'Start a fine-tuning job',
   body: CreateJob,
   responses: { 201: Job },
+})
+export const JobEstimate = z.object({
+  fits: z.boolean().describe('Whether the memory that is free now is enough.'),
+  peak_memory_mb: z.number(),
+  available_memory_mb: z.number(),
+  tokens: z.int().nullable().describe('That will be trained on: non-padding tokens, prompts included, times epochs. Null where it does not fit.'),
+  steps: z.int().nullable(),
+  seconds: z.number().nullable().describe('From its start to the registered result, with nothing else on the machine.'),
+  tokens_per_second: z.number().nullable(),
+  price: z.object({ amount: z.number(), currency: z.string() }).nullable(),
+  resolved_config: ResolvedConfig,
+})
+export type JobEstimate = z.input<typeof JobEstimate>
+
+export const estimateJob = route({
+  method: 'POST',
+  path: '/fine-tuning/jobs/estimate',
+  scope: 'tuning:write',
+  tag,
+  summary: 'What a job would take: a few of its steps are tried on this machine, which takes some seconds',
+  body: CreateJob,
+  responses: { 200: JobEstimate },
 })
 export const listJobs = route({
   method: 'GET',

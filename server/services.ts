@@ -16,6 +16,7 @@ import { createEngineProcess } from './inference/engine-process.ts'
 import { createInference } from './inference/service.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
+import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 
@@ -51,7 +52,7 @@ export async function createServices(config: Config, log: Logger) {
     min_free_mb,
     defaultBase,
   })
-  const tuning = createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb })
+  const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), dataDir, threads, min_free_mb })
   const engine = createEngineProcess({ dataDir, threads, log })
   const inference = createInference({ hub, tuning, engine: createEngineClient(engine, log) })
   const deployments = createDeployments({ db, hub, inference })

@@ -2,7 +2,7 @@
 // it waits when it is told to, and goes on exactly.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Job, JobEvent } from '../contract/tuning.ts'
@@ -92,6 +92,26 @@ test('settings of the evaluation that contradict each other or name what is not 
   await app.untilEnded(id)
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_pausable')
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.error.code, 'job_not_resumable')
+})
+
+test('an estimate tries a few steps; the finished job shows what was predicted beside what it took', async () => {
+  const config = { training_config: { epochs: 3, batch_size: 4 } }
+  const estimate = await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config })
+  assert.equal(estimate.status, 200, JSON.stringify(estimate.body))
+  const { body } = estimate
+  assert.equal(body.fits, true)
+  assert.equal(body.steps, 12)
+  assert.deepEqual(body.price, { amount: 0, currency: 'USD' })
+  assert.equal(body.resolved_config.training_config.epochs.value, 3)
+  const again = (await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config })).body
+  assert.equal(again.seconds, body.seconds, 'remembered')
+  const job = await app.untilEnded((await create(config)).body.id)
+  assert.equal(job.trained_tokens, body.tokens, 'exactly the tokens that were foretold')
+  assert.ok(job.metrics.peak_memory_mb! < 2 * body.peak_memory_mb && body.peak_memory_mb < 2 * job.metrics.peak_memory_mb!)
+  assert.ok(job.metrics.predicted_memory_mb! > 0)
+  const refused = await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: 'no/such', dataset_id: dataset })
+  assert.equal(refused.body.error.code, 'model_not_found')
+  assert.ok(!readdirSync(path.join(app.dataDir, 'runs')).some((name) => name.startsWith('est_')), 'a trial leaves nothing')
 })
 
 test('a paused job waits, lets others by, and ends with the same weights as one that was never paused', async () => {

@@ -19,6 +19,8 @@ class Estimate:
         self._seconds_a_token: deque[float] = deque(maxlen=WINDOW)
         self._steps_seen = 0
         self._progress = 0.0
+        # What the first guess at the training's seconds was, to be shown beside what they came to.
+        self.first_total: float | None = None
 
     def step(self, tokens: int, seconds: float) -> None:
         self._done += tokens
@@ -26,6 +28,8 @@ class Estimate:
         # The first step also warms caches and allocators up; it is no measure of the others.
         if self._steps_seen > 1:
             self._seconds_a_token.append(seconds / tokens)
+        if len(self._seconds_a_token) == 2 and self.first_total is None:
+            self.first_total = round(self._total * median(self._seconds_a_token), 1)
 
     def seconds_left(self) -> float | None:
         """Seconds until the job ends, its conversion included. None before the third step."""

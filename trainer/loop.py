@@ -25,6 +25,11 @@ from trainer.validation import Validation
 CHECKPOINT_SHARE = 0.02
 
 
+def limits_of(config) -> Limits:
+    """A model whose documents cannot share a sequence takes them one by one."""
+    return Limits(documents=None if packable(config) else 1)
+
+
 class Loop:
     """Trains `model` on `data` from wherever the newest good checkpoint stands. `totals` tells how far it is."""
 
@@ -46,7 +51,7 @@ class Loop:
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
         )
-        self.limits = Limits(documents=None if packable(model.config) else 1)
+        self.limits = limits_of(model.config)
         self.places = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_an_epoch = math.ceil(len(data.rows) / training.batch_size)
         self.steps_total = self.steps_an_epoch * training.epochs

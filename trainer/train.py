@@ -8,9 +8,11 @@ line, 74 the server is gone, 75 stopped by SIGTERM with a checkpoint behind it.
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.begin import begin
 from trainer.errors import JobError
 from trainer.protocol import EXIT_FAILED, EXIT_STOPPED, Protocol
 from trainer.spec import Spec, read_spec
@@ -36,45 +38,11 @@ def settle(spec: Spec) -> None:
 
 def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     """Runs the job. False when it was asked to stop before its end."""
-    protocol.emit("status", f"Loading {spec.base.id}", phase="loading")
-    # These take seconds to import; the lines above should not wait for them.
-    import torch
-    from transformers.utils.logging import disable_progress_bar
-
-    from trainer import checkpoint
-    from trainer.data import prepared, read_conversations
+    loop, tokenizer, predicted = begin(spec, folder, protocol)
+    # Imports torch, which `begin` has told the reader about by now.
     from trainer.finish import finish
-    from trainer.loop import Loop
-    from trainer.model import device_and_dtype, load_model, load_tokenizer
+    from trainer.memory import peak_bytes
 
-    disable_progress_bar()
-    torch.set_num_threads(spec.threads)
-    device, dtype = device_and_dtype()
-    dtype = checkpoint.precision_of(spec) or dtype
-    tokenizer = load_tokenizer(spec)
-    model = load_model(spec, device, dtype)
-
-    protocol.emit("status", "Preparing the data", phase="preparing")
-    conversations = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
-    max_length = min(spec.training.max_length, model.config.max_position_embeddings)
-    data, held_out = prepared(spec, conversations, tokenizer, max_length, protocol)
-
-    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
-    protocol.emit(
-        "log",
-        f"{len(data.rows)} rows with {data.tokens} tokens, {data.targets} of them learned, in {loop.steps_total} steps",
-        rows=len(data.rows),
-        tokens=data.tokens,
-        trained_tokens_per_epoch=data.targets,
-        steps_total=loop.steps_total,
-        truncated_rows=data.truncated_rows,
-        dropped_rows=data.dropped_rows,
-        seed=spec.training.seed,
-        threads=spec.threads,
-        trainable_parameters=sum(parameter.numel() for parameter in loop.parameters.values()),
-        device=device.type,
-        dtype=str(dtype).removeprefix("torch."),
-    )
     if loop.resumed:
         protocol.emit("status", f"Training goes on after step {loop.totals.step}", phase="training", resumed_from_step=loop.totals.step)
     else:
@@ -89,7 +57,8 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     where = {"step": loop.totals.step, "steps_total": loop.steps_total, "current_epoch": result["epochs"]}
     protocol.emit("progress", "100% done", **where, progress=1.0, seconds_left=0.0)
     message = f"Trained {loop.totals.step} steps; mean loss over the last epoch {loop.train_loss:.4f}"
-    protocol.emit("result", message, **result)
+    memory = {"peak_memory_mb": round(peak_bytes() / 1e6), "predicted_memory_mb": round(predicted / 1e6)}
+    protocol.emit("result", message, **result, **memory, predicted_seconds=loop.estimate.first_total)
     return True
 
 
@@ -104,14 +73,14 @@ def explain(problem: BaseException) -> JobError:
     return JobError("internal", f"The trainer failed: {type(problem).__name__}: {problem}")
 
 
-def main() -> int:
+def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
     protocol = Protocol()
     protocol.watch()
     try:
         folder = Path(sys.argv[1]).resolve()
         spec = read_spec(folder)
         settle(spec)
-        return 0 if train(spec, folder, protocol) else EXIT_STOPPED
+        return 0 if run(spec, folder, protocol) else EXIT_STOPPED
     except Exception as problem:
         traceback.print_exc()
         error = explain(problem)

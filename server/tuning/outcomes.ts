@@ -23,6 +23,7 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
   const kept: (Artifact & { id: string; size_bytes: number })[] = []
   for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work, each)) })
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } = result
+  const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
     const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
@@ -43,7 +44,8 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       })
     for (const artifact of [{ ...result, ...made }, ...kept]) await insert(artifact)
     const watched = { ...(validation_loss !== null && { validation_loss }), ...(validation_exact !== null && { validation_exact }) }
-    const metrics: JobMetrics = { step: steps, steps_total: result.steps_total, train_loss, tokens_per_second, train_seconds, ...watched }
+    const taken = { train_seconds, peak_memory_mb, predicted_memory_mb, ...(predicted_seconds !== null && { predicted_seconds }) }
+    const metrics: JobMetrics = { step: steps, steps_total: result.steps_total, train_loss, tokens_per_second, ...taken, ...watched }
     await store.updateJob(trx, job.id, {
       status: 'completed',
       progress: 1,

@@ -1,12 +1,25 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
-import { cancelJob, createJob, getJob, type JobEvent, jobEvents, listCheckpoints, listJobRows, listJobs, pauseJob, resumeJob } from '../../contract/tuning.ts'
+import {
+  cancelJob,
+  createJob,
+  estimateJob,
+  getJob,
+  type JobEvent,
+  jobEvents,
+  listCheckpoints,
+  listJobRows,
+  listJobs,
+  pauseJob,
+  resumeJob,
+} from '../../contract/tuning.ts'
 import { answered, mount } from '../http/mount.ts'
 import { streamHeaders } from '../http/stream.ts'
 import type { Tuning } from './service.ts'
 
 export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: AbortSignal): void {
   mount(app, createJob, ({ caller, body }) => tuning.create(caller.account_id, body))
+  mount(app, estimateJob, ({ caller, body }) => tuning.estimate(caller.account_id, body))
   mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
   mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller.account_id, params.job_id))

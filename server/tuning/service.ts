@@ -4,7 +4,7 @@ import path from 'node:path'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { CreateJob, Job, JobCheckpoint, JobEvent, JobRow } from '../../contract/tuning.ts'
+import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobRow, ResolvedConfig } from '../../contract/tuning.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
@@ -12,10 +12,12 @@ import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
+import type { Estimator } from './estimate.ts'
 import { ended, follow } from './follow.ts'
 import { originOf } from './origin.ts'
 import { modelDir, modelFiles, rowsFile } from './paths.ts'
 import { strangestRows } from './row-losses.ts'
+import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
 import { type Asked, statusEvent } from './work.ts'
 
@@ -34,6 +36,8 @@ export interface TunedModel {
 
 export interface Tuning {
   create(account_id: string, request: z.output<typeof CreateJob>): Promise<Job>
+  /** What a job would take. Throws what `create` does. */
+  estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
   list(account_id: string, query: ListQuery): Promise<{ items: Job[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Job>
   cancel(account_id: string, id: string): Promise<Job>
@@ -59,6 +63,7 @@ interface Options {
   queue: Queue
   hub: Hub
   datasets: Datasets
+  estimator: Estimator
   dataDir: string
   threads: number
   min_free_mb: number
@@ -66,7 +71,7 @@ interface Options {
   now?: () => number
 }
 
-export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_free_mb, keepalive_ms = 15_000, now = Date.now }: Options): Tuning {
+export function createTuning({ db, queue, hub, datasets, estimator, dataDir, threads, min_free_mb, keepalive_ms = 15_000, now = Date.now }: Options): Tuning {
   const news = new EventEmitter()
   news.setMaxListeners(0)
   const wishes = new Map<string, AbortController>()
@@ -81,6 +86,11 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
     const controller = wishes.get(job_id) ?? new AbortController()
     wishes.set(job_id, controller)
     return controller
+  }
+
+  async function rowsRead(account_id: string, dataset_id: string, { evaluation_config }: ResolvedConfig): Promise<void> {
+    await datasets.ready(account_id, dataset_id)
+    if (evaluation_config.validation_dataset_id.value) await datasets.ready(account_id, evaluation_config.validation_dataset_id.value)
   }
 
   async function jobIn(trx: Trx, account_id: string, id: string): Promise<store.JobRow> {
@@ -108,7 +118,7 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
       const origin = await originOf(db, hub, dataDir, account_id, model_id)
       const resolved = resolveConfig(config, origin, hub.linearModules(origin.base))
       await requireFreeDisk(dataDir, min_free_mb)
-      await datasets.ready(account_id, dataset_id)
+      await rowsRead(account_id, dataset_id, resolved)
       const id = newId('job')
       const created_at = now()
       await db.transaction().execute(async (trx) => {
@@ -144,6 +154,16 @@ export function createTuning({ db, queue, hub, datasets, dataDir, threads, min_f
       })
       queue.wake()
       return toWire(await row(account_id, id))
+    },
+
+    async estimate(account_id, { model_id, dataset_id, config }) {
+      const origin = await originOf(db, hub, dataDir, account_id, model_id)
+      const resolved = resolveConfig(config, origin, hub.linearModules(origin.base))
+      await rowsRead(account_id, dataset_id, resolved)
+      const found = await estimator.estimate(await trialSpec({ db, hub, datasets, dataDir }, { account_id, model_id, dataset_id, config: resolved, threads }))
+      const { currency, training_per_million_tokens } = hub.get(origin.base_model_id).pricing
+      const price = found.tokens === null ? null : { amount: (found.tokens / 1e6) * training_per_million_tokens, currency }
+      return { ...found, price, resolved_config: resolved }
     },
 
     async list(account_id, { limit, after }) {

@@ -38,6 +38,9 @@ export const Result = Artifact.extend({
   train_seconds: z.number(),
   tokens_per_second: z.number(),
   steps: z.int(),
+  peak_memory_mb: z.number(),
+  predicted_memory_mb: z.number(),
+  predicted_seconds: z.number().nullable(),
 })
 export type Result = z.infer<typeof Result>
 
@@ -54,6 +57,8 @@ const grace_ms = 20_000
 
 export interface TrainerRun {
   run_dir: string
+  /** Trains the job, or only tries a few of its steps. */
+  module?: 'trainer.train' | 'trainer.calibrate'
   spec: object
   python: string
   signal: AbortSignal
@@ -61,12 +66,12 @@ export interface TrainerRun {
 }
 
 /** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not within 20 s. */
-export async function runTrainer({ run_dir, spec, python, signal, onLine }: TrainerRun): Promise<TrainerExit> {
+export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, signal, onLine }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
   // The pipe on its standard input stays open and empty: its end tells the trainer that this server is gone. It stays in this session,
   // since where the kernel groups processes by session a priority counts only within one.
-  const child = spawn(python, ['-m', 'trainer.train', run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+  const child = spawn(python, ['-m', module, run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
   child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})

@@ -39,7 +39,7 @@ def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
     lines = lines_until(whole, "result")
     assert whole.wait(10) == 0
     assert whole.stdout.read() == b""
-    assert [line["data"]["phase"] for line in lines if line["type"] == "status"] == ["loading", "preparing", "training", "converting"]
+    assert [line["data"]["phase"] for line in lines if line["type"] == "status"] == ["preparing", "loading", "training", "converting"]
     assert [line["type"] for line in lines].count("error") == 0
 
     killed = start(job("killed", **changes))

@@ -1,0 +1,51 @@
+"""What a job would take, by a few of its own steps: `python -m trainer.calibrate RUN_FOLDER`, with the `spec.json` of a job.
+
+The largest batch runs first: it warms up, and its memory is the run's. Two typical ones are timed. The `result` line tells it all.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from trainer.begin import begin
+from trainer.protocol import Protocol
+from trainer.spec import Spec
+from trainer.train import main
+
+TIMED_STEPS = 2
+
+
+def calibrate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
+    from trainer.estimate import CLOSING_SECONDS
+    from trainer.memory import peak_bytes
+
+    started = time.monotonic()
+    loop, _, predicted = begin(spec, folder, protocol)
+    beginning = time.monotonic() - started
+    size = spec.training.batch_size
+    loop.step(sorted(loop.data.rows, key=lambda row: -row.tokens)[:size])
+    tokens, started = 0, time.monotonic()
+    for index in range(TIMED_STEPS):
+        batch = loop.batch(index % loop.steps_an_epoch)
+        loop.step(batch)
+        tokens += sum(row.tokens for row in batch)
+    seconds_a_token = (time.monotonic() - started) / tokens
+    whole = loop.data.tokens * spec.training.epochs
+    protocol.emit(
+        "result",
+        "Calibrated",
+        tokens=whole,
+        steps=loop.steps_total,
+        seconds=round(beginning + whole * seconds_a_token + CLOSING_SECONDS, 1),
+        tokens_per_second=round(1 / seconds_a_token, 1),
+        peak_memory_mb=round(peak_bytes() / 1e6),
+        predicted_memory_mb=round(predicted / 1e6),
+    )
+    return True
+
+
+if __name__ == "__main__":
+    status = main(calibrate)
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,89 @@
+"""How much memory a run takes, told from its numbers before anything large is loaded."""
+
+from dataclasses import dataclass
+
+from trainer.data import Prepared
+from trainer.errors import JobError
+from trainer.packing import Limits, split
+from trainer.spec import Spec
+
+# Python with torch, transformers and peft imported.
+PROGRAM_BYTES = 600e6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a base decides its memory: counts of weights, and widths in numbers."""
+
+    weights: int
+    layers: int
+    width: int
+    wide: int
+    attention: int
+    vocabulary: int
+
+
+def shape_of(config) -> Shape:
+    """From a transformers configuration of a decoder."""
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = size * (heads + 2 * (getattr(config, "num_key_value_heads", None) or heads))
+    width, wide, layers, vocabulary = config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size
+    per_layer = width * attention + heads * size * width + 3 * width * wide
+    embeddings = vocabulary * width * (1 if config.tie_word_embeddings else 2)
+    return Shape(layers * per_layer + embeddings, layers, width, wide, attention, vocabulary)
+
+
+def largest_pack(rows: Prepared, batch_size: int, limits: Limits) -> tuple[int, int]:
+    """Tokens and learned tokens of the largest pass that a batch can make: that of the longest rows."""
+    longest = sorted(rows.rows, key=lambda row: -row.tokens)[:batch_size]
+    packs = split([sequence for row in longest for sequence in row.sequences], limits)
+    return max(sum(len(each.ids) for each in pack) for pack in packs), max(sum(each.targets for each in pack) for pack in packs)
+
+
+def predicted_bytes(shape: Shape, spec: Spec, dtype_bytes: int, tokens: int, targets: int) -> float:
+    """Peak bytes of a run whose largest pass has `tokens` tokens and learns `targets` of them."""
+    embeddings = shape.vocabulary * shape.width
+    if spec.method == "full":
+        # Weights, gradients and two moments in float32, and the copies that the optimizer's step makes of none of them.
+        states = 16 * shape.weights
+        dtype_bytes = 4
+    else:
+        weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
+        adapters = shape.layers * spec.lora.r * 2 * (4 * shape.width + shape.attention + 3 * shape.wide)
+        states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
+    # What a layer keeps of a token for its backward pass: the residual stream twice and its norms, q, k and v, the gated pair and product.
+    kept = (4 * shape.width + 2 * shape.attention) * 4 + (3 * shape.wide + 2 * shape.width) * dtype_bytes
+    activations = shape.layers * tokens * kept
+    # The head's results for learned tokens: as computed, in float32, their gradients and the softmax in between.
+    logits = targets * shape.vocabulary * (dtype_bytes + 12)
+    return PROGRAM_BYTES + states + activations + logits
+
+
+def available_bytes() -> int:
+    """What this process may still take: the machine's available memory, or what is left to its control group."""
+    with open("/proc/meminfo") as file:
+        found = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    try:
+        with open("/sys/fs/cgroup/memory.max") as most, open("/sys/fs/cgroup/memory.current") as now:
+            limit = most.read().strip()
+            return found if limit == "max" else min(found, int(limit) - int(now.read()))
+    except OSError:
+        return found
+
+
+def peak_bytes() -> int:
+    """The most that this process has had resident so far."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def require(predicted: float, available: float) -> None:
+    """Raises JobError("out_of_memory") with the numbers where the run cannot fit."""
+    if predicted > available:
+        message = (
+            f"The run would take about {predicted / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free. "
+            "Lower batch_size or shorten the longest rows, take qlora or a smaller base."
+        )
+        raise JobError("out_of_memory", message, predicted_mb=round(predicted / 1e6), available_mb=round(available / 1e6))
