@@ -5,6 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from trainer.attention import layout_of
 from trainer.data import Prepared
+from trainer.fast_head import HeadLoss
 from trainer.mask import render
 from trainer.packing import Limits, pack, split
 
@@ -20,6 +21,17 @@ def forward(model, packed, device: torch.device) -> torch.Tensor:
         use_cache=False,
     ).logits[0]
     return logits.float()
+
+
+def losses(model, packed, device: torch.device) -> torch.Tensor:
+    """The cross entropy of each learned token of a pack, float32 [targets]."""
+    next_ids = packed.next_ids.to(device)
+    if not hasattr(model, "body_and_head"):
+        return cross_entropy(forward(model, packed, device), next_ids, reduction="none")
+    body, weight = model.body_and_head
+    where = {"position_ids": packed.positions.to(device), "layout": packed.layout.to(device), "use_cache": False}
+    hidden = body(input_ids=packed.ids.to(device), **where).last_hidden_state[0]
+    return HeadLoss.apply(hidden.index_select(0, packed.chosen.to(device)), weight, next_ids)
 
 
 @torch.no_grad()

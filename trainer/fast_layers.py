@@ -166,6 +166,10 @@ def install(model: torch.nn.Module) -> bool:
     embed, final, dtype = inner.embed_tokens.forward, inner.norm.forward, inner.embed_tokens.weight.dtype
     inner.embed_tokens.forward = lambda ids: embed(ids).float()
     inner.norm.forward = lambda x: final(x).to(dtype)
+    head = model.get_base_model().lm_head
+    if plain(head) and head.bias is None:
+        # Read by `evaluate.losses`. In a tuple, so that they do not become parts of the model a second time.
+        model.body_and_head = (inner, head.weight)
     return True
 
 

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from trainer import checkpoint
 from trainer.attention import packable
@@ -13,7 +12,7 @@ from trainer.checkpoint import State
 from trainer.data import Prepared, Row
 from trainer.errors import JobError
 from trainer.estimate import Estimate
-from trainer.evaluate import forward
+from trainer.evaluate import losses
 from trainer.model import trainable
 from trainer.packing import Limits, pack, split
 from trainer.protocol import Protocol
@@ -121,24 +120,24 @@ class Loop:
         """Adds the batch's gradients up and returns its loss: the mean over every learned token, however the batch is split."""
         sequences = [sequence for row in batch for sequence in row.sequences]
         targets = sum(sequence.targets for sequence in sequences)
-        losses: list[float] = []
+        sums: list[float] = []
         for group in split(sequences, self.limits):
             packed = pack(group)
-            each = cross_entropy(forward(self.model, packed, self.device), packed.next_ids.to(self.device), reduction="none")
+            each = losses(self.model, packed, self.device)
             (each.sum() / targets).backward()
-            losses += [float(part.sum()) for part in each.detach().split([sequence.targets for sequence in group])]
-        return self._share_out(batch, losses) / targets
+            sums += [float(part.sum()) for part in each.detach().split([sequence.targets for sequence in group])]
+        return self._share_out(batch, sums) / targets
 
-    def _share_out(self, batch: list[Row], losses: list[float]) -> float:
+    def _share_out(self, batch: list[Row], sums: list[float]) -> float:
         """Notes each row's mean loss, from the sums of its sequences in order; returns the sum of all."""
-        rest = iter(losses)
+        rest = iter(sums)
         for row in batch:
             mean = sum(next(rest) for _ in row.sequences) / row.targets
             mine = self.state.row_losses[self.places[row.number]]
             mine[1] = mean
             if mine[0].isnan():
                 mine[0] = mean
-        return sum(losses)
+        return sum(sums)
 
     def _count(self, batch: list[Row], loss: float, seconds: float) -> None:
         totals, tokens = self.totals, sum(row.tokens for row in batch)

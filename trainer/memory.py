@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from trainer.data import Prepared
 from trainer.errors import JobError
+from trainer.fast_head import PIECE
+from trainer.fast_layers import FAMILY
 from trainer.packing import Limits, split
 from trainer.spec import Spec
 
@@ -21,6 +23,7 @@ class Shape:
     wide: int
     attention: int
     vocabulary: int
+    family: str
 
 
 def shape_of(config) -> Shape:
@@ -31,7 +34,8 @@ def shape_of(config) -> Shape:
     width, wide, layers, vocabulary = config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size
     per_layer = width * attention + heads * size * width + 3 * width * wide
     embeddings = vocabulary * width * (1 if config.tie_word_embeddings else 2)
-    return Shape(layers * per_layer + embeddings, layers, width, wide, attention, vocabulary)
+    family = (config.architectures or [""])[0].removesuffix("ForCausalLM")
+    return Shape(layers * per_layer + embeddings, layers, width, wide, attention, vocabulary, family)
 
 
 def largest_pack(rows: Prepared, batch_size: int, limits: Limits) -> tuple[int, int]:
@@ -55,7 +59,10 @@ def predicted_bytes(shape: Shape, spec: Spec, dtype_bytes: int, tokens: int, tar
     # What a layer keeps of a token for its backward pass: the residual stream twice and its norms, q, k and v, the gated pair and product.
     kept = (4 * shape.width + 2 * shape.attention) * 4 + (3 * shape.wide + 2 * shape.width) * dtype_bytes
     activations = shape.layers * tokens * kept
-    # The head's results for learned tokens: as computed, in float32, their gradients and the softmax in between.
+    # The head's results for learned tokens: as computed, in float32, their gradients and the softmax in between. A frozen head of the
+    # family takes them piece by piece.
+    if spec.method != "full" and f"{shape.family}DecoderLayer" in FAMILY:
+        targets = min(targets, PIECE)
     logits = targets * shape.vocabulary * (dtype_bytes + 12)
     return PROGRAM_BYTES + states + activations + logits
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from trainer.finish import finish
 from trainer.model import load_tokenizer
@@ -30,23 +31,30 @@ def test_held_out_rows_are_never_learned_and_the_seed_chooses_them(job, loop_of)
 
 
 def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
-    # What was seen twelve times at a high rate is known by heart, and the rest answered worse.
     folder = job(evaluation={**SPLIT, "every_steps": 7}, training={"learning_rate": 0.05, "scheduler": "constant", "epochs": 12})
     loop = loop_of(folder)
     assert loop.run()
     told = losses(loop)
     assert [step for step, _ in told] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
-    best = min(told, key=lambda one: one[1])
-    assert best[0] != 60
+    # Which state is the best differs between CPUs, and may be the last: this one is taken for it.
+    loop.validation.best = best = next(kept for kept in loop.validation.kept if kept.step == 56)
     result = finish(loop, load_tokenizer(loop.spec), folder)
-    assert (result["step"], result["validation_loss"]) == best
-    assert [kept["step"] for kept in result["kept"]] == [step for step in (56, 60) if step != best[0]]
-    assert len({kept["gguf_sha256"] for kept in [result, *result["kept"]]}) == 1 + len(result["kept"])
+    assert (result["step"], result["validation_loss"]) == (56, dict(told)[56])
+    assert [kept["step"] for kept in result["kept"]] == [60]
+    adapter, snapshot = load_file(Path(result["folder"]) / "adapter_model.safetensors"), load_file(best.path)
+    assert all(torch.equal(adapter[name.replace(".default", "")], value) for name, value in snapshot.items())
+    assert result["kept"][0]["gguf_sha256"] != result["gguf_sha256"]
+
+
+def test_the_lowest_validation_loss_is_the_best(job, loop_of):
+    loop = loop_of(job(evaluation={**SPLIT, "every_steps": 1}, training={"learning_rate": 0.05, "scheduler": "constant"}))
+    loop.run()
+    assert (loop.validation.best.step, loop.validation.best.loss) == min(losses(loop), key=lambda one: one[1])
 
 
 def test_a_run_without_patience_left_ends_early(job, loop_of):
     evaluation = {**SPLIT, "every_steps": 1, "patience": 2}
-    loop = loop_of(job(evaluation=evaluation, training={"learning_rate": 0.05, "scheduler": "constant"}))
+    loop = loop_of(job(evaluation=evaluation, training={"learning_rate": 0.3, "scheduler": "constant"}))
     assert loop.run()
     told = [loss for _, loss in losses(loop)]
     assert loop.totals.ended_early and len(told) == loop.totals.step < loop.steps_total
