@@ -14,14 +14,12 @@ class Pack:
     """Inputs of one forward pass.
 
     `ids`, `positions`: int64 [1, tokens]. `shared`: tokens of the beginning that every document has in common, present once.
-    `lengths`: each document's own tokens after it. `layout`: how attention lays them out. `chosen`: int64 [targets], positions whose
-    next token is learned, `next_ids`.
+    `layout`: how attention lays the documents out. `chosen`: int64 [targets], positions whose next token is learned, `next_ids`.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     shared: int
-    lengths: list[int]
     layout: Layout
     chosen: torch.Tensor
     next_ids: torch.Tensor
@@ -87,4 +85,4 @@ def pack(sequences: list[Sequence], share: bool = True) -> Pack:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
     layout = layout_of(shared, lengths)
-    return Pack(joined(ids)[None], joined(positions)[None], shared, lengths, layout, joined(chosen), joined(next_ids))
+    return Pack(joined(ids)[None], joined(positions)[None], shared, layout, joined(chosen), joined(next_ids))

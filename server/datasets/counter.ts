@@ -49,7 +49,6 @@ export function createLineCounter() {
       }
       if (!filled && from < chunk.length) filled = !isBlank(chunk.subarray(from))
     },
-    rows: () => rows,
     end(): { rows: number; not_utf8_line?: number } {
       if (filled) rows++
       if (tail.length > 0) not_utf8_line ??= line

@@ -5,7 +5,7 @@ import type { ListQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat, Preview, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
-import type { Hub } from '../hub/service.ts'
+import { type Hub, maxRowTokens } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage.ts'
@@ -36,7 +36,7 @@ export interface Datasets {
   validate(account_id: string, id: string, model_id: string | undefined): Promise<Validation>
   preview(account_id: string, id: string, query: { model_id?: string; row: number }): Promise<Preview>
   /** Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes longer. */
-  ready(account_id: string, id: string, wait_ms?: number): Promise<void>
+  ready(account_id: string, id: string): Promise<void>
   /** What a job trains on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid where rows are wrong. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
   /** The messages of some of its rows, counted from 1; undefined where the dataset is gone. */
@@ -65,8 +65,6 @@ interface Options {
 /** How long an upload waits to hear whether its file can be read; how long one who needs the rows does. */
 const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
-/** Longest row that is trained on, in tokens. */
-const max_length = 2048
 
 export function createDatasets(options: Options): Datasets {
   const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
@@ -94,14 +92,23 @@ export function createDatasets(options: Options): Datasets {
     }
   }
 
-  function requireRows(dataset: store.DatasetRow): Check {
+  function foundIn(dataset: store.DatasetRow): Check | Extract<ReadResult, { unreadable: unknown }> {
     if (dataset.status === 'preparing')
       throw new ApiError('dataset_not_ready', `The rows of '${dataset.id}' are still being read. Try again in a moment.`, {
         details: { status: dataset.status },
       })
-    const found = JSON.parse(dataset.check_json) as Check | Extract<ReadResult, { unreadable: unknown }>
+    return JSON.parse(dataset.check_json)
+  }
+
+  function requireRows(dataset: store.DatasetRow): Check {
+    const found = foundIn(dataset)
     if ('unreadable' in found) throw new ApiError('dataset_invalid', found.unreadable.message)
     return found
+  }
+
+  function requireGoodRows(dataset: store.DatasetRow): void {
+    const check = requireRows(dataset)
+    if (check.error_count > 0) throw invalid(dataset, check)
   }
 
   /** Its tokens for a base, counted once. */
@@ -111,7 +118,7 @@ export function createDatasets(options: Options): Datasets {
     const found = await tokens.count({
       hf: base.hf,
       rows: filesOf(dataDir, dataset.id, dataset.format).rows,
-      max_length: Math.min(max_length, base.context_length),
+      max_length: maxRowTokens(base),
     })
     await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
     return found
@@ -198,8 +205,7 @@ export function createDatasets(options: Options): Datasets {
     async validate(account_id, id, model_id) {
       const dataset = await settled(account_id, id, rowsWait_ms)
       const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.local(model_id)
-      if (dataset.status === 'preparing') requireRows(dataset)
-      const found = JSON.parse(dataset.check_json) as Check | Extract<ReadResult, { unreadable: unknown }>
+      const found = foundIn(dataset)
       if ('unreadable' in found) return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
       const told = {
         total_samples: dataset.rows,
@@ -214,9 +220,9 @@ export function createDatasets(options: Options): Datasets {
     async preview(account_id, id, { model_id, row: number }) {
       const dataset = await settled(account_id, id, rowsWait_ms)
       const base = hub.local(model_id ?? defaultBase)
-      if (requireRows(dataset).error_count > 0) throw invalid(dataset, requireRows(dataset))
+      requireGoodRows(dataset)
       const rows = filesOf(dataDir, id, dataset.format).rows
-      const found = await tokens.preview({ hf: base.hf, rows, max_length: Math.min(max_length, base.context_length), row: number })
+      const found = await tokens.preview({ hf: base.hf, rows, max_length: maxRowTokens(base), row: number })
       if (!found)
         throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
           details: { field: 'row', rows: dataset.rows },
@@ -224,8 +230,8 @@ export function createDatasets(options: Options): Datasets {
       return { model_id: base.id, row: number, ...found }
     },
 
-    async ready(account_id, id, wait_ms = rowsWait_ms) {
-      requireRows(await settled(account_id, id, wait_ms))
+    async ready(account_id, id) {
+      requireRows(await settled(account_id, id, rowsWait_ms))
     },
 
     async messagesOf(id, rows) {
@@ -246,8 +252,7 @@ export function createDatasets(options: Options): Datasets {
 
     async forTraining(from, account_id, id) {
       const dataset = await row(account_id, id, from)
-      const check = requireRows(dataset)
-      if (check.error_count > 0) throw invalid(dataset, check)
+      requireGoodRows(dataset)
       return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
     },
 
@@ -286,7 +291,7 @@ const toWire = (dataset: store.DatasetRow): Dataset => ({
   format: dataset.format,
   status: dataset.status,
   rows: dataset.rows,
-  size_mb: Math.round(dataset.size_bytes / 1e3) / 1e3,
+  size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,
   created_at: new Date(dataset.created_at).toISOString(),
 })

@@ -16,6 +16,10 @@ export interface LocalBase {
   hf: string
 }
 
+/** Longest row that is trained on, in tokens; longer ones are cut. */
+const max_length = 2048
+export const maxRowTokens = (base: { context_length: number }) => Math.min(max_length, base.context_length)
+
 export interface Hub {
   list(): Model[]
   featured(): Model[]

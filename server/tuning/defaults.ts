@@ -1,5 +1,6 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { JobConfig, ResolvedConfig, valueSources } from '../../contract/tuning.ts'
+import { maxRowTokens } from '../hub/service.ts'
 import type { Origin } from './origin.ts'
 
 /** The rate that suits an adapter on a base of this many parameters; measured and reasoned in docs/defaults.md. */
@@ -11,9 +12,6 @@ export function adapterLearningRate(parameters: number): number {
 
 /** An adapter wants about ten times the rate of full training. */
 const fullLearningRate = (parameters: number) => adapterLearningRate(parameters) / 10
-
-/** Longest row that is trained on, in tokens; longer ones are cut. */
-const max_length = 2048
 
 type Lora = NonNullable<JobConfig['lora_config']>
 
@@ -57,7 +55,7 @@ export function resolveConfig(config: JobConfig, origin: Origin, linear_modules:
       warmup_ratio: given(training.warmup_ratio, 0.05),
       scheduler: { value: 'cosine', source: 'default' },
       seed: given(training.seed, 42),
-      max_length: { value: Math.min(max_length, base.context_length), source: 'default' },
+      max_length: { value: maxRowTokens(base), source: 'default' },
     },
     evaluation_config: resolveEvaluation(config.evaluation_config ?? {}),
   }

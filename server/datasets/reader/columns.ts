@@ -1,7 +1,7 @@
 import type { Problem } from '../rows.ts'
 
-/** Three ways in which a table holds conversations; other columns are left aside. */
-export const shapes = [['messages'], ['prompt', 'completion'], ['instruction', 'output']] as const
+/** The columns of which the known shapes are made; others are left aside. */
+export const knownColumns = ['messages', 'system', 'prompt', 'completion', 'instruction', 'input', 'output']
 
 export type ToRow = (record: Record<string, unknown>) => { messages: unknown } | Problem
 

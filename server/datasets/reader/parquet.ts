@@ -1,7 +1,7 @@
 import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
 import { compressors } from 'hyparquet-compressors'
 import { openAsBuffer } from './async-file.ts'
-import { columnsNeeded, rowMaker } from './columns.ts'
+import { columnsNeeded, knownColumns, rowMaker } from './columns.ts'
 import type { Found } from './found.ts'
 import { Unreadable } from './unreadable.ts'
 
@@ -17,7 +17,7 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
     const makeRow = rowMaker(columns)
     if (!makeRow) throw new Unreadable('file_not_readable', `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`)
     refuseTooMuch(metadata, max_rows, max_bytes)
-    const wanted = columns.filter((name) => ['messages', 'system', 'prompt', 'completion', 'instruction', 'input', 'output'].includes(name))
+    const wanted = columns.filter((name) => knownColumns.includes(name))
     let line = 0
     for (const group of metadata.row_groups) {
       const rows = Number(group.num_rows)
