@@ -76,10 +76,18 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
   news.setMaxListeners(0)
   const wishes = new Map<string, AbortController>()
 
-  async function row(account_id: string, id: string) {
-    const job = await store.findJob(db, account_id, id)
+  async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
+    const job = await store.findJob(from, account_id, id)
     if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
     return job
+  }
+
+  /** Changes a job in one transaction, then tells those whom it concerns. */
+  async function change(account_id: string, id: string, write: (trx: Trx, job: store.JobRow) => Promise<void>, tell: () => void): Promise<Job> {
+    await db.transaction().execute(async (trx) => write(trx, await row(account_id, id, trx)))
+    tell()
+    news.emit(id)
+    return toWire(await row(account_id, id))
   }
 
   function wish(job_id: string): AbortController {
@@ -91,12 +99,6 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
   async function rowsRead(account_id: string, dataset_id: string, { evaluation_config }: ResolvedConfig): Promise<void> {
     await datasets.ready(account_id, dataset_id)
     if (evaluation_config.validation_dataset_id.value) await datasets.ready(account_id, evaluation_config.validation_dataset_id.value)
-  }
-
-  async function jobIn(trx: Trx, account_id: string, id: string): Promise<store.JobRow> {
-    const job = await store.findJob(trx, account_id, id)
-    if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
-    return job
   }
 
   datasets.onNeeded(async (trx, dataset_id) => {
@@ -173,53 +175,53 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
 
     get: async (account_id, id) => toWire(await row(account_id, id)),
 
-    async cancel(account_id, id) {
-      await db.transaction().execute(async (trx) => {
-        const job = await jobIn(trx, account_id, id)
-        if (job.status === 'cancelled') return
-        if (ended.has(job.status))
-          throw new ApiError('job_not_cancellable', `The job is ${job.status}; only a queued or running job can be cancelled.`, {
-            details: { status: job.status },
-          })
-        const time = now()
-        await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
-        await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
-        await queue.cancel(trx, queueKind, id)
-      })
-      wishes.get(id)?.abort('cancel' satisfies Asked)
-      news.emit(id)
-      return toWire(await row(account_id, id))
-    },
+    cancel: (account_id, id) =>
+      change(
+        account_id,
+        id,
+        async (trx, job) => {
+          if (job.status === 'cancelled') return
+          if (ended.has(job.status))
+            throw new ApiError('job_not_cancellable', `The job is ${job.status}; only a queued or running job can be cancelled.`, {
+              details: { status: job.status },
+            })
+          const time = now()
+          await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
+          await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
+          await queue.cancel(trx, queueKind, id)
+        },
+        () => wishes.get(id)?.abort('cancel' satisfies Asked),
+      ),
 
-    async pause(account_id, id) {
-      await db.transaction().execute(async (trx) => {
-        const job = await jobIn(trx, account_id, id)
-        if (ended.has(job.status))
-          throw new ApiError('job_not_pausable', `The job is ${job.status}; only a queued or running job can be paused.`, { details: { status: job.status } })
-        if (job.paused) return
-        await store.updateJob(trx, id, { paused: 1 })
-        const message = job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
-        await store.appendEvents(trx, id, [statusEvent(job.status, message, { paused: true })], now())
-        if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
-      })
-      wishes.get(id)?.abort('pause' satisfies Asked)
-      news.emit(id)
-      return toWire(await row(account_id, id))
-    },
+    pause: (account_id, id) =>
+      change(
+        account_id,
+        id,
+        async (trx, job) => {
+          if (ended.has(job.status))
+            throw new ApiError('job_not_pausable', `The job is ${job.status}; only a queued or running job can be paused.`, { details: { status: job.status } })
+          if (job.paused) return
+          await store.updateJob(trx, id, { paused: 1 })
+          const message = job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
+          await store.appendEvents(trx, id, [statusEvent(job.status, message, { paused: true })], now())
+          if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
+        },
+        () => wishes.get(id)?.abort('pause' satisfies Asked),
+      ),
 
-    async resume(account_id, id) {
-      await db.transaction().execute(async (trx) => {
-        const job = await jobIn(trx, account_id, id)
-        if (!job.paused) throw new ApiError('job_not_resumable', `The job is ${job.status} and not paused.`, { details: { status: job.status } })
-        await store.updateJob(trx, id, { paused: 0 })
-        await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
-        // One whose trainer is still stopping goes back to the queue when it has.
-        if (job.status === 'queued') await queue.enqueue(trx, queueKind, id)
-      })
-      queue.wake()
-      news.emit(id)
-      return toWire(await row(account_id, id))
-    },
+    resume: (account_id, id) =>
+      change(
+        account_id,
+        id,
+        async (trx, job) => {
+          if (!job.paused) throw new ApiError('job_not_resumable', `The job is ${job.status} and not paused.`, { details: { status: job.status } })
+          await store.updateJob(trx, id, { paused: 0 })
+          await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
+          // One whose trainer is still stopping goes back to the queue when it has.
+          if (job.status === 'queued') await queue.enqueue(trx, queueKind, id)
+        },
+        () => queue.wake(),
+      ),
 
     async checkpoints(account_id, id) {
       const job = await row(account_id, id)
