@@ -73,10 +73,10 @@ def loss(folder: Path, steps: int) -> None:
     """The same rows, steps, rate and schedule by both; both results scored by the same code on rows that neither has seen."""
     ratios = []
     for seed in (1, 2, 3):
-        rows = mixed_rows(8 * steps + 64, seed)
+        rows = mixed_rows(4 * steps + 64, seed)
         train, heldout = write(folder / "train.jsonl", rows[:-64]), write(folder / "heldout.jsonl", rows[-64:])
-        options = ("--steps", steps, "--seed", seed)
-        before = ours(train, "--steps", 2, "--rate", 0, "--heldout", heldout)["heldout_loss"]
+        options = ("--steps", steps, "--batch", 4, "--rate", 1e-3, "--seed", seed)
+        before = ours(train, "--steps", 2, "--rate", 0, "--batch", 1, "--heldout", heldout)["heldout_loss"]
         told = ours(train, *options, "--heldout", heldout)["heldout_loss"]
         trl(train, *options, "--mode", "fp32", "--out", folder / "adapter", "--save")
         peer = ours(train, "--heldout", heldout, "--adapter", folder / "adapter")["heldout_loss"]
@@ -138,8 +138,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only in (None, "speed"):
-            speed("mixed lengths", write(folder / "mixed.jsonl", mixed_rows(96, 7)), modes, args.turns, steps=10, batch=8)
-            speed("full rows of 512", write(folder / "full.jsonl", full_rows(32, 7)), modes, args.turns, steps=4, batch=4)
+            # As many rows as the steps take, so that both trainers see the same ones.
+            speed("mixed lengths", write(folder / "mixed.jsonl", mixed_rows(48, 7)), modes, args.turns, steps=6, batch=8)
+            speed("full rows of 512", write(folder / "full.jsonl", full_rows(12, 7)), modes, args.turns, steps=3, batch=4)
         if args.only in (None, "peak"):
             peak(folder)
         if args.only in (None, "loss"):
