@@ -23,7 +23,15 @@ export const UploadFields = z.strictObject({
   name: z.string().trim().min(1).max(200).optional().describe('Default: the name of the file.'),
   description: z.string().max(2000).default(''),
   format: DatasetFormat.default('jsonl'),
+  hf_token: z
+    .string()
+    .min(1)
+    .max(500)
+    .optional()
+    .describe('For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.'),
 })
+
+export type UploadFields = z.infer<typeof UploadFields>
 
 const Issue = z.object({ line: z.int(), code: z.string().describe('Stable.'), message: z.string() })
 

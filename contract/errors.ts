@@ -16,6 +16,8 @@ export const errorCodes = {
   dataset_not_ready: 400,
   model_not_available: 400,
   model_not_callable: 400,
+  model_disagrees: 400,
+  adapter_invalid: 400,
   context_length_exceeded: 400,
   job_not_cancellable: 400,
   job_not_pausable: 400,

@@ -80,6 +80,10 @@ export const ResolvedConfig = z.object({
     sample_prompts: inForce(z.array(z.array(z.object({ role: z.string(), content: z.string() })))),
     keep_checkpoints: inForce(z.int()),
   }),
+  tokenizer: z
+    .object({ sha256: z.string().nullable(), chat_template_sha256: z.string(), eos_token: z.string().nullable() })
+    .optional()
+    .describe('What the base makes of text, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.'),
 })
 export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 

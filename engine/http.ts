@@ -6,8 +6,9 @@ import { sendError, sendJson } from './http-io.ts'
 import { chatCompletions, completions, type InferenceServices } from './inference-routes.ts'
 import type { Metrics } from './metrics.ts'
 import { listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './model-routes.ts'
+import { type MakeScoringContext, scoreTokens } from './score.ts'
 
-export type HttpServices = InferenceServices & { metrics: Metrics; isStopping(): boolean }
+export type HttpServices = InferenceServices & { metrics: Metrics; makeScoringContext: MakeScoringContext; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 /** Builds the server; listening is the caller's. */
@@ -23,6 +24,7 @@ export function createHttpServer(services: HttpServices): Server {
     '/v1/completions': { POST: (request, response) => completions(services, request, response) },
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
+    '/internal/score': { POST: (request, response) => scoreTokens(models, services.makeScoringContext, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }

@@ -13,6 +13,8 @@ import { createThreadpool } from './llama/threadpool.ts'
 import { createMetrics } from './metrics.ts'
 import { createModels } from './models.ts'
 import { createScheduler } from './scheduler.ts'
+import type { MakeScoringContext } from './score.ts'
+import type { ServedModel } from './served-model.ts'
 
 const stopMsMax = 10_000
 const idleCloseMs = 50
@@ -39,10 +41,11 @@ async function main(): Promise<void> {
     long_lane_bytes: 1024 * mebibyte,
     total_bytes: Math.floor(totalmem() / 4),
   }
+  const makeContext = (served: ServedModel, sequences: number, tokens_per_sequence: number, batch_tokens: number, outputs?: number) =>
+    createContext(library, served.model, { sequences, tokens_per_sequence, batch_tokens, threads: args.threads, threadpool, adapter: served.adapter, outputs })
   const pool = createLanePool(
     {
-      makeContext: (served, sequences, tokens_per_sequence, batch_tokens) =>
-        createContext(library, served.model, { sequences, tokens_per_sequence, batch_tokens, threads: args.threads, threadpool, adapter: served.adapter }),
+      makeContext,
       makeSampler: (params) => createSampler(library, params),
       freeSampler: (sampler) => freeSampler(library, sampler),
     },
@@ -60,7 +63,8 @@ async function main(): Promise<void> {
   for (const { name, path } of args.models) await models.loadBase(name, path)
 
   let stopping = false
-  const server = createHttpServer({ models, scheduler, limits, metrics, onFault, isStopping: () => stopping })
+  const makeScoringContext: MakeScoringContext = (served, tokens, outputs) => makeContext(served, 1, tokens, tokens, outputs)
+  const server = createHttpServer({ models, scheduler, limits, metrics, makeScoringContext, onFault, isStopping: () => stopping })
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {

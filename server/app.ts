@@ -19,6 +19,7 @@ import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
 import { inferenceRoutes } from './inference/routes.ts'
 import type { Inference } from './inference/service.ts'
+import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
 
@@ -27,6 +28,7 @@ export interface Services {
   hub: Hub
   datasets: Datasets
   tuning: Tuning
+  models: TunedModels
   inference: Inference
   deployments: Deployments
   log: Logger
@@ -70,7 +72,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub)
   datasetRoutes(app, services.datasets)
-  tuningRoutes(app, services.tuning, services.stopping)
+  tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.cutting)
   deploymentRoutes(app, services.deployments)
   await app.ready()

@@ -27,6 +27,8 @@ const settings = {
   default_tier: setting(z.enum(['free', 'pro', 'enterprise']), 'enterprise', 'Tier of new accounts, the owner’s included. Its limits are not enforced yet.'),
   max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
   max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
+  huggingface_url: setting(z.url({ protocol: /^https?$/ }), 'https://huggingface.co', 'The Hugging Face Hub that datasets are fetched from.'),
+  max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
   threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
   checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),

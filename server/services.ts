@@ -18,6 +18,7 @@ import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
+import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -37,6 +38,7 @@ export async function createServices(config: Config, log: Logger) {
     output_per_million_tokens: config.output_price,
   }
   const python = path.join(root, '.local/python/bin/python')
+  const converters = path.join(root, '.local/llama/source')
   const stopping = new AbortController()
   const cutting = new AbortController()
   const accounts = createAccounts(db, config.default_tier)
@@ -53,15 +55,17 @@ export async function createServices(config: Config, log: Logger) {
     defaultBase,
   })
   const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), dataDir, threads, min_free_mb })
+  const models = createTunedModels({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
   const engine = createEngineProcess({ dataDir, threads, log })
-  const inference = createInference({ hub, tuning, engine: createEngineClient(engine, log) })
-  const deployments = createDeployments({ db, hub, inference })
+  const inference = createInference({ hub, models, engine: createEngineClient(engine, log) })
+  const deployments = createDeployments({ db, hub, models, inference })
 
   const services: Services = {
     accounts,
     hub,
     datasets,
     tuning,
+    models,
     inference,
     deployments,
     log,
@@ -82,12 +86,12 @@ export async function createServices(config: Config, log: Logger) {
       await queue.takeOverAll()
       await datasets.sweep()
       await tuning.sweep()
-      const converters = path.join(root, '.local/llama/source')
       const { changed, asked, forget } = tuning
       const work = {
         db,
         queue,
         hub,
+        models,
         datasets,
         dataDir,
         python,
@@ -99,7 +103,17 @@ export async function createServices(config: Config, log: Logger) {
         forget,
         now: Date.now,
       }
-      const preparing = { db, queue, dataDir, max_rows: config.max_dataset_rows, max_bytes: 4e6 * config.max_dataset_mb, log, prepared: datasets.prepared }
+      const preparing = {
+        db,
+        queue,
+        dataDir,
+        max_rows: config.max_dataset_rows,
+        max_bytes: 4e6 * config.max_dataset_mb,
+        huggingface_url: config.huggingface_url,
+        hubToken: datasets.hubToken,
+        log,
+        prepared: datasets.prepared,
+      }
       const name = `server-${process.pid}`
       const workers = [
         startWorker({ queue, kind: datasetKind, name, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),

@@ -16,6 +16,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
 
     from trainer import checkpoint, memory
     from trainer.data import prepared, read_conversations
+    from trainer.frozen import require_unchanged
     from trainer.loop import Loop, limits_of
     from trainer.model import device_and_dtype, load_model, load_tokenizer
 
@@ -24,6 +25,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
     device, dtype = device_and_dtype()
     dtype = checkpoint.precision_of(spec) or dtype
     tokenizer = load_tokenizer(spec)
+    require_unchanged(tokenizer, spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
     conversations = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
     max_length = min(spec.training.max_length, config.max_position_embeddings)

@@ -8,6 +8,7 @@ from pathlib import Path
 from trainer.base import sha256_of
 from trainer.converters import run_converter
 from trainer.errors import JobError
+from trainer.frozen import add_to_gguf, write_description
 from trainer.spec import Spec
 
 # Half precision moves a weight by at most 1 part in 2,000, far below what the base lost to quantization, and halves what the
@@ -40,6 +41,7 @@ def _save_model(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artif
     model.config._name_or_path = spec.base.id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    write_description(folder, tokenizer, spec)
     run_converter(Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE])
     if not gguf.exists():
         raise JobError("internal", "The converter left no file.")
@@ -51,9 +53,11 @@ def _save_adapter(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Art
     # peft writes a model card that is all blanks to fill in.
     (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
+    write_description(folder, tokenizer, spec)
     # The converter finds the base's shapes in its folder; its weights are not read.
     arguments = [str(folder), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
     run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
+    add_to_gguf(gguf, tokenizer, spec)
     _check(gguf, folder)
     return Artifact("adapter", folder, gguf, sha256_of(gguf))
 

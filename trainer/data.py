@@ -4,18 +4,19 @@ import hashlib
 import json
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from trainer.errors import JobError
-from trainer.mask import spans_of
+from trainer.mask import learned, spans_of
 from trainer.protocol import Protocol
 from trainer.spec import Spec
 
 ROLES = ("system", "user", "assistant")
 TOKENIZE_AT_ONCE = 512
+MOST_EXAMPLES, LONGEST_EXAMPLE = 8, 1024
 # A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
 sys.set_int_max_str_digits(0)
 
@@ -52,10 +53,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Example:
+    """The first answer of a row that stayed whole: the messages before it, as they were written, and the sequence that has it."""
+
+    prompt: list[dict]
+    sequence: Sequence
+
+
+@dataclass(frozen=True)
 class Prepared:
+    """`examples`: a few of the rows, with their text."""
+
     rows: list[Row]
     truncated_rows: int
     dropped_rows: int
+    examples: list[Example] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -119,7 +131,7 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
 
     `numbers`: each conversation's place in the dataset, where these are not all of its rows.
     """
-    rows, truncated, dropped = [], 0, 0
+    rows, examples, truncated, dropped = [], [], 0, 0
     numbers = numbers or list(range(1, len(conversations) + 1))
     for start in range(0, len(conversations), TOKENIZE_AT_ONCE):
         rendered = [spans_of(messages, tokenizer) for messages in conversations[start : start + TOKENIZE_AT_ONCE]]
@@ -127,12 +139,15 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
         # The text as a whole, once, and nothing added: the tokens that the engine makes of the same rendering.
         encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
         pairs = iter(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
-        for number, row in zip(numbers[start : start + TOKENIZE_AT_ONCE], rendered, strict=True):
+        some = conversations[start : start + TOKENIZE_AT_ONCE]
+        for number, messages, row in zip(numbers[start : start + TOKENIZE_AT_ONCE], some, rendered, strict=True):
             whole = [_sequence(*next(pairs), spans) for _, spans in row]
             truncated += any(len(sequence.ids) > max_length for sequence in whole)
             cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
             if kept := [sequence for sequence in cut if sequence.targets]:
                 rows.append(Row(number, kept))
+                if len(examples) < MOST_EXAMPLES and kept[0].targets and len(whole[0].ids) <= min(max_length, LONGEST_EXAMPLE):
+                    examples.append(Example(_before_first_answer(messages), kept[0]))
             else:
                 dropped += 1
     if dropped:
@@ -140,7 +155,7 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
         protocol.emit("warning", message, dropped_rows=dropped)
     if not rows:
         raise JobError("dataset_invalid", f"No row has any of its answer within the first {max_length} tokens.")
-    return Prepared(rows, truncated, dropped)
+    return Prepared(rows, truncated, dropped, examples)
 
 
 def prepared(
@@ -161,6 +176,10 @@ def prepared(
 
     learned, held = hold_out(len(conversations), watched.split, spec.training.seed)
     return chosen(learned), chosen(held)
+
+
+def _before_first_answer(messages: list[dict]) -> list[dict]:
+    return messages[: next(index for index, message in enumerate(messages) if learned(message))]
 
 
 def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> Sequence:

@@ -4,9 +4,13 @@ import json
 import math
 from pathlib import Path
 
-from trainer import snapshots
-from trainer.convert import Artifact, save
+import torch
+
+from trainer import probe, snapshots
+from trainer.convert import save
+from trainer.data import Example
 from trainer.loop import Loop
+from trainer.model import load_model, without_adapter
 
 # More strange rows than anyone reads; the file of a million rows would take seconds to write.
 MOST_ROWS = 1000
@@ -14,18 +18,20 @@ MOST_ROWS = 1000
 
 def finish(loop: Loop, tokenizer, folder: Path) -> dict:
     """Writes `out/` and returns what the `result` line tells."""
-    spec, totals, validation, out = loop.spec, loop.totals, loop.validation, folder / "out"
+    totals, validation, out = loop.totals, loop.validation, folder / "out"
     best = validation.finish(loop.parameters)
-    made = save(loop.model, tokenizer, spec, out / "result")
-    kept = []
+    results = [_saved(loop, tokenizer, out / "result", best.step if best else totals.step, best.loss if best else None)]
     for snapshot in validation.kept:
-        if snapshot.step != (best.step if best else totals.step) and snapshots.restore(snapshot, loop.parameters):
-            artifact = save(loop.model, tokenizer, spec, out / f"step-{snapshot.step}")
-            kept.append(_told(artifact, snapshot.step, snapshot.loss))
+        if snapshot.step != results[0]["step"] and snapshots.restore(snapshot, loop.parameters):
+            results.append(_saved(loop, tokenizer, out / f"step-{snapshot.step}", snapshot.step, snapshot.loss))
+    origin = _origin(loop)
+    for result in results:
+        path = Path(result["folder"]).parent / "probe.json"
+        result["probe"] = str(probe.write(path, _examples(loop), result.pop("tuned"), origin))
     return {
-        **_told(made, best.step if best else totals.step, best.loss if best else None),
+        **results[0],
         "validation_exact": best.exact if best else None,
-        "kept": kept,
+        "kept": results[1:],
         "rows": str(write_rows(loop, out / "rows.jsonl")),
         "epochs": math.ceil(totals.step / loop.steps_an_epoch),
         "steps_total": loop.steps_total,
@@ -37,9 +43,25 @@ def finish(loop: Loop, tokenizer, folder: Path) -> dict:
     }
 
 
-def _told(artifact: Artifact, step: int, loss: float | None) -> dict:
-    where = {"kind": artifact.kind, "folder": str(artifact.folder), "gguf": str(artifact.gguf), "gguf_sha256": artifact.gguf_sha256}
-    return {**where, "step": step, "validation_loss": loss}
+def _examples(loop: Loop) -> list[Example]:
+    """Of the held-out rows, where there are any."""
+    return (loop.validation.rows or loop.data).examples
+
+
+def _saved(loop: Loop, tokenizer, out: Path, step: int, loss: float | None) -> dict:
+    made = save(loop.model, tokenizer, loop.spec, out)
+    tuned = probe.log_probabilities(loop.model, _examples(loop), loop.device)
+    where = {"kind": made.kind, "folder": str(made.folder), "gguf": str(made.gguf), "gguf_sha256": made.gguf_sha256}
+    return {**where, "step": step, "validation_loss": loss, "tuned": tuned}
+
+
+def _origin(loop: Loop) -> list[list[float]]:
+    """The log-probabilities of the whole weights that an adapter stands on, or of what a whole model was made from. Ends the loop's use."""
+    if loop.spec.method != "full":
+        without_adapter(loop.model)
+        return probe.log_probabilities(loop.model, _examples(loop), loop.device)
+    loop.optimizer.state.clear()
+    return probe.log_probabilities(load_model(loop.spec, loop.device, torch.float32), _examples(loop), loop.device)
 
 
 def write_rows(loop: Loop, path: Path) -> Path:

@@ -27,17 +27,17 @@ def spans_of(messages: list[dict], tokenizer) -> list[tuple[str, list[Span]]]:
     whole = render(messages, tokenizer)
     spans = []
     for index, message in enumerate(messages):
-        if not _learned(message):
+        if not learned(message):
             continue
         before = render(messages[:index], tokenizer, open_turn=True)
         after = render(messages[: index + 1], tokenizer)
         if not (whole.startswith(before) and whole.startswith(after) and after.startswith(before)):
-            return [_one_turn(messages[: index + 1], tokenizer) for index, turn in enumerate(messages) if _learned(turn)]
+            return [_one_turn(messages[: index + 1], tokenizer) for index, turn in enumerate(messages) if learned(turn)]
         spans.append((len(before), _end_of_turn(after, len(before), tokenizer)))
     return [(whole, spans)]
 
 
-def _learned(message: dict) -> bool:
+def learned(message: dict) -> bool:
     return message["role"] == "assistant" and message.get("weight", 1) != 0
 
 

@@ -91,6 +91,14 @@ def lora_config(lora: Lora) -> LoraConfig:
     )
 
 
+@torch.no_grad()
+def without_adapter(model: torch.nn.Module) -> None:
+    """Makes the adapter do nothing, for good: only a copy or a file has it afterwards."""
+    for name, parameter in trainable(model).items():
+        if "lora_B" in name:
+            parameter.zero_()
+
+
 def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 

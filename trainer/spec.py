@@ -31,6 +31,15 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Frozen:
+    """Of the base: the SHA-256 of its tokenizer.json and of its chat template, and its end token."""
+
+    sha256: str | None
+    chat_template_sha256: str
+    eos_token: str | None
+
+
+@dataclass(frozen=True)
 class Lora:
     r: int
     alpha: float
@@ -100,6 +109,7 @@ class Spec:
     converters: str
     evaluation: Evaluation = field(default_factory=Evaluation)
     start: Start | None = None
+    tokenizer: Frozen | None = None
 
     def fingerprint(self) -> str:
         """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
@@ -126,6 +136,7 @@ def read_spec(folder: Path) -> Spec:
         values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
         values["start"] = _typed(Start, values["start"]) if values.get("start") else None
+        values["tokenizer"] = _typed(Frozen, values["tokenizer"]) if values.get("tokenizer") else None
         evaluation = {**values.get("evaluation", {})}
         if evaluation.get("dataset"):
             evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])

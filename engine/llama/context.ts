@@ -4,7 +4,15 @@ import type { Library } from './library.ts'
 import type { Model } from './model.ts'
 import type { Pointer } from './structs.ts'
 
-export type ContextOptions = { sequences: number; tokens_per_sequence: number; batch_tokens: number; threads: number; threadpool: Pointer; adapter: Pointer }
+export type ContextOptions = {
+  sequences: number
+  tokens_per_sequence: number
+  batch_tokens: number
+  threads: number
+  threadpool: Pointer
+  adapter: Pointer
+  outputs?: number
+}
 
 export type Context = {
   /** What the library granted; it rounds up. */
@@ -16,6 +24,8 @@ export type Context = {
   decode(): number
   /** Samples from the logits of the token at this index of the batch decoded last. */
   sample(sampler: Pointer, index: number): number
+  /** The logits of the token at this index of the batch decoded last, in the library's own memory: to be read before the next decode. */
+  logits(index: number, vocabSize: number): Float32Array
   /** Forgets a sequence from `position` on. False when the model's memory cannot be cut there; it is unchanged then. */
   truncate(sequence: number, position: number): boolean
   /** Copies the whole cache of one sequence over another's. The copy is made in the next decode. */
@@ -34,7 +44,7 @@ export function createContext(library: Library, model: Model, options: ContextOp
     n_ubatch: capacity,
     n_seq_max: sequences,
     // Without this the library reserves logits for every token of a batch: a hundred megabytes for a small vocabulary.
-    n_outputs_max: sequences,
+    n_outputs_max: options.outputs ?? sequences,
     n_threads: threads,
     n_threads_batch: threads,
     kv_unified: false,
@@ -66,6 +76,7 @@ export function createContext(library: Library, model: Model, options: ContextOp
       return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
     },
     sample: (sampler, index) => library.llama_sampler_sample(sampler, handle, index),
+    logits: (index, vocabSize) => new Float32Array(koffi.view(library.llama_get_logits_ith(handle, index), vocabSize * 4)),
     truncate: (sequence, position) => library.llama_memory_seq_rm(memory, sequence, position, -1),
     copy: (from, to) => library.llama_memory_seq_cp(memory, from, to, -1, -1),
     free() {

@@ -84,6 +84,7 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
       'void llama_memory_seq_cp(void*, int32_t, int32_t, int32_t, int32_t)',
     ),
     llama_decode: bind<(context: Pointer, batch: Batch) => number>(llama, 'int32_t llama_decode(void*, llama_batch)'),
+    llama_get_logits_ith: bind<(context: Pointer, index: number) => Pointer>(llama, 'void* llama_get_logits_ith(void*, int32_t)'),
 
     llama_sampler_chain_default_params: bind<() => { no_perf: boolean }>(llama, 'llama_sampler_chain_params llama_sampler_chain_default_params()'),
     llama_sampler_chain_init: bind<(params: { no_perf: boolean }) => Pointer>(llama, 'void* llama_sampler_chain_init(llama_sampler_chain_params)'),

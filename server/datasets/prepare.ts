@@ -1,12 +1,15 @@
 // The background work of datasets: reads a stored file in a process of its own, checks its rows, and makes the one canonical form of
 // them that the trainer reads.
+import { statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { syncPath } from '../storage.ts'
 import { filesOf } from './files.ts'
+import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import type { ReadResult } from './reader/main.ts'
+import { Unreadable } from './reader/unreadable.ts'
 import { readFileOf } from './reader.ts'
 import * as store from './store.ts'
 
@@ -23,6 +26,9 @@ export interface PrepareWork {
   dataDir: string
   max_rows: number
   max_bytes: number
+  /** The hub that datasets are fetched from, and the token that came with a dataset's upload. */
+  huggingface_url: string
+  hubToken(id: string): string | undefined
   log: Logger
   /** Tells those who wait for a dataset. */
   prepared(id: string): void
@@ -66,12 +72,20 @@ async function read(
   const max_bytes = Math.min(work.max_bytes, spare_bytes + most_compressed * dataset.size_bytes)
   const canonical = files.source === files.rows ? null : files.part
   try {
-    return await readFileOf({ format: dataset.format, source: files.source, canonical, max_rows, max_bytes }, dataset.size_bytes, signal)
+    const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
+    if (!source) return await readFileOf({ format: dataset.format, source: files.source, canonical, max_rows, max_bytes }, dataset.size_bytes, signal)
+    const hub = { url: work.huggingface_url, token: work.hubToken(dataset.id) }
+    const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal)
+    const bytes = parts.reduce((sum, part) => sum + statSync(part.source).size, 0)
+    return await readFileOf({ format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes }, bytes, signal)
   } catch (error) {
+    if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
     // The service stops, or has lost the lease: the next attempt reads it again.
     if (signal.aborted) throw new LeaseLost(claim)
     work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
     if (claim.attempt < maxAttempts) return 'again'
     return { unreadable: { code: 'file_not_readable', message: 'The service failed at reading this file. Its log has the reason.' } }
+  } finally {
+    await rm(files.fetched, { recursive: true, force: true })
   }
 }

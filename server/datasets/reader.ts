@@ -1,51 +1,9 @@
-// Runs the reader of untrusted files as a process with bounds on its time and memory, so that no file can slow or stop the service.
-import { spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import path from 'node:path'
-import { root } from '../config.ts'
+import { readUntrusted } from '../untrusted.ts'
 import type { ReadRequest, ReadResult } from './reader/main.ts'
-
-const max_memory_mb = 1024
-/** Reading must make this much headway, in bytes of the file a second, after a start of its own. */
-const start_ms = 8_000
-const slowest_bytes_a_ms = 10_000
-const look_ms = 50
 
 /** Reads a stored file. Resolves with what was found, or why it cannot be read; rejects only where the service itself is at fault. */
 export async function readFileOf(request: ReadRequest, size_bytes: number, signal?: AbortSignal): Promise<ReadResult> {
-  const args = [`--max-old-space-size=${max_memory_mb / 2}`, path.join(root, 'server/datasets/reader/main.ts'), JSON.stringify(request)]
-  const child = spawn(process.execPath, args, { cwd: root, env: { PATH: process.env.PATH }, stdio: ['ignore', 'pipe', 'pipe'] })
-  let killed: string | undefined
-  const kill = (why: string) => {
-    killed ??= why
-    child.kill('SIGKILL')
-  }
-  const max_ms = start_ms + size_bytes / slowest_bytes_a_ms
-  const timer = setTimeout(() => kill(`reading it takes longer than ${Math.round(max_ms / 1000)} s`), max_ms)
-  const watch = setInterval(() => {
-    if (memoryMb(child.pid) > max_memory_mb) kill(`reading it takes more than ${max_memory_mb} MB of memory`)
-  }, look_ms)
-  signal?.addEventListener('abort', () => kill('stopped'), { once: true })
-  let out = ''
-  let problem = ''
-  child.stdout.on('data', (data) => (out += data))
-  child.stderr.on('data', (data) => (problem = (problem + data).slice(-2000)))
-  const status = await new Promise<number | null>((resolve, reject) => child.on('error', reject).on('close', resolve))
-  clearTimeout(timer)
-  clearInterval(watch)
-  signal?.throwIfAborted()
-  if (killed) return { unreadable: { code: 'file_not_readable', message: `The file cannot be read: ${killed}. It is damaged, or made to be unreadable.` } }
-  if (status === 0) return JSON.parse(out) as ReadResult
-  // The heap's own limit ends the process with a message of V8's.
-  if (/heap out of memory|Array buffer allocation failed|Invalid array length/.test(problem))
-    return { unreadable: { code: 'file_not_readable', message: 'The file cannot be read: a part of it is too large for the memory that reading may take.' } }
-  throw new Error(`the reader ended with ${status}: ${problem}`)
-}
-
-function memoryMb(pid: number | undefined): number {
-  try {
-    return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
-  } catch {
-    return 0
-  }
+  const read = await readUntrusted('server/datasets/reader/main.ts', request, size_bytes, signal)
+  if ('printed' in read) return JSON.parse(read.printed) as ReadResult
+  return { unreadable: { code: 'file_not_readable', message: `The file cannot be read: ${read.stopped}` } }
 }

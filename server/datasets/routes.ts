@@ -1,77 +1,14 @@
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { deleteDataset, getDataset, listDatasets, previewDataset, UploadFields, uploadDataset, validateDataset } from '../../contract/datasets.ts'
-import { ApiError } from '../../contract/errors.ts'
-import { mount, validationError } from '../http/mount.ts'
+import { readForm } from '../http/form.ts'
+import { mount } from '../http/mount.ts'
 import type { Datasets } from './service.ts'
 
 export function datasetRoutes(app: FastifyInstance, datasets: Datasets): void {
-  mount(app, uploadDataset, ({ request, caller }) => upload(datasets, request, caller.account_id))
+  mount(app, uploadDataset, ({ request, caller }) => readForm(request, UploadFields, (form) => datasets.upload(caller.account_id, form)))
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))
   mount(app, deleteDataset, ({ caller, params }) => datasets.delete(caller.account_id, params.dataset_id))
   mount(app, validateDataset, ({ caller, params, query }) => datasets.validate(caller.account_id, params.dataset_id, query.model_id))
   mount(app, previewDataset, ({ caller, params, query }) => datasets.preview(caller.account_id, params.dataset_id, query))
-}
-
-/** Reads the form part by part: the file goes to disk as it arrives, whether its fields come before or after it. */
-async function upload(datasets: Datasets, request: FastifyRequest, account_id: string) {
-  if (!request.isMultipart()) throw new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')
-  const given: Record<string, string> = {}
-  const parts = request.parts({ limits: { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY } })
-  const parsed = () => {
-    const result = UploadFields.safeParse(given)
-    if (!result.success) throw validationError(result.error.issues, 'form')
-    return result.data
-  }
-  for (;;) {
-    const { value: part, done } = await next(parts)
-    if (done) throw new ApiError('file_missing', 'The form has no part named `file`.')
-    if (part.type === 'field') {
-      keep(given, part)
-      continue
-    }
-    if (part.fieldname !== 'file') {
-      part.file.resume()
-      throw new ApiError('file_missing', `The form has a file named '${part.fieldname}'; the part must be named \`file\`.`)
-    }
-    // A mistake in the fields that came first need not wait for a gigabyte to arrive.
-    parsed()
-    const fields = async () => {
-      await readRest(parts, given)
-      return parsed()
-    }
-    const filename = part.filename?.trim().slice(0, 200) || 'dataset'
-    return await datasets.upload(account_id, { file: part.file, filename, fields }).catch((error) => {
-      // The form's reader has no class or code for a body that ends too early.
-      throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
-    })
-  }
-}
-
-function keep(given: Record<string, string>, { fieldname, value }: { fieldname: string; value: unknown }): void {
-  if (!fieldname) throw new ApiError('not_multipart', 'The form has a part without a name.')
-  if (typeof value !== 'string') throw new ApiError('invalid_request', `The form's field '${fieldname}' must be plain text.`, { details: { field: fieldname } })
-  given[fieldname] = value
-}
-
-async function readRest(parts: ReturnType<FastifyRequest['parts']>, given: Record<string, string>): Promise<void> {
-  for (;;) {
-    const { value: part, done } = await next(parts)
-    if (done) return
-    if (part.type === 'field') keep(given, part)
-    else part.file.resume()
-  }
-}
-
-async function next(parts: ReturnType<FastifyRequest['parts']>) {
-  try {
-    return await parts.next()
-  } catch (error) {
-    throw multipartError(error as Error & { code?: string })
-  }
-}
-
-function multipartError(error: Error & { code?: string }): Error {
-  if (error.code === 'FST_FILES_LIMIT') return new ApiError('invalid_request', 'Send one file at a time.')
-  return new ApiError('not_multipart', `The form could not be read: ${error.message}`)
 }

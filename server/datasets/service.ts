@@ -2,9 +2,10 @@ import { EventEmitter } from 'node:events'
 import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { ListQuery } from '../../contract/common.ts'
-import type { Dataset, DatasetFormat, Preview, Validation } from '../../contract/datasets.ts'
+import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
+import type { FormFile } from '../http/form.ts'
 import { type Hub, maxRowTokens } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
@@ -21,15 +22,8 @@ import type { TokenCount, Tokens } from './tokens.ts'
 /** Says why a dataset is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
 
-export interface Upload {
-  file: NodeJS.ReadableStream
-  filename: string
-  /** Called when the file has been read: a form's fields may come after it. */
-  fields(): Promise<{ name?: string; description: string; format: DatasetFormat }>
-}
-
 export interface Datasets {
-  upload(account_id: string, upload: Upload): Promise<Dataset>
+  upload(account_id: string, upload: FormFile<UploadFields>): Promise<Dataset>
   list(account_id: string, query: ListQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
   delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
@@ -45,6 +39,8 @@ export interface Datasets {
   onNeeded(neededBy: NeededBy): void
   /** Tells those who wait for a dataset. */
   prepared(id: string): void
+  /** The Hugging Face token that came with an upload; it is in this process's memory alone, until the dataset has been read. */
+  hubToken(id: string): string | undefined
   /** Removes files that a crash left without a row. */
   sweep(): Promise<void>
 }
@@ -69,6 +65,7 @@ const rowsWait_ms = 60_000
 export function createDatasets(options: Options): Datasets {
   const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
   const needs: NeededBy[] = []
+  const hubTokens = new Map<string, string>()
   const news = new EventEmitter()
   news.setMaxListeners(0)
 
@@ -126,7 +123,11 @@ export function createDatasets(options: Options): Datasets {
 
   return {
     onNeeded: (neededBy) => needs.push(neededBy),
-    prepared: (id) => void news.emit(id),
+    prepared(id) {
+      hubTokens.delete(id)
+      news.emit(id)
+    },
+    hubToken: (id) => hubTokens.get(id),
 
     async upload(account_id, { file, filename, fields }) {
       await requireFreeDisk(dataDir, min_free_mb)
@@ -143,7 +144,7 @@ export function createDatasets(options: Options): Datasets {
         counter.add(chunk)
       })
       try {
-        const { name, description, format } = await fields()
+        const { name, description, format, hf_token } = await fields()
         const counted = counter.end()
         refuseUnreadable(format, stored.size_bytes, counted, max_rows)
         await rename(upload, filesOf(dataDir, id, format).source)
@@ -160,6 +161,7 @@ export function createDatasets(options: Options): Datasets {
           check_json: '{}',
           created_at: now(),
         }
+        if (hf_token) hubTokens.set(id, hf_token)
         await db.transaction().execute(async (trx) => {
           await store.insert(trx, dataset)
           await queue.enqueue(trx, queueKind, id)
@@ -173,7 +175,7 @@ export function createDatasets(options: Options): Datasets {
         throw new ApiError(unreadable.code, unreadable.message)
       } catch (error) {
         if (!(await store.byId(db, id)))
-          for (const name of await readdir(folder)) if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { force: true })
+          for (const name of await readdir(folder)) if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { recursive: true, force: true })
         throw error
       }
     },
@@ -259,7 +261,7 @@ export function createDatasets(options: Options): Datasets {
     async sweep() {
       const folder = path.join(dataDir, 'datasets')
       for (const name of await readdir(folder).catch(() => []))
-        if (!(await store.byId(db, name.split('.')[0]!))) await rm(path.join(folder, name), { force: true })
+        if (!(await store.byId(db, name.split('.')[0]!))) await rm(path.join(folder, name), { recursive: true, force: true })
     },
   }
 }

@@ -94,6 +94,8 @@ interface JobEvents {
 interface Models {
   id: string
   account_id: string
+  /** Of one that was uploaded. */
+  name: string | null
   /** The base of the hub that it stands on, or was made from. */
   base_model_id: string
   kind: 'adapter' | 'model'
@@ -106,6 +108,8 @@ interface Models {
   validation_loss: number | null
   /** SHA-256 of the file that the engine serves. */
   gguf_sha256: string
+  /** What the comparison of engine and trainer found, once it has been made. */
+  comparison_json: string | null
   size_bytes: number
   created_at: number
 }

@@ -6,6 +6,7 @@ import { recordEvent } from '../events.ts'
 import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Inference } from '../inference/service.ts'
+import type { TunedModels } from '../tuning/models.ts'
 import * as store from './store.ts'
 
 export interface Deployments {
@@ -19,10 +20,27 @@ export interface Deployments {
   recover(): Promise<void>
 }
 
-export function createDeployments({ db, hub, inference, now = Date.now }: { db: Db; hub: Hub; inference: Inference; now?: () => number }): Deployments {
+export function createDeployments({
+  db,
+  hub,
+  models,
+  inference,
+  now = Date.now,
+}: {
+  db: Db
+  hub: Hub
+  models: TunedModels
+  inference: Inference
+  now?: () => number
+}): Deployments {
   inference.useNames({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.all(db, account_id),
+  })
+
+  models.onNeeded(async (trx, account_id, model_id) => {
+    const deployment = await store.serving(trx, account_id, model_id)
+    return deployment && `the deployment ${deployment.name}`
   })
 
   async function row(account_id: string, name: string) {
@@ -76,6 +94,7 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
         })
       if (hub.has(name)) throw taken()
       await inference.target(account_id, model)
+      await inference.requireTrusted(account_id, model)
       const time = now()
       const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
       try {
@@ -90,7 +109,9 @@ export function createDeployments({ db, hub, inference, now = Date.now }: { db: 
 
     async switch(account_id, name, model) {
       const deployment = await row(account_id, name)
-      await inference.load(await inference.target(account_id, model))
+      const target = await inference.target(account_id, model)
+      await inference.requireTrusted(account_id, model)
+      await inference.load(target)
       await db.transaction().execute(async (trx) => {
         const updated = await store.update(trx, deployment.id, { model, status: 'ready', error_json: null, updated_at: now() })
         if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)

@@ -30,4 +30,7 @@ export async function list(db: Db, account_id: string, limit: number, after: Dep
 export const byId = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
+export const serving = (trx: Trx, account_id: string, model: string) =>
+  trx.selectFrom('deployments').select('name').where('account_id', '=', account_id).where('model', '=', model).limit(1).executeTakeFirst()
+
 export const starting = (db: Db) => db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

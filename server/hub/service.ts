@@ -1,9 +1,10 @@
-import { closeSync, existsSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../../contract/hub.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
+import { shapesOf } from './safetensors.ts'
 
 /** A base model whose weights are here. */
 export interface LocalBase {
@@ -111,28 +112,12 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
   return hub
 }
 
-/** Reads the last names of all two-dimensional weights inside the layers, from the headers of the safetensors files alone. */
+/** The last names of all two-dimensional weights inside the layers. */
 function linearModules(folder: string): string[] {
   const names = new Set<string>()
-  for (const file of readdirSync(folder).filter((name) => name.endsWith('.safetensors'))) {
-    for (const [key, tensor] of Object.entries(safetensorsHeader(path.join(folder, file)))) {
-      const name = /\.layers\.\d+\..*?(\w+)\.weight$/.exec(key)?.[1]
-      if (name && (tensor as { shape?: number[] }).shape?.length === 2) names.add(name)
-    }
+  for (const [key, shape] of shapesOf(folder)) {
+    const name = /\.layers\.\d+\..*?(\w+)\.weight$/.exec(key)?.[1]
+    if (name && shape.length === 2) names.add(name)
   }
   return [...names].sort()
-}
-
-// A safetensors file begins with the length of its JSON header, as a little-endian 64-bit number.
-function safetensorsHeader(file: string): Record<string, unknown> {
-  const fd = openSync(file, 'r')
-  try {
-    const length = Buffer.alloc(8)
-    readSync(fd, length, 0, 8, 0)
-    const header = Buffer.alloc(Number(length.readBigUInt64LE()))
-    readSync(fd, header, 0, header.length, 8)
-    return JSON.parse(header.toString('utf8')) as Record<string, unknown>
-  } finally {
-    closeSync(fd)
-  }
 }

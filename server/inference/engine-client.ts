@@ -15,6 +15,8 @@ export interface Target {
 export interface EngineClient {
   /** Loads the target where the engine does not have it yet. */
   load(target: Target): Promise<void>
+  /** Frees what the engine holds of the target itself, not of what it stands on. */
+  unload(target: Target): Promise<void>
   /** Sends a request about the target; resolves with the head of the answer. Throws engine_unavailable where the engine is gone. */
   post(target: Target, path: string, body: object, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage>
 }
@@ -73,6 +75,13 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
 
   return {
     load: async (target) => void (await onEngine((life) => loadInto(life, target))),
+    async unload({ base, adapter }) {
+      const life = engine.current()
+      if (!life) return
+      const name = (adapter ?? base).id
+      if (!loaded.get(life)?.delete(name)) return
+      await command(life, adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model', adapter ? { lora_name: name } : { name })
+    },
     post: (target, path, body, headers, signal) =>
       onEngine(async (life) => post(life, path, { ...body, model: await loadInto(life, target) }, headers, signal)),
   }

@@ -26,6 +26,8 @@ export interface EngineLife {
 export interface EngineProcess {
   /** The running engine; started first where there is none. Throws engine_unavailable where it does not come up. */
   life(): Promise<EngineLife>
+  /** The running engine, where there is one. */
+  current(): EngineLife | undefined
   /** Asks it to finish what it serves and to end, and kills it where it does not. */
   stop(): Promise<void>
   /** Why there is no engine, where there is none. */
@@ -39,7 +41,7 @@ interface Options {
 }
 
 export function createEngineProcess({ dataDir, threads, log }: Options): EngineProcess {
-  let current: { child: ChildProcess; life: Promise<EngineLife> } | undefined
+  let current: { child: ChildProcess; life: Promise<EngineLife>; running?: EngineLife } | undefined
   let deaths: number[] = []
   let stopping = false
   let lastProblem: string | undefined
@@ -84,7 +86,9 @@ export function createEngineProcess({ dataDir, threads, log }: Options): EngineP
         reject(new Error(`it ${how}: ${tail.trim().split('\n').at(-1) ?? ''}`))
       })
     })
-    current = { child, life }
+    const mine: typeof current = { child, life }
+    current = mine
+    life.then((running) => Object.assign(mine, { running })).catch(() => {})
     return life
   }
 
@@ -108,6 +112,7 @@ export function createEngineProcess({ dataDir, threads, log }: Options): EngineP
       await ended
       clearTimeout(kill)
     },
+    current: () => current?.running,
     problem: () => lastProblem,
   }
 }

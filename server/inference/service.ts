@@ -2,9 +2,13 @@ import type http from 'node:http'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { ChatRequest, ModelList } from '../../contract/inference.ts'
+import type { Comparison } from '../../contract/models.ts'
 import type { Hub } from '../hub/service.ts'
-import type { Tuning } from '../tuning/service.ts'
-import type { EngineClient, Target } from './engine-client.ts'
+import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
+import { compare, parseScores, readProbe } from './compare.ts'
+import { type EngineClient, engineError, readAll, type Target } from './engine-client.ts'
+
+const scoreTimeout_ms = 120_000
 
 /** The names that another feature gives to models; deployments registers itself here. */
 export interface Names {
@@ -22,16 +26,35 @@ export interface Inference {
   baseId(account_id: string, model: string): Promise<string>
   /** Loads a model, so that its first request does not wait. */
   load(target: Target): Promise<void>
+  /** Throws model_disagrees where what the engine serves of a model is not what was trained. */
+  requireTrusted(account_id: string, model: string): Promise<void>
   useNames(names: Names): void
 }
 
-export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tuning; engine: EngineClient }): Inference {
+export function createInference({ hub, models, engine }: { hub: Hub; models: TunedModels; engine: EngineClient }): Inference {
   let names: Names | undefined
 
+  const targetOf = (tuned: ServableModel): Target =>
+    tuned.kind === 'model' ? { base: tuned } : { base: tuned.parent ?? hub.local(tuned.base_model_id), adapter: tuned }
+
+  async function scores(target: Target, rows: object[]) {
+    const answer = await engine.post(target, '/internal/score', { rows }, {}, AbortSignal.timeout(scoreTimeout_ms))
+    const text = await readAll(answer)
+    if (answer.statusCode !== 200) throw engineError(answer.statusCode ?? 500, text)
+    return parseScores(text)
+  }
+
+  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison> {
+    const probe = await readProbe(tuned.probe)
+    const rows = probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets }))
+    return compare(probe, await scores(targetOf(tuned), rows), await scores(origin, rows))
+  }
+  models.compareWith(comparison)
+  models.onDeleted((tuned) => void engine.unload(targetOf(tuned)).catch(() => {}))
+
   async function target(account_id: string, model: string): Promise<Target> {
-    const tuned = await tuning.model(account_id, model)
-    if (tuned?.kind === 'model') return { base: tuned }
-    if (tuned) return { base: tuned.parent ?? hub.local(tuned.base_model_id), adapter: tuned }
+    const tuned = await models.find(account_id, model)
+    if (tuned) return targetOf(tuned)
     if (hub.has(model)) return { base: hub.local(model) }
     throw new ApiError('model_not_found', `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`, { param: 'model' })
   }
@@ -41,8 +64,14 @@ export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tun
     useNames: (given) => {
       names = given
     },
-    baseId: async (account_id, model) => (await tuning.model(account_id, model))?.base_model_id ?? model,
+    baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     load: (wanted) => engine.load(wanted),
+
+    async requireTrusted(account_id, model) {
+      if (!(await models.find(account_id, model))) return
+      const found = await models.compared(account_id, model)
+      if (found?.problem) throw new ApiError('model_disagrees', `'${model}' is not deployed. ${found.problem}`, { details: { ...found }, param: 'model' })
+    },
 
     async chat(account_id, request, signal) {
       const named = await names?.find(account_id, request.model)
@@ -55,7 +84,7 @@ export function createInference({ hub, tuning, engine }: { hub: Hub; tuning: Tun
       const card = (id: string, created_at: number, owned_by: string) => ({ id, object: 'model' as const, created: Math.floor(created_at / 1000), owned_by })
       const bases = hub.list().filter((model) => model.weights.available)
       const deployed = (await names?.list(account_id)) ?? []
-      const tuned = await tuning.models(account_id)
+      const tuned = await models.all(account_id)
       return {
         object: 'list',
         data: [

@@ -13,7 +13,7 @@ export interface Origin {
   base_model_id: string
   /** The tuned model that `base` is, where it is one. */
   parent_model_id: string | null
-  adapter?: { model_id: string; folder: string; r: number; alpha: number; target_modules: string[] }
+  adapter?: undefined | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
 /** Throws model_not_found or model_not_available. */
@@ -22,13 +22,15 @@ export async function originOf(db: Db | Trx, hub: Hub, dataDir: string, account_
   if (!tuned) return { base: hub.local(model_id), base_model_id: model_id, parent_model_id: null }
   const { base_model_id } = tuned
   if (tuned.kind === 'model') return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, parent_model_id: tuned.id }
-  const folder = path.join(modelDir(dataDir, tuned.id), modelFiles.adapter.folder)
+  const files = modelFiles.adapter
+  const folder = path.join(modelDir(dataDir, tuned.id), files.folder)
+  const gguf = path.join(modelDir(dataDir, tuned.id), files.gguf)
   const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
   return {
     base: tuned.parent_model_id ? wholeModel(hub, dataDir, base_model_id, tuned.parent_model_id) : hub.local(base_model_id),
     base_model_id,
     parent_model_id: tuned.parent_model_id,
-    adapter: { model_id: tuned.id, folder, r: config.r, alpha: config.lora_alpha, target_modules: [...config.target_modules].sort() },
+    adapter: { model_id: tuned.id, folder, gguf, r: config.r, alpha: config.lora_alpha, target_modules: [...config.target_modules].sort() },
   }
 }
 

@@ -1,13 +1,13 @@
 // How an attempt at a job ends: with a result, with a reason, or to be gone on with.
-import { mkdir, readdir, rename, rm } from 'node:fs/promises'
+import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
 import { recordEvent } from '../events.ts'
-import { newId } from '../ids.ts'
 import type { Claim } from '../queue/queue.ts'
-import { syncPath } from '../storage.ts'
-import { originOf } from './origin.ts'
-import { modelDir, modelFiles, rowsFile, runDir } from './paths.ts'
+import { moveToModels } from './artifacts.ts'
+import { originWeights } from './models.ts'
+import { type Origin, originOf } from './origin.ts'
+import { modelDir, rowsFile, runDir } from './paths.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
 import { statusEvent, type TuningWork, underClaim } from './work.ts'
@@ -17,11 +17,19 @@ const maxCrashes = 3
 /** Moves the results to where models live, then says so in one transaction with the job's end. */
 export async function complete(work: TuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
   const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
-  const { base_model_id, parent_model_id } = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
-  const made = await moveToModels(work, result)
+  const origin = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
+  const { base_model_id } = origin
+  // A whole model stands on nothing but itself.
+  const parent_model_id = result.kind === 'model' ? null : origin.parent_model_id
+  const made = await moveToModels(work.dataDir, result)
   if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, made.id), rowsFile))
   const kept: (Artifact & { id: string; size_bytes: number })[] = []
-  for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work, each)) })
+  for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
+  const created_at = work.now()
+  const comparison = await work.models.compareNew(
+    { id: made.id, kind: result.kind, base_model_id, parent_model_id, created_at },
+    originOfResult(result, origin),
+  )
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } = result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
   await underClaim(work, claim, async (trx) => {
@@ -32,15 +40,16 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
         account_id: job.account_id,
         base_model_id,
         kind: artifact.kind,
-        // A whole model stands on nothing but itself.
-        parent_model_id: artifact.kind === 'model' ? null : parent_model_id,
+        name: null,
+        parent_model_id,
         job_id: job.id,
         method: config.method.value,
         step: artifact.step,
         validation_loss: artifact.validation_loss,
         gguf_sha256: artifact.gguf_sha256,
+        comparison_json: artifact.id === made.id && comparison ? JSON.stringify(comparison) : null,
         size_bytes: artifact.size_bytes,
-        created_at: time,
+        created_at,
       })
     for (const artifact of [{ ...result, ...made }, ...kept]) await insert(artifact)
     const watched = { ...(validation_loss !== null && { validation_loss }), ...(validation_exact !== null && { validation_exact }) }
@@ -57,6 +66,8 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       finished_at: time,
     })
     const told = { model: made.id, train_loss, step: result.step, ...watched }
+    if (comparison?.problem)
+      await store.appendEvents(trx, job.id, [{ type: 'warning', message: comparison.problem, data: { code: 'model_disagrees', ...comparison } }], time)
     await store.appendEvents(trx, job.id, [statusEvent('completed', `The job is done; its result is the model ${made.id}.`, told)], time)
     await recordEvent(trx, job.account_id, 'training.completed', { job_id: job.id, model_id: made.id, base_model_id }, time)
     await work.queue.finish(trx, claim, 'done')
@@ -64,32 +75,8 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
 }
 
-/** Moves one artifact into a model's folder of its own, on disk before anyone is told. */
-async function moveToModels(work: TuningWork, artifact: Artifact): Promise<{ id: string; size_bytes: number }> {
-  const id = newId('mdl')
-  const folder = modelDir(work.dataDir, id)
-  const part = `${folder}.part`
-  await rm(part, { recursive: true, force: true })
-  await mkdir(part, { recursive: true, mode: 0o700 })
-  const files = modelFiles[artifact.kind]
-  await rename(artifact.folder, path.join(part, files.folder))
-  await rename(artifact.gguf, path.join(part, files.gguf))
-  const size_bytes = await syncTree(part)
-  await rename(part, folder)
-  await syncPath(path.dirname(folder))
-  return { id, size_bytes }
-}
-
-async function syncTree(folder: string): Promise<number> {
-  let bytes = 0
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
-    const target = path.join(folder, entry.name)
-    if (entry.isDirectory()) bytes += await syncTree(target)
-    else bytes += await syncPath(target)
-  }
-  await syncPath(folder)
-  return bytes
-}
+/** What the result's change is counted from: the whole weights that an adapter stands on, or all that a whole model was made from. */
+const originOfResult = ({ kind }: Artifact, origin: Origin) => originWeights(kind === 'model' ? origin : { ...origin, adapter: undefined })
 
 export async function fail(work: TuningWork, claim: Claim, job: store.JobRow, error: { code: string; message: string }): Promise<void> {
   await underClaim(work, claim, async (trx) => {

@@ -9,5 +9,8 @@ export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir
 /** What lies in the folder of a tuned model. */
 export const modelFiles = { adapter: { folder: 'adapter', gguf: 'adapter.gguf' }, model: { folder: 'hf', gguf: 'model.gguf' } } as const
 
+/** In the folder of a model: rows by which engine and trainer are compared. */
+export const probeFile = 'probe.json'
+
 /** In the folder of a job's result: each row's loss, one JSON object a line, the strangest first. */
 export const rowsFile = 'rows.jsonl'

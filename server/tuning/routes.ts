@@ -1,5 +1,6 @@
 import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
+import { AdapterFields, deleteTunedModel, getTunedModel, listTunedModels, uploadAdapter } from '../../contract/models.ts'
 import {
   cancelJob,
   createJob,
@@ -13,11 +14,13 @@ import {
   pauseJob,
   resumeJob,
 } from '../../contract/tuning.ts'
+import { readForm } from '../http/form.ts'
 import { answered, mount } from '../http/mount.ts'
 import { streamHeaders } from '../http/stream.ts'
+import type { TunedModels } from './models.ts'
 import type { Tuning } from './service.ts'
 
-export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: AbortSignal): void {
+export function tuningRoutes(app: FastifyInstance, tuning: Tuning, models: TunedModels, stopping: AbortSignal): void {
   mount(app, createJob, ({ caller, body }) => tuning.create(caller.account_id, body))
   mount(app, estimateJob, ({ caller, body }) => tuning.estimate(caller.account_id, body))
   mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
@@ -27,6 +30,10 @@ export function tuningRoutes(app: FastifyInstance, tuning: Tuning, stopping: Abo
   mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller.account_id, params.job_id))
   mount(app, listCheckpoints, ({ caller, params }) => tuning.checkpoints(caller.account_id, params.job_id))
   mount(app, listJobRows, ({ caller, params, query }) => tuning.rows(caller.account_id, params.job_id, query))
+  mount(app, uploadAdapter, ({ request, caller }) => readForm(request, AdapterFields, (form) => models.bring(caller.account_id, form)))
+  mount(app, listTunedModels, ({ caller, query }) => models.list(caller.account_id, query))
+  mount(app, getTunedModel, ({ caller, params }) => models.get(caller.account_id, params.model_id))
+  mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller.account_id, params.model_id))
   mount(app, jobEvents, async ({ caller, params, query, reply }) => {
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())

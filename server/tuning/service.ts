@@ -8,6 +8,7 @@ import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobRow, Reso
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
+import { frozenText } from '../hub/text.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
@@ -15,24 +16,13 @@ import { resolveConfig } from './defaults.ts'
 import type { Estimator } from './estimate.ts'
 import { ended, follow } from './follow.ts'
 import { originOf } from './origin.ts'
-import { modelDir, modelFiles, rowsFile } from './paths.ts'
+import { modelDir, rowsFile } from './paths.ts'
 import { strangestRows } from './row-losses.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
 import { type Asked, statusEvent } from './work.ts'
 
 export const queueKind = 'tuning'
-
-/** A finished job's result, as inference and deployments use it: an adapter on its base, or a whole model. */
-export interface TunedModel {
-  id: string
-  kind: 'adapter' | 'model'
-  base_model_id: string
-  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
-  parent?: { id: string; gguf: string }
-  gguf: string
-  created_at: number
-}
 
 export interface Tuning {
   create(account_id: string, request: z.output<typeof CreateJob>): Promise<Job>
@@ -49,8 +39,6 @@ export interface Tuning {
   rows(account_id: string, id: string, query: { limit: number; after?: number }): Promise<{ items: z.input<typeof JobRow>[]; has_more: boolean }>
   /** The events after `seq`, then new ones as they come, until the job has ended or the signal aborts; null is a sign of life. */
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
-  model(account_id: string, id: string): Promise<TunedModel | undefined>
-  models(account_id: string): Promise<TunedModel[]>
   changed(job_id: string): void
   asked(job_id: string): AbortSignal
   forget(job_id: string): void
@@ -96,6 +84,11 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     return controller
   }
 
+  /** In the transaction that makes a job need it, so that it cannot be deleted in between. */
+  async function requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
+    if (!(await store.findModel(trx, account_id, id))) throw new ApiError('model_not_found', `The model '${id}' was deleted in the meantime.`)
+  }
+
   async function rowsRead(account_id: string, dataset_id: string, { evaluation_config }: ResolvedConfig): Promise<void> {
     await datasets.ready(account_id, dataset_id)
     if (evaluation_config.validation_dataset_id.value) await datasets.ready(account_id, evaluation_config.validation_dataset_id.value)
@@ -106,19 +99,10 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     return job && `the job ${job.id}`
   })
 
-  const toModel = (model: store.ModelRow): TunedModel => ({
-    id: model.id,
-    kind: model.kind,
-    base_model_id: model.base_model_id,
-    ...(model.parent_model_id && { parent: { id: model.parent_model_id, gguf: path.join(modelDir(dataDir, model.parent_model_id), modelFiles.model.gguf) } }),
-    gguf: path.join(modelDir(dataDir, model.id), modelFiles[model.kind].gguf),
-    created_at: model.created_at,
-  })
-
   return {
     async create(account_id, { model_id, dataset_id, config }) {
       const origin = await originOf(db, hub, dataDir, account_id, model_id)
-      const resolved = resolveConfig(config, origin, hub.linearModules(origin.base))
+      const resolved = { ...resolveConfig(config, origin, hub.linearModules(origin.base)), tokenizer: frozenText(origin.base.hf) }
       await requireFreeDisk(dataDir, min_free_mb)
       await rowsRead(account_id, dataset_id, resolved)
       const id = newId('job')
@@ -126,6 +110,7 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
+        if (origin.adapter || origin.parent_model_id) await requireModel(trx, account_id, model_id)
         const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
         await store.insertJob(trx, {
@@ -160,7 +145,7 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
 
     async estimate(account_id, { model_id, dataset_id, config }) {
       const origin = await originOf(db, hub, dataDir, account_id, model_id)
-      const resolved = resolveConfig(config, origin, hub.linearModules(origin.base))
+      const resolved = { ...resolveConfig(config, origin, hub.linearModules(origin.base)), tokenizer: frozenText(origin.base.hf) }
       await rowsRead(account_id, dataset_id, resolved)
       const found = await estimator.estimate(await trialSpec({ db, hub, datasets, dataDir }, { account_id, model_id, dataset_id, config: resolved, threads }))
       const { currency, training_per_million_tokens } = hub.get(origin.base_model_id).pricing
@@ -251,13 +236,6 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     async events(account_id, id, after, signal) {
       return follow({ db, news, keepalive_ms }, (await row(account_id, id)).id, after, signal)
     },
-
-    async model(account_id, id) {
-      const model = await store.findModel(db, account_id, id)
-      return model && toModel(model)
-    },
-
-    models: async (account_id) => (await store.listModels(db, account_id)).map(toModel),
 
     changed: (job_id) => void news.emit(job_id),
     asked: (job_id) => wish(job_id).signal,

@@ -53,6 +53,7 @@ async function trainingSpec({ db, hub, datasets, dataDir }: Parts, { account_id,
       answer_tokens,
       keep: watched.keep_checkpoints.value,
     },
+    tokenizer: config.tokenizer ?? null,
     threads,
   }
 }

@@ -87,10 +87,40 @@ export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto
 export const findModel = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const listModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
+/** A page, newest first, of what comes after the model `after`; one more than `limit` when there is more. */
+export async function listModels(db: Db, account_id: string, limit: number, after: ModelRow | undefined): Promise<ModelRow[]> {
+  let query = db.selectFrom('models').selectAll().where('account_id', '=', account_id)
+  if (after) query = query.where(olderThan(after))
+  return await query
+    .orderBy('created_at', 'desc')
+    .orderBy('id', 'desc')
+    .limit(limit + 1)
+    .execute()
+}
+
+export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
 
 export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
 
 export const modelExists = async (db: Db, id: string) => (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
+
+export const deleteModel = (trx: Trx, id: string) => trx.deleteFrom('models').where('id', '=', id).execute()
+
+export const rememberComparison = (db: Db, id: string, comparison_json: string) =>
+  db.updateTable('models').set({ comparison_json }).where('id', '=', id).execute()
+
+/** A job that is still to go on from this model, if there is one. */
+export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
+  const query = trx.selectFrom('tuning_jobs').select('id').where('account_id', '=', account_id).where('model_id', '=', model_id)
+  const job = await query.where('status', 'in', ['queued', 'running']).limit(1).executeTakeFirst()
+  return job && `the job ${job.id}`
+}
+
+/** An adapter that stands on the weights of this model, if there is one. */
+export async function modelOnModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
+  const query = trx.selectFrom('models').select('id').where('account_id', '=', account_id).where('parent_model_id', '=', model_id)
+  const model = await query.limit(1).executeTakeFirst()
+  return model && `the model ${model.id}`
+}

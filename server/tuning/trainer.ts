@@ -15,11 +15,13 @@ const Line = z.object({
 })
 export type TrainerLine = z.infer<typeof Line>
 
-const Artifact = z.object({
+export const Artifact = z.object({
   kind: z.enum(['adapter', 'model']),
   folder: z.string(),
   gguf: z.string(),
   gguf_sha256: z.string(),
+  /** The file with the rows by which engine and trainer are compared. */
+  probe: z.string(),
   step: z.int(),
   validation_loss: z.number().nullable(),
 })
@@ -57,8 +59,8 @@ const grace_ms = 20_000
 
 export interface TrainerRun {
   run_dir: string
-  /** Trains the job, or only tries a few of its steps. */
-  module?: 'trainer.train' | 'trainer.calibrate'
+  /** Trains the job, or tries a few of its steps, or only converts the adapter that it goes on from. */
+  module?: 'trainer.train' | 'trainer.calibrate' | 'trainer.adopt'
   spec: object
   python: string
   signal: AbortSignal

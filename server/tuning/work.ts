@@ -3,6 +3,7 @@ import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import type { TunedModels } from './models.ts'
 import type * as store from './store.ts'
 
 /** What a person asked of a running job. */
@@ -13,6 +14,7 @@ export interface TuningWork {
   db: Db
   queue: Queue
   hub: Hub
+  models: TunedModels
   datasets: Datasets
   dataDir: string
   python: string

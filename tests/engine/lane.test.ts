@@ -37,6 +37,7 @@ function fakeContext(calls: Call[], decodes: number[]): Context {
       return decodes.shift() ?? 0
     },
     sample: () => 'x'.charCodeAt(0),
+    logits: () => new Float32Array(),
     truncate: () => true,
     copy: (from, to) => void copies.push([from, to]),
     free: () => {},

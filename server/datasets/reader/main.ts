@@ -8,13 +8,22 @@ import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.t
 import { readArrowZip } from './arrow-zip.ts'
 import { readCsv } from './csv.ts'
 import type { Found } from './found.ts'
+import { readJsonLines } from './jsonl.ts'
 import { readParquet } from './parquet.ts'
 import { Unreadable } from './unreadable.ts'
+
+/** A file of a table that was fetched in parts. */
+export interface TablePart {
+  source: string
+  format: 'csv' | 'parquet' | 'jsonl'
+}
 
 /** `canonical` is null for a file that is in the canonical form already. */
 export interface ReadRequest {
   format: 'jsonl' | 'csv' | 'parquet' | 'huggingface'
   source: string
+  /** Read in this order, in place of `source`, where they are given. */
+  parts?: TablePart[]
   canonical: string | null
   max_rows: number
   max_bytes: number
@@ -32,10 +41,24 @@ async function read(request: ReadRequest): Promise<ReadResult> {
   }
 }
 
-function found({ format, source, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+function found({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+  if (parts) return readParts(parts, max_rows, max_bytes)
   if (format === 'csv') return readCsv(source)
   if (format === 'parquet') return readParquet(source, max_rows, max_bytes)
   return readArrowZip(source, max_bytes)
+}
+
+async function* readParts(parts: TablePart[], max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+  let before = 0
+  for (const { source, format } of parts) {
+    const rows = format === 'csv' ? readCsv(source) : format === 'parquet' ? readParquet(source, max_rows, max_bytes) : readJsonLines(source)
+    let last = 0
+    for await (const each of rows) {
+      last = each.line
+      yield { ...each, line: before + each.line }
+    }
+    before += last
+  }
 }
 
 const tooManyRows = (max_rows: number) => new Unreadable('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`)

@@ -1,0 +1,31 @@
+import { rowsOf } from '../lines.ts'
+import { columnsNeeded, rowMaker } from './columns.ts'
+import type { Found } from './found.ts'
+import { Unreadable } from './unreadable.ts'
+
+/** The rows of a file of JSON objects with the columns of a table, one a line. */
+export async function* readJsonLines(file: string): AsyncGenerator<Found> {
+  let line = 0
+  for await (const json of rowsOf(file)) {
+    line++
+    const record = parse(json)
+    if (!record) {
+      yield { line, problem: ['invalid_json', 'is not a JSON object.'] }
+      continue
+    }
+    const makeRow = rowMaker(Object.keys(record))
+    if (makeRow) yield { line, row: makeRow(record) }
+    else if (line === 1)
+      throw new Unreadable('file_not_readable', `The file's rows must have ${columnsNeeded}; the first has ${Object.keys(record).slice(0, 20).join(', ')}.`)
+    else yield { line, problem: ['columns_wrong', `must have ${columnsNeeded}.`] }
+  }
+}
+
+function parse(json: string): Record<string, unknown> | undefined {
+  try {
+    const value = JSON.parse(json)
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,75 @@
+// Uploads: one file and some text fields, as multipart/form-data.
+import type { FastifyRequest } from 'fastify'
+import type { z } from 'zod'
+import { ApiError } from '../../contract/errors.ts'
+import { validationError } from './mount.ts'
+
+export interface FormFile<F> {
+  file: NodeJS.ReadableStream
+  filename: string
+  /** Called when the file has been read: a form's fields may come after it. */
+  fields(): Promise<F>
+}
+
+/** Reads a form part by part: `take` gets its file as it arrives, whether its fields come before or after it. */
+export async function readForm<F, T>(request: FastifyRequest, schema: z.ZodType<F>, take: (form: FormFile<F>) => Promise<T>): Promise<T> {
+  if (!request.isMultipart()) throw new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')
+  const given: Record<string, string> = {}
+  const parts = request.parts({ limits: { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY } })
+  const parsed = () => {
+    const result = schema.safeParse(given)
+    if (!result.success) throw validationError(result.error.issues, 'form')
+    return result.data
+  }
+  for (;;) {
+    const { value: part, done } = await next(parts)
+    if (done) throw new ApiError('file_missing', 'The form has no part named `file`.')
+    if (part.type === 'field') {
+      keep(given, part)
+      continue
+    }
+    if (part.fieldname !== 'file') {
+      part.file.resume()
+      throw new ApiError('file_missing', `The form has a file named '${part.fieldname}'; the part must be named \`file\`.`)
+    }
+    // A mistake in the fields that came first need not wait for a gigabyte to arrive.
+    parsed()
+    const fields = async () => {
+      await readRest(parts, given)
+      return parsed()
+    }
+    const filename = part.filename?.trim().slice(0, 200) || 'file'
+    return await take({ file: part.file, filename, fields }).catch((error) => {
+      // The form's reader has no class or code for a body that ends too early.
+      throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
+    })
+  }
+}
+
+function keep(given: Record<string, string>, { fieldname, value }: { fieldname: string; value: unknown }): void {
+  if (!fieldname) throw new ApiError('not_multipart', 'The form has a part without a name.')
+  if (typeof value !== 'string') throw new ApiError('invalid_request', `The form's field '${fieldname}' must be plain text.`, { details: { field: fieldname } })
+  given[fieldname] = value
+}
+
+async function readRest(parts: ReturnType<FastifyRequest['parts']>, given: Record<string, string>): Promise<void> {
+  for (;;) {
+    const { value: part, done } = await next(parts)
+    if (done) return
+    if (part.type === 'field') keep(given, part)
+    else part.file.resume()
+  }
+}
+
+async function next(parts: ReturnType<FastifyRequest['parts']>) {
+  try {
+    return await parts.next()
+  } catch (error) {
+    throw multipartError(error as Error & { code?: string })
+  }
+}
+
+function multipartError(error: Error & { code?: string }): Error {
+  if (error.code === 'FST_FILES_LIMIT') return new ApiError('invalid_request', 'Send one file at a time.')
+  return new ApiError('not_multipart', `The form could not be read: ${error.message}`)
+}

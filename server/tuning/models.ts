@@ -1,0 +1,217 @@
+// The models of an account: what its jobs made, and adapters that it brought.
+import { rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { Logger } from 'pino'
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { AdapterFields, Comparison, TunedModel } from '../../contract/models.ts'
+import type { Db, Trx } from '../db/open.ts'
+import type { FormFile } from '../http/form.ts'
+import type { Hub } from '../hub/service.ts'
+import { createAdopter } from './adopt.ts'
+import { originOf } from './origin.ts'
+import { modelDir, modelFiles, probeFile } from './paths.ts'
+import * as store from './store.ts'
+
+/** A file of weights that the engine loads, with the name that it is loaded under. */
+export interface Weights {
+  id: string
+  gguf: string
+}
+
+/** A model as inference and deployments use it: an adapter on its base, or whole weights. */
+export interface ServableModel extends Weights {
+  kind: 'adapter' | 'model'
+  base_model_id: string
+  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  parent?: Weights
+  /** The rows by which engine and trainer are compared. */
+  probe: string
+  /** Null where they have not been compared yet. */
+  comparison: Comparison | null
+  created_at: number
+}
+
+/** What a model was made from, as the engine serves it. */
+export interface Origin {
+  base: Weights
+  adapter?: Weights
+}
+
+/** Compares what the engine serves of a model with what was trained. */
+export type Compare = (model: ServableModel, origin: Origin) => Promise<Comparison>
+
+/** Says why a model is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
+export type NeedsModel = (trx: Trx, account_id: string, model_id: string) => Promise<string | undefined>
+
+export interface TunedModels {
+  find(account_id: string, id: string): Promise<ServableModel | undefined>
+  all(account_id: string): Promise<ServableModel[]>
+  get(account_id: string, id: string): Promise<TunedModel>
+  list(account_id: string, query: ListQuery): Promise<{ items: TunedModel[]; has_more: boolean }>
+  /** Takes an adapter that was trained elsewhere. */
+  bring(account_id: string, form: FormFile<AdapterFields>): Promise<TunedModel>
+  delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
+  /** The comparison of a model, made now where it has not been; undefined where what it was made from is gone. */
+  compared(account_id: string, id: string): Promise<Comparison | undefined>
+  /** The comparison of files that are about to become a model; null where it cannot be made now. */
+  compareNew(row: NewModel, from: Origin): Promise<Comparison | null>
+  /** Lets another feature compare, say that it needs models, hear that one is gone. */
+  compareWith(compare: Compare): void
+  onNeeded(needs: NeedsModel): void
+  onDeleted(tell: (model: ServableModel) => void): void
+}
+
+export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'parent_model_id' | 'created_at'>
+
+interface Options {
+  db: Db
+  hub: Hub
+  dataDir: string
+  python: string
+  converters: string
+  threads: number
+  min_free_mb: number
+  max_mb: number
+  log: Logger
+  now?: () => number
+}
+
+export function createTunedModels(options: Options): TunedModels {
+  const { db, hub, dataDir, log, now = Date.now } = options
+  const needs: NeedsModel[] = []
+  const listeners: ((model: ServableModel) => void)[] = []
+  let compare: Compare | undefined
+  const adopter = createAdopter(options)
+
+  async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.ModelRow> {
+    const model = await store.findModel(from, account_id, id)
+    if (!model) throw new ApiError('model_not_found', `There is no model '${id}'.`)
+    return model
+  }
+
+  const weightsOf = (id: string, kind: 'adapter' | 'model'): Weights => ({ id, gguf: path.join(modelDir(dataDir, id), modelFiles[kind].gguf) })
+
+  const servable = (model: NewModel & { comparison_json?: string | null }): ServableModel => ({
+    ...weightsOf(model.id, model.kind),
+    kind: model.kind,
+    base_model_id: model.base_model_id,
+    ...(model.parent_model_id && { parent: weightsOf(model.parent_model_id, 'model') }),
+    probe: path.join(modelDir(dataDir, model.id), probeFile),
+    comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+    created_at: model.created_at,
+  })
+
+  /** Undefined where it is not there any more. */
+  async function originOfModel(model: store.ModelRow): Promise<Origin | undefined> {
+    if (model.kind === 'adapter') return { base: model.parent_model_id ? weightsOf(model.parent_model_id, 'model') : hub.local(model.base_model_id) }
+    const job = model.job_id && (await store.jobById(db, model.job_id))
+    if (!job) return undefined
+    try {
+      return originWeights(await originOf(db, hub, dataDir, model.account_id, job.model_id))
+    } catch (error) {
+      if (error instanceof ApiError) return undefined
+      throw error
+    }
+  }
+
+  async function compareNew(model: NewModel, from: Origin): Promise<Comparison | null> {
+    try {
+      return (await compare?.(servable(model), from)) ?? null
+    } catch (error) {
+      // It is tried again when the model is deployed.
+      log.warn({ err: error, model: model.id }, 'a new model could not be compared yet')
+      return null
+    }
+  }
+
+  return {
+    find: async (account_id, id) => {
+      const model = await store.findModel(db, account_id, id)
+      return model && servable(model)
+    },
+    all: async (account_id) => (await store.allModels(db, account_id)).map(servable),
+    get: async (account_id, id) => toWire(await row(account_id, id)),
+
+    async list(account_id, { limit, after }) {
+      const rows = await store.listModels(db, account_id, limit, after ? await row(account_id, after) : undefined)
+      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+    },
+
+    async bring(account_id, form) {
+      const made = await adopter.adopt(account_id, form)
+      const created_at = now()
+      const { base_model_id, parent_model_id } = made.origin
+      const model = { id: made.id, kind: 'adapter' as const, base_model_id, parent_model_id, created_at }
+      const comparison = await compareNew(model, originWeights(made.origin))
+      await db.transaction().execute(async (trx) => {
+        // What it stands on may have been deleted while it was read.
+        if (parent_model_id) await row(account_id, parent_model_id, trx)
+        await store.insertModel(trx, {
+          ...model,
+          account_id,
+          name: made.name ?? form.filename,
+          job_id: null,
+          method: 'lora',
+          step: null,
+          validation_loss: null,
+          gguf_sha256: made.gguf_sha256,
+          comparison_json: comparison && JSON.stringify(comparison),
+          size_bytes: made.size_bytes,
+        })
+      })
+      return toWire(await row(account_id, made.id))
+    },
+
+    async delete(account_id, id) {
+      const model = await row(account_id, id)
+      await db.transaction().execute(async (trx) => {
+        await row(account_id, id, trx)
+        const users = [await store.jobThatNeedsModel(trx, account_id, id), await store.modelOnModel(trx, account_id, id)]
+        for (const need of needs) users.push(await need(trx, account_id, id))
+        const user = users.find((found) => found !== undefined)
+        if (user) throw new ApiError('in_use', `The model is needed by ${user}. Delete that first, or wait for its end.`, { details: { used_by: user } })
+        await store.deleteModel(trx, id)
+      })
+      for (const tell of listeners) tell(servable(model))
+      await rm(modelDir(dataDir, id), { recursive: true, force: true })
+      return { id, deleted: true }
+    },
+
+    async compared(account_id, id) {
+      const model = await row(account_id, id)
+      if (model.comparison_json) return JSON.parse(model.comparison_json)
+      const from = await originOfModel(model)
+      if (!from || !compare) return undefined
+      const found = await compare(servable(model), from)
+      await store.rememberComparison(db, id, JSON.stringify(found))
+      return found
+    },
+
+    compareNew,
+    compareWith: (given) => {
+      compare = given
+    },
+    onNeeded: (need) => void needs.push(need),
+    onDeleted: (tell) => void listeners.push(tell),
+  }
+}
+
+/** What a job begins with, as the engine serves it. */
+export const originWeights = ({ base, adapter }: Awaited<ReturnType<typeof originOf>>): Origin => ({
+  base: { id: base.id, gguf: base.gguf },
+  ...(adapter && { adapter: { id: adapter.model_id, gguf: adapter.gguf } }),
+})
+
+const toWire = (model: store.ModelRow): TunedModel => ({
+  id: model.id,
+  name: model.name,
+  kind: model.kind,
+  base_model_id: model.base_model_id,
+  parent_model_id: model.parent_model_id,
+  job_id: model.job_id,
+  method: model.method,
+  size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),
+  comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
+  created_at: new Date(model.created_at).toISOString(),
+})

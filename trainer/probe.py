@@ -1,0 +1,54 @@
+"""What training changed, told in a few rows: how likely their learned tokens are to the result and to what it was made from.
+
+The service asks its engine the same of what it serves. Where the two changes differ, something else is served than was trained.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer.data import Example, Sequence
+from trainer.evaluate import forward
+from trainer.packing import pack
+
+MOST_TARGETS = 64
+
+
+def shortened(example: Example) -> Sequence:
+    """Its first learned tokens; what comes after them is not needed to score them."""
+    targets = np.nonzero(example.sequence.trained)[0][:MOST_TARGETS]
+    end = int(targets[-1]) + 1
+    trained = np.zeros(end, dtype=bool)
+    trained[targets] = True
+    return Sequence(example.sequence.ids[:end], trained)
+
+
+@torch.no_grad()
+def log_probabilities(model, examples: list[Example], device: torch.device) -> list[list[float]]:
+    """The natural logarithm of the probability of each learned token, row by row."""
+    was_training = model.training
+    model.eval()
+    told = []
+    for example in examples:
+        packed = pack([shortened(example)])
+        logits = forward(model, packed, device)
+        told.append([round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids.to(device), reduction="none")])
+    model.train(was_training)
+    return told
+
+
+def write(path: Path, examples: list[Example], tuned: list[list[float]], origin: list[list[float]]) -> Path:
+    """`whole` rows end with the token that ends an answer."""
+    rows = []
+    for example, after, before in zip(examples, tuned, origin, strict=True):
+        sequence = shortened(example)
+        shown = [{"role": message["role"], "content": message["content"]} for message in example.prompt]
+        targets = np.nonzero(sequence.trained)[0].tolist()
+        whole = sequence.targets == example.sequence.targets
+        tokens = sequence.ids.tolist()
+        rows.append({"prompt": shown, "tokens": tokens, "targets": targets, "whole": whole, "tuned": after, "origin": before})
+    path.write_text(json.dumps({"rows": rows}))
+    return path
