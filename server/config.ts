@@ -1,3 +1,4 @@
+import { readdirSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -5,6 +6,9 @@ import { z } from 'zod'
 
 /** The root of the checkout. */
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..')
+
+/** NVIDIA's GPUs of this machine. */
+const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
 
 const text = z.string().min(1)
 const folder = text.transform((value) => path.resolve(value))
@@ -31,12 +35,16 @@ const settings = {
   max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
   threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
+  trainer_processes: setting(whole(1, 64), String(Math.max(1, gpus())), 'Processes that train a job together, through torchrun: one a GPU.'),
   checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),
   log_level: setting(z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']), 'info', 'How much the server logs.'),
   currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
   training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),
   input_price: setting(z.coerce.number().min(0), '0', 'Price of a million prompt tokens.'),
   output_price: setting(z.coerce.number().min(0), '0', 'Price of a million generated tokens.'),
+  tracking: setting(z.enum(['none', 'tensorboard', 'mlflow', 'wandb']), 'none', 'Where the loss curves of jobs go out to; set-up brings what it takes.'),
+  tracking_url: optional(text, 'Address of the MLflow or W&B server, or folder for TensorBoard. Keys stay in those tools’ own variables (WANDB_API_KEY, …).'),
+  tracking_project: setting(text, 'tunery', 'Name that the runs are grouped under.'),
   python: optional(text, 'Python that set-up builds the trainer’s environment with.'),
   gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up brings.'),
   database_url: optional(text, 'Postgres to use instead of SQLite. No effect yet.'),

@@ -20,6 +20,7 @@ import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
 import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
+import { createTracking } from './tuning/tracking.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -97,7 +98,16 @@ export async function createServices(config: Config, log: Logger) {
         python,
         converters,
         checkpoint_seconds: config.checkpoint_seconds,
+        trainer_processes: config.trainer_processes,
         log,
+        track: createTracking(
+          {
+            kind: config.tracking,
+            target: config.tracking_url ?? (config.tracking === 'tensorboard' ? path.join(dataDir, 'tensorboard') : ''),
+            project: config.tracking_project,
+          },
+          log,
+        ),
         changed,
         asked,
         forget,
@@ -116,13 +126,17 @@ export async function createServices(config: Config, log: Logger) {
       }
       const name = `server-${process.pid}`
       const workers = [
-        startWorker({ queue, kind: datasetKind, name, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
+        // Two, so that a slow download does not hold up the next file.
+        ...['a', 'b'].map((each) =>
+          startWorker({ queue, kind: datasetKind, name: `${name}-${each}`, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
+        ),
         startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
       ]
       return { stop: async () => void (await Promise.all(workers.map((worker) => worker.stop()))) }
     },
     /** Starts the engine ahead of the first request. */
     warm: () => engine.life(),
+    enginePid: () => engine.current()?.pid,
     beginStop: () => stopping.abort(),
     /** Ends the answers that are still under way. */
     cut: () => cutting.abort(),

@@ -19,10 +19,13 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
     from trainer.frozen import require_unchanged
     from trainer.loop import Loop, limits_of
     from trainer.model import device_and_dtype, load_model, load_tokenizer
+    from trainer.ranks import Ranks
 
     disable_progress_bar()
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
+    ranks = Ranks()
+    ranks.join(device)
     dtype = checkpoint.precision_of(spec) or dtype
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
@@ -33,11 +36,12 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
 
     largest = memory.largest_pack(data, spec.training.batch_size, limits_of(config))
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest)
-    memory.require(predicted, memory.available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info()[0])
+    # Processes on the CPU share its memory; each GPU has its own.
+    memory.require(predicted, memory.available_bytes() // ranks.count if device.type == "cpu" else torch.cuda.mem_get_info(device)[0])
 
     protocol.emit("status", f"Loading {spec.base.id}", phase="loading")
     model = load_model(spec, device, dtype)
-    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
+    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol, ranks)
     protocol.emit(
         "log",
         f"{len(data.rows)} rows with {data.tokens} tokens, {data.targets} of them learned, in {loop.steps_total} steps",
@@ -51,6 +55,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
         threads=spec.threads,
         trainable_parameters=sum(parameter.numel() for parameter in loop.parameters.values()),
         device=device.type,
+        processes=ranks.count,
         dtype=str(dtype).removeprefix("torch."),
         predicted_memory_mb=round(predicted / 1e6),
     )

@@ -16,6 +16,7 @@ from trainer.evaluate import losses
 from trainer.model import trainable
 from trainer.packing import Limits, pack, split
 from trainer.protocol import Protocol
+from trainer.ranks import Ranks
 from trainer.schedule import learning_rate, order_of
 from trainer.spec import Spec
 from trainer.validation import Validation
@@ -42,10 +43,12 @@ class Loop:
         folder: Path,
         device: torch.device,
         protocol: Protocol,
+        ranks: Ranks | None = None,
     ) -> None:
         training = spec.training
         self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
         self.folder = folder / "checkpoints"
+        self.ranks = ranks or Ranks()
         self.parameters = trainable(model)
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
@@ -66,7 +69,8 @@ class Loop:
 
     def run(self) -> bool:
         """Trains to the end, and leaves a checkpoint there. False when it was asked to stop before."""
-        self.validation.begin(self.device)
+        if self.ranks.first:
+            self.validation.begin(self.device)
         while self.totals.step < self.steps_total and not self.totals.ended_early:
             started = time.monotonic()
             batch = self.batch(self.totals.step)
@@ -75,13 +79,17 @@ class Loop:
             self._count(batch, loss, seconds)
             self._report(batch, loss, norm, rate, seconds)
             if self.validation.due(self.totals.step, self.steps_an_epoch, self.steps_total):
-                self.totals.ended_early = self.validation.evaluate(self.totals.step, self.steps_total, self.parameters, self.device)
-            if self.protocol.stop_asked:
+                self.totals.ended_early = self._evaluate()
+            if self.ranks.any(self.protocol.stop_asked, self.device):
                 self._checkpoint()
                 return False
             if self.totals.step == self.steps_total or self.totals.ended_early or self._checkpoint_due():
                 self._checkpoint()
         return True
+
+    def _evaluate(self) -> bool:
+        ended = self.ranks.first and self.validation.evaluate(self.totals.step, self.steps_total, self.parameters, self.device)
+        return self.ranks.of_first(ended, self.device)
 
     @property
     def train_loss(self) -> float:
@@ -98,7 +106,7 @@ class Loop:
         """One optimizer step. Returns the mean loss of a learned token, the gradient's norm before clipping, and the rate used."""
         training, step = self.spec.training, self.totals.step
         # Dropout's noise as a function of the step: a resumed run draws the same without any state kept.
-        torch.manual_seed(training.seed * 1_000_003 + step)
+        torch.manual_seed(training.seed * 1_000_003 + step + self.ranks.rank * 7_919_000_000_003)
         rate = learning_rate(step, self.steps_total, training.learning_rate, training.warmup_ratio, training.scheduler)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -120,12 +128,14 @@ class Loop:
         """Adds the batch's gradients up and returns its loss: the mean over every learned token, however the batch is split."""
         sequences = [sequence for row in batch for sequence in row.sequences]
         targets = sum(sequence.targets for sequence in sequences)
+        mine = self.ranks.share([len(sequence.ids) for sequence in sequences])
         sums: list[float] = []
-        for group in split(sequences, self.limits):
+        for group in split([sequences[index] for index in mine], self.limits):
             packed = pack(group)
             each = losses(self.model, packed, self.device)
             (each.sum() / targets).backward()
             sums += [float(part.sum()) for part in each.detach().split([sequence.targets for sequence in group])]
+        sums = self.ranks.add_up(list(self.parameters.values()), sums, mine, len(sequences))
         return self._share_out(batch, sums) / targets
 
     def _share_out(self, batch: list[Row], sums: list[float]) -> float:
@@ -182,6 +192,8 @@ class Loop:
         return time.monotonic() - self.written_at >= max(policy.every_seconds, self.write_seconds / CHECKPOINT_SHARE)
 
     def _checkpoint(self) -> None:
+        if not self.ranks.first:
+            return
         started = time.monotonic()
         self.state.validation = self.validation.state
         written = checkpoint.write(self.folder, self.state, self.spec)

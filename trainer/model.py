@@ -1,5 +1,6 @@
 """The base model in memory, with what is trainable of it or on it."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
     A CPU with instructions for bf16 multiplies twice as fast in it; one without would emulate it.
     """
     if torch.cuda.is_available():
-        return torch.device("cuda"), torch.bfloat16
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), torch.bfloat16
     capable = torch.cpu.get_capabilities()
     return torch.device("cpu"), torch.bfloat16 if any(capable.get(name) for name in BF16_CAPABILITIES) else torch.float32
 

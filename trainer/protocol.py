@@ -15,7 +15,9 @@ EXIT_STOPPED = 75
 class Protocol:
     """Owns the real stdout from the moment it is made; whatever else is printed, by Python or by a native library, goes to stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False) -> None:
+        """A `quiet` one tells nothing but errors."""
+        self._quiet = quiet
         self._out = os.dup(1)
         os.dup2(2, 1)
         self._lock = threading.Lock()
@@ -41,6 +43,8 @@ class Protocol:
             os._exit(EXIT_STOPPED)
 
     def emit(self, type: str, message: str, **data: object) -> None:
+        if self._quiet and type != "error":
+            return
         line = json.dumps({"type": type, "message": message, "data": data}, allow_nan=False) + "\n"
         rest = line.encode()
         with self._lock:

@@ -51,6 +51,8 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     if not loop.run():
         return False
     protocol.steps_end()
+    if not loop.ranks.first:
+        return True
 
     protocol.emit("status", "Converting the result", phase="converting")
     result = finish(loop, tokenizer, folder)
@@ -74,7 +76,8 @@ def explain(problem: BaseException) -> JobError:
 
 
 def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
-    protocol = Protocol()
+    # Of several processes that train together the first one tells.
+    protocol = Protocol(quiet=os.environ.get("RANK", "0") != "0")
     protocol.watch()
     try:
         folder = Path(sys.argv[1]).resolve()

@@ -1,5 +1,5 @@
 // The trainer's Python environment, and the default model as the trainer and the engine read it.
-import { mkdirSync, renameSync, rmSync } from 'node:fs'
+import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { gpuKind } from './packages.mjs'
 import { ask, run, SetupError } from './process.mjs'
@@ -36,6 +36,24 @@ export const pythonDev = (options) =>
     pip(['-r', 'trainer/requirements-dev.txt', '-c', requirements[1]]),
   )
 
+/** The tracker that TUNERY_TRACKING names, in an environment of its own. */
+export function tracker(options, kind = process.env.TUNERY_TRACKING) {
+  const packages = { tensorboard: 'tensorboard', mlflow: 'mlflow-skinny', wandb: 'wandb' }
+  if (!packages[kind]) return false
+  const file = 'trainer/requirements-tracking.txt'
+  const folder = local('tracking', kind)
+  return step(`tracking-${kind}`, kind, [fileHash(file)], [path.join(folder, 'bin/python')], options, async () => {
+    const pin = readFileSync(path.join(root, file), 'utf8')
+      .split('\n')
+      .find((line) => line.startsWith(`${packages[kind]}==`))
+    rmSync(folder, { recursive: true, force: true })
+    await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
+    await pip([pin], path.join(folder, 'bin/python'))
+  })
+}
+
+export const trackerDev = (options) => tracker(options, 'tensorboard')
+
 export async function defaultModel(options) {
   const pin = pins.default_model
   const folder = local('models', pin.id)
@@ -59,8 +77,8 @@ export async function defaultModel(options) {
   })
 }
 
-function pip(args) {
-  return run(python, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], { cwd: root, what: 'pip install' })
+function pip(args, into = python) {
+  return run(into, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], { cwd: root, what: 'pip install' })
 }
 
 // A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A CPU build is

@@ -3,6 +3,7 @@
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
+import type { ResolvedConfig } from '../../contract/tuning.ts'
 import { recordEvent } from '../events.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { record } from './lines.ts'
@@ -49,18 +50,24 @@ async function attempt(work: TuningWork, claim: Claim, job: store.JobRow, stoppi
       }
     })
   }
+  const track = work.track(job, JSON.parse(job.resolved_config_json) as ResolvedConfig)
   const exit = await runTrainer({
     run_dir: runDir(work.dataDir, job.id, claim.attempt),
     spec: await specOf(work, job, claim),
     python: work.python,
+    processes: work.trainer_processes,
     signal: AbortSignal.any([signal, giveUp.signal]),
     onLine(line) {
       if (line.type === 'result') result = Result.safeParse(line.data).data
       else if (line.type === 'error') failure = { code: String(line.data?.code ?? 'internal'), message: line.message }
-      else write(line)
+      else {
+        write(line)
+        track.line(line)
+      }
     },
   })
   await writes
+  track.end()
   if (asked.aborted && (asked.reason as Asked) === 'cancel') {
     await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
     throw new LeaseLost(claim)

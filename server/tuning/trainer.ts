@@ -63,17 +63,20 @@ export interface TrainerRun {
   module?: 'trainer.train' | 'trainer.calibrate' | 'trainer.adopt'
   spec: object
   python: string
+  /** How many processes train together, one a GPU. */
+  processes?: number
   signal: AbortSignal
   onLine(line: TrainerLine): void
 }
 
 /** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not within 20 s. */
-export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, signal, onLine }: TrainerRun): Promise<TrainerExit> {
+export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, processes = 1, signal, onLine }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
   // The pipe on its standard input stays open and empty: its end tells the trainer that this server is gone. It stays in this session,
   // since where the kernel groups processes by session a priority counts only within one.
-  const child = spawn(python, ['-m', module, run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+  const together = processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
+  const child = spawn(python, [...together, '-m', module, run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
   child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})

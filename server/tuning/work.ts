@@ -5,6 +5,7 @@ import type { Hub } from '../hub/service.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
 import type { TunedModels } from './models.ts'
 import type * as store from './store.ts'
+import type { Tracking } from './tracking.ts'
 
 /** What a person asked of a running job. */
 export type Asked = 'cancel' | 'pause'
@@ -20,7 +21,10 @@ export interface TuningWork {
   python: string
   converters: string
   checkpoint_seconds: number
+  trainer_processes: number
   log: Logger
+  /** Sends a job's loss curve to the operator's tracker. */
+  track: Tracking
   /** Tells readers of a job's events that there are more. */
   changed(job_id: string): void
   /** Aborts when the job's trainer must stop, in this process; the reason is what was asked. */

@@ -29,6 +29,7 @@ def test_the_gguf_file_holds_the_trained_weights(job, loop_of):
         "chat_template.jinja",
         "tokenizer.json",
         "tokenizer_config.json",
+        "tunery.json",
     ]
 
 
