@@ -3,13 +3,20 @@ import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '..')
-const benches: Record<string, string> = { training: 'bench.training.run' }
+const python = path.join(root, '.local/python/bin/python')
+const benches: Record<string, [command: string, ...args: string[]]> = {
+  training: [python, '-m', 'bench.training.run'],
+  validation: [python, '-m', 'bench.validation'],
+  upload: [process.execPath, 'bench/upload.ts'],
+  beside: [process.execPath, 'bench/beside.ts'],
+}
 
 const [name, ...options] = process.argv.slice(2)
-const module = benches[name ?? '']
-if (!module) {
+const bench = benches[name ?? '']
+if (!bench) {
   console.error(`Usage: npm run bench -- ${Object.keys(benches).join(' | ')} [options]`)
   process.exit(2)
 }
-const { status } = spawnSync(path.join(root, '.local/python/bin/python'), ['-m', module, ...options], { cwd: root, stdio: 'inherit' })
+const [command, ...args] = bench
+const { status } = spawnSync(command, [...args, ...options], { cwd: root, stdio: 'inherit' })
 process.exit(status ?? 1)

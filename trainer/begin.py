@@ -41,7 +41,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
 
     protocol.emit("status", f"Loading {spec.base.id}", phase="loading")
     model = load_model(spec, device, dtype)
-    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol, ranks)
+    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol, ranks, predicted)
     protocol.emit(
         "log",
         f"{len(data.rows)} rows with {data.tokens} tokens, {data.targets} of them learned, in {loop.steps_total} steps",

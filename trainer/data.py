@@ -16,7 +16,7 @@ from trainer.spec import Spec
 
 ROLES = ("system", "user", "assistant")
 TOKENIZE_AT_ONCE = 512
-MOST_EXAMPLES, LONGEST_EXAMPLE = 8, 1024
+MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
 # A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
 sys.set_int_max_str_digits(0)
 

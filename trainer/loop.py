@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from trainer import checkpoint
+from trainer import checkpoint, memory
 from trainer.attention import packable
 from trainer.checkpoint import State
 from trainer.data import Prepared, Row
@@ -23,6 +23,7 @@ from trainer.validation import Validation
 
 # A checkpoint may cost this share of the run's time; where writing is slow, checkpoints become rarer than was asked.
 CHECKPOINT_SHARE = 0.02
+GIVE_BACK_STEPS = 10
 
 
 def limits_of(config) -> Limits:
@@ -31,7 +32,10 @@ def limits_of(config) -> Limits:
 
 
 class Loop:
-    """Trains `model` on `data` from wherever the newest good checkpoint stands. `totals` tells how far it is."""
+    """Trains `model` on `data` from wherever the newest good checkpoint stands. `totals` tells how far it is.
+
+    `predicted`: the bytes of memory that the run should keep to.
+    """
 
     def __init__(
         self,
@@ -44,11 +48,12 @@ class Loop:
         device: torch.device,
         protocol: Protocol,
         ranks: Ranks | None = None,
+        predicted: float = math.inf,
     ) -> None:
         training = spec.training
         self.spec, self.model, self.data, self.device, self.protocol = spec, model, data, device, protocol
         self.folder = folder / "checkpoints"
-        self.ranks = ranks or Ranks()
+        self.ranks, self.predicted = ranks or Ranks(), predicted
         self.parameters = trainable(model)
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
@@ -75,6 +80,8 @@ class Loop:
             started = time.monotonic()
             batch = self.batch(self.totals.step)
             loss, norm, rate = self.step(batch)
+            if self.totals.step % GIVE_BACK_STEPS == 0:
+                memory.give_back(self.predicted)
             seconds = time.monotonic() - started
             self._count(batch, loss, seconds)
             self._report(batch, loss, norm, rate, seconds)

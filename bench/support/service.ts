@@ -1,0 +1,51 @@
+// The service as a process of its own, on a fresh data folder, for a bench to ask.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const root = path.resolve(import.meta.dirname, '../..')
+
+export async function startService(settings: Record<string, string> = {}) {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
+  const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
+    cwd: root,
+    env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', ...settings },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  for await (const line of createInterface({ input: child.stdout })) if (line.startsWith('Tunery serves')) break
+  const { url } = JSON.parse(readFileSync(path.join(dataDir, 'server.json'), 'utf8')) as { url: string }
+  const keyFile = path.join(dataDir, 'first-key.txt')
+  if (!existsSync(keyFile)) throw new Error('the service left no key')
+  const key = readFileSync(keyFile, 'utf8').trim()
+  // biome-ignore lint/suspicious/noExplicitAny: a bench reads whatever shape it asks for
+  const api = async (method: string, route: string, body?: unknown): Promise<any> => {
+    const form = body instanceof FormData
+    const response = await fetch(url + route, {
+      method,
+      headers: { authorization: `Bearer ${key}`, ...(body !== undefined && !form && { 'content-type': 'application/json' }) },
+      body: body === undefined ? undefined : form ? body : JSON.stringify(body),
+    })
+    const answer = (await response.json()) as { error?: { message: string } }
+    if (!response.ok) throw new Error(`${method} ${route}: ${answer.error?.message}`)
+    return answer
+  }
+  return {
+    url,
+    key,
+    api,
+    pid: child.pid!,
+    /** Waits until no dataset is being read. */
+    async idle() {
+      while ((await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')) await sleep(200)
+    },
+    async stop() {
+      child.kill('SIGTERM')
+      await once(child, 'exit')
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
