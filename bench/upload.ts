@@ -1,6 +1,6 @@
 // An upload of a gigabyte, beside a bare Node server that writes and hashes the same body: MB/s of each in turn, and how much memory the
 // service took for it. `npm run bench -- upload [MB] [turns]`
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
 import http from 'node:http'
@@ -54,6 +54,9 @@ async function upload(url: string, file: string, headers: Record<string, string>
   return size / 1e6 / ((performance.now() - started) / 1000)
 }
 
+/** What one wrote must not be flushed in the other's time. */
+const settleDisk = () => execFileSync('sync')
+
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
 
 async function main() {
@@ -67,7 +70,9 @@ async function main() {
     const speeds = { bare: [] as number[], tunery: [] as number[] }
     let growth = 0
     for (let turn = 0; turn < turns; turn++) {
+      settleDisk()
       speeds.bare.push(await upload(bareUrl, file, {}))
+      settleDisk()
       const before = residentMb(service.pid)
       const watch = setInterval(() => {
         growth = Math.max(growth, residentMb(service.pid) - before)
@@ -75,6 +80,7 @@ async function main() {
       speeds.tunery.push(await upload(`${service.url}/datasets/`, file, { authorization: `Bearer ${service.key}` }))
       clearInterval(watch)
       await service.idle()
+      for (const { id } of (await service.api('GET', '/datasets/')).items) await service.api('DELETE', `/datasets/${id}`)
       console.log(
         `turn ${turn + 1}: bare ${speeds.bare.at(-1)!.toFixed(0)} MB/s, Tunery ${speeds.tunery.at(-1)!.toFixed(0)} MB/s, memory grew by ${growth.toFixed(0)} MB at most`,
       )

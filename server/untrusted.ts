@@ -16,7 +16,8 @@ export type ReadBy = { printed: string } | { stopped: string }
 
 /** Rejects where the script itself is at fault, or where the signal aborts. */
 export async function readUntrusted(script: string, request: object, size_bytes: number, signal?: AbortSignal): Promise<ReadBy> {
-  const args = [`--max-old-space-size=${max_memory_mb / 2}`, path.join(root, script), JSON.stringify(request)]
+  // Rows live for a moment: with a larger nursery few of them are ever moved.
+  const args = [`--max-old-space-size=${max_memory_mb / 2}`, '--max-semi-space-size=32', path.join(root, script), JSON.stringify(request)]
   const child = spawn(process.execPath, args, { cwd: root, env: { PATH: process.env.PATH }, stdio: ['ignore', 'pipe', 'pipe'] })
   let killed: string | undefined
   const kill = (why: string) => {

@@ -13,15 +13,15 @@ function check(content: Buffer, chunk: number) {
   return checker.end()
 }
 
-test('the result does not depend on how the file is cut into chunks', () => {
+test('the result does not depend on how the file is cut into chunks', async () => {
   const content = Buffer.from(`\uFEFF${colourRows(5)}\r\n\n{"messages":1}\n{"messages":[{"role":"user","content":"ü😀"}]}`)
-  const whole = check(content, content.length)
+  const whole = await check(content, content.length)
   assert.equal(whole.rows, 7)
   assert.equal(whole.error_count, 2)
-  for (const size of [1, 2, 3, 7, 100]) assert.deepEqual(check(content, size), whole)
+  for (const size of [1, 2, 3, 7, 100]) assert.deepEqual(await check(content, size), whole)
 })
 
-test('a line longer than the limit is an error of its own line, is not kept in memory, and the next line is read', () => {
+test('a line longer than the limit is an error of its own line, is not kept in memory, and the next line is read', async () => {
   const checker = createRowChecker()
   checker.add(Buffer.from(`${colourRows(1)}\n`))
   const before = process.memoryUsage().arrayBuffers
@@ -29,22 +29,48 @@ test('a line longer than the limit is an error of its own line, is not kept in m
   for (let written = 0; written < 4 * maxLineBytes; written += piece.length) checker.add(piece)
   assert.ok(process.memoryUsage().arrayBuffers - before < 2 * maxLineBytes)
   checker.add(Buffer.from(`\n${colourRows(1)}`))
-  const result = checker.end()
+  const result = await checker.end()
   assert.equal(result.rows, 3)
   assert.deepEqual(result.errors, ['line 2 is longer than 16 MB. Split the example or shorten its text.'])
 })
 
-test('a million wrong rows list the first hundred and count the rest', () => {
-  const result = check(Buffer.from('{}\n'.repeat(100_000)), 65_536)
+test('duplicates are found and told in the order of lines, among other warnings, whatever the pieces', async () => {
+  const row = (text: string) =>
+    JSON.stringify({
+      messages: [
+        { role: 'user', content: text },
+        { role: 'assistant', content: 'a' },
+      ],
+    })
+  const lines = ['one', 'two', 'one', ' ', 'three', 'two', 'one'].map(row)
+  for (const size of [10, 1 << 20]) {
+    const { duplicates, warnings, warning_count } = await check(Buffer.from(lines.join('\n')), size)
+    assert.equal(duplicates, 3)
+    assert.equal(warning_count, 4)
+    assert.deepEqual(
+      warnings.map(({ line, code }) => [line, code]),
+      [
+        [3, 'duplicate'],
+        [4, 'question_empty'],
+        [6, 'duplicate'],
+        [7, 'duplicate'],
+      ],
+    )
+  }
+})
+
+test('a million wrong rows list the first hundred and count the rest', async () => {
+  const result = await check(Buffer.from('{}\n'.repeat(100_000)), 65_536)
   assert.equal(result.error_count, 100_000)
   assert.equal(result.errors.length, 100)
 })
 
-test('every row of the demo’s examples is valid, and no held-out ticket stands in them', () => {
+test('every row of the demo’s examples is valid, and no held-out ticket stands in them', async () => {
   const read = (file: string) => readFileSync(path.join(root, 'examples', file))
   const [train, heldOut] = [read('ticket-triage.jsonl'), read('ticket-triage.heldout.jsonl')]
-  assert.equal(check(train, 65_536).error_count, 0)
-  assert.deepEqual([check(heldOut, 65_536).rows, check(heldOut, 65_536).error_count], [100, 0])
+  assert.equal((await check(train, 65_536)).error_count, 0)
+  const held = await check(heldOut, 65_536)
+  assert.deepEqual([held.rows, held.error_count], [100, 0])
   const tickets = (content: Buffer) =>
     content
       .toString()

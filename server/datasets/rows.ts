@@ -1,9 +1,10 @@
 import { isUtf8 } from 'node:buffer'
-import { hash } from 'node:crypto'
+import { createDuplicateFinder } from './duplicates.ts'
 
 /** Longest line that is read as a row, in bytes; a longer one is an error of its own and is never held in memory. */
 export const maxLineBytes = 16 * 1024 * 1024
-const maxListed = 100
+/** How many errors, and how many warnings, are listed. */
+export const maxListed = 100
 
 export const trainableRoles = ['system', 'user', 'assistant'] as const
 
@@ -31,7 +32,8 @@ export interface Check {
 /** Collects what is found about the rows of a dataset, in constant memory but for a hash of each row. */
 export function createCheck() {
   const check: Check = { rows: 0, error_count: 0, errors: [], issues: [], warning_count: 0, warnings: [], duplicates: 0 }
-  const seen = new Set<string>()
+  const finder = createDuplicateFinder()
+  const duplicate = (line: number): Issue => ({ line, code: 'duplicate', message: 'stands in the file before, word for word.' })
   return {
     check,
     wrong(line: number, [code, message]: Problem): void {
@@ -41,21 +43,23 @@ export function createCheck() {
       check.issues.push({ line, code, message })
       check.errors.push(`line ${line} ${message}`)
     },
-    good(line: number, bytes: Buffer | string, row: unknown): void {
+    good(line: number, bytes: Buffer, row: unknown): void {
       check.rows++
-      // 128 bits of a hash: two different rows that share one do not happen.
-      const key = hash('sha1', bytes, 'base64').slice(0, 22)
-      if (seen.has(key)) {
-        check.duplicates++
-        warn(line, 'duplicate', 'stands in the file before, word for word.')
-      } else seen.add(key)
-      for (const [code, message] of remarks(row as Row)) warn(line, code, message)
+      finder.add(line, bytes)
+      for (const [code, message] of remarks(row as Row)) {
+        check.warning_count++
+        if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
+      }
     },
-  }
-
-  function warn(line: number, code: string, message: string) {
-    check.warning_count++
-    if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
+    /** Resolves when more rows may come: what is found beside the caller must not fall far behind. */
+    ready: finder.ready,
+    async end(): Promise<Check> {
+      const { count, lines } = await finder.end()
+      check.duplicates = count
+      check.warning_count += count
+      check.warnings = [...check.warnings, ...lines.map(duplicate)].sort((a, b) => a.line - b.line).slice(0, maxListed)
+      return check
+    },
   }
 }
 
@@ -64,7 +68,7 @@ export function createCheck() {
  * `end`. A byte order mark, CRLF and blank lines are no errors.
  */
 export function createRowChecker() {
-  const { check, wrong, good } = createCheck()
+  const { check, wrong, good, ready, end } = createCheck()
   let line = 0
   let rest: Buffer[] = []
   let restBytes = 0
@@ -114,9 +118,10 @@ export function createRowChecker() {
       restBytes += chunk.length - from
     },
     rows: () => check.rows,
-    end(): Check {
+    ready,
+    async end(): Promise<Check> {
       if (restBytes > 0 || overlong) finishLine(Buffer.alloc(0))
-      return check
+      return end()
     },
   }
 }
@@ -124,9 +129,11 @@ export function createRowChecker() {
 // Python's parser, which reads the row again for the trainer, gives up at some depth.
 const maxDepth = 100
 
-function isDeep(value: unknown, levels: number): boolean {
-  if (typeof value !== 'object' || value === null) return false
-  return levels === 0 || Object.values(value).some((part) => isDeep(part, levels - 1))
+function isDeep(value: object, levels: number): boolean {
+  if (levels === 0) return true
+  const parts: unknown[] = Array.isArray(value) ? value : Object.values(value)
+  for (const part of parts) if (typeof part === 'object' && part !== null && isDeep(part, levels - 1)) return true
+  return false
 }
 
 /** A code, and what is wrong and how to mend it, as the end of a sentence about the row. */
@@ -144,8 +151,8 @@ export function rowProblem(row: unknown): Problem | undefined {
   const { messages } = row as { messages?: unknown }
   if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${like}.`]
   if (!Array.isArray(messages) || messages.length === 0) return ['messages_empty', `: 'messages' must be a list with at least one message.`]
-  for (const [index, message] of messages.entries()) {
-    const problem = messageProblem(message)
+  for (let index = 0; index < messages.length; index++) {
+    const problem = messageProblem(messages[index])
     if (problem) return [problem[0], `: messages[${index}]${problem[1]}`]
   }
   if ((messages.at(-1) as { role: string }).role !== 'assistant')

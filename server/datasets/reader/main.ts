@@ -5,11 +5,7 @@ import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
-import { readArrowZip } from './arrow-zip.ts'
-import { readCsv } from './csv.ts'
 import type { Found } from './found.ts'
-import { readJsonLines } from './jsonl.ts'
-import { readParquet } from './parquet.ts'
 import { Unreadable } from './unreadable.ts'
 
 /** A file of a table that was fetched in parts. */
@@ -41,19 +37,24 @@ async function read(request: ReadRequest): Promise<ReadResult> {
   }
 }
 
-function found({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
-  if (parts) return readParts(parts, max_rows, max_bytes)
-  if (format === 'csv') return readCsv(source)
-  if (format === 'parquet') return readParquet(source, max_rows, max_bytes)
-  return readArrowZip(source, max_bytes)
+// Each reader is imported where it is used: the libraries of all together take longer to load than most files to read.
+async function* found({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+  if (parts) yield* readParts(parts, max_rows, max_bytes)
+  else if (format === 'huggingface') yield* (await import('./arrow-zip.ts')).readArrowZip(source, max_bytes)
+  else yield* readTable({ source, format }, max_rows, max_bytes)
+}
+
+async function* readTable({ source, format }: TablePart, max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+  if (format === 'csv') yield* (await import('./csv.ts')).readCsv(source)
+  else if (format === 'parquet') yield* (await import('./parquet.ts')).readParquet(source, max_rows, max_bytes)
+  else yield* (await import('./jsonl.ts')).readJsonLines(source)
 }
 
 async function* readParts(parts: TablePart[], max_rows: number, max_bytes: number): AsyncGenerator<Found> {
   let before = 0
-  for (const { source, format } of parts) {
-    const rows = format === 'csv' ? readCsv(source) : format === 'parquet' ? readParquet(source, max_rows, max_bytes) : readJsonLines(source)
+  for (const part of parts) {
     let last = 0
-    for await (const each of rows) {
+    for await (const each of readTable(part, max_rows, max_bytes)) {
       last = each.line
       yield { ...each, line: before + each.line }
     }
@@ -67,13 +68,14 @@ async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
   const checker = createRowChecker()
   for await (const chunk of createReadStream(source, { highWaterMark: 1 << 20 })) {
     checker.add(chunk as Buffer)
+    await checker.ready()
     if (checker.rows() > max_rows) throw tooManyRows(max_rows)
   }
   return checker.end()
 }
 
 async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerator<Found>, canonical: string): Promise<ReadResult> {
-  const { check, wrong, good } = createCheck()
+  const { check, wrong, good, ready, end } = createCheck()
   const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
   const sha256 = createHash('sha256')
   let bytes = 0
@@ -82,21 +84,25 @@ async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerato
     const problem = Array.isArray(made) ? made : rowProblem(made)
     if (problem) wrong(each.line, problem)
     else {
-      const text = `${JSON.stringify(made)}\n`
-      good(each.line, text, made)
-      const line = Buffer.from(text)
+      const line = Buffer.from(`${JSON.stringify(made)}\n`)
+      good(each.line, line, made)
       bytes += line.length
       if (bytes > max_bytes)
         throw new Unreadable('file_too_large', `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`)
       sha256.update(line)
-      if (!out.write(line)) await once(out, 'drain')
+      if (!out.write(line)) {
+        await once(out, 'drain')
+        await ready()
+      }
     }
     if (check.rows > max_rows) throw tooManyRows(max_rows)
   }
   if (check.rows === 0) throw new Unreadable('file_empty', 'The file has no rows.')
   out.end()
   await finished(out)
-  return { check, sha256: sha256.digest('hex') }
+  return { check: await end(), sha256: sha256.digest('hex') }
 }
 
 console.log(JSON.stringify(await read(JSON.parse(process.argv[2]!) as ReadRequest)))
+// Where reading was given up, the thread that looks for duplicates still waits for rows.
+process.exit(0)
