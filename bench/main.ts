@@ -8,6 +8,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   training: [python, '-m', 'bench.training.run'],
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
+  comparison: [process.execPath, 'bench/comparison.ts'],
   beside: [process.execPath, 'bench/beside.ts'],
 }
 

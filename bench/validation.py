@@ -1,4 +1,4 @@
-"""The check of a dataset beside plain Python, in turn, in MB of file a second: `npm run bench -- validation [--mb 200] [--turns 3]`.
+"""The check of a dataset beside plain Python, in turn, in MB of file a second: `npm run bench -- validation [--mb 200] [--turns 5]`.
 
 Structure: the process that reads an upload (every row parsed, checked, compared with all before), beside `json.loads` of every line.
 Tokens: `python -m trainer.count` as the service calls it, start and rendering included, beside the Rust tokenizer called from Python
@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
+# As server/untrusted.ts starts it.
+FLAGS = ("--max-old-space-size=512", "--max-semi-space-size=32")
 LOOP = """
 import json, sys
 for line in open(sys.argv[1], "rb"):
@@ -46,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--token-mb", type=int, default=40)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--tokenizer-alone", type=Path, help="print the seconds that the tokenizer alone takes for these rows, and end")
     args = parser.parse_args()
     if args.tokenizer_alone:
@@ -74,7 +76,7 @@ def main() -> None:
         count = {"hf": str(MODEL), "rows": str(fewer), "max_length": 2048}
         ways = {
             "structure, Python's json loop": lambda: seconds([sys.executable, "-c", LOOP, str(rows)]),
-            "structure, Tunery": lambda: seconds([node, "server/datasets/reader/main.ts", json.dumps(request)]),
+            "structure, Tunery": lambda: seconds([node, *FLAGS, "server/datasets/reader/main.ts", json.dumps(request)]),
             "tokens, Rust tokenizer from Python": lambda: float(
                 subprocess.run(
                     [sys.executable, "-m", "bench.validation", "--tokenizer-alone", str(fewer)], cwd=ROOT, check=True, capture_output=True

@@ -36,6 +36,7 @@ export async function startService(settings: Record<string, string> = {}) {
   return {
     url,
     key,
+    dataDir,
     api,
     pid: child.pid!,
     /** Waits until no dataset is being read. */
