@@ -10,6 +10,7 @@ export const Comparison = z
     tokens: z.int().describe('Learned tokens that were compared.'),
     change: z.number().describe('By how much training changed the logarithm of a token’s probability, on average, as the trainer has it.'),
     difference: z.number().describe('By how much the engine’s change differs from the trainer’s, on average.'),
+    base_difference: z.number().describe('By how much the two differ about what the training began with: the precisions they hold it in.'),
   })
   .describe('What training changed in the probabilities of fixed rows, as the engine has it beside the trainer.')
 export type Comparison = z.infer<typeof Comparison>

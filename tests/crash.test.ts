@@ -131,6 +131,28 @@ test('a server that is asked to stop while a job trains gives the job back with 
   await ended(second.server)
 })
 
+test('a dataset whose reading a SIGKILL cut off is read by the next server', async () => {
+  const first = await startServer()
+  const { key } = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }))
+  const rows = Array.from({ length: 300_000 }, (_, i) => `question ${i},answer ${i}`).join('\n')
+  const upload = client(first.url, key)
+    .upload(`prompt,completion\n${rows}`, { format: 'csv' })
+    .catch(() => undefined)
+  await until('the file to be read', () => children(first.server.pid!, 'reader/main.ts').length > 0)
+  first.server.kill('SIGKILL')
+  await ended(first.server)
+  await upload
+
+  const second = await startServer()
+  const { api } = client(second.url, key)
+  const { id } = (await api('GET', '/datasets/')).body.items[0]
+  await until('the rows to be there', async () => (await api('GET', `/datasets/${id}`)).body.status === 'ready')
+  assert.equal((await api('GET', `/datasets/${id}`)).body.rows, 300_000)
+  assert.equal((await api('POST', `/datasets/${id}/validate`)).body.valid, true)
+  second.server.kill('SIGTERM')
+  await ended(second.server)
+})
+
 test('a second server on the same data folder is refused with the reason', async () => {
   const first = await startServer()
   const second = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'pipe'] })

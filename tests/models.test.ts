@@ -30,7 +30,7 @@ after(async () => {
 const folderOf = (model: string, name: string) => path.join(app.dataDir, 'models', model, name)
 async function train(method: string, more: object = {}): Promise<string> {
   const learning_rate = method === 'full' ? 0.003 : 0.02
-  const config = { method, training_config: { epochs: 6, batch_size: 4, learning_rate } }
+  const config = { method, training_config: { epochs: 12, batch_size: 4, learning_rate } }
   const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
   const job = await app.untilEnded(body.id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
