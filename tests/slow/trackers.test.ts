@@ -1,7 +1,8 @@
-// MLflow and Weights & Biases, as set-up brings them: `npm run test:trackers`.
+// MLflow, with a server of its own, and Weights & Biases, offline, as set-up brings their clients: `npm run test:trackers`.
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
-import { mkdtempSync } from 'node:fs'
+import { execFileSync, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -10,59 +11,83 @@ import { colourRows, until } from '../support/client.ts'
 import { startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-const readers: Record<string, string> = {
-  mlflow: `
-import json, sys, mlflow
-mlflow.set_tracking_uri(sys.argv[1])
-[run] = mlflow.search_runs(experiment_names=["tunery"], output_format="list")
-client = mlflow.MlflowClient()
-print(json.dumps({"run": run.info.run_name, "params": run.data.params, "steps": [m.step for m in client.get_metric_history(run.info.run_id, "loss")]}))
-`,
-  wandb: `
-import json, sys
-from pathlib import Path
-from wandb.sdk.internal.datastore import DataStore
-from wandb.proto import wandb_internal_pb2 as pb
-[file] = Path(sys.argv[1]).glob("wandb/offline-run-*/*.wandb")
-store = DataStore(); store.open_for_scan(str(file))
-told = {"params": {}, "steps": []}
-while (data := store.scan_data()) is not None:
-    record = pb.Record(); record.ParseFromString(data)
-    if record.HasField("run"): told["run"] = record.run.run_id
-    for item in [*record.run.config.update, *record.config.update]: told["params"][item.key] = json.loads(item.value_json)
-    items = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
-    if "loss" in items: told["steps"].append(items["_step"])
-print(json.dumps(told))
-`,
+const setUp = (kind: string) => execFileSync('node', ['scripts/setup.mjs'], { cwd: root, env: { ...process.env, TUNERY_TRACKING: kind }, stdio: 'inherit' })
+const lines = 6
+
+/** Trains a job of six steps with a tracker set up; `check` must become true. */
+async function train(settings: Record<string, string>, check: (job: string) => boolean | Promise<boolean>) {
+  const app = await startApp(settings)
+  try {
+    const dataset_id = (await app.upload(colourRows(8))).body.id
+    const config = { training_config: { epochs: 3, batch_size: 4 } }
+    const job = await app.untilEnded((await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    await until('the curve is written', () => check(job.id))
+  } finally {
+    await app.stop()
+  }
 }
 
-for (const kind of ['mlflow', 'wandb'])
-  test(`${kind} finds the curve of a job`, async () => {
-    execFileSync('node', ['scripts/setup.mjs'], { cwd: root, env: { ...process.env, TUNERY_TRACKING: kind }, stdio: 'inherit' })
-    const folder = mkdtempSync(path.join(os.tmpdir(), `tunery-${kind}-`))
-    const target = kind === 'mlflow' ? `sqlite:///${folder}/mlflow.db` : ''
-    Object.assign(process.env, { WANDB_MODE: 'offline', WANDB_DIR: folder })
-    const app = await startApp({ TUNERY_TRACKING: kind, ...(target && { TUNERY_TRACKING_URL: target }) })
-    try {
-      const dataset_id = (await app.upload(colourRows(8))).body.id
-      const config = { training_config: { epochs: 3, batch_size: 4 } }
-      const job = await app.untilEnded((await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id)
-      assert.equal(job.status, 'completed', JSON.stringify(job.error))
-      const found = await until('the curve is written', () => {
-        try {
-          const text = execFileSync(path.join(root, '.local/tracking', kind, 'bin/python'), ['-c', readers[kind]!, target || folder], {
-            encoding: 'utf8',
-            stdio: ['ignore', 'pipe', 'ignore'],
-          })
-          const told = JSON.parse(text)
-          return told.steps.at(-1) === 6 && told
-        } catch {
-          return false
-        }
-      })
-      assert.equal(found.run, job.id)
-      assert.equal(String(found.params.epochs), '3')
-    } finally {
-      await app.stop()
-    }
+function freePort(): Promise<number> {
+  return new Promise((resolve) => {
+    const server = net.createServer().listen(0, '127.0.0.1', () => {
+      const { port } = server.address() as AddressInfo
+      server.close(() => resolve(port))
+    })
   })
+}
+
+test('MLflow’s server has the curve of a job, in a run of its name with its settings', async () => {
+  setUp('mlflow')
+  const peer = path.join(root, '.local/peers/mlflow')
+  if (!existsSync(path.join(peer, 'bin/mlflow'))) {
+    execFileSync('python3', ['-m', 'venv', peer])
+    const pin = /mlflow-skinny(==\S+)/.exec(readFileSync(path.join(root, 'trainer/requirements-tracking.txt'), 'utf8'))![1]
+    execFileSync(path.join(peer, 'bin/python'), ['-m', 'pip', 'install', '-q', `mlflow${pin}`], { stdio: 'inherit' })
+  }
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-mlflow-'))
+  const port = await freePort()
+  const url = `http://127.0.0.1:${port}`
+  const args = ['server', '--port', String(port), '--backend-store-uri', `sqlite:///${folder}/mlflow.db`, '--artifacts-destination', folder, '--workers', '1']
+  const server = spawn(path.join(peer, 'bin/mlflow'), args, { cwd: folder, stdio: 'ignore', detached: true })
+  // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+  const read = async (answer: Promise<Response>): Promise<any> => (await answer).json()
+  const post = (route: string, body: object) =>
+    read(fetch(`${url}/api/2.0/mlflow/${route}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }))
+  try {
+    await until('the server to listen', () =>
+      fetch(`${url}/health`).then(
+        (answer) => answer.ok,
+        () => false,
+      ),
+    )
+    await train({ TUNERY_TRACKING: 'mlflow', TUNERY_TRACKING_URL: url }, async (job) => {
+      const { experiment } = await read(fetch(`${url}/api/2.0/mlflow/experiments/get-by-name?experiment_name=tunery`))
+      const { runs } = await post('runs/search', { experiment_ids: [experiment?.experiment_id ?? '0'] })
+      const run = runs?.[0]
+      if (run?.info.run_name !== job || run.info.status !== 'FINISHED') return false
+      assert.deepEqual(
+        run.data.params.find((each: { key: string }) => each.key === 'epochs'),
+        { key: 'epochs', value: '3' },
+      )
+      const { metrics } = await read(fetch(`${url}/api/2.0/mlflow/metrics/get-history?run_id=${run.info.run_id}&metric_key=loss`))
+      return metrics.at(-1).step === lines
+    })
+  } finally {
+    process.kill(-server.pid!, 'SIGKILL')
+    rmSync(folder, { recursive: true, force: true })
+  }
+})
+
+test('Weights & Biases writes the curve of a job', async () => {
+  setUp('wandb')
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-wandb-'))
+  Object.assign(process.env, { WANDB_MODE: 'offline', WANDB_DIR: folder })
+  const count = (text: string, word: string) => text.split(word).length - 1
+  await train({ TUNERY_TRACKING: 'wandb' }, (job) => {
+    const found = path.join(folder, 'wandb/latest-run', `run-${job}.wandb`)
+    const text = existsSync(found) ? readFileSync(found, 'latin1') : ''
+    return count(text, 'learning_rate') > 1 && count(text, 'grad_norm') > 0 && text.includes('batch_size') && text.includes(tiny)
+  })
+  rmSync(folder, { recursive: true, force: true })
+})
