@@ -113,7 +113,9 @@ test('a model that others stand on, or a job goes on from, stays', async () => {
   const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: onIt, dataset_id: dataset, config: { training_config: { epochs: 50 } } })
   assert.match((await app.api('DELETE', `/fine-tuning/models/${onIt}`)).body.error.message, new RegExp(body.id))
   await app.api('POST', `/fine-tuning/jobs/${body.id}/cancel`)
+  const { job_id } = await model(whole)
   for (const id of [onIt, whole]) assert.equal((await app.api('DELETE', `/fine-tuning/models/${id}`)).status, 200)
+  assert.equal((await app.api('GET', `/fine-tuning/jobs/${job_id}/rows`)).body.error.code, 'model_not_found')
 })
 
 test('adapters that are broken, hostile or of another base are refused, and nothing is left of them', async () => {

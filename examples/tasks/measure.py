@@ -1,7 +1,7 @@
 """Measures settings on the small tasks: trains as the service does, then counts exact answers on unseen rows.
 
     .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3 --epochs 3 [--ranks 16]
-        [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--heldout]
+        [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--method full] [--heldout]
 
 Prints one JSON line a run, and appends it to .local/measured.jsonl. `exact` is the share of validation rows whose every answer token
 is the model's first choice given the tokens before it, which is the same as a greedy answer that is exactly right. `--heldout` is the
@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None) -> dict:
+def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None, method: str) -> dict:
     import torch
 
     from trainer.data import prepare
@@ -40,8 +40,8 @@ def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, thr
         attempt=1,
         base=Base(BASE, str(ROOT / ".local/models" / BASE / "hf")),
         dataset=Dataset("", ""),
-        method="lora",
-        lora=Lora(rank, 2 * rank, 0, "all-linear"),
+        method=method,
+        lora=None if method == "full" else Lora(rank, 2 * rank, 0, "all-linear"),
         training=settings,
         threads=threads,
         checkpoint=CheckpointPolicy(every_seconds=None),
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--warmups", type=listed(float), default=[0.05])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's own")
+    parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--heldout", action="store_true")
     args = parser.parse_args()
     from trainer.train import thread_settings
@@ -106,8 +107,15 @@ def main() -> None:
         else:
             rows, unseen = TASKS[task](args.rows, args.seed)
         training = {"learning_rate": rate, "epochs": epochs, "batch_size": batch_size, "warmup_ratio": warmup}
-        found = measure(rows, unseen, training, rank, args.threads, args.precision)
-        setting = {"task": "heldout" if args.heldout else task, "rows": len(rows), "seed": args.seed, "r": rank, **training}
+        found = measure(rows, unseen, training, rank, args.threads, args.precision, args.method)
+        setting = {
+            "task": "heldout" if args.heldout else task,
+            "rows": len(rows),
+            "seed": args.seed,
+            "method": args.method,
+            "r": rank,
+            **training,
+        }
         line = json.dumps({**setting, **found})
         print(line, flush=True)
         with (ROOT / ".local/measured.jsonl").open("a") as file:

@@ -1,4 +1,5 @@
 // The models of an account: what its jobs made, and adapters that it brought.
+import { existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
@@ -182,7 +183,8 @@ export function createTunedModels(options: Options): TunedModels {
       const model = await row(account_id, id)
       if (model.comparison_json) return JSON.parse(model.comparison_json)
       const from = await originOfModel(model)
-      if (!from || !compare) return undefined
+      // Models of earlier versions left no rows to compare by.
+      if (!from || !compare || !existsSync(servable(model).probe)) return undefined
       const found = await compare(servable(model), from)
       await store.rememberComparison(db, id, JSON.stringify(found))
       return found

@@ -225,6 +225,8 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     async rows(account_id, id, { limit, after }) {
       const job = await row(account_id, id)
       if (!job.model) throw new ApiError('job_not_completed', `The job is ${job.status}; the losses of its rows are known when it is completed.`)
+      if (!(await store.findModel(db, account_id, job.model)))
+        throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
       const found = await strangestRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
       const messages = await datasets.messagesOf(
         job.dataset_id,
