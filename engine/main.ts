@@ -63,7 +63,7 @@ async function main(): Promise<void> {
   for (const { name, path } of args.models) await models.loadBase(name, path)
 
   let stopping = false
-  const makeScoringContext: MakeScoringContext = (served, tokens, outputs) => makeContext(served, 1, tokens, tokens, outputs)
+  const makeScoringContext: MakeScoringContext = (served, tokens, outputs) => makeContext(served, 1, tokens, outputs, outputs)
   const server = createHttpServer({ models, scheduler, limits, metrics, makeScoringContext, onFault, isStopping: () => stopping })
   const address = await listen(server, args.listen)
 

@@ -12,6 +12,8 @@ import type { ServedModel } from './served-model.ts'
 
 const tokensMax = 2048
 const targetsMax = 128
+// A piece of a prompt that is computed in one go.
+const tokensAtOnce = 64
 const ScoreRequest = z.looseObject({
   model: z.string().min(1).max(256),
   rows: z
@@ -29,8 +31,8 @@ const ScoreRequest = z.looseObject({
 })
 type Row = z.infer<typeof ScoreRequest>['rows'][number]
 
-/** Of one row: the tokens of its prompt as chat makes them, the natural logarithm of each target's probability, and whether the last token ends an answer. */
-export type Scored = { prompt: number[]; logprobs: number[]; ends: boolean }
+/** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, and whether the last token ends an answer. */
+export type Scored = { prompt: number[] | null; logprobs: number[]; ends: boolean }
 export type MakeScoringContext = (served: ServedModel, tokens: number, outputs: number) => Context
 
 export async function scoreTokens(models: Models, makeContext: MakeScoringContext, request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -42,17 +44,20 @@ export async function scoreTokens(models: Models, makeContext: MakeScoringContex
     if (targets.at(-1)! >= tokens.length || targets.some((target, index) => index > 0 && target <= targets[index - 1]!))
       throw new ApiError('invalid_request', 'targets must be places of tokens, in ascending order.')
   }
+  let gone = false
+  response.on('close', () => {
+    gone = true
+  })
   served.users++
   try {
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
-    const context = makeContext(served, longest, Math.max(...rows.map(({ targets }) => targets.length)))
+    const context = makeContext(served, longest, tokensAtOnce)
     try {
       const scored: Scored[] = []
       for (const row of rows) {
-        const prompt = await tokenizePrompt(served.model, renderChat(served.model, row.prompt))
-        scored.push({ prompt, logprobs: score(context, row, vocab.size), ends: vocab.isEndOfGeneration(row.tokens.at(-1)!) })
-        // Streams go on between two rows.
-        await nextTurn()
+        const timeless = !/strftime_now/.test(served.model.chat_template ?? '')
+        const prompt = timeless ? await tokenizePrompt(served.model, renderChat(served.model, row.prompt)) : null
+        scored.push({ prompt, logprobs: await score(context, row, vocab.size, () => gone), ends: vocab.isEndOfGeneration(row.tokens.at(-1)!) })
       }
       sendJson(response, 200, { rows: scored })
     } finally {
@@ -63,12 +68,20 @@ export async function scoreTokens(models: Models, makeContext: MakeScoringContex
   }
 }
 
-function score(context: Context, { tokens, targets }: Row, vocabSize: number): number[] {
+async function score(context: Context, { tokens, targets }: Row, vocabSize: number, gone: () => boolean): Promise<number[]> {
   const last = targets.at(-1)!
-  const wanted = new Set(targets.map((target) => target - 1))
-  for (let place = 0; place < last; place++) context.add(tokens[place]!, place, 0, wanted.has(place))
-  if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
-  const logprobs = targets.map((target) => logProbability(context.logits(target - 1, vocabSize), tokens[target]!))
+  const wanted = new Set(targets)
+  const logprobs: number[] = []
+  for (let from = 0; from < last; from += tokensAtOnce) {
+    const to = Math.min(last, from + tokensAtOnce)
+    for (let place = from; place < to; place++) context.add(tokens[place]!, place, 0, wanted.has(place + 1))
+    if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
+    for (let place = from; place < to; place++)
+      if (wanted.has(place + 1)) logprobs.push(logProbability(context.logits(place - from, vocabSize), tokens[place + 1]!))
+    // Streams go on in between, and a caller who has left wants no more.
+    await nextTurn()
+    if (gone()) throw new ApiError('engine_unavailable', 'The caller has left.')
+  }
   context.truncate(0, 0)
   return logprobs
 }

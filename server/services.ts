@@ -119,6 +119,7 @@ export async function createServices(config: Config, log: Logger) {
         dataDir,
         max_rows: config.max_dataset_rows,
         max_bytes: 4e6 * config.max_dataset_mb,
+        min_free_mb,
         huggingface_url: config.huggingface_url,
         hubToken: datasets.hubToken,
         log,

@@ -67,19 +67,18 @@ for (const method of ['lora', 'qlora', 'full'])
     const { comparison } = await model(mine)
     assert.equal(comparison.agrees, true, JSON.stringify(comparison))
     assert.ok(comparison.change > 0.2, JSON.stringify(comparison))
-    assert.equal((await deploy(mine, `good-${method}`)).body.status, 'ready')
+    assert.equal((await deploy(other, `good-${method}`)).body.status, 'ready')
     const gguf = method === 'full' ? 'model.gguf' : 'adapter.gguf'
-    const broken = await train(method, { dataset_id: dataset })
-    serveInstead(broken, gguf, other)
+    serveInstead(mine, gguf, other)
     // Another life of the engine, as it holds the file that it loaded.
     const pid = app.services.enginePid()!
     process.kill(pid, 'SIGKILL')
     await until('the end of the engine is known', () => app.services.enginePid() !== pid)
-    const refused = await deploy(broken, `bad-${method}`)
+    const refused = await deploy(mine, `bad-${method}`)
     assert.equal(refused.body.error?.code, 'model_disagrees', JSON.stringify(refused.body))
     assert.match(refused.body.error.message, /do not follow the training/)
-    assert.equal((await app.api('PUT', `/deployments/good-${method}`, { model: broken })).body.error.code, 'model_disagrees')
-    assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, mine)
+    assert.equal((await app.api('PUT', `/deployments/good-${method}`, { model: mine })).body.error.code, 'model_disagrees')
+    assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, other)
   })
 
 test('an adapter from elsewhere is served, continued and deleted like one of ours', async () => {
@@ -127,9 +126,10 @@ test('adapters that are broken, hostile or of another base are refused, and noth
     layer: /no linear layer model\.layers\.99/,
     other: /not one of a plain LoRA adapter/,
     nan: /not numbers/,
+    huge: /computes no numbers/,
     cut: /cut off|not a whole/,
     header: /header is too long/,
-    offsets: /cut off|size is not/,
+    offsets: /cut off|size is not|does not begin/,
     bomb: /larger than 40 MB/,
     twice: /several files named/,
     json: /not a JSON object/,
@@ -152,6 +152,16 @@ test('adapters that are broken, hostile or of another base are refused, and noth
     readdirSync(path.join(app.dataDir, 'runs')).filter((name) => name.startsWith('imp_')),
     [],
   )
+})
+
+test('a model whose rows give nothing to compare by can be deployed; one that is deleted in the meantime cannot', async () => {
+  const rows = Array.from({ length: 6 }, (_, i) => JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] })).join('\n')
+  const greeting = await train('lora', { dataset_id: (await app.upload(rows)).body.id })
+  assert.equal((await model(greeting)).comparison, null)
+  assert.equal((await deploy(greeting, 'greeting')).body.status, 'ready')
+  const gone = await train('lora')
+  const [deployed, deleted] = await Promise.all([deploy(gone, 'gone'), app.api('DELETE', `/fine-tuning/models/${gone}`)])
+  assert.ok(deployed.status === 201 ? deleted.body.error.code === 'in_use' : deployed.body.error.code === 'model_not_found' && deleted.status === 200)
 })
 
 test('the tokenizer, template and end token are frozen in the job and go out with its result', async () => {

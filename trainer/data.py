@@ -16,6 +16,7 @@ from trainer.spec import Spec
 
 ROLES = ("system", "user", "assistant")
 TOKENIZE_AT_ONCE = 512
+# Examples are compared by a served model too: long rows would hold up whom it serves.
 MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
 # A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
 sys.set_int_max_str_digits(0)
@@ -54,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Example:
-    """The first answer of a row that stayed whole: the messages before it, as they were written, and the sequence that has it."""
+    """The first answer of a row that was not cut: the messages before it, as they were written, and the sequence that has it."""
 
     prompt: list[dict]
     sequence: Sequence
@@ -146,8 +147,8 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
             cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
             if kept := [sequence for sequence in cut if sequence.targets]:
                 rows.append(Row(number, kept))
-                if len(examples) < MOST_EXAMPLES and kept[0].targets and len(whole[0].ids) <= min(max_length, LONGEST_EXAMPLE):
-                    examples.append(Example(_before_first_answer(messages), kept[0]))
+                if len(examples) < MOST_EXAMPLES and len(whole[0].ids) <= max_length:
+                    examples += _example(messages, kept[0])
             else:
                 dropped += 1
     if dropped:
@@ -178,8 +179,11 @@ def prepared(
     return chosen(learned), chosen(held)
 
 
-def _before_first_answer(messages: list[dict]) -> list[dict]:
-    return messages[: next(index for index, message in enumerate(messages) if learned(message))]
+def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
+    """None of a conversation that begins with its answer, for which serving could make no prompt, or whose answer comes late."""
+    prompt = messages[: next(index for index, message in enumerate(messages) if learned(message))]
+    fits = prompt and sequence.trained[:LONGEST_EXAMPLE].any()
+    return [Example(prompt, sequence)] if fits else []
 
 
 def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> Sequence:

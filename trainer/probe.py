@@ -4,13 +4,15 @@ The service asks its engine the same of what it serves. Where the two changes di
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainer.data import Example, Sequence
+from trainer.data import LONGEST_EXAMPLE, Example, Sequence
+from trainer.errors import JobError
 from trainer.evaluate import forward
 from trainer.packing import pack
 
@@ -19,7 +21,7 @@ MOST_TARGETS = 64
 
 def shortened(example: Example) -> Sequence:
     """Its first learned tokens; what comes after them is not needed to score them."""
-    targets = np.nonzero(example.sequence.trained)[0][:MOST_TARGETS]
+    targets = np.nonzero(example.sequence.trained[:LONGEST_EXAMPLE])[0][:MOST_TARGETS]
     end = int(targets[-1]) + 1
     trained = np.zeros(end, dtype=bool)
     trained[targets] = True
@@ -28,7 +30,7 @@ def shortened(example: Example) -> Sequence:
 
 @torch.no_grad()
 def log_probabilities(model, examples: list[Example], device: torch.device) -> list[list[float]]:
-    """The natural logarithm of the probability of each learned token, row by row."""
+    """The natural logarithm of the probability of each learned token, row by row. Raises JobError("adapter_invalid") where it is none."""
     was_training = model.training
     model.eval()
     told = []
@@ -37,6 +39,8 @@ def log_probabilities(model, examples: list[Example], device: torch.device) -> l
         logits = forward(model, packed, device)
         told.append([round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids.to(device), reduction="none")])
     model.train(was_training)
+    if not all(math.isfinite(value) for row in told for value in row):
+        raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")
     return told
 
 

@@ -12,10 +12,10 @@ import { Unreadable } from './reader/unreadable.ts'
 const maxSourceBytes = 65_536
 const Name = z.string().min(1).max(200)
 const Source = z.strictObject({
-  repo_id: z.string().regex(/^[\w.-]{1,96}(\/[\w.-]{1,96})?$/, 'must be owner/name'),
+  repo_id: z.string().regex(/^(?!.*\.\.)[\w.-]{1,96}(\/[\w.-]{1,96})?$/, 'must be owner/name'),
   split: Name.default('train'),
   config: Name.optional(),
-  revision: Name.optional(),
+  revision: Name.regex(/^(?!.*\.\.)/, 'must be a branch, tag or commit').optional(),
 })
 export type HubSource = z.infer<typeof Source>
 
@@ -42,18 +42,29 @@ interface Hub {
   token: string | undefined
 }
 
+/** Throws where the disk has no room for this many bytes more. */
+export type RequireRoom = (bytes: number) => Promise<void>
+
 const formats = ['parquet', 'jsonl', 'csv'] as const
 /** The branch where the hub keeps every public dataset as parquet. */
 const convertedRevision = 'refs/convert/parquet'
 
 /** Downloads the files of a split into a folder. Throws Unreadable where the hub has none, refuses, or is not to be reached. */
-export async function fetchFromHub({ url, token }: Hub, source: HubSource, folder: string, max_bytes: number, signal: AbortSignal): Promise<TablePart[]> {
+export async function fetchFromHub(
+  { url, token }: Hub,
+  source: HubSource,
+  folder: string,
+  max_bytes: number,
+  signal: AbortSignal,
+  requireRoom: RequireRoom,
+): Promise<TablePart[]> {
   const repo = { type: 'dataset' as const, name: source.repo_id }
   const asked = (input: Parameters<typeof fetch>[0], init?: RequestInit) => fetch(input, { ...init, signal })
   const where = { repo, hubUrl: url, fetch: asked, ...(token && { accessToken: token }) }
   const names = async (revision: string | undefined) => {
     const found: { path: string; size: number }[] = []
-    for await (const file of listFiles({ ...where, recursive: true, ...(revision && { revision }) })) if (file.type === 'file') found.push(file)
+    for await (const file of listFiles({ ...where, recursive: true, ...(revision && { revision }) }))
+      if (file.type === 'file' && found.push(file) > maxListed) throw new Unreadable('file_too_large', `The repository has more than ${maxListed} files.`)
     return found
   }
   try {
@@ -69,6 +80,7 @@ export async function fetchFromHub({ url, token }: Hub, source: HubSource, folde
         `${source.repo_id} has no parquet, jsonl or csv file of a split '${source.split}'${source.config ? ` of '${source.config}'` : ''}.`,
       )
     refuseTooMuch(files, max_bytes)
+    await requireRoom(files.reduce((sum, file) => sum + file.size, 0))
     await mkdir(folder, { recursive: true })
     const parts: TablePart[] = []
     let left = max_bytes
@@ -104,6 +116,9 @@ export function filesOfSplit<F extends { path: string }>(files: F[], { split, co
   return found
 }
 
+const maxFiles = 500
+const maxListed = 100_000
+
 const formatOf = (file: string) => formats.find((format) => file.toLowerCase().endsWith(`.${format}`))
 
 const notThere = (error: unknown) => {
@@ -112,6 +127,7 @@ const notThere = (error: unknown) => {
 }
 
 function refuseTooMuch(files: { size: number }[], max_bytes: number): void {
+  if (files.length > maxFiles) throw new Unreadable('file_too_large', `The split has ${files.length} files, more than the ${maxFiles} that this service takes.`)
   const bytes = files.reduce((sum, file) => sum + file.size, 0)
   if (bytes > max_bytes)
     throw new Unreadable(
@@ -155,6 +171,6 @@ function explained(error: unknown, { repo_id, revision }: HubSource, url: string
 }
 
 const reason = (error: unknown) => {
-  const { message, cause } = error as Error
-  return (cause instanceof Error ? cause.message : message).slice(0, 200)
+  const { message, cause } = (error ?? {}) as Partial<Error>
+  return String(cause instanceof Error ? cause.message : (message ?? error)).slice(0, 200)
 }

@@ -5,7 +5,7 @@ import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
-import { syncPath } from '../storage.ts'
+import { requireFreeDisk, syncPath } from '../storage.ts'
 import { filesOf } from './files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import type { ReadResult } from './reader/main.ts'
@@ -26,6 +26,7 @@ export interface PrepareWork {
   dataDir: string
   max_rows: number
   max_bytes: number
+  min_free_mb: number
   /** The hub that datasets are fetched from, and the token that came with a dataset's upload. */
   huggingface_url: string
   hubToken(id: string): string | undefined
@@ -61,6 +62,13 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, signal: Ab
   work.prepared(claim.ref)
 }
 
+/** The rows take about as much as their files, unpacked perhaps more: twice the room must be there. */
+async function requireRoom({ dataDir, min_free_mb }: PrepareWork, bytes: number): Promise<void> {
+  await requireFreeDisk(dataDir, min_free_mb + Math.ceil((2 * bytes) / 1e6)).catch((error: Error) => {
+    throw new Unreadable('file_too_large', error.message)
+  })
+}
+
 async function read(
   work: PrepareWork,
   claim: Claim,
@@ -75,7 +83,7 @@ async function read(
     const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
     if (!source) return await readFileOf({ format: dataset.format, source: files.source, canonical, max_rows, max_bytes }, dataset.size_bytes, signal)
     const hub = { url: work.huggingface_url, token: work.hubToken(dataset.id) }
-    const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal)
+    const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal, (bytes) => requireRoom(work, bytes))
     const bytes = parts.reduce((sum, part) => sum + statSync(part.source).size, 0)
     return await readFileOf({ format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes }, bytes, signal)
   } catch (error) {

@@ -167,7 +167,7 @@ function messageProblem(message: unknown): Problem | undefined {
   if (typeof message !== 'object' || message === null || Array.isArray(message)) return ['message_not_object', ` is not an object with 'role' and 'content'.`]
   const { role, content, weight } = message as { role?: unknown; content?: unknown; weight?: unknown }
   if (!trainableRoles.includes(role as 'user'))
-    return ['role_unknown', `.role is ${JSON.stringify(role) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`]
+    return ['role_unknown', `.role is ${JSON.stringify(role)?.slice(0, 60) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`]
   if (typeof content !== 'string') return ['content_not_text', '.content must be a string.']
   if (!content.isWellFormed()) return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
   if (role === 'assistant' && content.trim() === '') return ['answer_empty', '.content is empty; an answer to learn needs text.']

@@ -1,7 +1,7 @@
 import type { ListQuery } from '../../contract/common.ts'
 import type { Deployment } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { Db } from '../db/open.ts'
+import type { Db, Trx } from '../db/open.ts'
 import { recordEvent } from '../events.ts'
 import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
@@ -42,6 +42,11 @@ export function createDeployments({
     const deployment = await store.serving(trx, account_id, model_id)
     return deployment && `the deployment ${deployment.name}`
   })
+
+  /** A model may have been deleted while it was compared and loaded. */
+  async function stillThere(trx: Trx, account_id: string, model: string): Promise<void> {
+    if (!hub.has(model)) await models.require(trx, account_id, model)
+  }
 
   async function row(account_id: string, name: string) {
     const found = await store.find(db, account_id, name)
@@ -98,7 +103,10 @@ export function createDeployments({
       const time = now()
       const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
       try {
-        await db.transaction().execute((trx) => store.insert(trx, deployment))
+        await db.transaction().execute(async (trx) => {
+          await stillThere(trx, account_id, model)
+          await store.insert(trx, deployment)
+        })
       } catch (error) {
         if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
         throw error
@@ -113,6 +121,7 @@ export function createDeployments({
       await inference.requireTrusted(account_id, model)
       await inference.load(target)
       await db.transaction().execute(async (trx) => {
+        await stillThere(trx, account_id, model)
         const updated = await store.update(trx, deployment.id, { model, status: 'ready', error_json: null, updated_at: now() })
         if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
         await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())

@@ -20,7 +20,7 @@ export const Probe = z.object({
 })
 export type Probe = z.infer<typeof Probe>
 
-const Scores = z.object({ rows: z.array(z.object({ prompt: z.array(z.int()), logprobs: z.array(z.number()), ends: z.boolean() })) })
+const Scores = z.object({ rows: z.array(z.object({ prompt: z.array(z.int()).nullable(), logprobs: z.array(z.number().nullable()), ends: z.boolean() })) })
 export type Scores = z.infer<typeof Scores>
 
 export const readProbe = async (file: string): Promise<Probe> => Probe.parse(JSON.parse(await readFile(file, 'utf8')))
@@ -46,15 +46,15 @@ export function compare(probe: Probe, tuned: Scores, origin: Scores): Comparison
   probe.rows.forEach((row, index) => {
     const after = tuned.rows[index]!
     const before = origin.rows[index]!
-    if (!startsWith(row.tokens, after.prompt)) otherPrompts++
+    if (after.prompt && !startsWith(row.tokens, after.prompt)) otherPrompts++
     if (row.whole && !after.ends) endless++
     row.targets.forEach((_, place) => {
       const trainers = row.tuned[place]! - row.origin[place]!
-      const engines = after.logprobs[place]! - before.logprobs[place]!
+      const engines = number(after.logprobs[place]) - number(before.logprobs[place])
       tokens++
       change += Math.abs(trainers)
       difference += Math.abs(engines - trainers)
-      base_difference += Math.abs(before.logprobs[place]! - row.origin[place]!)
+      base_difference += Math.abs(number(before.logprobs[place]) - row.origin[place]!)
     })
   })
   change /= Math.max(1, tokens)
@@ -72,6 +72,9 @@ export function compare(probe: Probe, tuned: Scores, origin: Scores): Comparison
             : null
   return { agrees: problem === null, problem, rows: probe.rows.length, tokens, change, difference, base_difference }
 }
+
+/** What an engine computes that is no number cannot be written in JSON: as far from right as can be. */
+const number = (value: number | null | undefined) => (Number.isFinite(value) ? value! : -1e6)
 
 /** The boundary between a prompt and its answer may fall inside a token: the prompt's last one need not be there. */
 function startsWith(tokens: number[], prompt: number[]): boolean {

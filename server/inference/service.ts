@@ -8,7 +8,7 @@ import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
 import { compare, parseScores, readProbe } from './compare.ts'
 import { type EngineClient, engineError, readAll, type Target } from './engine-client.ts'
 
-const scoreTimeout_ms = 120_000
+const scoreTimeout_ms = 300_000
 
 /** The names that another feature gives to models; deployments registers itself here. */
 export interface Names {
@@ -38,19 +38,38 @@ export function createInference({ hub, models, engine }: { hub: Hub; models: Tun
     tuned.kind === 'model' ? { base: tuned } : { base: tuned.parent ?? hub.local(tuned.base_model_id), adapter: tuned }
 
   async function scores(target: Target, rows: object[]) {
-    const answer = await engine.post(target, '/internal/score', { rows }, {}, AbortSignal.timeout(scoreTimeout_ms))
+    const timeout = AbortSignal.timeout(scoreTimeout_ms)
+    const answer = await engine.post(target, '/internal/score', { rows }, {}, timeout).catch((error) => {
+      throw timeout.aborted
+        ? new ApiError('engine_unavailable', 'Comparing the model with its training takes too long just now. Try again in a moment.')
+        : error
+    })
     const text = await readAll(answer)
     if (answer.statusCode !== 200) throw engineError(answer.statusCode ?? 500, text)
     return parseScores(text)
   }
 
-  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison> {
+  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison | undefined> {
     const probe = await readProbe(tuned.probe)
+    if (probe.rows.length === 0) return undefined
     const rows = probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets }))
-    return compare(probe, await scores(targetOf(tuned), rows), await scores(origin, rows))
+    const found = compare(probe, await scores(targetOf(tuned), rows), await scores(origin, rows))
+    // An adapter may stay for its first request; whole weights are too large to hold for a model that may never be asked.
+    if (tuned.kind === 'model') await engine.unload({ base: tuned }).catch(() => {})
+    return found
   }
-  models.compareWith(comparison)
-  models.onDeleted((tuned) => void engine.unload(targetOf(tuned)).catch(() => {}))
+  /** One comparison of a model at a time, and one of all: each has a context of its own in the engine. */
+  const underWay = new Map<string, Promise<Comparison | undefined>>()
+  let last: Promise<unknown> = Promise.resolve()
+  models.compareWith((tuned, origin) => {
+    const same = underWay.get(tuned.id)
+    if (same) return same
+    const mine = last.then(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
+    last = mine.catch(() => {})
+    underWay.set(tuned.id, mine)
+    return mine
+  })
+  models.onDeleted((tuned) => void engine.unload(tuned.kind === 'model' ? { base: tuned } : { base: tuned, adapter: tuned }).catch(() => {}))
 
   async function target(account_id: string, model: string): Promise<Target> {
     const tuned = await models.find(account_id, model)

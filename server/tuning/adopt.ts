@@ -1,6 +1,7 @@
 // An adapter that was trained elsewhere: taken out of its zip, checked against its base, converted, moved to where models live.
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
+import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { AdapterFields } from '../../contract/models.ts'
 import type { Db } from '../db/open.ts'
@@ -28,6 +29,7 @@ interface Options {
   threads: number
   min_free_mb: number
   max_mb: number
+  log: Logger
 }
 
 interface Adopted {
@@ -43,9 +45,14 @@ export interface Adopter {
   adopt(account_id: string, form: FormFile<AdapterFields>): Promise<Adopted>
 }
 
-export function createAdopter({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb }: Options): Adopter {
-  // One at a time: each loads a base.
+export function createAdopter({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb, log }: Options): Adopter {
+  // One at a time: each takes disk, and loads a base.
   let last: Promise<unknown> = Promise.resolve()
+  function inTurn<T>(work: () => Promise<T>): Promise<T> {
+    const mine = last.then(work)
+    last = mine.catch(() => {})
+    return mine
+  }
 
   async function unpack(source: string, out: string, size_bytes: number) {
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
@@ -80,7 +87,10 @@ export function createAdopter({ db, hub, dataDir, python, converters, threads, m
       signal: AbortSignal.timeout(timeout_ms),
       onLine({ type, message, data }) {
         if (type === 'result') made = Artifact.parse(data)
-        if (type === 'error') problem = new ApiError(data?.code === 'adapter_invalid' ? 'adapter_invalid' : 'internal_error', message)
+        if (type !== 'error') return
+        const known = ['adapter_invalid', 'out_of_memory'].includes(String(data?.code))
+        if (!known) log.error({ message, run_dir }, 'an adapter could not be converted')
+        problem = known ? new ApiError('adapter_invalid', message) : undefined
       },
     })
     if (!made) throw problem ?? new ApiError('internal_error', 'The adapter could not be converted. The log of the service has the reason.')
@@ -101,7 +111,10 @@ export function createAdopter({ db, hub, dataDir, python, converters, threads, m
         })
         const { name, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
-        const unpacked = await unpack(source, folder, size_bytes)
+        const unpacked = await inTurn(async () => {
+          await requireFreeDisk(dataDir, min_free_mb + max_mb)
+          return unpack(source, folder, size_bytes)
+        })
         const origin = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
         const shape = checkAdapter(unpacked, origin.base_model_id, shapesOf(origin.base.hf), hub.linearModules(origin.base))
         const spec = {
@@ -116,9 +129,7 @@ export function createAdopter({ db, hub, dataDir, python, converters, threads, m
           threads,
           converters,
         }
-        const mine = last.then(() => convert(run_dir, spec))
-        last = mine.catch(() => {})
-        const made = await mine
+        const made = await inTurn(() => convert(run_dir, spec))
         return { ...(await moveToModels(dataDir, made)), name, origin, gguf_sha256: made.gguf_sha256 }
       } finally {
         await rm(path.dirname(run_dir), { recursive: true, force: true })

@@ -39,8 +39,8 @@ export interface Origin {
   adapter?: Weights
 }
 
-/** Compares what the engine serves of a model with what was trained. */
-export type Compare = (model: ServableModel, origin: Origin) => Promise<Comparison>
+/** Compares what the engine serves of a model with what was trained; undefined where there is nothing to compare by. */
+export type Compare = (model: ServableModel, origin: Origin) => Promise<Comparison | undefined>
 
 /** Says why a model is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
 export type NeedsModel = (trx: Trx, account_id: string, model_id: string) => Promise<string | undefined>
@@ -53,6 +53,8 @@ export interface TunedModels {
   /** Takes an adapter that was trained elsewhere. */
   bring(account_id: string, form: FormFile<AdapterFields>): Promise<TunedModel>
   delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
+  /** Inside the transaction that makes another feature need it. Throws model_not_found where it was deleted. */
+  require(trx: Trx, account_id: string, id: string): Promise<void>
   /** The comparison of a model, made now where it has not been; undefined where what it was made from is gone. */
   compared(account_id: string, id: string): Promise<Comparison | undefined>
   /** The comparison of files that are about to become a model; null where it cannot be made now. */
@@ -145,7 +147,7 @@ export function createTunedModels(options: Options): TunedModels {
       const { base_model_id, parent_model_id } = made.origin
       const model = { id: made.id, kind: 'adapter' as const, base_model_id, parent_model_id, created_at }
       const comparison = await compareNew(model, originWeights(made.origin))
-      await db.transaction().execute(async (trx) => {
+      const register = db.transaction().execute(async (trx) => {
         // What it stands on may have been deleted while it was read.
         if (parent_model_id) await row(account_id, parent_model_id, trx)
         await store.insertModel(trx, {
@@ -161,6 +163,10 @@ export function createTunedModels(options: Options): TunedModels {
           size_bytes: made.size_bytes,
         })
       })
+      await register.catch(async (error) => {
+        await rm(modelDir(dataDir, made.id), { recursive: true, force: true })
+        throw error
+      })
       return toWire(await row(account_id, made.id))
     },
 
@@ -174,8 +180,8 @@ export function createTunedModels(options: Options): TunedModels {
         if (user) throw new ApiError('in_use', `The model is needed by ${user}. Delete that first, or wait for its end.`, { details: { used_by: user } })
         await store.deleteModel(trx, id)
       })
-      for (const tell of listeners) tell(servable(model))
       await rm(modelDir(dataDir, id), { recursive: true, force: true })
+      for (const tell of listeners) tell(servable(model))
       return { id, deleted: true }
     },
 
@@ -186,10 +192,11 @@ export function createTunedModels(options: Options): TunedModels {
       // Models of earlier versions left no rows to compare by.
       if (!from || !compare || !existsSync(servable(model).probe)) return undefined
       const found = await compare(servable(model), from)
-      await store.rememberComparison(db, id, JSON.stringify(found))
+      if (found) await store.rememberComparison(db, id, JSON.stringify(found))
       return found
     },
 
+    require: async (trx, account_id, id) => void (await row(account_id, id, trx)),
     compareNew,
     compareWith: (given) => {
       compare = given

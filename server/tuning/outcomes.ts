@@ -32,7 +32,7 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
   )
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } = result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  await underClaim(work, claim, async (trx) => {
+  const registered = underClaim(work, claim, async (trx) => {
     const time = work.now()
     const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
       store.insertModel(trx, {
@@ -71,6 +71,11 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
     await store.appendEvents(trx, job.id, [statusEvent('completed', `The job is done; its result is the model ${made.id}.`, told)], time)
     await recordEvent(trx, job.account_id, 'training.completed', { job_id: job.id, model_id: made.id, base_model_id }, time)
     await work.queue.finish(trx, claim, 'done')
+  })
+  await registered.catch(async (error) => {
+    // Cancelled, or taken over, while it was compared: nobody knows these models.
+    for (const { id } of [made, ...kept]) await rm(modelDir(work.dataDir, id), { recursive: true, force: true })
+    throw error
   })
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
 }

@@ -33,6 +33,7 @@ def main() -> None:
     make("layer", adapter(save({name.replace("layers.0", "layers.99"): tensor for name, tensor in tensors.items()})))
     make("other", adapter(save({"base_model.model.classifier.weight": tensors[first]})))
     make("nan", adapter(save({name: tensor * float("nan") for name, tensor in tensors.items()})))
+    make("huge", adapter(save({name: tensor * 0 + 1e30 for name, tensor in tensors.items()})))
     make("cut", adapter(weights[:-100]))
     make("header", adapter(struct.pack("<Q", 1 << 60) + weights[8:]))
     make(

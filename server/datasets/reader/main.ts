@@ -103,6 +103,6 @@ async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerato
   return { check: await end(), sha256: sha256.digest('hex') }
 }
 
-console.log(JSON.stringify(await read(JSON.parse(process.argv[2]!) as ReadRequest)))
+const result = await read(JSON.parse(process.argv[2]!) as ReadRequest)
 // Where reading was given up, the thread that looks for duplicates still waits for rows.
-process.exit(0)
+process.stdout.write(JSON.stringify(result), () => process.exit(0))

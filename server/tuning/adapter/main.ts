@@ -107,7 +107,8 @@ function readTensors(file: string): Unpacked['tensors'] {
   const { size, header } = headerOf(file, damaged)
   const found: Unpacked['tensors'] = {}
   let end = 0
-  const tensors = Object.entries(header.tensors)
+  const begins = (tensor: unknown) => (tensor as { data_offsets?: number[] } | null)?.data_offsets?.[0] ?? 0
+  const tensors = Object.entries(header.tensors).sort(([, a], [, b]) => begins(a) - begins(b))
   for (const [name, tensor] of tensors) {
     const { dtype, shape, data_offsets } = tensor ?? {}
     const whole = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0
@@ -115,7 +116,8 @@ function readTensors(file: string): Unpacked['tensors'] {
     if (!bytesOf[dtype]) throw new Invalid(`The tensor ${name} is ${dtype}; an adapter's are F32, F16 or BF16.`)
     const bytes = shape.reduce((product, length) => product * length, bytesOf[dtype])
     if (data_offsets[1] - data_offsets[0] !== bytes || header.header_bytes + data_offsets[1] > size) throw damaged(`${name} is cut off`)
-    end = Math.max(end, data_offsets[1])
+    if (data_offsets[0] !== end) throw damaged(`${name} does not begin where the one before ends`)
+    end = data_offsets[1]
     found[name] = { dtype, shape }
   }
   if (tensors.length === 0) throw new Invalid(`${weightsFile} has no tensors.`)
