@@ -20,6 +20,7 @@ async function main(): Promise<void> {
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
   const app = await buildApp(services)
+  await services.sweep()
   const address = await app.listen({ host: config.host, port: config.port })
   // Only a server that could listen touches the queue.
   const worker = await services.startWork()

@@ -82,11 +82,14 @@ export async function createServices(config: Config, log: Logger) {
 
   return {
     ...services,
+    /** Removes what a crash left behind. Before requests are taken: an upload that has begun has no row yet either. */
+    async sweep() {
+      await datasets.sweep()
+      await tuning.sweep()
+    },
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
-      await datasets.sweep()
-      await tuning.sweep()
       const { changed, asked, forget } = tuning
       const work = {
         db,

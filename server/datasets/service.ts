@@ -15,6 +15,7 @@ import { filesOf } from './files.ts'
 import { rowsOf } from './lines.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
+import { invalid, refuseUnreadable } from './refuse.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
 import type { TokenCount, Tokens } from './tokens.ts'
@@ -79,13 +80,16 @@ export function createDatasets(options: Options): Datasets {
   async function settled(account_id: string, id: string, wait_ms: number): Promise<store.DatasetRow> {
     const deadline = AbortSignal.timeout(wait_ms)
     for (;;) {
-      const heard = new Promise((resolve) => {
-        news.once(id, resolve)
-        deadline.addEventListener('abort', resolve, { once: true })
-      })
-      const dataset = await row(account_id, id)
-      if (dataset.status !== 'preparing' || deadline.aborted) return dataset
-      await heard
+      const heard = Promise.withResolvers<void>()
+      news.once(id, heard.resolve)
+      deadline.addEventListener('abort', () => heard.resolve(), { once: true })
+      try {
+        const dataset = await row(account_id, id)
+        if (dataset.status !== 'preparing' || deadline.aborted) return dataset
+        await heard.promise
+      } finally {
+        news.off(id, heard.resolve)
+      }
     }
   }
 
@@ -199,6 +203,7 @@ export function createDatasets(options: Options): Datasets {
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
       })
+      hubTokens.delete(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)
       for (const file of [source, rows, part]) await rm(file, { force: true })
       return { id, deleted: true }
@@ -264,26 +269,6 @@ export function createDatasets(options: Options): Datasets {
         if (!(await store.byId(db, name.split('.')[0]!))) await rm(path.join(folder, name), { recursive: true, force: true })
     },
   }
-}
-
-const invalid = (dataset: store.DatasetRow, check: Check) =>
-  new ApiError(
-    'dataset_invalid',
-    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST /v1/datasets/${dataset.id}/validate lists them.`,
-    { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
-  )
-
-// What cannot be read as lines of text is refused whole; rows that are merely wrong are kept, for validate to tell.
-function refuseUnreadable(format: DatasetFormat, size_bytes: number, counted: { rows: number; not_utf8_line?: number }, max_rows: number): void {
-  if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
-  if (format !== 'jsonl') return
-  if (counted.not_utf8_line)
-    throw new ApiError('file_not_utf8', `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`, {
-      details: { line: counted.not_utf8_line },
-    })
-  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
-  if (counted.rows > max_rows)
-    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, { details: { max_rows } })
 }
 
 const toWire = (dataset: store.DatasetRow): Dataset => ({

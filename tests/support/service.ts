@@ -17,6 +17,7 @@ export async function startApp(settings: Record<string, string> = {}) {
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
   const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key
   const app = await buildApp(services)
+  await services.sweep()
   const worker = await services.startWork()
   const address = await app.listen({ host: '127.0.0.1', port: 0 })
   const url = `${address}/v1`
