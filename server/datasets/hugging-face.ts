@@ -79,8 +79,7 @@ export async function fetchFromHub(
         'file_not_readable',
         `${source.repo_id} has no parquet, jsonl or csv file of a split '${source.split}'${source.config ? ` of '${source.config}'` : ''}.`,
       )
-    refuseTooMuch(files, max_bytes)
-    await requireRoom(files.reduce((sum, file) => sum + file.size, 0))
+    await requireRoom(requireFew(files, max_bytes))
     await mkdir(folder, { recursive: true })
     const parts: TablePart[] = []
     let left = max_bytes
@@ -126,7 +125,8 @@ const notThere = (error: unknown) => {
   throw error
 }
 
-function refuseTooMuch(files: { size: number }[], max_bytes: number): void {
+/** How many bytes they are. Throws Unreadable where these, or the files, are too many. */
+function requireFew(files: { size: number }[], max_bytes: number): number {
   if (files.length > maxFiles) throw new Unreadable('file_too_large', `The split has ${files.length} files, more than the ${maxFiles} that this service takes.`)
   const bytes = files.reduce((sum, file) => sum + file.size, 0)
   if (bytes > max_bytes)
@@ -134,6 +134,7 @@ function refuseTooMuch(files: { size: number }[], max_bytes: number): void {
       'file_too_large',
       `The split has ${Math.round(bytes / 1e6)} MB, more than the ${Math.round(max_bytes / 1e6)} MB that this service takes.`,
     )
+  return bytes
 }
 
 async function store(blob: Blob, file: string, max_bytes: number): Promise<number> {

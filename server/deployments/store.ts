@@ -1,5 +1,5 @@
 import type { Db, Trx } from '../db/open.ts'
-import { olderThan } from '../db/page.ts'
+import { newestFirst } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DeploymentRow = Row<'deployments'>
@@ -17,15 +17,8 @@ export const remove = (db: Db, id: string) => db.deleteFrom('deployments').where
 export const all = (db: Db, account_id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
 
-export async function list(db: Db, account_id: string, limit: number, after: DeploymentRow | undefined): Promise<DeploymentRow[]> {
-  let query = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
-  if (after) query = query.where(olderThan(after))
-  return await query
-    .orderBy('created_at', 'desc')
-    .orderBy('id', 'desc')
-    .limit(limit + 1)
-    .execute()
-}
+export const list = (db: Db, account_id: string, limit: number, after: DeploymentRow | undefined): Promise<DeploymentRow[]> =>
+  newestFirst(db.selectFrom('deployments').selectAll().where('account_id', '=', account_id), limit, after)
 
 export const byId = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()

@@ -5,6 +5,7 @@ import type { ChatRequest, ModelList } from '../../contract/inference.ts'
 import type { Comparison } from '../../contract/models.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
+import { createTurn } from '../turn.ts'
 import { compare, parseScores, readProbe } from './compare.ts'
 import { type EngineClient, engineError, readAll, type Target } from './engine-client.ts'
 
@@ -60,12 +61,11 @@ export function createInference({ hub, models, engine }: { hub: Hub; models: Tun
   }
   /** One comparison of a model at a time, and one of all: each has a context of its own in the engine. */
   const underWay = new Map<string, Promise<Comparison | undefined>>()
-  let last: Promise<unknown> = Promise.resolve()
+  const inTurn = createTurn()
   models.compareWith((tuned, origin) => {
     const same = underWay.get(tuned.id)
     if (same) return same
-    const mine = last.then(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
-    last = mine.catch(() => {})
+    const mine = inTurn(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
     underWay.set(tuned.id, mine)
     return mine
   })

@@ -10,6 +10,7 @@ import { shapesOf } from '../hub/safetensors.ts'
 import { type Hub, maxRowTokens } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import { requireFreeDisk, storeStream } from '../storage.ts'
+import { createTurn } from '../turn.ts'
 import { readUntrusted } from '../untrusted.ts'
 import { checkAdapter } from './adapter/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter/main.ts'
@@ -20,7 +21,7 @@ import { Artifact, runTrainer } from './trainer.ts'
 
 const timeout_ms = 300_000
 
-interface Options {
+export interface AdopterOptions {
   db: Db
   hub: Hub
   dataDir: string
@@ -45,14 +46,9 @@ export interface Adopter {
   adopt(account_id: string, form: FormFile<AdapterFields>): Promise<Adopted>
 }
 
-export function createAdopter({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb, log }: Options): Adopter {
+export function createAdopter({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb, log }: AdopterOptions): Adopter {
   // One at a time: each takes disk, and loads a base.
-  let last: Promise<unknown> = Promise.resolve()
-  function inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const mine = last.then(work)
-    last = mine.catch(() => {})
-    return mine
-  }
+  const inTurn = createTurn()
 
   async function unpack(source: string, out: string, size_bytes: number) {
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }

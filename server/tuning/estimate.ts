@@ -5,6 +5,7 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { JobEstimate } from '../../contract/tuning.ts'
 import { newId } from '../ids.ts'
+import { createTurn } from '../turn.ts'
 import { runDir } from './paths.ts'
 import { runTrainer } from './trainer.ts'
 
@@ -30,7 +31,7 @@ export interface Estimator {
 export function createEstimator({ dataDir, python }: { dataDir: string; python: string }): Estimator {
   const known = new Map<string, Found>()
   // One at a time: two would measure each other.
-  let last: Promise<unknown> = Promise.resolve()
+  const inTurn = createTurn()
 
   async function tried(spec: object): Promise<Found> {
     const key = JSON.stringify(spec)
@@ -43,11 +44,7 @@ export function createEstimator({ dataDir, python }: { dataDir: string; python: 
   }
 
   return {
-    estimate(spec) {
-      const mine = last.then(() => tried(spec))
-      last = mine.catch(() => {})
-      return mine
-    },
+    estimate: (spec) => inTurn(() => tried(spec)),
   }
 }
 

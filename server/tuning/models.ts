@@ -2,14 +2,12 @@
 import { existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { Logger } from 'pino'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel } from '../../contract/models.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
-import type { Hub } from '../hub/service.ts'
-import { createAdopter } from './adopt.ts'
+import { type AdopterOptions, createAdopter } from './adopt.ts'
 import { originOf } from './origin.ts'
 import { modelDir, modelFiles, probeFile } from './paths.ts'
 import * as store from './store.ts'
@@ -67,20 +65,7 @@ export interface TunedModels {
 
 export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'parent_model_id' | 'created_at'>
 
-interface Options {
-  db: Db
-  hub: Hub
-  dataDir: string
-  python: string
-  converters: string
-  threads: number
-  min_free_mb: number
-  max_mb: number
-  log: Logger
-  now?: () => number
-}
-
-export function createTunedModels(options: Options): TunedModels {
+export function createTunedModels(options: AdopterOptions & { now?: () => number }): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
   const needs: NeedsModel[] = []
   const listeners: ((model: ServableModel) => void)[] = []

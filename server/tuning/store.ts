@@ -1,6 +1,6 @@
 import type { JobEventType } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { olderThan } from '../db/page.ts'
+import { newestFirst } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type JobRow = Row<'tuning_jobs'>
@@ -20,15 +20,8 @@ export const findJob = (db: Db | Trx, account_id: string, id: string) =>
 
 export const jobById = (db: Db | Trx, id: string) => db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
-export async function listJobs(db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> {
-  let query = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
-  if (after) query = query.where(olderThan(after))
-  return await query
-    .orderBy('created_at', 'desc')
-    .orderBy('id', 'desc')
-    .limit(limit + 1)
-    .execute()
-}
+export const listJobs = (db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> =>
+  newestFirst(db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id), limit, after)
 
 /** A job that still needs this dataset, if there is one. */
 export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
@@ -87,16 +80,8 @@ export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto
 export const findModel = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-/** A page, newest first, of what comes after the model `after`; one more than `limit` when there is more. */
-export async function listModels(db: Db, account_id: string, limit: number, after: ModelRow | undefined): Promise<ModelRow[]> {
-  let query = db.selectFrom('models').selectAll().where('account_id', '=', account_id)
-  if (after) query = query.where(olderThan(after))
-  return await query
-    .orderBy('created_at', 'desc')
-    .orderBy('id', 'desc')
-    .limit(limit + 1)
-    .execute()
-}
+export const listModels = (db: Db, account_id: string, limit: number, after: ModelRow | undefined): Promise<ModelRow[]> =>
+  newestFirst(db.selectFrom('models').selectAll().where('account_id', '=', account_id), limit, after)
 
 export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
