@@ -19,6 +19,7 @@ export const errorCodes = {
   model_disagrees: 400,
   adapter_invalid: 400,
   context_length_exceeded: 400,
+  schema_not_enforceable: 400,
   job_not_cancellable: 400,
   job_not_pausable: 400,
   job_not_resumable: 400,
@@ -43,6 +44,7 @@ export const errorCodes = {
   internal_error: 500,
   engine_failed: 500,
   engine_unavailable: 503,
+  overloaded: 503,
   storage_full: 503,
   shutting_down: 503,
 } as const

@@ -1,7 +1,7 @@
 // The two ways a generation is answered: one JSON body, or a stream of Server-Sent Events.
 import type { ServerResponse } from 'node:http'
 import { type ApiError, errorBody } from '../contract/errors.ts'
-import type { FinishReason, Usage } from '../contract/inference.ts'
+import type { FinishReason, Usage } from '../contract/sampling.ts'
 import type { GenerationEvents } from './generation.ts'
 import { sendError, sendJson } from './http-io.ts'
 

@@ -1,7 +1,7 @@
 // Messages to the text a model was trained on, by the model's own template.
 import { Template } from '@huggingface/jinja'
+import type { ChatMessage } from '../contract/chat.ts'
 import { ApiError } from '../contract/errors.ts'
-import type { ChatMessage } from '../contract/inference.ts'
 import type { Model } from './llama/model.ts'
 
 const parsed = new WeakMap<Model, Template>()
@@ -47,5 +47,5 @@ function parse(model: Model): Template {
 }
 
 function contentText(content: ChatMessage['content']): string {
-  return typeof content === 'string' ? content : content.map((part) => part.text).join('')
+  return typeof content === 'string' ? content : (content ?? []).map((part) => (part.type === 'text' ? part.text : '')).join('')
 }

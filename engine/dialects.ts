@@ -1,6 +1,6 @@
 // The shapes of OpenAI's protocol, whole and in pieces.
 import { randomUUID } from 'node:crypto'
-import type { ChatResponse } from '../contract/inference.ts'
+import type { ChatResponse } from '../contract/chat.ts'
 import type { Dialect } from './answer.ts'
 
 /** With `nullUsage`, every chunk but the last carries `usage: null`, as the protocol says for `include_usage`. */

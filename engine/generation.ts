@@ -1,7 +1,7 @@
 // One request for text, from the prompt's tokens to its last word, whichever lane computes it.
 
 import type { ApiError } from '../contract/errors.ts'
-import type { FinishReason, Usage } from '../contract/inference.ts'
+import type { FinishReason, Usage } from '../contract/sampling.ts'
 import type { SamplingParams } from './llama/sampler.ts'
 import type { Vocab } from './llama/vocab.ts'
 import { createTextOutput, type TextOutput } from './text-output.ts'

@@ -1,8 +1,8 @@
 // The routes that generate text.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { z } from 'zod'
+import { ChatRequest } from '../contract/chat.ts'
+import { CompletionRequest } from '../contract/completions.ts'
 import { ApiError } from '../contract/errors.ts'
-import { ChatRequest, Sampling } from '../contract/inference.ts'
 import { answerStream, answerWhole, type Dialect } from './answer.ts'
 import { renderChat, tokenizePrompt } from './chat-template.ts'
 import { chatDialect, completionDialect, type DialectOptions } from './dialects.ts'
@@ -16,24 +16,6 @@ import type { ServedModel } from './served-model.ts'
 
 export type InferenceServices = { models: Models; scheduler: Scheduler; limits: MemoryLimits; onFault(error: unknown): void }
 
-const neutral = { n: z.literal(1), best_of: z.literal(1), echo: z.literal(false), suffix: z.literal(''), logprobs: z.literal(0) }
-const CompletionRequest = z.looseObject({
-  model: z.string().min(1).max(256),
-  prompt: z.string({ error: 'must be one string; lists of prompts and token lists are not supported' }).min(1),
-  stream: z.boolean().nullish(),
-  stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
-  ...Sampling.shape,
-  // Of OpenAI's fields, those that would change the answer and are not done here.
-  n: neutral.n.nullish(),
-  best_of: neutral.best_of.nullish(),
-  echo: neutral.echo.nullish(),
-  suffix: neutral.suffix.nullish(),
-  logprobs: neutral.logprobs.nullish(),
-  presence_penalty: ChatRequest.shape.presence_penalty,
-  frequency_penalty: ChatRequest.shape.frequency_penalty,
-  logit_bias: ChatRequest.shape.logit_bias,
-})
-
 type Common = SamplingFields & { model: string; stream?: boolean | null; stream_options?: { include_usage?: boolean | null } | null }
 
 export async function chatCompletions(services: InferenceServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -43,7 +25,7 @@ export async function chatCompletions(services: InferenceServices, request: Inco
 
 export async function completions(services: InferenceServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const body = await readBody(request, CompletionRequest)
-  await generate(services, request, response, body, () => body.prompt, completionDialect)
+  await generate(services, request, response, body, () => String(body.prompt), completionDialect)
 }
 
 async function generate(

@@ -1,11 +1,13 @@
 // From a valid request to what a lane computes: sampling, limits, and the size of lane that it needs.
+
+import type { ChatRequest } from '../contract/chat.ts'
 import { ApiError } from '../contract/errors.ts'
-import { type ChatRequest, samplingDefaults } from '../contract/inference.ts'
+import { type Sampling, samplingDefaults } from '../contract/sampling.ts'
 import type { GenerationRequest } from './generation.ts'
 import { laneShapes, type MemoryLimits, type SizeClass } from './lane-sizes.ts'
 import type { Model } from './llama/model.ts'
 
-export type SamplingFields = Pick<ChatRequest, 'temperature' | 'top_p' | 'top_k' | 'max_tokens' | 'max_completion_tokens' | 'stop' | 'seed'>
+export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 
 /** Throws ApiError context_length_exceeded when the prompt leaves no room for an answer. */
 export function prepareGeneration(

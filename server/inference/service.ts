@@ -1,7 +1,8 @@
 import type http from 'node:http'
 import type { z } from 'zod'
+import type { ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { ChatRequest, ModelList } from '../../contract/inference.ts'
+import type { ModelList } from '../../contract/inference.ts'
 import type { Comparison } from '../../contract/models.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
@@ -100,7 +101,13 @@ export function createInference({ hub, models, engine }: { hub: Hub; models: Tun
     },
 
     async models(account_id) {
-      const card = (id: string, created_at: number, owned_by: string) => ({ id, object: 'model' as const, created: Math.floor(created_at / 1000), owned_by })
+      const card = (id: string, created_at: number, owned_by: string) => ({
+        id,
+        object: 'model' as const,
+        created: Math.floor(created_at / 1000),
+        owned_by,
+        status: 'not_loaded' as const,
+      })
       const bases = hub.list().filter((model) => model.weights.available)
       const deployed = (await names?.list(account_id)) ?? []
       const tuned = await models.all(account_id)

@@ -1,7 +1,8 @@
 // The HTTP surface: shapes, framing, errors.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { ChatChunk, ChatResponse, ModelList } from '../../contract/inference.ts'
+import { ChatChunk, ChatResponse } from '../../contract/chat.ts'
+import { ModelList } from '../../contract/inference.ts'
 import { chat, type Engine, modelName, modelPath, readEvents, startEngine, textOf } from './engine-process.ts'
 
 let engine: Engine

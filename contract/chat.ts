@@ -1,0 +1,194 @@
+// Chat completions: the request as this service bounds it, and the response shapes that OpenAI's clients read.
+// The engine validates with the same schema, since alone in a container it has no gateway before it.
+import { z } from 'zod'
+import { ErrorBody } from './errors.ts'
+import { route } from './route.ts'
+import { finishReasons, onlyIf, Sampling, StreamOptions, TokenLogprob, Usage } from './sampling.ts'
+
+const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
+const RefusalPart = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
+/** Read by vision engines; a text model refuses it. */
+const ImagePart = z.looseObject({ type: z.literal('image_url'), image_url: z.looseObject({ url: z.string().min(1) }) })
+
+export const ContentPart = z.discriminatedUnion('type', [TextPart, RefusalPart, ImagePart], {
+  error: "must be a part of type 'text' or 'image_url'",
+})
+export type ContentPart = z.infer<typeof ContentPart>
+const Content = z.union([z.string(), z.array(ContentPart)])
+
+const ToolName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 characters of a-z, A-Z, 0-9, underscore and hyphen')
+export const ToolCall = z.looseObject({
+  id: z.string().min(1).max(128),
+  type: z.literal('function'),
+  function: z.looseObject({ name: z.string().min(1).max(64), arguments: z.string().describe('JSON, as the model wrote it.') }),
+})
+export type ToolCall = z.infer<typeof ToolCall>
+
+export const ChatMessage = z.discriminatedUnion(
+  'role',
+  [
+    z.looseObject({ role: z.enum(['system', 'developer', 'user']), content: Content }),
+    z
+      .looseObject({
+        role: z.literal('assistant'),
+        content: Content.nullish(),
+        tool_calls: z.array(ToolCall).max(128).nullish(),
+        reasoning_content: z.string().nullish(),
+      })
+      .refine((message) => message.content != null || (message.tool_calls?.length ?? 0) > 0, {
+        path: ['content'],
+        error: 'may be left out only beside tool_calls',
+      }),
+    z.looseObject({ role: z.literal('tool'), content: Content, tool_call_id: z.string().min(1).max(128) }),
+  ],
+  { error: 'must be a message of role system, developer, user, assistant or tool' },
+)
+export type ChatMessage = z.infer<typeof ChatMessage>
+
+const JsonObject = z.record(z.string(), z.unknown())
+export const Tool = z.looseObject({
+  type: z.literal('function'),
+  function: z.looseObject({
+    name: ToolName,
+    description: z.string().nullish(),
+    parameters: JsonObject.nullish().describe('JSON schema of the arguments; enforced while they are written.'),
+    strict: z.boolean().nullish().describe('Refuses a schema that cannot be enforced, instead of taking any JSON object.'),
+  }),
+})
+export type Tool = z.infer<typeof Tool>
+export const ToolChoice = z.union([
+  z.enum(['none', 'auto', 'required']),
+  z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: ToolName }) }),
+])
+export type ToolChoice = z.infer<typeof ToolChoice>
+
+export const ResponseFormat = z.discriminatedUnion('type', [
+  z.looseObject({ type: z.literal('text') }),
+  z.looseObject({ type: z.literal('json_object') }),
+  z.looseObject({
+    type: z.literal('json_schema'),
+    json_schema: z.looseObject({
+      name: z.string().min(1).max(64),
+      description: z.string().nullish(),
+      schema: JsonObject.nullish(),
+      strict: z.boolean().nullish(),
+    }),
+  }),
+])
+export type ResponseFormat = z.infer<typeof ResponseFormat>
+
+const isEmpty = (value: unknown) => typeof value === 'object' && Object.keys(value as object).length === 0
+const unsupported = {
+  functions: onlyIf(isEmpty, 'Send them as tools'),
+  function_call: onlyIf((value) => value === 'none' || value === 'auto', 'Send tool_choice'),
+  audio: onlyIf(() => false),
+  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text')),
+  web_search_options: onlyIf(() => false),
+}
+
+/** Everything about one answer, apart from the model that gives it and how it is sent. */
+const ChatFields = z.object({
+  messages: z.array(ChatMessage).min(1).max(2000),
+  ...Sampling.shape,
+  max_completion_tokens: z.int().min(1).max(4096).nullish().describe("OpenAI's newer name of max_tokens; wins where both are given."),
+  logprobs: z.boolean().nullish().describe('Whether the answer tells how likely each of its tokens was.'),
+  top_logprobs: z.int().min(0).max(20).nullish().describe('How many other tokens to tell for each place. Needs logprobs.'),
+  response_format: ResponseFormat.nullish(),
+  tools: z.array(Tool).max(128).nullish(),
+  tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
+  parallel_tool_calls: z.boolean().nullish().describe('Whether one answer may hold several calls. Default true.'),
+  chat_template_kwargs: JsonObject.nullish().describe('Further variables of the model’s chat template, such as enable_thinking.'),
+  ...unsupported,
+})
+
+export const ChatRequest = z.looseObject({
+  model: z.string().min(1).max(256).describe('A base model of the hub that is on this machine, a deployment, or a finished job’s model.'),
+  ...ChatFields.shape,
+  stream: z.boolean().nullish().describe('Server-Sent Events, ended by `data: [DONE]`.'),
+  stream_options: StreamOptions.nullish(),
+})
+export type ChatRequest = z.infer<typeof ChatRequest>
+
+export const AnswerMessage = z.object({
+  role: z.literal('assistant'),
+  content: z.string().nullable(),
+  refusal: z.null(),
+  reasoning_content: z.string().optional().describe('What a thinking model thought before it answered.'),
+  tool_calls: z.array(z.object({ id: z.string(), type: z.literal('function'), function: z.object({ name: z.string(), arguments: z.string() }) })).optional(),
+})
+export const ChatLogprobs = z.object({ content: z.array(TokenLogprob).nullable(), refusal: z.null() })
+
+export const ChatResponse = z.object({
+  id: z.string(),
+  object: z.literal('chat.completion'),
+  created: z.int().describe('Unix seconds.'),
+  model: z.string(),
+  choices: z.array(z.object({ index: z.int(), message: AnswerMessage, logprobs: ChatLogprobs.nullable(), finish_reason: z.enum(finishReasons) })),
+  usage: Usage,
+})
+export type ChatResponse = z.infer<typeof ChatResponse>
+
+const ToolCallDelta = z.object({
+  index: z.int(),
+  id: z.string().optional(),
+  type: z.literal('function').optional(),
+  function: z.object({ name: z.string().optional(), arguments: z.string() }),
+})
+export const ChatDelta = z.object({
+  role: z.literal('assistant').optional(),
+  content: z.string().optional(),
+  reasoning_content: z.string().optional(),
+  tool_calls: z.array(ToolCallDelta).optional(),
+})
+export type ChatDelta = z.infer<typeof ChatDelta>
+export const ChatChunk = z.object({
+  id: z.string(),
+  object: z.literal('chat.completion.chunk'),
+  created: z.int(),
+  model: z.string(),
+  choices: z.array(z.object({ index: z.int(), delta: ChatDelta, logprobs: ChatLogprobs.nullable(), finish_reason: z.enum(finishReasons).nullable() })),
+  usage: Usage.nullish(),
+})
+export type ChatChunk = z.infer<typeof ChatChunk>
+
+export const batchRequestsMax = 100
+/** Fields beside `requests` hold for each of them that does not say otherwise. */
+export const BatchRequest = z.looseObject({
+  model: z.string().min(1).max(256).describe('A request may name another one.'),
+  requests: z
+    .array(z.looseObject({}))
+    .min(1)
+    .max(batchRequestsMax)
+    .describe('Each with `messages`, and what else is different for it. One that is wrong is answered with its error; the others are not affected.'),
+  stream: onlyIf((value) => value === false, 'Leave it out: a batch is answered whole'),
+})
+export type BatchRequest = z.infer<typeof BatchRequest>
+export const BatchResponse = z.object({
+  object: z.literal('chat.completion.batch'),
+  responses: z.array(z.union([ChatResponse, ErrorBody])).describe('In the order of the requests: an answer, or an error of its own.'),
+  usage: Usage.describe('Of all answers together.'),
+})
+export type BatchResponse = z.infer<typeof BatchResponse>
+
+const tag = 'Inference'
+export const chatCompletions = route({
+  method: 'POST',
+  path: '/chat/completions',
+  scope: 'inference',
+  tag,
+  summary: 'Answer a conversation, whole or as a stream',
+  body: ChatRequest,
+  produces: 'text/event-stream',
+  responses: { 200: ChatResponse },
+  openai: true,
+})
+export const chatBatch = route({
+  method: 'POST',
+  path: '/chat/completions/batch',
+  scope: 'inference',
+  tag,
+  summary: 'Answer many conversations at once',
+  body: BatchRequest,
+  responses: { 200: BatchResponse },
+  openai: true,
+})

@@ -1,0 +1,54 @@
+// Plain text completion, the older of OpenAI's two ways to ask.
+import { z } from 'zod'
+import { route } from './route.ts'
+import { finishReasons, onlyIf, Sampling, StreamOptions, Usage } from './sampling.ts'
+
+const Tokens = z.array(z.int().min(0)).min(1)
+export const promptsMax = 64
+const Prompt = z.union([z.string().min(1), Tokens, z.array(z.string().min(1)).min(1).max(promptsMax), z.array(Tokens).min(1).max(promptsMax)], {
+  error: 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty',
+})
+
+export const CompletionRequest = z.looseObject({
+  model: z.string().min(1).max(256),
+  prompt: Prompt.describe(`A string or its tokens, or up to ${promptsMax} of either.`),
+  ...Sampling.shape,
+  max_tokens: z.int().min(0).max(4096).nullish().describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
+  echo: z.boolean().nullish().describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
+  logprobs: z.int().min(0).max(20).nullish().describe('Tell how likely each token was, and this many others for each place.'),
+  best_of: onlyIf((value) => value === 1, 'Use n'),
+  suffix: onlyIf((value) => value === '', 'Text can only be written after a prompt here'),
+  stream: z.boolean().nullish(),
+  stream_options: StreamOptions.nullish(),
+})
+export type CompletionRequest = z.infer<typeof CompletionRequest>
+
+export const CompletionLogprobs = z.object({
+  tokens: z.array(z.string()),
+  token_logprobs: z.array(z.number().nullable()),
+  top_logprobs: z.array(z.record(z.string(), z.number()).nullable()).nullable(),
+  text_offset: z.array(z.int()),
+})
+export type CompletionLogprobs = z.infer<typeof CompletionLogprobs>
+
+export const CompletionResponse = z.object({
+  id: z.string(),
+  object: z.literal('text_completion'),
+  created: z.int(),
+  model: z.string(),
+  choices: z.array(z.object({ index: z.int(), text: z.string(), logprobs: CompletionLogprobs.nullable(), finish_reason: z.enum(finishReasons).nullable() })),
+  usage: Usage.nullish(),
+})
+export type CompletionResponse = z.infer<typeof CompletionResponse>
+
+export const completions = route({
+  method: 'POST',
+  path: '/completions',
+  scope: 'inference',
+  tag: 'Inference',
+  summary: 'Go on with a text, whole or as a stream',
+  body: CompletionRequest,
+  produces: 'text/event-stream',
+  responses: { 200: CompletionResponse },
+  openai: true,
+})
