@@ -13,7 +13,7 @@ export const Model = z.object({
   id: z.string(),
   name: z.string(),
   description: z.string(),
-  category: z.enum(['language', 'code', 'multimodal']),
+  category: z.enum(['language', 'code', 'multimodal', 'embedding']),
   params_billions: z.number(),
   context_length: z.int(),
   license: z.string(),

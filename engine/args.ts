@@ -4,12 +4,20 @@ import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { type Address, parseAddress } from './listen.ts'
 
-export type Args = { listen: Address; models: { name: string; path: string }[]; threads: number; lib: string; parent_pipe: boolean; slots: number }
+export type Args = {
+  listen: Address
+  models: { name: string; path: string }[]
+  threads: number
+  lib: string
+  parent_pipe: boolean
+  slots: number
+  speculation: boolean
+}
 
 export const usage =
-  'node engine/main.ts --listen unix:/path.sock | HOST:PORT [--model NAME=FILE.gguf]... [--threads N] [--lib DIR] [--parent-pipe] [--slots N]'
+  'node engine/main.ts --listen unix:/path.sock | HOST:PORT [--model NAME=FILE.gguf]... [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation]'
 
-const slotsDefault = 16
+const slotsDefault = 32
 
 /** Throws an Error that says what is wrong. */
 export function parseCommandLine(argv: string[]): Args {
@@ -22,6 +30,7 @@ export function parseCommandLine(argv: string[]): Args {
       lib: { type: 'string' },
       'parent-pipe': { type: 'boolean', default: false },
       slots: { type: 'string' },
+      'no-speculation': { type: 'boolean', default: false },
     },
   })
   if (!values.listen) throw new Error('--listen is missing.')
@@ -34,6 +43,7 @@ export function parseCommandLine(argv: string[]): Args {
     lib: values.lib ?? fileURLToPath(new URL('../.local/llama/lib', import.meta.url)),
     parent_pipe: values['parent-pipe'],
     slots: Math.min(positive('--slots', values.slots, slotsDefault), 64),
+    speculation: !values['no-speculation'],
   }
 }
 

@@ -3,12 +3,15 @@ import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
 import { sendError, sendJson } from './http-io.ts'
-import { chatCompletions, completions, type InferenceServices } from './inference-routes.ts'
 import type { Metrics } from './metrics.ts'
-import { listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './model-routes.ts'
-import { type MakeScoringContext, scoreTokens } from './score.ts'
+import { chatCompletions } from './routes/chat.ts'
+import { completions } from './routes/completions.ts'
+import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
+import type { GenerationServices } from './routes/generate.ts'
+import { listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
+import { type Scoring, scoreTokens } from './score.ts'
 
-export type HttpServices = InferenceServices & { metrics: Metrics; makeScoringContext: MakeScoringContext; isStopping(): boolean }
+export type HttpServices = GenerationServices & EmbeddingServices & { metrics: Metrics; scoring: Scoring; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 /** Builds the server; listening is the caller's. */
@@ -22,9 +25,10 @@ export function createHttpServer(services: HttpServices): Server {
     '/v1/models': { GET: (_, response) => listModels(models, limits, response) },
     '/v1/chat/completions': { POST: (request, response) => chatCompletions(services, request, response) },
     '/v1/completions': { POST: (request, response) => completions(services, request, response) },
+    '/v1/embeddings': { POST: (request, response) => embeddings(services, request, response) },
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
-    '/internal/score': { POST: (request, response) => scoreTokens(models, services.makeScoringContext, request, response) },
+    '/internal/score': { POST: (request, response) => scoreTokens(models, services.scoring, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }

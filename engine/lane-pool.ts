@@ -1,42 +1,48 @@
 // The lanes that exist, and the memory they share. A lane without requests is kept for a while, since making one costs a tenth of a
-// second, and given up for another that needs its memory. A lane that is too small gets a bigger one beside it.
+// second, and given up for another that needs its memory. A lane that is too small moves into a bigger one.
 import { ApiError } from '../contract/errors.ts'
 import { failGeneration, type Generation } from './generation.ts'
-import { createLane, type Lane } from './lane.ts'
-import { type LaneShape, laneShapes, type MemoryLimits, type SizeClass } from './lane-sizes.ts'
+import { createLane, type Lane, type LaneOptions } from './lane.ts'
+import { type LaneShape, laneShapes, type MemoryLimits } from './lane-sizes.ts'
 import type { Context } from './llama/context.ts'
-import type { SamplingParams } from './llama/sampler.ts'
-import type { Pointer } from './llama/structs.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type Backend = {
   makeContext(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Context
-  makeSampler(params: SamplingParams): Pointer
-  freeSampler(sampler: Pointer): void
+  /** The same without holding up what is computed meanwhile. */
+  makeContextAside(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
+  /** Whether next tokens may be guessed. */
+  speculate: boolean
 }
 
 export type PooledLane = {
   served: ServedModel
-  size: SizeClass
+  /** The place of `shape` among those of the model. */
+  size: number
   shape: LaneShape
-  /** The last takes new requests; those before it were too small and end with their last request. */
-  lanes: Lane[]
-  /** Requests that no lane has taken yet, for want of memory. */
+  lane: Lane | null
+  /** A context that is being made for the lane, and then the context until the lane takes it. */
+  coming: { slots: number; context: Context | null } | null
+  /** Requests that no lane has taken yet. */
   waiting: Generation[]
   waiting_since_ms: number
+  closed: boolean
 }
 export type LanePool = {
   all(): PooledLane[]
-  get(served: ServedModel, size: SizeClass): PooledLane
-  /** Makes a lane if there is none and memory allows. False: it must wait for another to end. Throws what the library throws. */
-  open(pooled: PooledLane): boolean
-  /** Makes a bigger lane for the requests that wait, if the shape and the memory allow. */
-  grow(pooled: PooledLane): void
-  /** Ends a lane whose last request has ended and which takes no more. */
-  retire(pooled: PooledLane): void
+  get(served: ServedModel, size: number): PooledLane
+  /** The lane, with as many slots as have been made; null while there is none. Begins to make one, or a bigger one, where memory allows. */
+  ready(pooled: PooledLane): Lane | null
   close(pooled: PooledLane): void
+  /** Resolves when no context of the model is being made any more. */
+  settled(served: ServedModel): Promise<void>
   closeIdle(nowMs: number): void
   bytes(): number
+}
+export type PoolHooks = {
+  /** A lane has become ready, or cannot be made. */
+  onChange(): void
+  onFault(pooled: PooledLane, error: unknown): void
 }
 
 const batchTokens = 512
@@ -45,13 +51,15 @@ const idleKept = 4
 // Compute buffers and logits of a context, about what they were measured to be for small models.
 const contextBytes = 48 * 1024 * 1024
 
-export function createLanePool(backend: Backend, limits: MemoryLimits): LanePool {
+export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): LanePool {
   let pooledLanes: PooledLane[] = []
+  const underWay = new Set<{ served: ServedModel; made: Promise<void> }>()
   const bytesFor = (pooled: PooledLane, slots: number) => contextBytes + slots * pooled.shape.bytes_per_slot
-  const bytesOf = (pooled: PooledLane) => pooled.lanes.reduce((sum, lane) => sum + bytesFor(pooled, lane.slotCount()), 0)
+  const bytesOf = (pooled: PooledLane) =>
+    [pooled.lane?.slotCount(), pooled.coming?.slots].reduce<number>((sum, slots) => sum + (slots ? bytesFor(pooled, slots) : 0), 0)
   const bytes = () => pooledLanes.reduce((sum, pooled) => sum + bytesOf(pooled), 0)
-  const isIdle = (pooled: PooledLane) => pooled.lanes.length > 0 && !hasWork(pooled)
-  const usedAt = (pooled: PooledLane) => Math.max(...pooled.lanes.map((lane) => lane.used_at_ms))
+  const isIdle = (pooled: PooledLane) => pooled.lane !== null && !pooled.coming && !hasWork(pooled)
+  const usedAt = (pooled: PooledLane) => pooled.lane?.used_at_ms ?? 0
   const idleOldestFirst = () => pooledLanes.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
 
   const makeRoom = (needed: number): boolean => {
@@ -64,67 +72,117 @@ export function createLanePool(backend: Backend, limits: MemoryLimits): LanePool
 
   const close = (pooled: PooledLane) => {
     pooledLanes = pooledLanes.filter((other) => other !== pooled)
+    pooled.closed = true
     for (const generation of pooled.waiting.splice(0)) failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
-    for (const lane of pooled.lanes.splice(0)) lane.close()
+    pooled.lane?.close()
+    pooled.coming?.context?.free()
+    pooled.lane = null
+    pooled.coming = null
   }
 
-  const add = ({ served, shape, lanes }: PooledLane, slots: number) =>
-    lanes.push(
-      createLane({
-        vocab: served.model.vocab,
-        slots,
-        batch_tokens: batchTokens,
-        can_share_prefix: served.model.can_share_prefix,
-        makeContext: () => backend.makeContext(served, slots, shape.tokens_per_slot, batchTokens),
-        makeSampler: backend.makeSampler,
-        freeSampler: backend.freeSampler,
-      }),
+  const get = (served: ServedModel, size: number): PooledLane => {
+    const found = pooledLanes.find((pooled) => pooled.served === served && pooled.size === size)
+    if (found) return found
+    const shape = laneShapes(served.model, limits)[size]!
+    const pooled: PooledLane = { served, size, shape, lane: null, coming: null, waiting: [], waiting_since_ms: performance.now(), closed: false }
+    pooledLanes.push(pooled)
+    return pooled
+  }
+
+  const borrow = (pooled: PooledLane): LaneOptions['borrow'] => {
+    const { served } = pooled
+    return (prompt, account, tokens) => {
+      for (const other of pooledLanes) {
+        const lent = other !== pooled && other.served === served ? other.lane?.lend(prompt, account, tokens) : null
+        if (lent) return lent
+      }
+      return null
+    }
+  }
+
+  const make = (pooled: PooledLane, slots: number, context: Context): Lane => {
+    const { served, shape, size } = pooled
+    return createLane({
+      vocab: served.model.vocab,
+      context,
+      slots,
+      tokens_per_slot: shape.tokens_per_slot,
+      batch_tokens: batchTokens,
+      can_share_prefix: served.model.can_share_prefix,
+      speculate: backend.speculate,
+      makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
+      onOutgrown: (generation) => get(served, size + 1).waiting.push(generation),
+      borrow: borrow(pooled),
+    })
+  }
+
+  const begin = (pooled: PooledLane, slots: number) => {
+    const coming: PooledLane['coming'] = { slots, context: null }
+    pooled.coming = coming
+    const made = backend.makeContextAside(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens).then(
+      (context) => {
+        if (pooled.closed) return context.free()
+        coming.context = context
+        hooks.onChange()
+      },
+      (error) => {
+        pooled.coming = null
+        if (!pooled.closed) hooks.onFault(pooled, error)
+        hooks.onChange()
+      },
     )
+    const making = { served: pooled.served, made }
+    underWay.add(making)
+    void made.finally(() => underWay.delete(making))
+  }
+
+  /** How many slots the waiting requests call for, as far as shape and memory allow; 0 where no more can be had now. */
+  const slotsToMake = (pooled: PooledLane): number => {
+    const { lane, shape } = pooled
+    const now = lane?.slotCount() ?? 0
+    const waiting = pooled.waiting.length + (lane?.waiting.length ?? 0)
+    const free = now - (lane?.running() ?? 0)
+    if (waiting <= free) return 0
+    // Of hundreds of adapters most are asked one thing at a time.
+    const first = pooled.served.adapter ? 1 : shape.slots_first
+    let slots = Math.min(shape.slots, Math.max(lane ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
+    while (slots > now && !makeRoom(bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
+    if (slots > now) return slots
+    // A single lane may be over the limit: the smallest there is must run somewhere.
+    return !lane && bytes() === 0 ? 1 : 0
+  }
 
   return {
     all: () => pooledLanes,
     bytes,
     close,
-    get(served, size) {
-      const found = pooledLanes.find((pooled) => pooled.served === served && pooled.size === size)
-      if (found) return found
-      const shapes = laneShapes(served.model, limits)
-      const shape = (size === 'long' && shapes.long) || shapes.short
-      const pooled: PooledLane = { served, size, shape, lanes: [], waiting: [], waiting_since_ms: performance.now() }
-      pooledLanes.push(pooled)
-      return pooled
+    get,
+    async settled(served) {
+      await Promise.all([...underWay].filter((each) => each.served === served).map(({ made }) => made))
     },
-    open(pooled) {
-      if (pooled.lanes.length > 0) return true
-      let slots = Math.min(pooled.shape.slots, Math.max(pooled.shape.slots_first, nextPowerOfTwo(pooled.waiting.length)))
-      while (slots > 1 && !makeRoom(bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
-      // A single lane may be over the limit: the smallest there is must run somewhere.
-      if (!makeRoom(bytesFor(pooled, slots)) && bytes() > 0) return false
-      add(pooled, slots)
-      return true
-    },
-    grow(pooled) {
-      const current = pooled.lanes.at(-1)!
-      const slots = Math.min(pooled.shape.slots, Math.max(current.slotCount() * 2, nextPowerOfTwo(current.waiting.length)))
-      if (slots <= current.slotCount() || !makeRoom(bytesFor(pooled, slots))) return
-      add(pooled, slots)
-      pooled.lanes.at(-1)!.waiting.push(...current.waiting.splice(0))
-    },
-    retire(pooled) {
-      const ended = pooled.lanes.slice(0, -1).filter((lane) => lane.running() === 0)
-      for (const lane of ended) lane.close()
-      pooled.lanes = pooled.lanes.filter((lane) => !ended.includes(lane))
+    ready(pooled) {
+      const { coming } = pooled
+      if (coming?.context) {
+        pooled.coming = null
+        if (pooled.lane) pooled.lane.moveInto(coming.context, coming.slots)
+        else pooled.lane = make(pooled, coming.slots, coming.context)
+      }
+      if (!pooled.coming) {
+        const slots = slotsToMake(pooled)
+        if (slots > 0) begin(pooled, slots)
+      }
+      return pooled.lane
     },
     closeIdle(nowMs) {
       const idle = idleOldestFirst()
       for (const pooled of idle.slice(0, Math.max(0, idle.length - idleKept))) if (nowMs - usedAt(pooled) > idleMsMax) close(pooled)
-      for (const pooled of pooledLanes.filter((other) => other.lanes.length === 0 && other.waiting.length === 0)) close(pooled)
+      for (const pooled of pooledLanes.filter((other) => !other.lane && !other.coming && other.waiting.length === 0)) close(pooled)
     },
   }
 }
 
-export function hasWork({ lanes, waiting }: PooledLane): boolean {
-  return waiting.length > 0 || lanes.some((lane) => lane.running() > 0 || lane.waiting.length > 0)
+export function hasWork({ lane, waiting }: PooledLane): boolean {
+  return waiting.length > 0 || (lane !== null && (lane.running() > 0 || lane.waiting.length > 0))
 }
 
 function nextPowerOfTwo(count: number): number {

@@ -1,33 +1,46 @@
-// The two size classes of lanes and what they may cost. Models claim contexts of 8,000 tokens and more; reserving that for every
-// request would leave room for a few, so most requests run in lanes of short slots and the others in lanes with few long ones.
+// The size classes of lanes and what they may cost. Models claim contexts of 8,000 tokens and more; reserving that for every request
+// would leave room for a few, so a request begins in a lane of short slots and moves on when its answer outgrows them.
 import type { Model } from './llama/model.ts'
 
-export type SizeClass = 'short' | 'long'
 export type LaneShape = { slots: number; slots_first: number; tokens_per_slot: number; bytes_per_slot: number }
 
 export type MemoryLimits = {
-  /** Slots of a short lane, where the budget allows. */
-  short_slots: number
-  short_lane_bytes: number
-  long_lane_bytes: number
+  /** Slots of the shortest lane, where the memory allows. */
+  slots: number
+  lane_bytes: number
   /** Of all lanes together. */
   total_bytes: number
 }
 
-const shortTokens = 2048
-const longTokensMax = 16_384
-const longSlots = 2
+const classes = [
+  { tokens: 512, share: 1 },
+  { tokens: 2048, share: 1 / 2 },
+  { tokens: 16_384, share: 1 / 16 },
+]
 // The library rounds a sequence's length up to this.
 const lengthStep = 256
-// A lane begins small and doubles when requests wait: clearing the memory of many slots would delay the first answer.
+// A lane begins small and grows when requests wait: clearing the memory of many slots takes seconds.
 const slotsFirst = 4
+// An answer is first given this much room: most end before.
+const answerTokensExpected = 256
 
-/** What the lanes of a model look like; `long` is null where the short ones already hold the model's whole context. */
-export function laneShapes(model: Pick<Model, 'context_length' | 'kv_bytes_per_token'>, limits: MemoryLimits): { short: LaneShape; long: LaneShape | null } {
+/** What the lanes of a model look like, shortest slots first; the last take its whole context, or what the memory allows of it. */
+export function laneShapes(model: Pick<Model, 'context_length' | 'kv_bytes_per_token'>, limits: MemoryLimits): LaneShape[] {
   const length = Math.max(lengthStep, Math.floor(model.context_length / lengthStep) * lengthStep)
-  const short = fit(Math.min(shortTokens, length), limits.short_slots, model.kv_bytes_per_token, Math.min(limits.short_lane_bytes, limits.total_bytes))
-  const long = fit(Math.min(longTokensMax, length), longSlots, model.kv_bytes_per_token, Math.min(limits.long_lane_bytes, limits.total_bytes))
-  return { short, long: long.tokens_per_slot > short.tokens_per_slot ? long : null }
+  const shapes: LaneShape[] = []
+  for (const { tokens, share } of classes) {
+    const slots = Math.max(1, Math.round(limits.slots * share))
+    const shape = fit(Math.min(tokens, length), slots, model.kv_bytes_per_token, Math.min(limits.lane_bytes, limits.total_bytes))
+    if (shape.tokens_per_slot > (shapes.at(-1)?.tokens_per_slot ?? 0)) shapes.push(shape)
+  }
+  return shapes
+}
+
+/** The place in `shapes` of the lane that a request begins in. */
+export function firstSize(shapes: readonly LaneShape[], prompt_tokens: number, max_tokens: number): number {
+  const needed = prompt_tokens + Math.min(max_tokens, answerTokensExpected)
+  const size = shapes.findIndex((shape) => shape.tokens_per_slot >= needed)
+  return size < 0 ? shapes.length - 1 : size
 }
 
 /** Fewer slots first, then shorter ones, until the lane costs no more than `bytes`. */

@@ -1,22 +1,30 @@
 // A lane: the requests for one model with one adapter (or none), decoded together. Requests join and leave at any step.
 import { ApiError } from '../contract/errors.ts'
-import { acceptToken, failGeneration, type Generation } from './generation.ts'
+import { abandonGeneration, acceptToken, chooseToken, failGeneration, type Generation } from './generation.ts'
 import type { Context } from './llama/context.ts'
-import type { SamplingParams } from './llama/sampler.ts'
-import type { Pointer } from './llama/structs.ts'
 import type { Vocab } from './llama/vocab.ts'
-import { type Placement, place, type Slot } from './prefix-cache.ts'
+import { commonPrefix, copyGainMin, nearestFree, type Placement, place, runsWith, type Slot } from './prefix-cache.ts'
 import { createPromptPace } from './prompt-pace.ts'
+import { type Running, startRunning } from './running.ts'
+import { createSlots, type Lent } from './slots.ts'
+import { guessMax } from './speculation.ts'
 
 export type LaneOptions = {
   vocab: Vocab
+  context: Context
   slots: number
+  /** Prompt and answer together; an answer that needs more is handed over to `onOutgrown`. */
+  tokens_per_slot: number
   /** Tokens that one step may hold, prompt and output together. */
   batch_tokens: number
   can_share_prefix: boolean
-  makeContext(): Context
-  makeSampler(params: SamplingParams): Pointer
-  freeSampler(sampler: Pointer): void
+  /** Whether next tokens are guessed while few requests run. */
+  speculate: boolean
+  makeContext(slots: number): Context
+  /** Takes a generation whose `moved` says where to go on. */
+  onOutgrown(generation: Generation): void
+  /** A beginning of a prompt of this account that a lane of other slots has cached, if it is longer than `tokens`. */
+  borrow(prompt: readonly number[], account: string, tokens: number): Lent | null
 }
 
 export type StepStats = { prompt_tokens: number; output_tokens: number; seconds: number; failed: boolean }
@@ -25,125 +33,240 @@ export type Lane = {
   waiting: Generation[]
   running(): number
   slotCount(): number
+  /** Goes on in a context of more slots; what runs and what is cached moves along. */
+  moveInto(wider: Context, slots: number): void
+  lend(prompt: readonly number[], account: string, tokens: number): Lent | null
   used_at_ms: number
   /** Admits what fits, decodes one batch and passes the new text on. Null when nothing was left to compute. */
   step(prompt_ms: number): StepStats | null
   close(): void
 }
 
-type Running = { slot: Slot; generation: Generation; sampler: Pointer; next: number; logits_at: number }
+// Beside more requests than this a step has its rows to compute anyway, and guesses would only add to them.
+const speculatedMax = 2
+/** Rows of logits that a context needs for `slots` sequences. */
+export const outputsFor = (slots: number) => slots + speculatedMax * guessMax
+// How long one step waits for the mask of a grammar, which is made by another thread while the step before is computed.
+const maskWaitMs = 1
+const maskWaitAloneMs = 5
+// Moving a sequence costs about two steps; one that ends soon stays where it is.
+const moveTokensMin = 16
 
 export function createLane(options: LaneOptions): Lane {
   const { vocab } = options
-  let slots = makeSlots(options.slots)
-  let context = options.makeContext()
+  const slots = createSlots(options.context, options.slots, options.tokens_per_slot)
   // In ascending order of slots, as the batch needs it.
   let running: Running[] = []
   const pace = createPromptPace()
   let clock = 0
 
   const leave = (entry: Running) => {
-    options.freeSampler(entry.sampler)
     entry.slot.generation = null
     entry.slot.used_at = ++clock
     running = running.filter((other) => other !== entry)
   }
 
   const dropCancelled = () => {
-    lane.waiting = lane.waiting.filter((generation) => !generation.cancelled && generation.state === 'waiting')
-    for (const entry of running) if (entry.generation.cancelled || entry.generation.state === 'ended') leave(entry)
+    for (const generation of lane.waiting) if (generation.cancelled) abandonGeneration(generation)
+    lane.waiting = lane.waiting.filter((generation) => generation.state === 'waiting')
+    for (const entry of running) {
+      if (entry.generation.cancelled) abandonGeneration(entry.generation)
+      if (entry.generation.state === 'ended') leave(entry)
+    }
   }
 
   const admit = () => {
     const left: Generation[] = []
     for (const generation of lane.waiting) {
-      const placement: Placement = running.length === slots.length ? { kind: 'wait' } : place(slots, generation, options.can_share_prefix)
+      const placement: Placement = running.length === slots.all().length ? { kind: 'wait' } : place(slots.all(), generation, options.can_share_prefix)
       if (placement.kind === 'wait') {
         left.push(generation)
         continue
       }
-      const { slot, donor, keep } = placement
-      prepare(slot, donor, keep)
-      slot.generation = generation
-      slot.account = generation.request.account
-      generation.state = 'running'
-      running.push({ slot, generation, sampler: options.makeSampler(generation.request.sampling), next: -1, logits_at: -1 })
+      join(generation, placement.slot, placement.donor, placement.keep)
     }
     lane.waiting = left
     running.sort((a, b) => a.slot.index - b.slot.index)
   }
 
-  const prepare = (slot: Slot, donor: Slot | null, keep: number) => {
-    if (donor) {
-      context.truncate(slot.index, 0)
-      context.copy(donor.index, slot.index)
-      slot.cached = donor.cached.slice()
+  const join = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
+    const { request, moved } = generation
+    if (donor) slots.copy(donor, slot)
+    slots.cut(slot, keep)
+    const entry = startRunning(slot, generation, options.speculate && options.can_share_prefix)
+    if (moved) {
+      if (moved.saved) slots.fill(slot, moved.saved, moved.tokens.slice())
+    } else {
+      const shares = options.can_share_prefix && request.sampling.seed === null
+      const lent = shares ? options.borrow(request.prompt, request.account, keep + copyGainMin) : null
+      if (lent) slots.fill(slot, lent.saved, lent.tokens)
+      slots.cut(slot, Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)))
+      generation.cached_tokens = slot.cached.length
     }
-    const cut = slot.cached.length === keep || context.truncate(slot.index, keep)
-    if (!cut) context.truncate(slot.index, 0)
-    slot.cached.length = cut ? keep : 0
+    generation.moved = null
+    generation.state = 'running'
+    slot.generation = generation
+    slot.account = request.account
+    running.push(entry)
+  }
+
+  /** Hands over the answers that their slot has no room for. */
+  const sendOutgrown = () => {
+    for (const entry of running) {
+      const { slot, generation } = entry
+      if (entry.next < 0 || entry.held || slot.cached.length < options.tokens_per_slot) continue
+      generation.moved = { tokens: slot.cached.slice(), next: entry.next, saved: slots.context().save(slot.index) }
+      generation.state = 'waiting'
+      leave(entry)
+      options.onOutgrown(generation)
+    }
+  }
+
+  /** Closes a gap between the slots in use, if one is worth it: at most one sequence a step. */
+  const closeGap = () => {
+    const runs = runsWith(slots.all(), null)
+    if (runs < 2 || running.some(({ held }) => held)) return
+    for (const entry of running) {
+      const { slot, generation } = entry
+      if (entry.next < 0 || generation.request.max_tokens - generation.completion_tokens < moveTokensMin) continue
+      slot.generation = null
+      const near = nearestFree(slots.all())!
+      const better = near !== slot && runsWith(slots.all(), near) < runs
+      const to = better ? near : slot
+      if (better) slots.copy(slot, near)
+      Object.assign(to, { generation, account: slot.account })
+      entry.slot = to
+      if (!better) continue
+      slot.used_at = ++clock
+      running.sort((a, b) => a.slot.index - b.slot.index)
+      return
+    }
+  }
+
+  const addAnswer = (entry: Running) => {
+    const { slot, generation } = entry
+    const context = slots.context()
+    entry.logits_at = context.add(entry.next, slot.cached.length, slot.index, true)
+    slot.cached.push(entry.next)
+    const room = Math.min(generation.request.max_tokens - generation.completion_tokens - 1, options.tokens_per_slot - slot.cached.length)
+    entry.guessed = entry.speculation && room > 0 && running.length <= speculatedMax ? entry.speculation.guess(slot.cached, Math.min(room, guessMax)) : []
+    for (const token of entry.guessed) {
+      context.add(token, slot.cached.length, slot.index, true)
+      slot.cached.push(token)
+    }
   }
 
   const fillBatch = (prompt_ms: number): number => {
-    let prompt_left = Math.min(pace.tokens(prompt_ms), options.batch_tokens - slots.length)
+    const context = slots.context()
+    let prompt_left = Math.min(pace.tokens(prompt_ms), options.batch_tokens - outputsFor(slots.all().length))
     let prompt_tokens = 0
     for (const entry of running) {
-      const { slot, generation } = entry
-      const { prompt } = generation.request
+      const { slot, tokens } = entry
       entry.logits_at = -1
-      if (entry.next >= 0) {
-        entry.logits_at = context.add(entry.next, slot.cached.length, slot.index, true)
-        slot.cached.push(entry.next)
+      if (entry.held) continue
+      const left = tokens.length - slot.cached.length
+      if (left <= 0) {
+        addAnswer(entry)
         continue
       }
       // Every prompt gets on by one token at least, so that none waits for a long one beside it to end.
-      const end = Math.min(prompt.length, slot.cached.length + Math.max(1, prompt_left))
-      const count = end - slot.cached.length
+      const count = Math.min(left, Math.max(1, prompt_left))
       prompt_left -= count
       prompt_tokens += count
-      for (let position = end - count; position < end; position++) {
-        const index = context.add(prompt[position]!, position, slot.index, position === prompt.length - 1)
-        if (position === prompt.length - 1) entry.logits_at = index
-        slot.cached.push(prompt[position]!)
+      for (let added = 0; added < count; added++) {
+        const position = slot.cached.length
+        const wanted = position === tokens.length - 1 && entry.next < 0
+        const index = context.add(tokens[position]!, position, slot.index, wanted)
+        if (wanted) entry.logits_at = index
+        slot.cached.push(tokens[position]!)
       }
     }
     return prompt_tokens
   }
 
-  const sampleAll = (): number => {
+  /** Chooses a token for the entry from these logits. False where it ended, or must wait, or failed with it. */
+  const advance = (entry: Running, logits: Float32Array, wait_ms: number): boolean => {
+    try {
+      const chosen = chooseToken(entry.generation, vocab, logits, wait_ms)
+      if (!chosen) {
+        entry.held ??= Float32Array.from(logits)
+        return false
+      }
+      entry.held = null
+      entry.next = chosen.token
+      if (!acceptToken(entry.generation, vocab, chosen)) return true
+      leave(entry)
+    } catch (error) {
+      fail(entry, error instanceof ApiError ? error : new ApiError('engine_failed', 'The engine failed to choose the next token of this answer.'))
+    }
+    return false
+  }
+
+  const advanceAll = (): number => {
     let tokens = 0
     for (const entry of running) {
       if (entry.logits_at < 0) continue
-      entry.next = context.sample(entry.sampler, entry.logits_at)
-      tokens++
-      if (acceptToken(entry.generation, vocab, entry.next)) leave(entry)
+      const { guessed, slot, generation } = entry
+      const before = generation.completion_tokens
+      let right = 0
+      while (advance(entry, slots.context().logits(entry.logits_at + right, vocab.size), maskWaitMs) && guessed[right] === entry.next) right++
+      tokens += generation.completion_tokens - before
+      if (guessed.length === 0) continue
+      entry.speculation!.checked(guessed.length, right)
+      slots.cut(slot, slot.cached.length - (guessed.length - right))
+      entry.guessed = []
     }
     return tokens
   }
 
-  const fail = (entry: Running, message: string) => {
+  /** Goes on with those that waited for a mask, where it is there. */
+  const releaseHeld = (): number => {
+    const held = running.filter((entry) => entry.held)
+    const wait_ms = held.length === running.length ? maskWaitAloneMs : 0
+    let tokens = 0
+    held.forEach((entry, index) => {
+      const before = entry.generation.completion_tokens
+      advance(entry, entry.held!, index === 0 ? wait_ms : 0)
+      tokens += entry.generation.completion_tokens - before
+    })
+    return tokens
+  }
+
+  const fail = (entry: Running, error: ApiError) => {
     leave(entry)
-    failGeneration(entry.generation, new ApiError('engine_failed', message))
+    failGeneration(entry.generation, error)
   }
 
   const rebuild = () => {
-    for (const entry of running) fail(entry, 'The engine failed to compute this answer. Other requests are not affected; try again.')
-    context.free()
-    slots = makeSlots(options.slots)
-    context = options.makeContext()
+    for (const entry of running)
+      fail(entry, new ApiError('engine_failed', 'The engine failed to compute this answer. Other requests are not affected; try again.'))
+    slots.context().free()
+    slots.replace(options.makeContext(slots.all().length))
   }
 
   const lane: Lane = {
     waiting: [],
     used_at_ms: performance.now(),
     running: () => running.length,
-    slotCount: () => slots.length,
+    slotCount: () => slots.all().length,
+    moveInto(wider, count) {
+      // Where a cache cannot be moved, its tokens are computed again.
+      for (const entry of running) if (entry.next >= 0) entry.tokens = entry.slot.cached
+      slots.moveInto(wider, count)
+      for (const entry of running) entry.slot = slots.all()[entry.slot.index]!
+    },
+    lend: slots.lend,
     step(prompt_ms) {
       dropCancelled()
       admit()
       if (running.length === 0) return null
       lane.used_at_ms = performance.now()
+      const released = releaseHeld()
+      sendOutgrown()
+      closeGap()
       const prompt_tokens = fillBatch(prompt_ms)
+      const context = slots.context()
+      if (context.batchLength() === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
       const failed = context.decode() !== 0
       const seconds = (performance.now() - lane.used_at_ms) / 1000
       if (failed) {
@@ -151,18 +274,14 @@ export function createLane(options: LaneOptions): Lane {
         return { prompt_tokens: 0, output_tokens: 0, seconds, failed }
       }
       pace.measured(prompt_tokens, seconds * 1000)
-      return { prompt_tokens, output_tokens: sampleAll(), seconds, failed }
+      return { prompt_tokens, output_tokens: released + advanceAll(), seconds, failed }
     },
     close() {
-      for (const entry of running) fail(entry, 'The model was unloaded.')
+      for (const entry of running) fail(entry, new ApiError('engine_failed', 'The model was unloaded.'))
       for (const generation of lane.waiting) failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
       lane.waiting = []
-      context.free()
+      slots.context().free()
     },
   }
   return lane
-}
-
-function makeSlots(count: number): Slot[] {
-  return Array.from({ length: count }, (_, index) => ({ index, cached: [], account: '', used_at: 0, generation: null }))
 }

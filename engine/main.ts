@@ -1,24 +1,26 @@
 // The engine's entry: serves base models and adapters of this machine's CPU behind OpenAI's protocol.
 import { totalmem } from 'node:os'
 import pino from 'pino'
+import { createAdapters } from './adapters.ts'
 import { parseCommandLine, usage } from './args.ts'
+import { createEmbedder } from './embedder.ts'
+import { createGrammars } from './grammar/grammars.ts'
 import { createHttpServer } from './http.ts'
-import { createLanePool } from './lane-pool.ts'
+import { outputsFor } from './lane.ts'
+import type { Backend } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
 import { listen } from './listen.ts'
-import { createContext } from './llama/context.ts'
+import { type ContextOptions, createContext, createContextAside } from './llama/context.ts'
 import { openLibrary } from './llama/library.ts'
-import { createSampler, freeSampler } from './llama/sampler.ts'
 import { createThreadpool } from './llama/threadpool.ts'
 import { createMetrics } from './metrics.ts'
 import { createModels } from './models.ts'
 import { createScheduler } from './scheduler.ts'
-import type { MakeScoringContext } from './score.ts'
+import type { Scoring } from './score.ts'
 import type { ServedModel } from './served-model.ts'
 
 const stopMsMax = 10_000
 const idleCloseMs = 50
-const mebibyte = 1024 * 1024
 
 const log = pino({ base: { process: 'engine' } }, pino.destination({ dest: 2, sync: true }))
 
@@ -35,25 +37,37 @@ async function main(): Promise<void> {
 
   const library = openLibrary(args.lib)
   const threadpool = createThreadpool(library, args.threads)
-  const limits: MemoryLimits = {
-    short_slots: args.slots,
-    short_lane_bytes: 1024 * mebibyte,
-    long_lane_bytes: 1024 * mebibyte,
-    total_bytes: Math.floor(totalmem() / 4),
+  const limits: MemoryLimits = { slots: args.slots, lane_bytes: Math.floor(totalmem() / 8), total_bytes: Math.floor(totalmem() / 4) }
+  // Of the memory, a quarter may hold the caches of requests and an eighth adapters; the weights of bases come on top.
+  const adapters = createAdapters(library, Math.floor(totalmem() / 8))
+  type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
+  const withAdapter = (served: ServedModel, options: Options): ContextOptions => {
+    const { adapter } = served
+    const pointer = adapter ? adapters.hold(adapter) : null
+    return { ...options, threads: args.threads, threadpool, adapter: pointer, onFree: () => adapter && adapters.letGo(adapter) }
   }
-  const makeContext = (served: ServedModel, sequences: number, tokens_per_sequence: number, batch_tokens: number, outputs?: number) =>
-    createContext(library, served.model, { sequences, tokens_per_sequence, batch_tokens, threads: args.threads, threadpool, adapter: served.adapter, outputs })
-  const pool = createLanePool(
-    {
-      makeContext,
-      makeSampler: (params) => createSampler(library, params),
-      freeSampler: (sampler) => freeSampler(library, sampler),
-    },
-    limits,
+  const makeContext = (served: ServedModel, options: Options) => createContext(library, served.model, withAdapter(served, options))
+  const laneOptions = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
+    sequences,
+    tokens_per_sequence,
+    batch_tokens,
+    outputs: outputsFor(sequences),
+  })
+  const backend: Backend = {
+    makeContext: (served, ...sizes) => makeContext(served, laneOptions(...sizes)),
+    makeContextAside: async (served, ...sizes) => createContextAside(library, served.model, withAdapter(served, laneOptions(...sizes))),
+    speculate: args.speculation,
+  }
+  const grammars = createGrammars()
+  const embedder = createEmbedder((served, sequences, batch_tokens) =>
+    makeContext(served, { sequences, tokens_per_sequence: Math.ceil(batch_tokens / sequences), batch_tokens, embeddings: true }),
   )
   const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
-  const scheduler = createScheduler(pool, { onStep: (stats) => metrics.step(stats), onFault })
-  const models = createModels(library, (served) => scheduler.release(served))
+  const scheduler = createScheduler(backend, limits, { onStep: (stats) => metrics.step(stats), onFault })
+  const models = createModels(library, adapters, async (served) => {
+    embedder.release(served)
+    await scheduler.release(served)
+  })
   const countModels = () => {
     const adapters = models.list().filter((served) => served.base_name !== null).length
     return { bases: models.list().length - adapters, adapters }
@@ -63,8 +77,8 @@ async function main(): Promise<void> {
   for (const { name, path } of args.models) await models.loadBase(name, path)
 
   let stopping = false
-  const makeScoringContext: MakeScoringContext = (served, tokens, outputs) => makeContext(served, 1, tokens, outputs, outputs)
-  const server = createHttpServer({ models, scheduler, limits, metrics, makeScoringContext, onFault, isStopping: () => stopping })
+  const scoring: Scoring = (served, tokens_per_sequence, outputs) => makeContext(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
+  const server = createHttpServer({ models, scheduler, grammars, embedder, limits, metrics, scoring, onFault, isStopping: () => stopping })
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {

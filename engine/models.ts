@@ -2,9 +2,9 @@
 import { access } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
+import type { Adapter, Adapters } from './adapters.ts'
 import type { Library } from './llama/library.ts'
-import { freeAdapter, freeModel, loadAdapter, loadModel } from './llama/model.ts'
-import type { Pointer } from './llama/structs.ts'
+import { freeModel, loadModel } from './llama/model.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type Models = {
@@ -12,7 +12,7 @@ export type Models = {
   /** Throws ApiError model_not_found. */
   get(name: string): ServedModel
   /** Idempotent for the same name and path. Throws ApiError: invalid_request for a bad file, name_taken. */
-  loadBase(name: string, path: string): Promise<void>
+  loadBase(name: string, path: string, options?: { matryoshka?: boolean }): Promise<void>
   loadAdapter(name: string, path: string, baseName: string): Promise<void>
   /** Takes no new requests for the name, lets the running ones end, then frees the memory. Throws model_not_found, in_use. */
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
@@ -23,7 +23,7 @@ const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /** `onFree` must free whatever was made of the model (its lanes) before the model's own memory goes. */
-export function createModels(library: Library, onFree: (served: ServedModel) => void): Models {
+export function createModels(library: Library, adapters: Adapters, onFree: (served: ServedModel) => Promise<void>): Models {
   const served = new Map<string, ServedModel>()
   const draining = new Map<ServedModel, Promise<void>>()
   // Loads take their turn: two for one name must not both find it free.
@@ -48,25 +48,37 @@ export function createModels(library: Library, onFree: (served: ServedModel) => 
     throw new ApiError('name_taken', `The name '${name}' is in use for ${found.path}. Unload it first.`, { details: { path: found.path } })
   }
 
-  const add = (name: string, path: string, model: ServedModel['model'], adapter: Pointer, base_name: string | null) =>
-    served.set(name, { name, path, created: Math.floor(Date.now() / 1000), model, adapter, base_name, users: 0, closing: new AbortController() })
+  const add = (name: string, path: string, model: ServedModel['model'], adapter: Adapter | null, base_name: string | null, matryoshka = false) =>
+    served.set(name, {
+      name,
+      path,
+      created: Math.floor(Date.now() / 1000),
+      model,
+      kind: model.makes_embeddings ? 'embedding' : 'text',
+      adapter,
+      base_name,
+      matryoshka,
+      users: 0,
+      used_at_ms: performance.now(),
+      closing: new AbortController(),
+    })
 
-  const free = (entry: ServedModel) => {
-    onFree(entry)
+  const free = async (entry: ServedModel) => {
+    await onFree(entry)
     draining.delete(entry)
-    if (entry.adapter) freeAdapter(library, entry.adapter)
+    if (entry.adapter) adapters.close(entry.adapter)
     else freeModel(library, entry.model)
   }
 
   return {
     get,
     list: () => [...served.values()],
-    loadBase: (name, path) =>
+    loadBase: (name, path, { matryoshka = false } = {}) =>
       inTurn(async () => {
         if (isLoaded(name, path, null)) return
         await assertReadable(path, 'path')
         try {
-          add(name, path, await loadModel(library, path), null, null)
+          add(name, path, await loadModel(library, path), null, null, matryoshka)
         } catch (error) {
           throw new ApiError('invalid_request', `The model '${name}' can't be loaded: ${(error as Error).message}`, { param: 'path' })
         }
@@ -78,7 +90,7 @@ export function createModels(library: Library, onFree: (served: ServedModel) => 
         if (isLoaded(name, path, baseName)) return
         await assertReadable(path, 'lora_path')
         try {
-          add(name, path, base.model, loadAdapter(library, base.model, path), baseName)
+          add(name, path, base.model, adapters.open(base.model, path), baseName)
         } catch (error) {
           throw new ApiError('invalid_request', `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`, { param: 'lora_path' })
         }
@@ -87,10 +99,10 @@ export function createModels(library: Library, onFree: (served: ServedModel) => 
       const { gone } = await inTurn(async () => {
         const entry = get(name)
         if ((entry.base_name === null) !== (kind === 'base')) throw new ApiError('model_not_found', `The ${kind} '${name}' is not loaded.`)
-        const adapters = [...served.values()].filter((other) => other !== entry && other.model === entry.model && kind === 'base')
-        if (adapters.length > 0)
-          throw new ApiError('in_use', `Adapters of '${name}' are loaded: ${adapters.map((other) => other.name).join(', ')}.`, {
-            details: { adapters: adapters.map((other) => other.name) },
+        const onIt = [...served.values()].filter((other) => other !== entry && other.model === entry.model && kind === 'base')
+        if (onIt.length > 0)
+          throw new ApiError('in_use', `Adapters of '${name}' are loaded: ${onIt.map((other) => other.name).join(', ')}.`, {
+            details: { adapters: onIt.map((other) => other.name) },
           })
         served.delete(name)
         // An adapter that is still draining needs the weights of its base.

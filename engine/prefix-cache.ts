@@ -17,36 +17,66 @@ export type Placement =
   | { kind: 'slot'; slot: Slot; donor: Slot | null; keep: number }
 
 // A copy moves the whole cache of a slot; for a gain smaller than this many tokens, computing them is as fast.
-const copyGainMin = 32
+export const copyGainMin = 32
 
 /**
  * Chooses a free slot for `generation`. 'wait' when no slot is free, or when another slot is just computing a beginning that this
  * prompt shares: waiting for it costs less than computing it twice.
  */
 export function place(slots: readonly Slot[], generation: Generation, sharing: boolean): Placement {
-  const free = slots.filter((slot) => slot.generation === null)
-  if (free.length === 0) return { kind: 'wait' }
-  const oldest = free.reduce((best, slot) => (slot.used_at < best.used_at ? slot : best))
+  const near = nearestFree(slots)
+  if (!near) return { kind: 'wait' }
   // A batch of another size rounds differently: who asks for a seed gets the same computation each time, from the first token on.
-  if (!sharing || generation.request.sampling.seed !== null) return { kind: 'slot', slot: oldest, donor: null, keep: 0 }
+  if (!sharing || generation.moved || generation.request.sampling.seed !== null) return { kind: 'slot', slot: near, donor: null, keep: 0 }
 
   const { prompt, account } = generation.request
   const own = slots.filter((slot) => slot.account === account)
   const shared = (tokens: readonly number[]) => commonPrefix(tokens, prompt, prompt.length - 1)
-  let best = { slot: oldest, donor: null as Slot | null, keep: oldest.account === account ? shared(oldest.cached) : 0 }
+  let best = { slot: near, donor: null as Slot | null, keep: near.account === account ? shared(near.cached) : 0 }
   for (const slot of own) {
     const keep = shared(slot.cached)
     // A slot of which less than half fits is left for its own conversation to come back to.
-    if (slot.generation === null && keep > best.keep && keep * 2 >= slot.cached.length) best = { slot, donor: null, keep }
+    if (slot.generation !== null || keep <= best.keep || keep * 2 < slot.cached.length) continue
+    if (runsWith(slots, slot) <= runsWith(slots, near)) best = { slot, donor: null, keep }
+    else if (keep >= best.keep + copyGainMin) best = { slot: near, donor: slot, keep }
   }
   for (const slot of own) {
     const keep = shared(slot.cached)
-    if (slot !== oldest && keep >= best.keep + copyGainMin) best = { slot: oldest, donor: slot, keep }
+    if (slot !== near && keep >= best.keep + copyGainMin) best = { slot: near, donor: slot, keep }
   }
   const isComing = (slot: Slot) =>
     slot.generation !== null && shared(slot.generation.request.prompt) >= Math.max(best.keep + copyGainMin, slot.cached.length + 1)
   if (own.some(isComing)) return { kind: 'wait' }
   return { kind: 'slot', ...best }
+}
+
+/** Of the slots that leave the fewest gaps between those in use, the one unused for longest. */
+export function nearestFree(slots: readonly Slot[]): Slot | null {
+  let best: Slot | null = null
+  let fewest = Number.POSITIVE_INFINITY
+  for (const slot of slots) {
+    if (slot.generation !== null) continue
+    const runs = runsWith(slots, slot)
+    if (best && (runs > fewest || (runs === fewest && slot.used_at >= best.used_at))) continue
+    best = slot
+    fewest = runs
+  }
+  return best
+}
+
+/**
+ * How many runs of neighbours the slots in use make together with `more`. The library decodes each run by itself: scattered slots cost
+ * as much as that many steps.
+ */
+export function runsWith(slots: readonly Slot[], more: Slot | null): number {
+  let runs = 0
+  let inRun = false
+  for (const slot of slots) {
+    const used = slot === more || slot.generation !== null
+    if (used && !inRun) runs++
+    inRun = used
+  }
+  return runs
 }
 
 export function commonPrefix(a: readonly number[], b: readonly number[], max: number): number {

@@ -1,44 +1,49 @@
 // From a valid request to what a lane computes: sampling, limits, and the size of lane that it needs.
-
 import type { ChatRequest } from '../contract/chat.ts'
 import { ApiError } from '../contract/errors.ts'
 import { type Sampling, samplingDefaults } from '../contract/sampling.ts'
 import type { GenerationRequest } from './generation.ts'
-import { laneShapes, type MemoryLimits, type SizeClass } from './lane-sizes.ts'
+import { firstSize, laneShapes, type MemoryLimits } from './lane-sizes.ts'
 import type { Model } from './llama/model.ts'
+import type { SamplingParams } from './sampler.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
+export type PreparedGeneration = {
+  request: Omit<GenerationRequest, 'grammar' | 'top_logprobs' | 'account'> /** Of the model's lanes, the one to begin in. */
+  size: number
+}
 
-/** Throws ApiError context_length_exceeded when the prompt leaves no room for an answer. */
-export function prepareGeneration(
-  model: Model,
-  limits: MemoryLimits,
-  prompt: number[],
-  fields: SamplingFields,
-  account: string,
-): { request: GenerationRequest; size: SizeClass } {
-  const { short, long } = laneShapes(model, limits)
-  const context_length = (long ?? short).tokens_per_slot
+/** `param` names the field that the prompt came from. Throws ApiError context_length_exceeded when it leaves no room for an answer. */
+export function prepareGeneration(model: Model, limits: MemoryLimits, prompt: number[], fields: SamplingFields, param: string): PreparedGeneration {
+  const shapes = laneShapes(model, limits)
+  const context_length = shapes.at(-1)!.tokens_per_slot
   if (prompt.length >= context_length)
     throw new ApiError(
       'context_length_exceeded',
-      `The prompt has ${prompt.length} tokens; this model takes ${context_length}, prompt and answer together. Shorten the messages.`,
-      { details: { prompt_tokens: prompt.length, context_length }, param: 'messages' },
+      `The prompt has ${prompt.length} tokens; this model takes ${context_length}, prompt and answer together. Shorten the ${param}.`,
+      { details: { prompt_tokens: prompt.length, context_length }, param },
     )
   const wanted = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
   const max_tokens = Math.min(wanted, context_length - prompt.length)
   const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
-  const sampling = {
+  return { request: { prompt, max_tokens, stop, sampling: samplingOf(fields) }, size: firstSize(shapes, prompt.length, max_tokens) }
+}
+
+function samplingOf(fields: SamplingFields): SamplingParams {
+  return {
     temperature: fields.temperature ?? samplingDefaults.temperature,
     top_p: fields.top_p ?? samplingDefaults.top_p,
     top_k: fields.top_k ?? samplingDefaults.top_k,
+    min_p: fields.min_p ?? 0,
     seed: fields.seed ?? null,
+    presence_penalty: fields.presence_penalty ?? 0,
+    frequency_penalty: fields.frequency_penalty ?? 0,
+    repetition_penalty: fields.repetition_penalty ?? 1,
+    logit_bias: Object.entries(fields.logit_bias ?? {}).map(([token, bias]) => [Number(token), bias] as const),
   }
-  return { request: { prompt, max_tokens, stop, sampling, account }, size: prompt.length + max_tokens <= short.tokens_per_slot ? 'short' : 'long' }
 }
 
 /** Tokens, prompt and answer together, that one request for this model may take here. */
 export function servedContextLength(model: Model, limits: MemoryLimits): number {
-  const { short, long } = laneShapes(model, limits)
-  return (long ?? short).tokens_per_slot
+  return laneShapes(model, limits).at(-1)!.tokens_per_slot
 }

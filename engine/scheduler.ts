@@ -2,18 +2,19 @@
 // requests, hang-ups and the end of the parent are seen between any two steps.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
-import { createGeneration, failGeneration, type Generation, type GenerationEvents, type GenerationRequest } from './generation.ts'
-import type { Lane, StepStats } from './lane.ts'
-import { hasWork, type LanePool, type PooledLane } from './lane-pool.ts'
-import type { SizeClass } from './lane-sizes.ts'
+import { abandonGeneration, createGeneration, failGeneration, type Generation, type GenerationEvents, type GenerationRequest } from './generation.ts'
+import type { StepStats } from './lane.ts'
+import { type Backend, createLanePool, hasWork, type PooledLane } from './lane-pool.ts'
+import type { MemoryLimits } from './lane-sizes.ts'
 import type { ServedModel } from './served-model.ts'
 
+export type Submission = { /** Of the model's lanes, the one to begin in. */ size: number; request: GenerationRequest; events: GenerationEvents }
 export type SchedulerCounts = { running: number; waiting: number; lanes: number; lane_bytes: number }
 export type Scheduler = {
-  /** Queues a generation and returns the way to cancel it. Throws ApiError engine_unavailable when the queue is full. */
-  submit(served: ServedModel, size: SizeClass, request: GenerationRequest, events: GenerationEvents): { cancel(): void }
+  /** Queues generations for one model, all or none, and returns the ways to cancel them. Throws ApiError overloaded when the queue is full. */
+  submit(served: ServedModel, submissions: readonly Submission[]): { cancel(): void }[]
   /** Frees the lanes of a model, failing what still runs in them. */
-  release(served: ServedModel): void
+  release(served: ServedModel): Promise<void>
   counts(): SchedulerCounts
 }
 
@@ -25,51 +26,8 @@ const idleCheckMs = 10_000
 
 type Hooks = { onStep(stats: StepStats): void; onFault(error: unknown, model: string): void }
 
-export function createScheduler(pool: LanePool, hooks: Hooks): Scheduler {
+export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: Hooks): Scheduler {
   let looping = false
-
-  const loop = async () => {
-    looping = true
-    for (let busy = withWork(); busy.length > 0 || pool.all().some(hasWork); busy = withWork()) {
-      let stepped = false
-      for (const { pooled, lane } of busy) {
-        if (!stepOnce(pooled, lane, promptMsMax / busy.length)) continue
-        stepped = true
-        await nextTurn()
-      }
-      if (!stepped) await nextTurn()
-    }
-    looping = false
-  }
-
-  const stepOnce = (pooled: PooledLane, lane: Lane, promptMs: number): boolean => {
-    // It may have been closed while another was stepped.
-    if (!pooled.lanes.includes(lane)) return false
-    try {
-      const stats = lane.step(promptMs)
-      if (lane.waiting.length > 0 && lane.running() === lane.slotCount()) pool.grow(pooled)
-      pool.retire(pooled)
-      if (!stats) return false
-      hooks.onStep(stats)
-      if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)
-      return true
-    } catch (error) {
-      fault(pooled, error)
-      return false
-    }
-  }
-
-  /** Hands what waits for a lane to one, made if need be. */
-  const admit = (pooled: PooledLane) => {
-    try {
-      pooled.waiting = pooled.waiting.filter((generation) => !generation.cancelled)
-      if (pooled.waiting.length === 0) return
-      if (pool.open(pooled)) pooled.lanes.at(-1)!.waiting.push(...pooled.waiting.splice(0))
-      else waitForMemory(pooled)
-    } catch (error) {
-      fault(pooled, error)
-    }
-  }
 
   const fault = (pooled: PooledLane, error: unknown) => {
     hooks.onFault(error, pooled.served.name)
@@ -77,41 +35,89 @@ export function createScheduler(pool: LanePool, hooks: Hooks): Scheduler {
       failGeneration(generation, new ApiError('engine_failed', `No lane could be made for ${pooled.served.name}.`))
     pool.close(pooled)
   }
+  const wake = () => {
+    if (!looping) setImmediate(() => void (looping || loop()))
+  }
+  const pool = createLanePool(backend, limits, { onChange: wake, onFault: fault })
+
+  const loop = async () => {
+    looping = true
+    for (let busy = withWork(); busy.length > 0; busy = withWork()) {
+      for (const pooled of busy) {
+        stepOnce(pooled, promptMsMax / busy.length)
+        await nextTurn()
+      }
+    }
+    looping = false
+  }
+
+  const stepOnce = (pooled: PooledLane, promptMs: number) => {
+    // It may have been closed while another was stepped.
+    if (!pooled.lane) return
+    try {
+      const stats = pooled.lane.step(promptMs)
+      if (!stats) return
+      hooks.onStep(stats)
+      if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)
+    } catch (error) {
+      fault(pooled, error)
+    }
+  }
+
+  /** Hands what waits for a lane to it, once there is one. */
+  const admit = (pooled: PooledLane) => {
+    try {
+      for (const generation of pooled.waiting) if (generation.cancelled) abandonGeneration(generation)
+      pooled.waiting = pooled.waiting.filter((generation) => generation.state === 'waiting')
+      if (!hasWork(pooled)) return
+      const lane = pool.ready(pooled)
+      if (lane) lane.waiting.push(...pooled.waiting.splice(0))
+      else if (!pooled.coming && pooled.waiting.length > 0) waitForMemory(pooled)
+    } catch (error) {
+      fault(pooled, error)
+    }
+  }
 
   const waitForMemory = (pooled: PooledLane) => {
     if (performance.now() - pooled.waiting_since_ms > memoryWaitMsMax) {
-      const busy = new ApiError('engine_unavailable', 'Other models are using all the memory for requests. Try again in a moment.')
+      const busy = new ApiError('overloaded', 'Other models are using all the memory for requests. Try again in a moment.')
       for (const generation of pooled.waiting.splice(0)) failGeneration(generation, busy)
     }
   }
 
-  const withWork = (): { pooled: PooledLane; lane: Lane }[] => {
+  const withWork = (): PooledLane[] => {
     for (const pooled of pool.all()) admit(pooled)
-    return pool.all().flatMap((pooled) => pooled.lanes.filter((lane) => lane.running() > 0 || lane.waiting.length > 0).map((lane) => ({ pooled, lane })))
+    return pool.all().filter((pooled) => pooled.lane && hasWork(pooled))
   }
 
   setInterval(() => pool.closeIdle(performance.now()), idleCheckMs).unref()
 
   return {
-    submit(served, size, request, events) {
-      const pooled = pool.get(served, size)
-      if (waitingIn(pooled) >= waitingMax)
-        throw new ApiError('engine_unavailable', `${waitingMax} requests for ${served.name} are waiting already. Try again in a moment.`)
-      if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()
-      const generation = createGeneration(request, events)
-      pooled.waiting.push(generation)
-      if (!looping) setImmediate(() => void (looping || loop()))
-      return { cancel: () => cancel(generation) }
+    submit(served, submissions) {
+      const waiting = pool.all().reduce((sum, pooled) => (pooled.served === served ? sum + waitingIn(pooled) : sum), 0)
+      // One request may ask for many answers; it is not refused for its own sake.
+      if (waiting > 0 && waiting + submissions.length > waitingMax)
+        throw new ApiError('overloaded', `${waiting} requests for ${served.name} are waiting already. Try again in a moment.`)
+      const generations = submissions.map(({ size, request, events }) => {
+        const pooled = pool.get(served, size)
+        if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()
+        const generation = createGeneration(request, events)
+        pooled.waiting.push(generation)
+        return generation
+      })
+      wake()
+      return generations.map((generation) => ({ cancel: () => cancel(generation) }))
     },
-    release(served) {
+    async release(served) {
       for (const pooled of pool.all().filter((other) => other.served === served)) pool.close(pooled)
+      await pool.settled(served)
     },
     counts() {
       const sum = (of: (pooled: PooledLane) => number) => pool.all().reduce((total, pooled) => total + of(pooled), 0)
       return {
-        running: sum(({ lanes }) => lanes.reduce((total, lane) => total + lane.running(), 0)),
+        running: sum(({ lane }) => lane?.running() ?? 0),
         waiting: sum(waitingIn),
-        lanes: sum(({ lanes }) => lanes.length),
+        lanes: sum(({ lane }) => (lane ? 1 : 0)),
         lane_bytes: pool.bytes(),
       }
     },
@@ -123,6 +129,6 @@ function cancel(generation: Generation): void {
   generation.cancelled = true
 }
 
-function waitingIn({ lanes, waiting }: PooledLane): number {
-  return lanes.reduce((total, lane) => total + lane.waiting.length, waiting.length)
+function waitingIn({ lane, waiting }: PooledLane): number {
+  return waiting.length + (lane?.waiting.length ?? 0)
 }

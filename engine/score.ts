@@ -1,12 +1,13 @@
-// How likely given tokens are: what a trainer's result is compared by with what is served of it.
+// How likely given tokens are: what a trainer's result is compared by with what is served of it, and the log-probabilities of prompts.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { z } from 'zod'
 import { ChatMessage } from '../contract/chat.ts'
 import { ApiError } from '../contract/errors.ts'
-import { renderChat, tokenizePrompt } from './chat-template.ts'
+import { renderChat, tokenizePrompt } from './chat/template.ts'
 import { readBody, sendJson } from './http-io.ts'
 import type { Context } from './llama/context.ts'
+import { createLogprobs, logSumExp, type PlaceLogprobs } from './logprobs.ts'
 import type { Models } from './models.ts'
 import type { ServedModel } from './served-model.ts'
 
@@ -29,13 +30,13 @@ const ScoreRequest = z.looseObject({
     .min(1)
     .max(16),
 })
-type Row = z.infer<typeof ScoreRequest>['rows'][number]
 
 /** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, and whether the last token ends an answer. */
 export type Scored = { prompt: number[] | null; logprobs: number[]; ends: boolean }
-export type MakeScoringContext = (served: ServedModel, tokens: number, outputs: number) => Context
+/** Makes a context of one sequence of `tokens`, with logits for `outputs` tokens of a batch, which holds as many. */
+export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Context
 
-export async function scoreTokens(models: Models, makeContext: MakeScoringContext, request: IncomingMessage, response: ServerResponse): Promise<void> {
+export async function scoreTokens(models: Models, scoring: Scoring, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { model: name, rows } = await readBody(request, ScoreRequest)
   const served = models.get(name)
   const { vocab } = served.model
@@ -44,20 +45,24 @@ export async function scoreTokens(models: Models, makeContext: MakeScoringContex
     if (targets.at(-1)! >= tokens.length || targets.some((target, index) => index > 0 && target <= targets[index - 1]!))
       throw new ApiError('invalid_request', 'targets must be places of tokens, in ascending order.')
   }
-  let gone = false
-  response.on('close', () => {
-    gone = true
-  })
+  const gone = new AbortController()
+  response.on('close', () => gone.abort())
   served.users++
   try {
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
-    const context = makeContext(served, longest, tokensAtOnce)
+    const context = scoring(served, longest, tokensAtOnce)
     try {
       const scored: Scored[] = []
-      for (const row of rows) {
+      for (const { prompt, tokens, targets } of rows) {
         const timeless = !/strftime_now/.test(served.model.chat_template ?? '')
-        const prompt = timeless ? await tokenizePrompt(served.model, renderChat(served.model, row.prompt)) : null
-        scored.push({ prompt, logprobs: await score(context, row, vocab.size, () => gone), ends: vocab.isEndOfGeneration(row.tokens.at(-1)!) })
+        const logprobs: number[] = []
+        const visit = (place: number, logits: Float32Array) => logprobs.push(logits[tokens[place]!]! - logSumExp(logits))
+        await eachLogits(context, tokens, new Set(targets), vocab.size, visit, gone.signal)
+        scored.push({
+          prompt: timeless ? await tokenizePrompt(served.model, renderChat(served.model, prompt)) : null,
+          logprobs,
+          ends: vocab.isEndOfGeneration(tokens.at(-1)!),
+        })
       }
       sendJson(response, 200, { rows: scored })
     } finally {
@@ -68,28 +73,41 @@ export async function scoreTokens(models: Models, makeContext: MakeScoringContex
   }
 }
 
-async function score(context: Context, { tokens, targets }: Row, vocabSize: number, gone: () => boolean): Promise<number[]> {
-  const last = targets.at(-1)!
-  const wanted = new Set(targets)
-  const logprobs: number[] = []
+/** The log-probabilities of each token of a prompt, with the likeliest `top` at its place. */
+export async function promptPlaces(scoring: Scoring, served: ServedModel, prompt: number[], top: number, signal: AbortSignal): Promise<PlaceLogprobs[]> {
+  const places: PlaceLogprobs[] = [{ token: prompt[0]!, logprob: null, top: [] }]
+  if (prompt.length === 1) return places
+  const reader = createLogprobs(top)
+  const context = scoring(served, prompt.length, tokensAtOnce)
+  try {
+    const wanted = new Set(prompt.keys())
+    const visit = (place: number, logits: Float32Array) => places.push(reader.read(logits)(prompt[place]!))
+    await eachLogits(context, prompt, wanted, served.model.vocab.size, visit, signal)
+  } finally {
+    context.free()
+  }
+  return places
+}
+
+/** Computes `tokens` from an empty cache and visits the logits from which each token of the `wanted` places would be chosen, in order. */
+async function eachLogits(
+  context: Context,
+  tokens: readonly number[],
+  wanted: ReadonlySet<number>,
+  vocabSize: number,
+  visit: (place: number, logits: Float32Array) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  context.truncate(0, 0)
+  let last = 0
+  for (const place of wanted) last = Math.max(last, place)
   for (let from = 0; from < last; from += tokensAtOnce) {
     const to = Math.min(last, from + tokensAtOnce)
     for (let place = from; place < to; place++) context.add(tokens[place]!, place, 0, wanted.has(place + 1))
     if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
-    for (let place = from; place < to; place++)
-      if (wanted.has(place + 1)) logprobs.push(logProbability(context.logits(place - from, vocabSize), tokens[place + 1]!))
+    for (let place = from; place < to; place++) if (wanted.has(place + 1)) visit(place + 1, context.logits(place - from, vocabSize))
     // Streams go on in between, and a caller who has left wants no more.
     await nextTurn()
-    if (gone()) throw new ApiError('engine_unavailable', 'The caller has left.')
+    if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
   }
-  context.truncate(0, 0)
-  return logprobs
-}
-
-function logProbability(logits: Float32Array, token: number): number {
-  let largest = Number.NEGATIVE_INFINITY
-  for (const logit of logits) if (logit > largest) largest = logit
-  let sum = 0
-  for (const logit of logits) sum += Math.exp(logit - largest)
-  return logits[token]! - largest - Math.log(sum)
 }

@@ -8,7 +8,7 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { need, SetupError } from './setup/process.mjs'
-import { defaultModel, findPython, pythonDev, pythonEnvironment, tracker, trackerDev } from './setup/python.mjs'
+import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, tracker, trackerDev } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
 
 const started = Date.now()
@@ -32,7 +32,7 @@ try {
     need('npm', 'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`); it comes with Node from nodejs.org too.')
   if (force || !existsSync(local('stamps/converters'))) need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
   if (force || !existsSync(local('stamps/python'))) findPython()
-  const steps = [npmPackages, nodeRuntime, engine, converters, pythonEnvironment, ...(dev ? [pythonDev, trackerDev] : []), tracker, defaultModel]
+  const steps = [npmPackages, nodeRuntime, engine, converters, pythonEnvironment, ...(dev ? [pythonDev, trackerDev] : []), tracker, defaultModel, embeddingModel]
   const did = await withLock(async () => {
     let count = 0
     for (const step of steps) if (await step({ force })) count++

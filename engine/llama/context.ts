@@ -2,7 +2,8 @@
 import koffi from 'koffi'
 import type { Library } from './library.ts'
 import type { Model } from './model.ts'
-import type { Pointer } from './structs.ts'
+import { type SavedSequence, savedSequence, stateOf } from './saved-sequence.ts'
+import type { ContextParams, Pointer } from './structs.ts'
 
 export type ContextOptions = {
   sequences: number
@@ -12,6 +13,10 @@ export type ContextOptions = {
   threadpool: Pointer
   adapter: Pointer
   outputs?: number
+  /** The context makes embeddings, one of each sequence, instead of logits. */
+  embeddings?: boolean
+  /** Called once, when the context's memory has been freed or could not be had. */
+  onFree?: () => void
 }
 
 export type Context = {
@@ -22,41 +27,66 @@ export type Context = {
   batchLength(): number
   /** Computes the batch and empties it. 0 is success, 1 no room in the cache, less than 0 a failure. */
   decode(): number
-  /** Samples from the logits of the token at this index of the batch decoded last. */
-  sample(sampler: Pointer, index: number): number
-  /** The logits of the token at this index of the batch decoded last, in the library's own memory: to be read before the next decode. */
+  /** The logits of the token at this index of the batch decoded last, in the library's own memory: to be read (and changed) before the next decode. */
   logits(index: number, vocabSize: number): Float32Array
+  /** The embedding of a sequence of the batch decoded last, in memory of its own. */
+  embedding(sequence: number): Float32Array
   /** Forgets a sequence from `position` on. False when the model's memory cannot be cut there; it is unchanged then. */
   truncate(sequence: number, position: number): boolean
   /** Copies the whole cache of one sequence over another's. The copy is made in the next decode. */
   copy(from: number, to: number): void
+  /** The cache of a sequence, for any sequence of a context of the same model and adapter. Null where this model's cannot be moved. */
+  save(sequence: number): SavedSequence | null
+  /** False where it does not fit; the sequence is empty then. */
+  restore(sequence: number, saved: SavedSequence): boolean
   /** A second call does nothing. */
   free(): void
 }
 
 /** Reserves the memory and attaches adapter and threads. Throws where the library refuses, mostly for want of memory. */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
+  return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, options)))
+}
+
+/** The same on another thread: clearing the memory takes a second for two gigabytes, and streams go on meanwhile. */
+export async function createContextAside(library: Library, model: Model, options: ContextOptions): Promise<Context> {
+  const handle = await new Promise<Pointer>((resolve, reject) =>
+    library.llama_init_from_model.async(model.handle, paramsOf(library, options), (error, result) => (error ? reject(error) : resolve(result))),
+  )
+  return wrap(library, model, options, handle)
+}
+
+function paramsOf(library: Library, options: ContextOptions): ContextParams {
   const { sequences, batch_tokens: capacity, threads } = options
-  const handle = library.llama_init_from_model(model.handle, {
+  return {
     ...library.llama_context_default_params(),
     n_ctx: sequences * options.tokens_per_sequence,
     n_batch: capacity,
     n_ubatch: capacity,
     n_seq_max: sequences,
     // Without this the library reserves logits for every token of a batch: a hundred megabytes for a small vocabulary.
-    n_outputs_max: options.outputs ?? sequences,
+    n_outputs_max: options.embeddings ? capacity : (options.outputs ?? sequences),
+    embeddings: options.embeddings ?? false,
     n_threads: threads,
     n_threads_batch: threads,
     kv_unified: false,
-  })
-  if (!handle) throw new Error(`No memory for ${sequences} sequences of ${options.tokens_per_sequence} tokens.`)
+  }
+}
+
+function wrap(library: Library, model: Model, options: ContextOptions, handle: Pointer): Context {
+  const { sequences } = options
+  if (!handle) {
+    options.onFree?.()
+    throw new Error(`No memory for ${sequences} sequences of ${options.tokens_per_sequence} tokens.`)
+  }
   library.llama_attach_threadpool(handle, options.threadpool, null)
   if (options.adapter && library.llama_set_adapters_lora(handle, [options.adapter], 1, [1]) !== 0) {
     library.llama_free(handle)
+    options.onFree?.()
     throw new Error('The library refused to attach the adapter.')
   }
   const memory = library.llama_get_memory(handle)
-  const batch = allocateBatch(capacity)
+  const batch = allocateBatch(options.batch_tokens)
   let length = 0
   let freed = false
 
@@ -75,15 +105,32 @@ export function createContext(library: Library, model: Model, options: ContextOp
       length = 0
       return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
     },
-    sample: (sampler, index) => library.llama_sampler_sample(sampler, handle, index),
     logits: (index, vocabSize) => new Float32Array(koffi.view(library.llama_get_logits_ith(handle, index), vocabSize * 4)),
+    embedding(sequence) {
+      const vector = library.llama_get_embeddings_seq(handle, sequence)
+      if (!vector) throw new Error('The library made no embedding of this sequence.')
+      return new Float32Array(koffi.view(vector, model.embedding_length * 4)).slice()
+    },
     truncate: (sequence, position) => library.llama_memory_seq_rm(memory, sequence, position, -1),
     copy: (from, to) => library.llama_memory_seq_cp(memory, from, to, -1, -1),
+    save(sequence) {
+      if (!model.has_plain_cache) return null
+      const state = Buffer.allocUnsafe(Number(library.llama_state_seq_get_size(handle, sequence)))
+      library.llama_state_seq_get_data(handle, state, state.length, sequence)
+      return savedSequence(state)
+    },
+    restore(sequence, saved) {
+      const state = stateOf(saved, sequence, sequences)
+      if (Number(library.llama_state_seq_set_data(handle, state, state.length, sequence)) > 0) return true
+      library.llama_memory_seq_rm(memory, sequence, -1, -1)
+      return false
+    },
     free() {
       if (freed) return
       freed = true
       library.llama_free(handle)
       batch.free()
+      options.onFree?.()
     },
   }
 }

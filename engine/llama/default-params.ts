@@ -71,7 +71,6 @@ export function assertDefaultParams(library: LlamaFunctions): void {
     ...differences('llama_model_params', modelDefaults, library.llama_model_default_params()),
     ...differences('llama_context_params', contextDefaults, library.llama_context_default_params()),
     ...differences('ggml_threadpool_params', threadpoolDefaults, library.ggml_threadpool_params_default(3)),
-    ...differences('llama_sampler_chain_params', { no_perf: true }, library.llama_sampler_chain_default_params()),
   ]
   if (wrong.length > 0)
     throw new Error(`The llama.cpp library does not match the structs of this engine (another version?). Run 'npm run setup'. ${wrong.join('; ')}`)

@@ -5,6 +5,7 @@ import type { Batch, ContextParams, ModelParams, Pointer, ThreadpoolParams } fro
 
 type Callback = (error: unknown, result: Pointer) => void
 export type LoadModel = ((path: string, params: ModelParams) => Pointer) & { async: (path: string, params: ModelParams, done: Callback) => void }
+export type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & { async: (model: Pointer, params: ContextParams, done: Callback) => void }
 export type Tokenize = ((
   vocab: Pointer,
   text: Buffer,
@@ -39,6 +40,7 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
     llama_model_n_embd: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_embd(void*)'),
     llama_model_n_head: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_head(void*)'),
     llama_model_n_head_kv: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_head_kv(void*)'),
+    llama_model_n_swa: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_swa(void*)'),
     llama_model_size: bind<(model: Pointer) => number | bigint>(llama, 'uint64_t llama_model_size(void*)'),
     llama_model_has_decoder: bind<(model: Pointer) => boolean>(llama, 'bool llama_model_has_decoder(void*)'),
     llama_model_has_encoder: bind<(model: Pointer) => boolean>(llama, 'bool llama_model_has_encoder(void*)'),
@@ -70,7 +72,7 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
     ),
 
     llama_context_default_params: bind<() => ContextParams>(llama, 'llama_context_params llama_context_default_params()'),
-    llama_init_from_model: bind<(model: Pointer, params: ContextParams) => Pointer>(llama, 'void* llama_init_from_model(void*, llama_context_params)'),
+    llama_init_from_model: bind<InitContext>(llama, 'void* llama_init_from_model(void*, llama_context_params)'),
     llama_free: bind<(context: Pointer) => void>(llama, 'void llama_free(void*)'),
     llama_attach_threadpool: bind<(context: Pointer, pool: Pointer, batchPool: Pointer) => void>(llama, 'void llama_attach_threadpool(void*, void*, void*)'),
     llama_n_ctx_seq: bind<(context: Pointer) => number>(llama, 'uint32_t llama_n_ctx_seq(void*)'),
@@ -83,19 +85,20 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
       llama,
       'void llama_memory_seq_cp(void*, int32_t, int32_t, int32_t, int32_t)',
     ),
+    llama_state_seq_get_size: bind<(context: Pointer, seq: number) => number | bigint>(llama, 'size_t llama_state_seq_get_size(void*, int32_t)'),
+    llama_state_seq_get_data: bind<(context: Pointer, out: Buffer, bytes: number, seq: number) => number | bigint>(
+      llama,
+      'size_t llama_state_seq_get_data(void*, void*, size_t, int32_t)',
+    ),
+    llama_state_seq_set_data: bind<(context: Pointer, data: Buffer, bytes: number, seq: number) => number | bigint>(
+      llama,
+      'size_t llama_state_seq_set_data(void*, const void*, size_t, int32_t)',
+    ),
     llama_decode: bind<(context: Pointer, batch: Batch) => number>(llama, 'int32_t llama_decode(void*, llama_batch)'),
     llama_get_logits_ith: bind<(context: Pointer, index: number) => Pointer>(llama, 'void* llama_get_logits_ith(void*, int32_t)'),
 
-    llama_sampler_chain_default_params: bind<() => { no_perf: boolean }>(llama, 'llama_sampler_chain_params llama_sampler_chain_default_params()'),
-    llama_sampler_chain_init: bind<(params: { no_perf: boolean }) => Pointer>(llama, 'void* llama_sampler_chain_init(llama_sampler_chain_params)'),
-    llama_sampler_chain_add: bind<(chain: Pointer, sampler: Pointer) => void>(llama, 'void llama_sampler_chain_add(void*, void*)'),
-    llama_sampler_init_greedy: bind<() => Pointer>(llama, 'void* llama_sampler_init_greedy()'),
-    llama_sampler_init_temp: bind<(temperature: number) => Pointer>(llama, 'void* llama_sampler_init_temp(float)'),
-    llama_sampler_init_top_k: bind<(k: number) => Pointer>(llama, 'void* llama_sampler_init_top_k(int32_t)'),
-    llama_sampler_init_top_p: bind<(p: number, minKeep: number) => Pointer>(llama, 'void* llama_sampler_init_top_p(float, size_t)'),
-    llama_sampler_init_dist: bind<(seed: number) => Pointer>(llama, 'void* llama_sampler_init_dist(uint32_t)'),
-    llama_sampler_sample: bind<(sampler: Pointer, context: Pointer, index: number) => number>(llama, 'int32_t llama_sampler_sample(void*, void*, int32_t)'),
-    llama_sampler_free: bind<(sampler: Pointer) => void>(llama, 'void llama_sampler_free(void*)'),
+    llama_get_embeddings_seq: bind<(context: Pointer, sequence: number) => Pointer>(llama, 'void* llama_get_embeddings_seq(void*, int32_t)'),
+    llama_pooling_type: bind<(context: Pointer) => number>(llama, 'int32_t llama_pooling_type(void*)'),
   }
 }
 export type LlamaFunctions = ReturnType<typeof bindFunctions>

@@ -11,16 +11,22 @@ export type Model = {
   chat_template: string | null
   /** Tokens, as the model was trained. */
   context_length: number
+  /** Numbers in an embedding. */
+  embedding_length: number
+  /** Whether the model was trained to make embeddings, and not to write. */
+  makes_embeddings: boolean
   /** Of the key and value caches of all layers in 16 bits. */
   kv_bytes_per_token: number
   weight_bytes: number
   /** Whether the cache of a sequence can be cut at any token, so that a beginning can be used again. */
   can_share_prefix: boolean
+  /** Whether the cache is nothing but keys and values of every token: no windows, no recurrent state. */
+  has_plain_cache: boolean
 }
 
 /**
  * Loads a GGUF file, on another thread, so that streams of other models go on. Throws an Error whose message can be shown when
- * the file is not a model that generates text.
+ * the file is not a model that this engine can run.
  */
 export async function loadModel(library: Library, path: string): Promise<Model> {
   const handle = await new Promise<Pointer>((resolve, reject) =>
@@ -31,14 +37,18 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     library.llama_model_free(handle)
     throw new Error(`${path} is not a decoder-only language model.`)
   }
+  const isRecurrent = library.llama_model_is_recurrent(handle) || library.llama_model_is_hybrid(handle)
   return {
     handle,
     vocab: openVocab(library, library.llama_model_get_vocab(handle)),
     chat_template: library.llama_model_chat_template(handle, null),
     context_length: library.llama_model_n_ctx_train(handle),
+    embedding_length: library.llama_model_n_embd(handle),
+    makes_embeddings: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
     weight_bytes: Number(library.llama_model_size(handle)),
-    can_share_prefix: !library.llama_model_is_recurrent(handle) && !library.llama_model_is_hybrid(handle),
+    can_share_prefix: !isRecurrent,
+    has_plain_cache: !isRecurrent && library.llama_model_n_swa(handle) === 0,
   }
 }
 
@@ -64,6 +74,14 @@ function kvBytesPerToken(library: Library, handle: Pointer): number {
   const valueLength = Number(metadata(library, handle, `${architecture}.attention.value_length`)) || headLength
   const bytesPerValue = 2
   return library.llama_model_n_layer(handle) * Math.max(1, library.llama_model_n_head_kv(handle)) * (keyLength + valueLength) * bytesPerValue
+}
+
+/** Of the kinds of pooling, those that make one vector of a text: mean, first token, last token. */
+const embeddingPoolings = ['1', '2', '3']
+
+function makesEmbeddings(library: Library, handle: Pointer): boolean {
+  const pooling = metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.pooling_type`)
+  return pooling !== undefined && embeddingPoolings.includes(pooling)
 }
 
 function metadata(library: Library, handle: Pointer, key: string): string | undefined {

@@ -72,8 +72,6 @@ export const batchFields = {
   logits: 'void*',
 } as const
 
-export const samplerChainParamsFields = { no_perf: 'bool' } as const
-
 export const ggmlMaxThreads = 512
 
 export const threadpoolParamsFields = {
@@ -90,7 +88,6 @@ export const structs = {
   llama_model_params: koffi.struct('llama_model_params', modelParamsFields),
   llama_context_params: koffi.struct('llama_context_params', contextParamsFields),
   llama_batch: koffi.struct('llama_batch', batchFields),
-  llama_sampler_chain_params: koffi.struct('llama_sampler_chain_params', samplerChainParamsFields),
   ggml_threadpool_params: koffi.struct('ggml_threadpool_params', threadpoolParamsFields),
 } as const
 

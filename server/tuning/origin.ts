@@ -19,7 +19,7 @@ export interface Origin {
 /** Throws model_not_found or model_not_available. */
 export async function originOf(db: Db | Trx, hub: Hub, dataDir: string, account_id: string, model_id: string): Promise<Origin> {
   const tuned = await store.findModel(db, account_id, model_id)
-  if (!tuned) return { base: hub.local(model_id), base_model_id: model_id, parent_model_id: null }
+  if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, parent_model_id: null }
   const { base_model_id } = tuned
   if (tuned.kind === 'model') return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, parent_model_id: tuned.id }
   const files = modelFiles.adapter

@@ -61,8 +61,10 @@ test('plain completions answer in their own shape, streamed and not', async () =
   const events = await readEvents(engine.stream('/v1/completions', { ...body, stream: true }))
   assert.ok(events.done && events.data.every((chunk) => chunk.object === 'text_completion'))
   assert.equal(textOf(events), whole.choices[0].text)
-  const list = await engine.ask('POST', '/v1/completions', { ...body, prompt: ['a', 'b'] })
-  assert.deepEqual([list.status, list.json.error.param], [400, 'prompt'])
+  for (const [field, value] of Object.entries({ suffix: 'the end', best_of: 3, prompt: '', max_tokens: 0 })) {
+    const refused = await engine.ask('POST', '/v1/completions', { ...body, [field]: value })
+    assert.deepEqual([refused.status, refused.json.error.param], [400, field])
+  }
 })
 
 test('messages may come in parts, and developer counts as system', async () => {
@@ -109,13 +111,17 @@ for (const [field, fields] of Object.entries({
   top_k: { top_k: 0 },
   max_tokens: { max_tokens: 4097 },
   stop: { stop: ['a', 'b', 'c', 'd', 'e'] },
-  seed: { seed: -1 },
+  seed: { seed: 1.5 },
   messages: { messages: [] },
   'messages.0.role': { messages: [{ role: 'robot', content: 'x' }] },
   'messages.0.content': { messages: [{ role: 'user', content: 7 }] },
-  n: { n: 2 },
-  tools: { tools: [{}] },
-  logprobs: { logprobs: true },
+  n: { n: 9 },
+  'tools.0.type': { tools: [{ function: { name: 'f' } }] },
+  top_logprobs: { logprobs: true, top_logprobs: 21 },
+  'logit_bias.x': { logit_bias: { x: 1 } },
+  min_p: { min_p: 2 },
+  presence_penalty: { presence_penalty: 3 },
+  repetition_penalty: { repetition_penalty: 0 },
 })) {
   test(`a bad ${field} is a 400 that names it`, async () => {
     const { status, json } = await engine.ask('POST', '/v1/chat/completions', hello(fields))

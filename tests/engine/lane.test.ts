@@ -6,6 +6,7 @@ import { createLane, type Lane } from '../../engine/lane.ts'
 import type { Context } from '../../engine/llama/context.ts'
 import type { Vocab } from '../../engine/llama/vocab.ts'
 import { createPromptPace } from '../../engine/prompt-pace.ts'
+import { plainSampling } from '../../engine/sampler.ts'
 
 const endToken = 0
 const vocab: Vocab = {
@@ -16,6 +17,7 @@ const vocab: Vocab = {
   eos_text: '',
   wants_bos: false,
   isEndOfGeneration: (token) => token === endToken,
+  text: (token) => String.fromCharCode(token),
   bytes: (token) => Buffer.from([token]),
   tokenize: async (text) => [...Buffer.from(text)],
 }
@@ -36,31 +38,38 @@ function fakeContext(calls: Call[], decodes: number[]): Context {
       copies = []
       return decodes.shift() ?? 0
     },
-    sample: () => 'x'.charCodeAt(0),
-    logits: () => new Float32Array(),
+    logits: () => new Float32Array(256).fill(1, 'x'.charCodeAt(0), 'x'.charCodeAt(0) + 1),
+    embedding: () => new Float32Array(),
     truncate: () => true,
+    save: () => null,
+    restore: () => true,
     copy: (from, to) => void copies.push([from, to]),
     free: () => {},
   }
 }
 
-function makeLane(options: { slots?: number; decodes?: number[] } = {}) {
-  const { slots = 2, decodes = [] } = options
+function makeLane(options: { slots?: number; tokens_per_slot?: number; decodes?: number[] } = {}) {
+  const { slots = 2, tokens_per_slot = 4096, decodes = [] } = options
   const calls: Call[] = []
   let made = 0
+  const makeContext = () => {
+    made++
+    return fakeContext(calls, decodes)
+  }
+  const outgrown: Generation[] = []
   const lane = createLane({
     vocab,
+    context: makeContext(),
     slots,
+    tokens_per_slot,
     batch_tokens: 512,
     can_share_prefix: true,
-    makeContext: () => {
-      made++
-      return fakeContext(calls, decodes)
-    },
-    makeSampler: () => 1n,
-    freeSampler: () => {},
+    speculate: false,
+    makeContext,
+    onOutgrown: (generation) => outgrown.push(generation),
+    borrow: () => null,
   })
-  return { lane, calls, made: () => made }
+  return { lane, calls, outgrown, wider: makeContext, made: () => made }
 }
 
 type Asked = { generation: Generation; text: string; outcome: string }
@@ -68,7 +77,7 @@ type Asked = { generation: Generation; text: string; outcome: string }
 function ask(lane: Lane, prompt: string, { max_tokens = 3, account = '', seed = null as number | null } = {}): Asked {
   const asked = { text: '', outcome: 'open' } as Asked
   asked.generation = createGeneration(
-    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { temperature: 0, top_k: 1, top_p: 1, seed }, account },
+    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { ...plainSampling, seed }, top_logprobs: null, grammar: null, account },
     {
       onText: (text) => {
         asked.text += text
@@ -194,4 +203,38 @@ test('pieces of prompts follow the measured speed, and single tokens tell nothin
   assert.equal(pace.tokens(100), 50)
   for (let step = 0; step < 20; step++) pace.measured(50, 5000)
   assert.equal(pace.tokens(100), 16)
+})
+
+test('an answer that outgrows its slot is handed over with all its tokens, and goes on where it was in a longer one', () => {
+  const short = makeLane({ tokens_per_slot: 8 })
+  const asked = ask(short.lane, 'abcde', { max_tokens: 10 })
+  runToEnd(short.lane)
+  assert.deepEqual([short.outgrown.length, asked.outcome, asked.text], [1, 'open', 'xxxx'])
+  const long = makeLane()
+  long.lane.waiting.push(short.outgrown[0]!)
+  runToEnd(long.lane)
+  assert.deepEqual([asked.outcome, asked.text], ['length', 'x'.repeat(10)])
+  // Its cache could not be moved, so it was computed again, the token that was chosen last after it.
+  assert.equal(long.calls[0]!.computed.map(({ token }) => String.fromCharCode(token)).join(''), 'abcdexxx')
+})
+
+test('a lane that grows goes on with what runs, also where caches cannot be moved', () => {
+  const { lane, wider } = makeLane({ slots: 1 })
+  const first = ask(lane, 'abc', { max_tokens: 6 })
+  lane.step(100)
+  lane.step(100)
+  const second = ask(lane, 'def', { max_tokens: 6 })
+  lane.moveInto(wider(), 2)
+  runToEnd(lane)
+  assert.deepEqual([first.outcome, first.text, second.outcome, second.text], ['length', 'xxxxxx', 'length', 'xxxxxx'])
+})
+
+test('requests gather in neighbouring slots, so that one decode holds them all', () => {
+  const { lane, calls } = makeLane({ slots: 8 })
+  const asked = Array.from({ length: 8 }, (_, index) => ask(lane, `${index}${index}`, { max_tokens: index % 3 === 0 ? 60 : 2, account: String(index) }))
+  runToEnd(lane)
+  assert.ok(asked.every(({ outcome }) => outcome === 'length'))
+  const last = calls.at(-1)!.computed.map(({ sequence }) => sequence)
+  assert.equal(last.length, 3)
+  assert.equal(Math.max(...last) - Math.min(...last), 2)
 })

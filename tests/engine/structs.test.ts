@@ -8,14 +8,13 @@ import { test } from 'node:test'
 import koffi from 'koffi'
 import { assertDefaultParams } from '../../engine/llama/default-params.ts'
 import { openLibrary } from '../../engine/llama/library.ts'
-import { batchFields, contextParamsFields, modelParamsFields, samplerChainParamsFields, structs, threadpoolParamsFields } from '../../engine/llama/structs.ts'
+import { batchFields, contextParamsFields, modelParamsFields, structs, threadpoolParamsFields } from '../../engine/llama/structs.ts'
 import { root } from './engine-process.ts'
 
 const fields = {
   llama_model_params: Object.keys(modelParamsFields),
   llama_context_params: Object.keys(contextParamsFields),
   llama_batch: Object.keys(batchFields),
-  llama_sampler_chain_params: Object.keys(samplerChainParamsFields),
   ggml_threadpool_params: Object.keys(threadpoolParamsFields),
 }
 

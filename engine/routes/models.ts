@@ -1,16 +1,16 @@
 // The routes that list, load and unload models.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { z } from 'zod'
-import { readBody, sendJson } from './http-io.ts'
-import type { MemoryLimits } from './lane-sizes.ts'
-import type { Models } from './models.ts'
-import { servedContextLength } from './prepare.ts'
+import { readBody, sendJson } from '../http-io.ts'
+import type { MemoryLimits } from '../lane-sizes.ts'
+import type { Models } from '../models.ts'
+import { servedContextLength } from '../prepare.ts'
 
 const Name = z.string().min(1).max(256)
 const Path = z.string().min(1).max(4096)
 const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name })
 const UnloadAdapter = z.looseObject({ lora_name: Name })
-const LoadModel = z.looseObject({ name: Name, path: Path })
+const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean().optional() })
 const UnloadModel = z.looseObject({ name: Name })
 
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse): void {
@@ -19,6 +19,7 @@ export function listModels(models: Models, limits: MemoryLimits, response: Serve
     object: 'model',
     created: served.created,
     owned_by: 'tunery',
+    status: 'loaded',
     root: served.path,
     parent: served.base_name,
     max_model_len: servedContextLength(served.model, limits),
@@ -39,8 +40,8 @@ export async function unloadAdapter(models: Models, request: IncomingMessage, re
 }
 
 export async function loadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { name, path } = await readBody(request, LoadModel)
-  await models.loadBase(name, path)
+  const { name, path, ...options } = await readBody(request, LoadModel)
+  await models.loadBase(name, path, options)
   sendJson(response, 200, { status: 'loaded', name })
 }
 

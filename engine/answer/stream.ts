@@ -1,0 +1,96 @@
+// An answer as a stream of Server-Sent Events.
+import type { ServerResponse } from 'node:http'
+import { errorBody } from '../../contract/errors.ts'
+import type { ReplyPart } from '../chat/reply-parser.ts'
+import { sendError } from '../http-io.ts'
+import type { PlaceLogprobs } from '../logprobs.ts'
+import type { Sink } from './choices.ts'
+import type { Dialect } from './dialect.ts'
+
+// Proxies cut a connection on which nothing comes, by default after a minute.
+const keepaliveMs = 15_000
+
+export const streamHeaders = {
+  'content-type': 'text/event-stream; charset=utf-8',
+  'cache-control': 'no-cache, no-transform',
+  'x-accel-buffering': 'no',
+}
+
+type Unsent = { index: number; part: ReplyPart; places: PlaceLogprobs[] | null }
+
+/**
+ * Streams. The status line waits for the first text (or the first keepalive), so that a failure before it is a plain error with
+ * its own status, which a gateway may try elsewhere. While the reader is slow, text is put together instead of frames piled up.
+ */
+export function streamSink(response: ServerResponse, dialect: Dialect, withUsage: boolean): Sink {
+  const opened = new Set<number>()
+  let unsent: Unsent[] = []
+  const keepalive = setInterval(() => {
+    start()
+    if (!response.writableNeedDrain) response.write(': keepalive\n\n')
+  }, keepaliveMs)
+  const stop = () => clearInterval(keepalive)
+  // A client that leaves before the first text gets no event any more, and the timer must go with it.
+  response.once('close', stop)
+
+  const start = () => {
+    if (!response.headersSent) response.writeHead(200, streamHeaders)
+  }
+  const open = (index: number): string => {
+    if (opened.has(index)) return ''
+    opened.add(index)
+    keepalive.refresh()
+    start()
+    return dialect.opening(index).map(frame).join('')
+  }
+  const frames = ({ index, part, places }: Unsent) => open(index) + frame(dialect.part(index, part, places))
+  const takeUnsent = () => {
+    const text = unsent.map(frames).join('')
+    unsent = []
+    return text
+  }
+  const keep = (next: Unsent) => {
+    const last = unsent.at(-1)
+    if (last?.index === next.index && merged(last.part, next.part)) {
+      if (next.places) last.places = [...(last.places ?? []), ...next.places]
+    } else unsent.push(next)
+  }
+  response.on('drain', () => {
+    if (unsent.length > 0) response.write(takeUnsent())
+  })
+
+  return {
+    part(index, part, places) {
+      if (response.writableNeedDrain) keep({ index, part, places })
+      else response.write(frames({ index, part, places }))
+    },
+    ended(index, finish_reason, places) {
+      response.write(`${takeUnsent()}${open(index)}${frame(dialect.closing(index, finish_reason, places))}`)
+    },
+    completed(usage) {
+      stop()
+      response.end(`${withUsage ? frame(dialect.usage(usage)) : ''}data: [DONE]\n\n`)
+    },
+    failed(error) {
+      stop()
+      if (response.headersSent) response.end(takeUnsent() + frame(JSON.stringify(errorBody(error, true))))
+      else sendError(response, error)
+    },
+  }
+}
+
+/** Adds the later part to the earlier one where they go on with the same thing. */
+function merged(last: ReplyPart, next: ReplyPart): boolean {
+  if (last.kind === 'tool_call' && next.kind === 'tool_call') {
+    if (next.id !== undefined || next.index !== last.index) return false
+    last.arguments += next.arguments
+    return true
+  }
+  if (last.kind === 'tool_call' || next.kind === 'tool_call' || last.kind !== next.kind) return false
+  last.text += next.text
+  return true
+}
+
+function frame(data: string): string {
+  return `data: ${data}\n\n`
+}

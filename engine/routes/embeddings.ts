@@ -1,0 +1,84 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { EmbeddingsRequest, type EmbeddingsResponse, inputsMax } from '../../contract/embeddings.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { Embedder } from '../embedder.ts'
+import { readBody, sendError, sendJson } from '../http-io.ts'
+import type { Models } from '../models.ts'
+import type { ServedModel } from '../served-model.ts'
+import { tokensOf } from './completions.ts'
+import { useModel } from './use-model.ts'
+
+export type EmbeddingServices = { models: Models; embedder: Embedder; onFault(error: unknown): void }
+
+export async function embeddings({ models, embedder, onFault }: EmbeddingServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const body = await readBody(request, EmbeddingsRequest)
+  const served = models.get(body.model)
+  if (served.kind !== 'embedding')
+    throw new ApiError(
+      'model_not_callable',
+      `'${body.model}' writes text; it was not trained to make embeddings. GET /v1/models lists those that can be called.`,
+      { param: 'model' },
+    )
+  const dimensions = dimensionsOf(served, body.dimensions ?? null)
+  const use = useModel(served, response)
+  try {
+    const texts = await readTexts(served, body.input)
+    const vectors = await embedder.embed(served, texts, use.signal)
+    const encode = body.encoding_format === 'base64' ? toBase64 : (vector: Float32Array) => Array.from(vector)
+    const prompt_tokens = texts.reduce((sum, tokens) => sum + tokens.length, 0)
+    const model = request.headers['x-served-model-name']
+    const answer: EmbeddingsResponse = {
+      object: 'list',
+      data: vectors.map((vector, index) => ({ object: 'embedding', index, embedding: encode(shortened(vector, dimensions)) })),
+      model: typeof model === 'string' ? model : body.model,
+      usage: { prompt_tokens, total_tokens: prompt_tokens },
+    }
+    sendJson(response, 200, answer)
+  } catch (error) {
+    if (!(error instanceof ApiError) && !use.ended()) onFault(error)
+    sendError(response, error)
+  } finally {
+    use.end()
+  }
+}
+
+function dimensionsOf({ model, matryoshka, name }: ServedModel, wanted: number | null): number {
+  const all = model.embedding_length
+  if (wanted === null || wanted === all) return all
+  if (!matryoshka || wanted > all)
+    throw new ApiError(
+      'parameter_not_supported',
+      `The embeddings of '${name}' have ${all} dimensions${matryoshka ? ' at most' : ' and cannot be shortened'}.`,
+      { param: 'dimensions' },
+    )
+  return wanted
+}
+
+async function readTexts(served: ServedModel, input: EmbeddingsRequest['input']): Promise<number[][]> {
+  const { model } = served
+  const given = typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as (string | number[])[])
+  if (given.length > inputsMax) throw new ApiError('invalid_request', `There may be ${inputsMax} texts at most.`, { param: 'input' })
+  const texts: number[][] = []
+  for (const each of given) {
+    const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : await tokensOf(model, each, 'input')
+    if (tokens.length > model.context_length)
+      throw new ApiError(
+        'context_length_exceeded',
+        `Text ${texts.length} has ${tokens.length} tokens; this model takes ${model.context_length}. Shorten it, or send it in parts.`,
+        { details: { prompt_tokens: tokens.length, context_length: model.context_length }, param: 'input' },
+      )
+    texts.push(tokens)
+  }
+  return texts
+}
+
+function shortened(vector: Float32Array, dimensions: number): Float32Array {
+  if (dimensions === vector.length) return vector
+  const part = vector.subarray(0, dimensions)
+  const length = Math.sqrt(part.reduce((sum, value) => sum + value * value, 0)) || 1
+  return part.map((value) => value / length)
+}
+
+function toBase64(vector: Float32Array): string {
+  return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
+}

@@ -1,0 +1,111 @@
+// What the routes that generate text share: from the prompts to an answer under way.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { ApiError } from '../../contract/errors.ts'
+import { createChoices } from '../answer/choices.ts'
+import type { Dialect, DialectOptions } from '../answer/dialect.ts'
+import { streamSink } from '../answer/stream.ts'
+import { wholeSink } from '../answer/whole.ts'
+import type { ReplyParser } from '../chat/reply-parser.ts'
+import type { GrammarSession, GrammarSpec, Grammars } from '../grammar/grammars.ts'
+import { sendError } from '../http-io.ts'
+import type { MemoryLimits } from '../lane-sizes.ts'
+import type { Vocab } from '../llama/vocab.ts'
+import type { PlaceLogprobs } from '../logprobs.ts'
+import type { Models } from '../models.ts'
+import { prepareGeneration, type SamplingFields } from '../prepare.ts'
+import type { Scheduler } from '../scheduler.ts'
+import type { ServedModel } from '../served-model.ts'
+import { type Use, useModel } from './use-model.ts'
+
+export type GenerationServices = { models: Models; scheduler: Scheduler; grammars: Grammars; limits: MemoryLimits; onFault(error: unknown): void }
+
+export type Body = SamplingFields & { model: string; stream?: boolean | null; stream_options?: { include_usage?: boolean | null } | null }
+
+/** What a dialect makes of its request. */
+export type Asked = {
+  prompts: number[][]
+  /** The field that the prompts came from. */
+  param: string
+  grammar: GrammarSpec | null
+  /** How many likely tokens to tell of each place; null tells nothing. */
+  top_logprobs: number | null
+  createParser(): ReplyParser
+  makeDialect(options: DialectOptions, vocab: Vocab): Dialect
+  /** Text that stands before every choice of a prompt, with its tokens' log-probabilities. */
+  echo?: { text: string; places: PlaceLogprobs[] }[]
+  /** Nothing is to be generated: the echo is the answer. */
+  echoOnly?: boolean
+}
+
+// Each choice is a sequence of its own in the engine.
+const choicesMax = 128
+
+export async function generate(
+  services: GenerationServices,
+  request: IncomingMessage,
+  response: ServerResponse,
+  body: Body,
+  ask: (served: ServedModel, use: Use) => Promise<Asked>,
+): Promise<void> {
+  const { models, scheduler, grammars, limits, onFault } = services
+  const served = models.get(body.model)
+  if (served.kind === 'embedding')
+    throw new ApiError('model_not_callable', `'${body.model}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`, { param: 'model' })
+  const use = useModel(served, response)
+  const sessions: GrammarSession[] = []
+  try {
+    const asked = await ask(served, use)
+    const perPrompt = body.n ?? 1
+    const count = asked.prompts.length * perPrompt
+    if (count > choicesMax) throw new ApiError('invalid_request', `${count} choices are asked for; ${choicesMax} at most can be made at once.`, { param: 'n' })
+    const prepared = asked.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, asked.param))
+    if (asked.grammar) while (sessions.length < count) sessions.push(await grammars.open(served.model.vocab, asked.grammar, use.signal))
+    if (use.ended()) return closeAll(sessions)
+
+    const prompt_tokens = asked.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
+    response.setHeader('x-prompt-tokens', prompt_tokens)
+    const includeUsage = body.stream_options?.include_usage === true
+    const dialect = asked.makeDialect({ model: header(request, 'x-served-model-name') ?? body.model, nullUsage: includeUsage }, served.model.vocab)
+    const logprobs = asked.top_logprobs !== null
+    const sink = body.stream
+      ? streamSink(response, dialect, includeUsage || header(request, 'x-tunery-usage') === 'always')
+      : wholeSink(response, dialect, count, logprobs)
+    const cancels: (() => void)[] = []
+    const cancelAll = () => {
+      for (const cancel of cancels) cancel()
+    }
+    const onDone = () => {
+      cancelAll()
+      use.end()
+    }
+    const events = createChoices({ count, prompt_tokens, choices_per_prompt: perPrompt, logprobs, createParser: asked.createParser, sink, onDone })
+    use.cancelWith(cancelAll, (error) => sink.failed(error))
+    const account = header(request, 'x-tunery-account') ?? ''
+    const submissions = events.map((each, index) => {
+      const prompt = Math.floor(index / perPrompt)
+      const echo = asked.echo?.[prompt]
+      if (echo) each.onText(echo.text, echo.places)
+      const { request: base, size } = prepared[prompt]!
+      // Choices that share a seed differ all the same.
+      const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
+      const sampling = { ...base.sampling, seed }
+      return { events: each, size, request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, grammar: sessions[index] ?? null } }
+    })
+    if (asked.echoOnly) for (const each of events) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
+    else cancels.push(...scheduler.submit(served, submissions).map(({ cancel }) => cancel))
+  } catch (error) {
+    closeAll(sessions)
+    if (!(error instanceof ApiError) && !use.ended()) onFault(error)
+    sendError(response, error)
+    use.end()
+  }
+}
+
+const closeAll = (sessions: GrammarSession[]) => {
+  for (const session of sessions) session.close()
+}
+
+function header(request: IncomingMessage, name: string): string | undefined {
+  const value = request.headers[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
+}

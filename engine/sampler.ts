@@ -1,0 +1,132 @@
+// Choosing the next token from the logits of all tokens of the vocabulary.
+import { createRandom } from './random.ts'
+
+export type SamplingParams = {
+  temperature: number
+  /** 1 to 100: what is sampled from is never more than a hundred tokens. */
+  top_k: number
+  top_p: number
+  min_p: number
+  seed: number | null
+  presence_penalty: number
+  frequency_penalty: number
+  repetition_penalty: number
+  /** Added to the logits of these tokens. */
+  logit_bias: readonly (readonly [token: number, bias: number])[]
+}
+
+export const plainSampling: SamplingParams = {
+  temperature: 0,
+  top_k: 50,
+  top_p: 1,
+  min_p: 0,
+  seed: null,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  repetition_penalty: 1,
+  logit_bias: [],
+}
+
+export type Sampler = {
+  /**
+   * Chooses a token and counts it as part of the answer. Changes `logits` (one number a token of the vocabulary). `mask` has a bit for
+   * each token that may be taken: bit i % 32 of word i / 32; null allows all. Returns -1 where nothing may be taken.
+   */
+  sample(logits: Float32Array, mask: Uint32Array | null): number
+}
+
+/**
+ * The order is that of Hugging Face and vLLM: bias and penalties, temperature, then top_k, top_p and min_p, so that a model tuned
+ * and tried there answers alike here. Presence and frequency look at the answer alone, repetition at `prompt` too. Temperature 0
+ * takes the likeliest token, the first of equals.
+ */
+export function createSampler(params: SamplingParams, prompt: readonly number[]): Sampler {
+  const { temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty, logit_bias } = params
+  const random = temperature === 0 ? null : createRandom(params.seed)
+  const counted = presence_penalty !== 0 || frequency_penalty !== 0 || repetition_penalty !== 1
+  const counts = new Map<number, number>()
+  const seen = repetition_penalty === 1 ? null : new Set(prompt)
+  const top = temperature === 0 ? null : createTop(params.top_k)
+
+  const adjust = (logits: Float32Array) => {
+    for (const [token, bias] of logit_bias) if (token < logits.length) logits[token]! += bias
+    if (seen) for (const token of seen) logits[token]! *= logits[token]! > 0 ? 1 / repetition_penalty : repetition_penalty
+    if (presence_penalty !== 0 || frequency_penalty !== 0) for (const [token, count] of counts) logits[token]! -= presence_penalty + frequency_penalty * count
+  }
+
+  const draw = (logits: Float32Array, mask: Uint32Array | null): number => {
+    const { values, tokens, count } = top!.of(logits, mask)
+    if (count === 0) return -1
+    const largest = values[0]!
+    const weights = new Float64Array(count)
+    let sum = 0
+    for (let place = 0; place < count; place++) sum += weights[place] = Math.exp((values[place]! - largest) / temperature)
+    let kept = 0
+    let mass = 0
+    // At least one is kept; the one that reaches top_p is kept too.
+    while (kept < count && (kept === 0 || (mass < top_p * sum && weights[kept]! >= min_p))) mass += weights[kept++]!
+    let left = random!() * mass
+    for (let place = 0; place < kept; place++) {
+      left -= weights[place]!
+      if (left < 0) return tokens[place]!
+    }
+    return tokens[kept - 1]!
+  }
+
+  return {
+    sample(logits, mask) {
+      adjust(logits)
+      const token = temperature === 0 ? argmax(logits, mask) : draw(logits, mask)
+      if (counted && token >= 0) {
+        counts.set(token, (counts.get(token) ?? 0) + 1)
+        seen?.add(token)
+      }
+      return token
+    },
+  }
+}
+
+function argmax(logits: Float32Array, mask: Uint32Array | null): number {
+  let best = -1
+  let largest = Number.NEGATIVE_INFINITY
+  for (let token = 0; token < logits.length; token++) {
+    const value = logits[token]!
+    if (value > largest && (mask === null || allows(mask, token))) {
+      largest = value
+      best = token
+    }
+  }
+  return best
+}
+
+const allows = (mask: Uint32Array, token: number) => ((mask[token >>> 5]! >>> (token & 31)) & 1) === 1
+
+export type Top = {
+  /** The largest of `logits`, in falling order. The arrays are used again by the next call. */
+  of(logits: Float32Array, mask: Uint32Array | null): { values: Float64Array; tokens: Int32Array; count: number }
+}
+
+/** Finds the `size` largest in one pass: all but a few hundred of a vocabulary fail the one comparison with the smallest kept. */
+export function createTop(size: number): Top {
+  const values = new Float64Array(size)
+  const tokens = new Int32Array(size)
+  return {
+    of(logits, mask) {
+      let count = 0
+      let smallest = Number.NEGATIVE_INFINITY
+      for (let token = 0; token < logits.length; token++) {
+        const value = logits[token]!
+        if (!(value > smallest) || (mask !== null && !allows(mask, token))) continue
+        let place = count < size ? count++ : size - 1
+        for (; place > 0 && values[place - 1]! < value; place--) {
+          values[place] = values[place - 1]!
+          tokens[place] = tokens[place - 1]!
+        }
+        values[place] = value
+        tokens[place] = token
+        if (count === size) smallest = values[size - 1]!
+      }
+      return { values, tokens, count }
+    },
+  }
+}

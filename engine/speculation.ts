@@ -1,0 +1,61 @@
+// Guessing the next tokens by looking the last few up in what has been read and written already ("prompt look-up", Saxena 2023). A
+// guess is checked by the model in the same step, so it changes how fast an answer comes but not what it says.
+
+const lookedUp = [3, 2] as const
+const guessFirst = 4
+export const guessMax = 12
+// After this many guesses in a row that gave nothing, the model is left alone for a while.
+const missesMax = 3
+const pauseFirst = 8
+const pauseMax = 128
+
+export type Speculation = {
+  /** Tokens that may come after `tokens` (prompt and answer so far); empty where there is nothing to go by. At most `max`. */
+  guess(tokens: readonly number[], max: number): number[]
+  /** How many of the guessed tokens were right. */
+  checked(guessed: number, right: number): void
+}
+
+export function createSpeculation(): Speculation {
+  let length = guessFirst
+  let misses = 0
+  let pause = pauseFirst
+  let skip = 0
+  return {
+    guess(tokens, max) {
+      if (skip > 0) {
+        skip--
+        return []
+      }
+      const at = find(tokens)
+      return at < 0 ? [] : tokens.slice(at, Math.min(at + Math.min(length, max), tokens.length))
+    },
+    checked(guessed, right) {
+      // Half right pays for the rows that were computed in vain.
+      if (right * 2 >= guessed) {
+        misses = 0
+        pause = pauseFirst
+        if (right === guessed) length = Math.min(guessMax, length * 2)
+        return
+      }
+      length = Math.max(2, Math.ceil(length / 2))
+      if (++misses < missesMax) return
+      misses = 0
+      skip = pause
+      pause = Math.min(pauseMax, pause * 2)
+    },
+  }
+}
+
+/** Where the last occurrence of the final tokens goes on, or -1. */
+function find(tokens: readonly number[]): number {
+  for (const count of lookedUp) {
+    const from = tokens.length - count
+    for (let at = from - 1; at >= 0; at--) {
+      let same = 0
+      while (same < count && tokens[at + same] === tokens[from + same]) same++
+      if (same === count) return at + count
+    }
+  }
+  return -1
+}
