@@ -5,6 +5,6 @@ import { isWithin } from './template.ts'
 /** Throws ApiError schema_not_enforceable. */
 export function checkSchema(schema: unknown): void {
   if (typeof schema !== 'object' || schema === null || Array.isArray(schema)) throw new ApiError('schema_not_enforceable', 'A schema must be a JSON object.')
-  if (!isWithin(schema, { depth: 32, values: 20_000, characters: 500_000 }))
+  if (!isWithin(schema, { depth: 32, values: 5000, characters: 200_000 }))
     throw new ApiError('schema_not_enforceable', 'The schema is too large or too deep to be enforced. Make it smaller.')
 }

@@ -70,9 +70,10 @@ export function checkSchemaOf(schema: unknown, param: string): void {
 
 function argumentsSchema({ function: { parameters, strict } }: Tool, index: number): Record<string, unknown> {
   const param = `tools.${index}.function.parameters`
-  if (!parameters || isEmptyList(parameters)) return noArguments
+  if (!parameters) return noArguments
   if (parameters.type !== undefined && parameters.type !== 'object')
     throw new ApiError('invalid_request', "A tool's parameters must be a schema of type 'object'.", { param })
+  if (isEmptyList(parameters)) return noArguments
   const schema = parameters.properties === undefined ? parameters : { type: 'object', ...parameters }
   if (strict) checkSchemaOf(schema, param)
   return strict || isEnforceable(schema) ? schema : anyObject
