@@ -64,11 +64,17 @@ function withThoughts(form: Format, thinking: Thinking): Format {
   if (thinking === 'never') return form
   // Models end their thoughts with an empty line. Free text has it anyway, forms need it said.
   const gap: Format[] = form.type === 'triggered_tags' ? [] : [{ type: 'const_string', value: '\n\n' }]
-  const thoughtful = (begin: string): Format => ({
-    type: 'sequence',
-    elements: [{ type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' }, ...gap, form],
-  })
-  return thinking === 'begun' ? thoughtful('') : { type: 'or', elements: [thoughtful('<think>'), form] }
+  const thoughts = (begin: string): Format[] => [{ type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' }, ...gap]
+  if (thinking === 'begun') return { type: 'sequence', elements: [...thoughts(''), form] }
+  // Thoughts or nothing, then the form: said once, since it can be large.
+  const perhaps: Format = {
+    type: 'or',
+    elements: [
+      { type: 'sequence', elements: thoughts('<think>') },
+      { type: 'regex', pattern: '()' },
+    ],
+  }
+  return { type: 'sequence', elements: [perhaps, form] }
 }
 
 function callTag(name: string, schema: Schema, syntax: CallSyntax): Tag {

@@ -14,7 +14,7 @@ export type Conversation = {
   prompt: string
   /** What holds the answer to its form while it is decoded; null where it is free. */
   grammar: GrammarSpec | null
-  /** Texts of the answer's form that some vocabularies have as control tokens: where they do, the parser needs their text too. */
+  /** Those of the template, where this answer is read for them. */
   control_texts: string[]
   /** A fresh parser for one answer. */
   createParser(): ReplyParser
@@ -44,7 +44,7 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
   return {
     prompt,
     grammar: answerForm(json, plan, syntax, thinking),
-    control_texts: [...(form.thoughts ? ['<think>', '</think>'] : []), ...(plan ? controlTexts(template) : [])],
+    control_texts: form.thoughts || plan ? template.control_texts : [],
     createParser: () => createReplyParser(form),
   }
 }
@@ -81,10 +81,6 @@ function thinkingAfter(template: ChatTemplate, prompt: string): Thinking {
   const end = prompt.trimEnd()
   if (end.endsWith('<think>')) return 'begun'
   return end.endsWith('</think>') ? 'never' : 'perhaps'
-}
-
-function controlTexts({ tool_format: { name, syntax } }: ChatTemplate): string[] {
-  return name === 'mistral' || name === 'hermes' ? [syntax.trigger, ...(name === 'hermes' ? ['</tool_call>'] : [])] : []
 }
 
 function readResponseFormat(format: ChatRequest['response_format']): JsonForm | null {

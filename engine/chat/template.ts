@@ -12,6 +12,8 @@ export type ChatTemplate = {
   thinks: boolean
   /** Whether earlier thoughts are wanted back in messages. */
   takes_reasoning: boolean
+  /** Texts of answers' forms that some vocabularies have as control tokens: where they do, grammar and parser need them as text. */
+  control_texts: string[]
   /** Throws whatever the template raises. */
   render(variables: Record<string, unknown>): string
 }
@@ -26,9 +28,12 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   if (source === null) throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', { param: 'model' })
   const template = parse(source)
   const { bos_text, eos_text } = model.vocab
+  const tool_format = detectToolFormat(source)
+  const thinks = source.includes('<think>')
   const read: ChatTemplate = {
-    tool_format: detectToolFormat(source),
-    thinks: source.includes('<think>'),
+    tool_format,
+    thinks,
+    control_texts: [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts],
     takes_reasoning: source.includes('reasoning_content'),
     render: (variables) => template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text }),
   }

@@ -18,6 +18,8 @@ export type ToolPlan = {
 
 const anyObject = { type: 'object', additionalProperties: true }
 const noArguments = { type: 'object', properties: {}, additionalProperties: false }
+/** Of all schemas that are enforced in one answer, as JSON. */
+const schemaCharactersMax = 80_000
 /** Of all tools together: a template writes them indented, level by level. */
 const toolBounds = { depth: 32, values: 20_000, characters: 500_000 }
 
@@ -35,13 +37,15 @@ export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | '
   if (tools.length === 0 || choice === 'none') return null
   const named = typeof choice === 'object' ? choice.function.name : null
   const callable = tools.flatMap((tool, index) =>
-    named === null || tool.function.name === named ? [{ name: tool.function.name, schema: argumentsSchema(tool, index) }] : [],
+    named === null || tool.function.name === named
+      ? [{ name: tool.function.name, schema: argumentsSchema(tool, index), strict: tool.function.strict === true }]
+      : [],
   )
   if (callable.length === 0)
     throw new ApiError('invalid_request', `tool_choice names '${named}', which is not one of the tools.`, { param: 'tool_choice.function.name' })
   return {
     shown: tools.map(templateTool),
-    callable,
+    callable: withinBudget(callable),
     required: choice !== 'auto',
     calls_max: named !== null || syntax.alone || request.parallel_tool_calls === false ? 1 : callsMax,
   }
@@ -77,6 +81,20 @@ function argumentsSchema({ function: { parameters, strict } }: Tool, index: numb
   const schema = parameters.properties === undefined ? parameters : { type: 'object', ...parameters }
   if (strict) checkSchemaOf(schema, param)
   return strict || isEnforceable(schema) ? schema : anyObject
+}
+
+/** All schemas are one grammar: the largest give way, unless their tools are strict, until the rest can be made into one. */
+function withinBudget(callable: { name: string; schema: Record<string, unknown>; strict: boolean }[]): ToolPlan['callable'] {
+  const sizes = callable.map(({ schema }) => JSON.stringify(schema).length)
+  let left = sizes.reduce((sum, size) => sum + size, 0)
+  const loose = new Set<number>()
+  const largestFirst = [...sizes.keys()].filter((index) => !callable[index]!.strict).sort((a, b) => sizes[b]! - sizes[a]!)
+  for (const index of largestFirst) {
+    if (left <= schemaCharactersMax) break
+    loose.add(index)
+    left -= sizes[index]!
+  }
+  return callable.map(({ name, schema }, index) => ({ name, schema: loose.has(index) ? anyObject : schema }))
 }
 
 /** A schema that says nothing of any argument: the tool takes none, unless it says that it takes what it doesn't name. */

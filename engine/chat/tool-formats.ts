@@ -20,6 +20,8 @@ export type CallSyntax = {
 export type ToolFormat = {
   name: 'hermes' | 'mistral' | 'llama' | 'prompted'
   syntax: CallSyntax
+  /** Marks of calls that a vocabulary may have as control tokens. */
+  control_texts: string[]
 }
 
 /** The largest number of calls in one answer, and so in a message of the history. */
@@ -61,10 +63,12 @@ export function detectToolFormat(template: string): ToolFormat {
   const hermesCall = /<tool_call>(?:\\n|[\s"'~+{}-])*\{\\?"name\\?": /
   const otherForm = /<function=|<arg_key>|\[ARGS\]|\[CALL_ID\]/
   if (/\btools\b/.test(template) && !otherForm.test(template)) {
-    if (hermesCall.test(template) && /"arguments\\?": /.test(template)) return { name: 'hermes', syntax: hermes }
+    if (hermesCall.test(template) && /"arguments\\?": /.test(template))
+      return { name: 'hermes', syntax: hermes, control_texts: ['<tool_call>', '</tool_call>'] }
     if (template.includes('[TOOL_CALLS]') && template.includes('[AVAILABLE_TOOLS]'))
-      return { name: 'mistral', syntax: mistral(template.includes('[TOOL_CALLS] [') ? ' ' : '') }
-    if (template.includes('<|start_header_id|>') && template.includes('ipython') && /"parameters\\?": /.test(template)) return { name: 'llama', syntax: llama }
+      return { name: 'mistral', syntax: mistral(template.includes('[TOOL_CALLS] [') ? ' ' : ''), control_texts: ['[TOOL_CALLS]'] }
+    if (template.includes('<|start_header_id|>') && template.includes('ipython') && /"parameters\\?": /.test(template))
+      return { name: 'llama', syntax: llama, control_texts: [] }
   }
-  return { name: 'prompted', syntax: hermes }
+  return { name: 'prompted', syntax: hermes, control_texts: [] }
 }

@@ -256,6 +256,10 @@ test('arguments that can’t be held to their schema are any object, unless the 
   const tool = (strict: boolean) => ({ type: 'function', function: { name: 'a', strict, parameters: { type: 'object', properties } } })
   const { content } = format('qwen2.5', { tools: [tool(false)], tool_choice: 'required', parallel_tool_calls: false })
   assert.deepEqual(content, { type: 'json_schema', json_schema: { type: 'object', additionalProperties: true } })
+  const large = (name: string, length: number) => ({ type: 'function', function: { name, parameters: { ...place, description: 'x'.repeat(length) } } })
+  const { tags } = format('qwen2.5', { tools: [large('a', 30_000), large('b', 60_000), large('c', 20_000)] })
+  const lengths = tags.map((tag: { content: { json_schema: { description?: string } } }) => tag.content.json_schema.description?.length)
+  assert.deepEqual(lengths, [30_000, undefined, 20_000], 'of many schemas, the largest goes first')
   refused('qwen2.5', { tools: [now, tool(true)] }, 'schema_not_enforceable', 'tools.1.function.parameters')
   const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: { type: 'object', properties } } }
   refused('qwen2.5', { response_format }, 'schema_not_enforceable', 'response_format.json_schema.schema')
@@ -268,12 +272,19 @@ test('response_format is the form of the answer, beside tools one of two, and th
   assert.equal(prepareConversation(modelOf('qwen3'), ask({ response_format: { type: 'text' } })).grammar, null)
   const value = { type: 'json_schema', json_schema: place }
   assert.deepEqual(format('qwen2.5', { response_format, tools: [weather], parallel_tool_calls: false }), { type: 'or', elements: [value, qwenCall] })
-  const thoughts = (begin: string) => ({
-    type: 'sequence',
-    elements: [{ type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' }, { type: 'const_string', value: '\n\n' }, value],
-  })
-  assert.deepEqual(format('qwen3', { response_format }), { type: 'or', elements: [thoughts('<think>'), value] })
-  assert.deepEqual(format('begun-thoughts', { response_format }), thoughts(''))
+  const thoughts = (begin: string) => [
+    { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
+    { type: 'const_string', value: '\n\n' },
+  ]
+  const perhaps = {
+    type: 'or',
+    elements: [
+      { type: 'sequence', elements: thoughts('<think>') },
+      { type: 'regex', pattern: '()' },
+    ],
+  }
+  assert.deepEqual(format('qwen3', { response_format }), { type: 'sequence', elements: [perhaps, value] })
+  assert.deepEqual(format('begun-thoughts', { response_format }), { type: 'sequence', elements: [...thoughts(''), value] })
   const ended = prepareConversation(modelOf('qwen3'), ask({ response_format, chat_template_kwargs: { enable_thinking: false } }))
   assert.deepEqual(ended.grammar, { kind: 'json_schema', schema: place })
 })
