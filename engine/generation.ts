@@ -16,6 +16,8 @@ export type GenerationRequest = {
   sampling: SamplingParams
   /** How many likely tokens to tell of each place; null tells nothing. */
   top_logprobs: number | null
+  /** Control tokens that are passed on as text. */
+  control_texts: ReadonlyMap<number, Buffer> | null
   /** Holds the answer to its form; the generation closes it. */
   grammar: GrammarSession | null
   /** Beginnings of prompts are computed once and shared within an account only: across accounts, the timing would tell what others ask. */
@@ -101,7 +103,7 @@ export function acceptToken(generation: Generation, vocab: Vocab, { token, place
   // The token that ends the answer was generated too, and counts, as it does in vLLM.
   generation.completion_tokens++
   if (vocab.isEndOfGeneration(token)) return finish(generation, 'stop')
-  const bytes = vocab.bytes(token)
+  const bytes = generation.request.control_texts?.get(token) ?? vocab.bytes(token)
   if (place) generation.places.push({ place, start: generation.bytes_written })
   generation.bytes_written += bytes.length
   const { text, stopped } = generation.output.push(bytes)

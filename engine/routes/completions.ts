@@ -21,6 +21,7 @@ export async function completions(services: GenerationServices & { scoring: Scor
       prompts,
       param: 'prompt',
       grammar: null,
+      control_texts: null,
       top_logprobs: body.logprobs ?? null,
       createParser: plainParser,
       makeDialect: completionDialect,

@@ -6,7 +6,7 @@ import type { Dialect, DialectOptions } from '../answer/dialect.ts'
 import { streamSink } from '../answer/stream.ts'
 import { wholeSink } from '../answer/whole.ts'
 import type { ReplyParser } from '../chat/reply-parser.ts'
-import type { GrammarSession, GrammarSpec, Grammars } from '../grammar/grammars.ts'
+import type { GrammarSession, GrammarSpec, Grammars, GrammarVocab } from '../grammar/grammars.ts'
 import { sendError } from '../http-io.ts'
 import type { MemoryLimits } from '../lane-sizes.ts'
 import type { Vocab } from '../llama/vocab.ts'
@@ -26,7 +26,9 @@ export type Asked = {
   prompts: number[][]
   /** The field that the prompts came from. */
   param: string
-  grammar: GrammarSpec | null
+  grammar: { spec: GrammarSpec; vocab: GrammarVocab } | null
+  /** Control tokens that are passed on as text. */
+  control_texts: ReadonlyMap<number, Buffer> | null
   /** How many likely tokens to tell of each place; null tells nothing. */
   top_logprobs: number | null
   createParser(): ReplyParser
@@ -59,7 +61,7 @@ export async function generate(
     const count = asked.prompts.length * perPrompt
     if (count > choicesMax) throw new ApiError('invalid_request', `${count} choices are asked for; ${choicesMax} at most can be made at once.`, { param: 'n' })
     const prepared = asked.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, asked.param))
-    if (asked.grammar) while (sessions.length < count) sessions.push(await grammars.open(served.model.vocab, asked.grammar, use.signal))
+    if (asked.grammar) while (sessions.length < count) sessions.push(await grammars.open(asked.grammar.vocab, asked.grammar.spec, use.signal))
     if (use.ended()) return closeAll(sessions)
 
     const prompt_tokens = asked.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
@@ -89,7 +91,7 @@ export async function generate(
       // Choices that share a seed differ all the same.
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
-      return { events: each, size, request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, grammar: sessions[index] ?? null } }
+      return { events: each, size, request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, control_texts: asked.control_texts, grammar: sessions[index] ?? null } }
     })
     if (asked.echoOnly) for (const each of events) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
     else cancels.push(...scheduler.submit(served, submissions).map(({ cancel }) => cancel))

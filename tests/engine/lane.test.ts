@@ -77,7 +77,7 @@ type Asked = { generation: Generation; text: string; outcome: string }
 function ask(lane: Lane, prompt: string, { max_tokens = 3, account = '', seed = null as number | null } = {}): Asked {
   const asked = { text: '', outcome: 'open' } as Asked
   asked.generation = createGeneration(
-    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { ...plainSampling, seed }, top_logprobs: null, grammar: null, account },
+    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { ...plainSampling, seed }, top_logprobs: null, control_texts: null, grammar: null, account },
     {
       onText: (text) => {
         asked.text += text
