@@ -1,7 +1,8 @@
 // Structured output: sessions that say which tokens may come next, so that what a model writes follows a grammar. All work is done in worker threads.
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
-import { prune, type Rules, rule, writeEbnf } from './rules.ts'
+import { writeEbnf } from './ebnf.ts'
+import { prune, type Rules, rule } from './rules.ts'
 import { addJsonRules } from './json-rules.ts'
 import { heavyPlaces } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'

@@ -52,10 +52,9 @@ export function addJsonRules(rules: Rules): void {
 
 /** An array's or object's text: `min` to `max` (null: any number of) parts between the brackets, with commas. */
 export function listed(open: string, part: Expr, close: string, min: number, max: number | null): Expr {
-  const empty = seq(text(open), ws, text(close))
-  if (max === 0) return empty
-  const filled = seq(text(open), ws, part, repeat(seq(ws, text(','), ws, part), Math.max(0, min - 1), max === null ? null : max - 1), ws, text(close))
-  return min === 0 ? any(empty, filled) : filled
+  if (max === 0) return seq(text(open), ws, text(close))
+  const filled = seq(part, repeat(seq(ws, text(','), ws, part), Math.max(0, min - 1), max === null ? null : max - 1), ws, text(close))
+  return seq(text(open), ws, min === 0 ? any(text(close), filled) : filled)
 }
 
 /** Exactly this value, whatever the whitespace in it; an object's properties in their order. */

@@ -1,4 +1,4 @@
-// Grammars as data: rules made of expressions, the alternatives that can never end taken out, written in XGrammar's EBNF.
+// Grammars as data: rules made of expressions, the alternatives that can never end taken out.
 
 export type Range = readonly [from: number, to: number]
 
@@ -90,36 +90,6 @@ export function findEmptyLoop(rules: Rules): string | null {
     }
   }
   return null
-}
-
-export function writeEbnf(rules: Rules): string {
-  return [...rules].map(([name, expr]) => `${name} ::= ${write(expr)}\n`).join('')
-}
-
-function write(expr: Expr): string {
-  if (expr.kind === 'text') return `"${[...expr.text].map((char) => (/[\w .,:;{}[\]-]/.test(char) ? char : escaped(char.codePointAt(0)!))).join('')}"`
-  if (expr.kind === 'rule') return expr.name
-  if (expr.kind === 'seq') return expr.parts.length === 0 ? '""' : `(${expr.parts.map(write).join(' ')})`
-  if (expr.kind === 'any') return `(${expr.parts.map(write).join(' | ')})`
-  if (expr.kind === 'chars') return writeChars(expr.ranges)
-  const { part, min, max } = expr
-  if (max === 0) return '""'
-  const times = min === 0 && max === null ? '*' : min === 0 && max === 1 ? '?' : `{${min},${max ?? ''}}`
-  return min === 1 && max === 1 ? write(part) : `${write(part)}${times}`
-}
-
-function writeChars(ranges: readonly Range[]): string {
-  const sorted = joinRanges(ranges)
-  // XGrammar reads "every character but these" more cheaply than ranges over all of Unicode.
-  const negated = sorted.at(-1)?.[1] === lastCodePoint
-  const written = (negated ? invertRanges(sorted) : sorted).map(([from, to]) => (from === to ? escaped(from) : `${escaped(from)}-${escaped(to)}`))
-  return `[${negated ? '^' : ''}${written.join('')}]`
-}
-
-function escaped(code: number): string {
-  const char = String.fromCodePoint(code)
-  if (/[A-Za-z0-9]/.test(char)) return char
-  return code > 0xffff ? `\\U${code.toString(16).padStart(8, '0')}` : `\\u${code.toString(16).padStart(4, '0')}`
 }
 
 /** The ranges in order, those that touch made one. */

@@ -155,9 +155,8 @@ export function schemaRules(schema: unknown): Rules {
       const here = seq(comma, members[index]!, tail)
       tail = fresh(isNeeded ? here : any(here, tail))
     }
-    const empty = seq(text('{'), ws, text('}'))
-    const filled = seq(text('{'), ws, any(...firsts), ws, text('}'))
-    return needs.size > 0 ? filled : any(empty, filled)
+    const filled = seq(any(...firsts), ws, text('}'))
+    return seq(text('{'), ws, needs.size > 0 ? filled : any(text('}'), filled))
   }
 
   const assertAnyName = (names: unknown, path: string): void => {

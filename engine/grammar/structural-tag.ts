@@ -1,6 +1,6 @@
 // Structural tags: free text with marked parts, each of which has a grammar. Made for tool calls.
 import { ApiError } from '../../contract/errors.ts'
-import { writeEbnf } from './rules.ts'
+import { writeEbnf } from './ebnf.ts'
 import { checkSize } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 

@@ -53,8 +53,9 @@ export async function walk(session: GrammarSession, vocab: GrammarVocab, random:
     const from = closes.length > 0 && random() < (tokens.length > most / 4 ? 0.95 : 0.2) ? closes : others
     // Short tokens are taken as often as long ones, or nearly everything would be words.
     const short = from.filter((token) => vocab.bytes(token).length <= 2)
-    const choice = short.length > 0 && random() < 0.5 ? short : from
-    const token = choice[Math.floor(random() * choice.length)]!
+    const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
+    const choice = wordy.length > 0 && random() < 0.9 ? (short.length > 0 && random() < 0.5 ? wordy.filter((token) => vocab.bytes(token).length <= 2) : wordy) : from
+    const token = (choice.length > 0 ? choice : from)[Math.floor(random() * (choice.length || from.length))]!
     tokens.push(token)
     session.accept(token)
   }
