@@ -1,0 +1,190 @@
+// Regular expressions of JavaScript, as far as a grammar can follow them, as the text of a JSON string.
+import { plainRanges } from './json-rules.ts'
+import { any, chars, type Expr, intersectRanges, invertRanges, lastCodePoint, type Range, repeat, rule, seq, text } from './rules.ts'
+
+/** The grammar of a string's content between its quotes, and how many characters it may have (null: any number). */
+export type Pattern = { expr: Expr; min_length: number; max_length: number | null }
+
+type Part =
+  | { kind: 'set'; ranges: readonly Range[] }
+  | { kind: 'seq'; parts: Part[] }
+  | { kind: 'any'; parts: Part[] }
+  | { kind: 'repeat'; part: Part; min: number; max: number | null }
+  | { kind: 'start' }
+  | { kind: 'end' }
+
+const nestingMax = 40
+const digitRanges: Range[] = [[0x30, 0x39]]
+const wordRanges: Range[] = [...digitRanges, [0x41, 0x5a], [0x5f, 0x5f], [0x61, 0x7a]]
+const spaceRanges: Range[] = [
+  [0x09, 0x0d],
+  [0x20, 0x20],
+  [0xa0, 0xa0],
+  [0x1680, 0x1680],
+  [0x2000, 0x200a],
+  [0x2028, 0x2029],
+  [0x202f, 0x202f],
+  [0x205f, 0x205f],
+  [0x3000, 0x3000],
+  [0xfeff, 0xfeff],
+]
+const lineEnds: Range[] = [
+  [0x0a, 0x0a],
+  [0x0d, 0x0d],
+  [0x2028, 0x2029],
+]
+const classes: Record<string, readonly Range[]> = {
+  d: digitRanges,
+  D: invertRanges(digitRanges),
+  w: wordRanges,
+  W: invertRanges(wordRanges),
+  s: spaceRanges,
+  S: invertRanges(spaceRanges),
+}
+const controls: Record<string, number> = { t: 9, n: 10, v: 11, f: 12, r: 13, 0: 0 }
+
+/** Reads a pattern. Throws an Error whose message tells what of it a grammar can't follow. */
+export function readPattern(source: string): Pattern {
+  assertRegExp(source)
+  const branches = parse(source).map((branch) => {
+    const parts = branch.kind === 'seq' ? [...branch.parts] : [branch]
+    const anchored = { start: parts[0]?.kind === 'start', end: parts.at(-1)?.kind === 'end' && parts.length > 0 }
+    if (anchored.start) parts.shift()
+    if (anchored.end) parts.pop()
+    const inner: Part = { kind: 'seq', parts }
+    const [min, max] = lengthOf(inner)
+    // Without an anchor the pattern may stand anywhere in the string.
+    const around = rule('any_chars')
+    const exprs = [...(anchored.start ? [] : [around]), ...parts.map(toExpr), ...(anchored.end ? [] : [around])]
+    return { expr: seq(...exprs), min_length: min, max_length: anchored.start && anchored.end ? max : null }
+  })
+  return {
+    expr: any(...branches.map(({ expr }) => expr)),
+    min_length: Math.min(...branches.map(({ min_length }) => min_length)),
+    max_length: branches.some(({ max_length }) => max_length === null) ? null : Math.max(...branches.map(({ max_length }) => max_length!)),
+  }
+}
+
+function assertRegExp(source: string): void {
+  try {
+    new RegExp(source, 'u')
+  } catch {
+    try {
+      new RegExp(source)
+    } catch {
+      throw new Error('it is no regular expression.')
+    }
+  }
+}
+
+/** The top alternatives of a pattern. */
+function parse(source: string): Part[] {
+  const input = [...source]
+  let at = 0
+
+  const alternatives = (depth: number): Part[] => {
+    if (depth > nestingMax) throw new Error('its groups are nested too deeply.')
+    const branches: Part[][] = [[]]
+    while (at < input.length && input[at] !== ')') {
+      if (input[at] === '|') {
+        at++
+        branches.push([])
+      } else branches.at(-1)!.push(repeated(atom(depth)))
+    }
+    return branches.map((parts) => ({ kind: 'seq', parts }))
+  }
+
+  const atom = (depth: number): Part => {
+    const char = input[at++]!
+    if (char === '^') return { kind: 'start' }
+    if (char === '$') return { kind: 'end' }
+    if (char === '.') return { kind: 'set', ranges: invertRanges(lineEnds) }
+    if (char === '[') return { kind: 'set', ranges: characterClass() }
+    if (char === '\\') return { kind: 'set', ranges: escape(false) }
+    if (char !== '(') return { kind: 'set', ranges: [codeRange(char)] }
+    const opening = /^\?(:|<[A-Za-z_$][\w$]*>)/.exec(input.slice(at, at + 80).join(''))
+    if (opening) at += opening[0].length
+    else if (input[at] === '?') throw new Error('looking ahead or behind ((?=, (?!, (?<=, (?<!) is not possible; write what may stand there instead.')
+    const parts = alternatives(depth + 1)
+    at++
+    return parts.length === 1 ? parts[0]! : { kind: 'any', parts }
+  }
+
+  const repeated = (part: Part): Part => {
+    const found = /^(?:([*+?])|\{(\d+)(,?)(\d*)\})\??/.exec(input.slice(at, at + 30).join(''))
+    if (!found) return part
+    if (part.kind === 'start' || part.kind === 'end') throw new Error('an anchor can not be repeated.')
+    at += found[0].length
+    const [, sign, low, comma, high] = found
+    if (sign) return { kind: 'repeat', part, min: sign === '+' ? 1 : 0, max: sign === '?' ? 1 : null }
+    return { kind: 'repeat', part, min: Number(low), max: comma ? (high ? Number(high) : null) : Number(low) }
+  }
+
+  const characterClass = (): readonly Range[] => {
+    const negated = input[at] === '^'
+    if (negated) at++
+    const ranges: Range[] = []
+    while (input[at] !== ']') {
+      const from = classMember()
+      if (input[at] === '-' && input[at + 1] !== ']' && from.length === 1 && from[0]![0] === from[0]![1]) {
+        at++
+        const to = classMember()
+        if (to.length === 1 && to[0]![0] === to[0]![1]) ranges.push([from[0]![0], to[0]![0]])
+        else ranges.push(...from, codeRange('-'), ...to)
+      } else ranges.push(...from)
+    }
+    at++
+    return negated ? invertRanges(ranges) : ranges
+  }
+
+  const classMember = (): readonly Range[] => {
+    const char = input[at++]!
+    return char === '\\' ? escape(true) : [codeRange(char)]
+  }
+
+  const escape = (inClass: boolean): readonly Range[] => {
+    const char = input[at++]!
+    if (Object.hasOwn(classes, char)) return classes[char]!
+    if (inClass && char === 'b') return [[8, 8]]
+    const hex = /^(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|u\{([\da-fA-F]+)\})/.exec(char + input.slice(at, at + 10).join(''))
+    if (hex) {
+      at += hex[0].length - 1
+      const code = Number.parseInt(hex[1] ?? hex[2] ?? hex[3]!, 16)
+      return [[code, code]]
+    }
+    if (Object.hasOwn(controls, char) && !/\d/.test(input[at] ?? '')) return [[controls[char]!, controls[char]!]]
+    if (/[A-Za-z0-9]/.test(char)) throw new Error(`\\${char} is not possible.`)
+    return [codeRange(char)]
+  }
+
+  return alternatives(0)
+}
+
+function codeRange(char: string): Range {
+  return [char.codePointAt(0)!, char.codePointAt(0)!]
+}
+
+function toExpr(part: Part): Expr {
+  if (part.kind === 'seq') return seq(...part.parts.map(toExpr))
+  if (part.kind === 'any') return any(...part.parts.map(toExpr))
+  if (part.kind === 'repeat') return repeat(toExpr(part.part), part.min, part.max)
+  if (part.kind !== 'set') throw new Error('^ and $ can only stand at the beginning and the end of the pattern, or of its outermost alternatives.')
+  const plain = intersectRanges(part.ranges, plainRanges)
+  if (plain.length > 0) return chars(...plain)
+  // Characters that JSON must escape are only written where nothing else fits, as one escape each.
+  const codes = part.ranges.flatMap(([from, to]) => Array.from({ length: Math.max(0, Math.min(to, lastCodePoint, from + 64) - from + 1) }, (_, index) => from + index))
+  if (codes.length === 0) throw new Error('a character class is empty.')
+  return any(...codes.map((code) => text(JSON.stringify(String.fromCodePoint(code)).slice(1, -1))))
+}
+
+function lengthOf(part: Part): [min: number, max: number | null] {
+  if (part.kind === 'set') return [1, 1]
+  if (part.kind === 'start' || part.kind === 'end') return [0, 0]
+  if (part.kind === 'repeat') {
+    const [min, max] = lengthOf(part.part)
+    return [min * part.min, max === 0 || part.max === 0 ? 0 : max === null || part.max === null ? null : max * part.max]
+  }
+  const lengths = part.parts.map(lengthOf)
+  if (part.kind === 'any') return [Math.min(...lengths.map(([min]) => min)), lengths.some(([, max]) => max === null) ? null : Math.max(...lengths.map(([, max]) => max!))]
+  return lengths.reduce<[number, number | null]>(([min, max], [low, high]) => [min + low, max === null || high === null ? null : max + high], [0, 0])
+}

@@ -1,0 +1,119 @@
+// Grammars as data: rules made of expressions, the alternatives that can never end taken out.
+
+export type Range = readonly [from: number, to: number]
+
+/** A text as it is, one character of some code points, another rule, parts in order, one of several parts (none: nothing fits), a part some times over. */
+export type Expr =
+  | { kind: 'text'; text: string }
+  | { kind: 'chars'; ranges: readonly Range[] }
+  | { kind: 'rule'; name: string }
+  | { kind: 'seq'; parts: readonly Expr[] }
+  | { kind: 'any'; parts: readonly Expr[] }
+  | { kind: 'repeat'; part: Expr; min: number; max: number | null }
+
+export type Rules = Map<string, Expr>
+
+export const lastCodePoint = 0x10ffff
+
+export const text = (value: string): Expr => ({ kind: 'text', text: value })
+export const chars = (...ranges: Range[]): Expr => ({ kind: 'chars', ranges })
+export const rule = (name: string): Expr => ({ kind: 'rule', name })
+export const seq = (...parts: Expr[]): Expr => (parts.length === 1 ? parts[0]! : { kind: 'seq', parts })
+export const any = (...parts: Expr[]): Expr => (parts.length === 1 ? parts[0]! : { kind: 'any', parts })
+export const repeat = (part: Expr, min: number, max: number | null): Expr => ({ kind: 'repeat', part, min, max })
+export const maybe = (part: Expr): Expr => repeat(part, 0, 1)
+export const never: Expr = { kind: 'any', parts: [] }
+export const nothing: Expr = { kind: 'text', text: '' }
+
+/**
+ * The rules without what no finite text can fulfil: a model that entered such an alternative could never end. Null when nothing is left of `root`.
+ */
+export function prune(rules: Rules): Rules | null {
+  const ending = new Set<string>()
+  const ends = (expr: Expr): boolean => {
+    if (expr.kind === 'rule') return ending.has(expr.name)
+    if (expr.kind === 'seq') return expr.parts.every(ends)
+    if (expr.kind === 'any') return expr.parts.some(ends)
+    if (expr.kind === 'repeat') return expr.min === 0 || ends(expr.part)
+    return true
+  }
+  // Rules are mostly made before those that they use, so going backwards settles most of them in one pass.
+  const entries = [...rules].reverse()
+  for (let grown = true; grown; ) {
+    grown = false
+    for (const [name, expr] of entries) {
+      if (ending.has(name) || !ends(expr)) continue
+      ending.add(name)
+      grown = true
+    }
+  }
+  if (!ending.has('root')) return null
+  const cut = (expr: Expr): Expr => {
+    if (expr.kind === 'seq') return seq(...expr.parts.map(cut))
+    if (expr.kind === 'any') return any(...expr.parts.filter(ends).map(cut))
+    if (expr.kind === 'repeat') return ends(expr.part) ? repeat(cut(expr.part), expr.min, expr.max) : nothing
+    return expr
+  }
+  const used: Rules = new Map()
+  const open = ['root']
+  const use = (expr: Expr): void => {
+    if (expr.kind === 'rule') open.push(expr.name)
+    else if (expr.kind === 'seq' || expr.kind === 'any') expr.parts.forEach(use)
+    else if (expr.kind === 'repeat') use(expr.part)
+  }
+  for (let name = open.pop(); name !== undefined; name = open.pop()) {
+    if (used.has(name)) continue
+    const expr = cut(rules.get(name)!)
+    used.set(name, expr)
+    use(expr)
+  }
+  return used
+}
+
+/** A rule that is itself again before a character was read, or null. */
+export function findEmptyLoop(rules: Rules): string | null {
+  const state = new Map<string, 'open' | 'done'>()
+  const straight = (expr: Expr): string[] => (expr.kind === 'rule' ? [expr.name] : expr.kind === 'any' ? expr.parts.flatMap(straight) : [])
+  for (const start of rules.keys()) {
+    const stack = [{ name: start, leaving: false }]
+    for (let step = stack.pop(); step; step = stack.pop()) {
+      if (step.leaving) state.set(step.name, 'done')
+      else if (state.get(step.name) === 'open') return step.name
+      else if (!state.has(step.name)) {
+        state.set(step.name, 'open')
+        stack.push({ name: step.name, leaving: true })
+        for (const name of straight(rules.get(step.name) ?? nothing)) {
+          if (state.get(name) === 'open') return name
+          stack.push({ name, leaving: false })
+        }
+      }
+    }
+  }
+  return null
+}
+
+/** The ranges in order, those that touch made one. */
+export function joinRanges(ranges: readonly Range[]): Range[] {
+  const joined: [number, number][] = []
+  for (const [from, to] of [...ranges].sort((a, b) => a[0] - b[0])) {
+    const last = joined.at(-1)
+    if (last && from <= last[1] + 1) last[1] = Math.max(last[1], to)
+    else joined.push([from, to])
+  }
+  return joined
+}
+
+export function invertRanges(ranges: readonly Range[]): Range[] {
+  const inverted: Range[] = []
+  let next = 0
+  for (const [from, to] of joinRanges(ranges)) {
+    if (from > next) inverted.push([next, from - 1])
+    next = to + 1
+  }
+  if (next <= lastCodePoint) inverted.push([next, lastCodePoint])
+  return inverted
+}
+
+export function intersectRanges(a: readonly Range[], b: readonly Range[]): Range[] {
+  return invertRanges([...invertRanges(a), ...invertRanges(b)])
+}

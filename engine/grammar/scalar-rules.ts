@@ -1,0 +1,62 @@
+// The rules of strings and numbers with constraints.
+import { integer, number, plain, string } from './json-rules.ts'
+import { type Bound, integersBetween, numbersBetween } from './numbers.ts'
+import { formatPattern, knownFormats } from './formats.ts'
+import { readPattern } from './patterns.ts'
+import { refusal, under } from './refusal.ts'
+import { type Expr, repeat, seq, text } from './rules.ts'
+import { type SchemaNode, sizeOf } from './schema-check.ts'
+
+export function stringRules(node: SchemaNode, path: string): Expr {
+  const min = sizeOf(node, 'minLength', path) ?? 0
+  const max = sizeOf(node, 'maxLength', path) ?? null
+  if (max !== null && min > max) throw refusal(under(path, 'minLength'), 'it is greater than maxLength.')
+  // JSON Schema takes a format for a remark and a pattern for a rule: beside a pattern, the pattern counts.
+  const key = node.pattern !== undefined ? 'pattern' : node.format !== undefined ? 'format' : null
+  if (key) return patternRules(node[key], key, min, max, path)
+  if (min === 0 && max === null) return string
+  // No escapes here: alternatives that are counted cost XGrammar a look at every token.
+  return seq(text('"'), repeat(plain, min, max), text('"'))
+}
+
+function patternRules(source: unknown, key: 'pattern' | 'format', min: number, max: number | null, path: string): Expr {
+  if (typeof source !== 'string') throw refusal(under(path, key), 'it has to be a string.')
+  const written = key === 'pattern' ? source : formatPattern(source)
+  if (written === null) throw refusal(under(path, key), `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`)
+  let pattern: ReturnType<typeof readPattern>
+  try {
+    pattern = readPattern(written)
+  } catch (error) {
+    throw refusal(under(path, key), `of this pattern, ${(error as Error).message}`)
+  }
+  if (pattern.min_length < min) throw refusal(under(path, 'minLength'), `together with a ${key} it is not supported; say the length in the pattern.`)
+  if (max !== null && (pattern.max_length === null || pattern.max_length > max))
+    throw refusal(under(path, 'maxLength'), `together with a ${key} it is not supported; say the length in the pattern.`)
+  return seq(text('"'), pattern.expr, text('"'))
+}
+
+export function numberRules(node: SchemaNode, path: string, isInteger: boolean): Expr {
+  const bound = (key: string, open: boolean): Bound | null => {
+    const value = node[key]
+    if (value === undefined) return null
+    if (typeof value !== 'number' || !Number.isFinite(value)) throw refusal(under(path, key), 'it has to be a number.')
+    return { value, open }
+  }
+  const min = tighter(bound('minimum', false), bound('exclusiveMinimum', true), 1)
+  const max = tighter(bound('maximum', false), bound('exclusiveMaximum', true), -1)
+  if (!min && !max) return isInteger ? integer : number
+  if (min && max && (min.value > max.value || (min.value === max.value && (min.open || max.open))))
+    throw refusal(path, 'its minimum and its maximum leave no number between them.')
+  if (!isInteger) return numbersBetween(min, max)
+  const from = min && BigInt(Math.ceil(min.value)) + (min.open && Number.isInteger(min.value) ? 1n : 0n)
+  const to = max && BigInt(Math.floor(max.value)) - (max.open && Number.isInteger(max.value) ? 1n : 0n)
+  if (from !== null && to !== null && from > to) throw refusal(path, 'its minimum and its maximum leave no whole number between them.')
+  return integersBetween(from, to)
+}
+
+/** The bound that leaves less; `sign` is 1 for lower bounds. */
+function tighter(a: Bound | null, b: Bound | null, sign: 1 | -1): Bound | null {
+  if (!a || !b) return a ?? b
+  if (a.value === b.value) return a.open ? a : b
+  return (a.value - b.value) * sign > 0 ? a : b
+}

@@ -1,0 +1,74 @@
+// Whether the cases of a oneOf can be told apart, and where references lead.
+import type { SchemaNode } from './schema-check.ts'
+
+const followMax = 16
+
+/** Where a reference inside of the schema leads, with the pointer in its one spelling; null when there is nothing. */
+export function resolvePointer(schema: unknown, ref: unknown): { node: unknown; pointer: string } | null {
+  if (typeof ref !== 'string' || (ref !== '#' && !ref.startsWith('#/'))) return null
+  let decoded: string
+  try {
+    decoded = decodeURIComponent(ref.slice(1))
+  } catch {
+    return null
+  }
+  let node: unknown = schema
+  for (const part of decoded.split('/').slice(1)) {
+    const key = part.replaceAll('~1', '/').replaceAll('~0', '~')
+    if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return null
+    node = (node as Record<string, unknown>)[key]
+  }
+  return { node, pointer: decoded }
+}
+
+/** True only where no document can fit both. */
+export function areApart(schema: unknown, a: unknown, b: unknown): boolean {
+  const [first, second] = [follow(schema, a), follow(schema, b)]
+  if (!first || !second) return false
+  const [typesA, typesB] = [kindsOf(first), kindsOf(second)]
+  if (typesA && typesB && ![...typesA].some((type) => typesB.has(type))) return true
+  const [valuesA, valuesB] = [valuesOf(first), valuesOf(second)]
+  if (valuesA && valuesB) return ![...valuesA].some((value) => valuesB.has(value))
+  const onlyObjects = (types: Set<string> | null) => types !== null && types.size === 1 && types.has('object')
+  if (!onlyObjects(typesA) || !onlyObjects(typesB)) return false
+  const required = (node: SchemaNode): string[] => (Array.isArray(node.required) ? node.required : [])
+  return required(first).some((name) => {
+    if (!required(second).includes(name)) return false
+    const [inA, inB] = [follow(schema, propertyOf(first, name)), follow(schema, propertyOf(second, name))]
+    const [a, b] = [inA && valuesOf(inA), inB && valuesOf(inB)]
+    return Boolean(a && b && ![...a].some((value) => b.has(value)))
+  })
+}
+
+/** The schema itself, behind references and an allOf of one. */
+function follow(schema: unknown, start: unknown): SchemaNode | null {
+  let node = start
+  for (let step = 0; step < followMax; step++) {
+    if (typeof node !== 'object' || node === null) return null
+    const { $ref, allOf } = node as SchemaNode
+    if ($ref !== undefined) node = resolvePointer(schema, $ref)?.node
+    else if (Array.isArray(allOf) && allOf.length === 1) node = allOf[0]
+    else return node as SchemaNode
+  }
+  return null
+}
+
+function propertyOf(node: SchemaNode, name: string): unknown {
+  const properties = node.properties as Record<string, unknown> | undefined
+  return properties && Object.hasOwn(properties, name) ? properties[name] : undefined
+}
+
+function valuesOf(node: SchemaNode): Set<string> | null {
+  const values = node.const !== undefined ? [node.const] : node.enum
+  // Objects with their properties in another order are equal but spelled apart, so only simple values are compared.
+  if (!Array.isArray(values) || values.some((value) => typeof value === 'object' && value !== null)) return null
+  return new Set(values.map((value) => JSON.stringify(value)))
+}
+
+/** The types that a document of this schema may have; null where nothing narrows them down. */
+function kindsOf(node: SchemaNode): Set<string> | null {
+  const values = node.const !== undefined ? [node.const] : Array.isArray(node.enum) ? node.enum : null
+  if (values) return new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))
+  const types = typeof node.type === 'string' ? [node.type] : Array.isArray(node.type) ? (node.type as string[]) : null
+  return types && new Set(types.map((type) => (type === 'integer' ? 'number' : type)))
+}

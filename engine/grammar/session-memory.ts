@@ -1,0 +1,69 @@
+// What the decoding thread and a worker share of one session: a state word and the mask of the next token.
+import type { GrammarVocab } from './grammars.ts'
+
+/** What a session's state word says in its two lowest bits; above them it counts the tokens that were accepted. */
+export const working = 0
+export const ready = 1
+export const failed = 2
+
+export type SessionMemory = { buffer: SharedArrayBuffer; state: Int32Array; mask: Uint32Array }
+
+export function maskWords(vocab_size: number): number {
+  return Math.ceil(vocab_size / 32)
+}
+
+export function createSessionMemory(vocab_size: number): SessionMemory {
+  return viewSessionMemory(new SharedArrayBuffer(4 + 4 * maskWords(vocab_size)))
+}
+
+export function viewSessionMemory(buffer: SharedArrayBuffer): SessionMemory {
+  return { buffer, state: new Int32Array(buffer, 0, 1), mask: new Uint32Array(buffer, 4) }
+}
+
+export function stateWord(accepted: number, status: number): number {
+  return accepted * 4 + status
+}
+
+/** Words that a worker and its owner share. */
+export const control = {
+  /** The job that the worker is at (0: none), and when it began: milliseconds, in the lowest 30 bits. */
+  job: 0,
+  since: 1,
+  /** Jobs done since the worker started. */
+  done: 2,
+  /** How much memory the grammars take, in KiB. */
+  memory_kib: 3,
+  words: 4,
+} as const
+
+export function clock(): number {
+  return Date.now() & 0x3fffffff
+}
+
+export function elapsed(since: number): number {
+  return (clock() - since) & 0x3fffffff
+}
+
+/** A vocabulary as it is sent to workers, in shared memory: the bytes of all tokens one after the other, and where each begins. */
+export type VocabData = { size: number; bytes: Uint8Array<SharedArrayBuffer>; starts: Int32Array<SharedArrayBuffer>; end_tokens: number[] }
+
+const tokensAtOnce = 4_096
+
+/** Gathers the bytes of all tokens, in steps between which other work is done. */
+export async function readVocab(vocab: GrammarVocab): Promise<VocabData> {
+  const starts = new Int32Array(new SharedArrayBuffer(4 * (vocab.size + 1)))
+  const parts: Uint8Array[] = []
+  const end_tokens: number[] = []
+  for (let token = 0; token < vocab.size; token++) {
+    const piece = vocab.bytes(token)
+    starts[token + 1] = starts[token]! + piece.length
+    parts.push(piece)
+    if (vocab.isEndOfGeneration(token)) end_tokens.push(token)
+    if (token % tokensAtOnce === tokensAtOnce - 1) await new Promise((resolve) => setImmediate(resolve))
+  }
+  const bytes = new Uint8Array(new SharedArrayBuffer(starts[vocab.size]!))
+  parts.forEach((piece, token) => {
+    bytes.set(piece, starts[token])
+  })
+  return { size: vocab.size, bytes, starts, end_tokens }
+}

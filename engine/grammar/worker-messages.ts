@@ -1,0 +1,19 @@
+import type { VocabData } from './session-memory.ts'
+
+/** A grammar as XGrammar takes it. */
+export type GrammarSource = { kind: 'ebnf'; ebnf: string } | { kind: 'tag'; tag: object }
+
+export type WorkerData = { vocab: VocabData; control: SharedArrayBuffer; memory_bytes: number }
+
+/** Each message is a job, numbered by `job`; those of one session carry the session's number. */
+export type ToWorker =
+  | { kind: 'compile'; job: number; grammar: string; source: GrammarSource }
+  | { kind: 'probe'; job: number; grammar: string; masks: number; total_ms: number }
+  | { kind: 'open'; job: number; grammar: string; memory: SharedArrayBuffer; tokens: number[] }
+  | { kind: 'accept'; job: number; token: number }
+  | { kind: 'close'; job: number }
+  | { kind: 'forget'; job: number; grammar: string }
+
+export type FromWorker =
+  | { kind: 'done'; job: number; elapsed_ms: number; /** Of a probe. */ slowest_ms?: number; /** No token went on. */ stuck?: boolean }
+  | { kind: 'failed'; job: number; why: string }

@@ -1,0 +1,148 @@
+// The thread that holds XGrammar: compiles grammars and works out masks, one job after the other. Started by host.ts.
+import { parentPort, workerData } from 'node:worker_threads'
+import { control, clock, failed, maskWords, ready, type SessionMemory, stateWord, type VocabData, viewSessionMemory, working } from './session-memory.ts'
+import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
+import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
+
+type Session = { matcher: Matcher; memory: SessionMemory; accepted: number }
+
+const { vocab, control: controlBuffer, memory_bytes } = workerData as WorkerData
+const words = new Int32Array(controlBuffer)
+const port = parentPort!
+const { xgrammar, memoryBytes } = loadXGrammar(memory_bytes)
+const info = await xgrammar.TokenizerInfo.createTokenizerInfo(spellings(vocab), 'byte_level', false, vocab.size, vocab.end_tokens)
+const compiler = await xgrammar.GrammarCompiler.createGrammarCompiler(info, false)
+const writable = writableTokens(vocab)
+const grammars = new Map<string, CompiledGrammar>()
+const sessions = new Map<number, Session>()
+
+let last = Promise.resolve()
+port.on('message', (message: ToWorker) => {
+  last = last.then(() => work(message))
+})
+
+async function work(message: ToWorker): Promise<void> {
+  const began = performance.now()
+  Atomics.store(words, control.since, clock())
+  Atomics.store(words, control.job, message.job)
+  try {
+    const found = await handle(message)
+    if (message.kind === 'compile' || message.kind === 'probe') port.postMessage({ kind: 'done', job: message.job, elapsed_ms: performance.now() - began, ...found } satisfies FromWorker)
+  } catch (error) {
+    port.postMessage({ kind: 'failed', job: message.job, why: String((error as Error)?.message ?? error) } satisfies FromWorker)
+    // An aborted WebAssembly module is of no more use; the owner starts another worker.
+    throw error
+  }
+  Atomics.store(words, control.memory_kib, memoryBytes() / 1024)
+  Atomics.store(words, control.job, 0)
+  Atomics.add(words, control.done, 1)
+}
+
+async function handle(message: ToWorker): Promise<{ slowest_ms: number; stuck: boolean } | undefined> {
+  if (message.kind === 'compile') grammars.set(message.grammar, await compile(message.source))
+  else if (message.kind === 'probe') return probe(message.grammar, message.masks, message.total_ms)
+  else if (message.kind === 'open') await open(message)
+  else if (message.kind === 'accept') await accept(message.job, message.token)
+  else if (message.kind === 'close') {
+    sessions.get(message.job)?.matcher.dispose()
+    sessions.delete(message.job)
+  } else {
+    grammars.get(message.grammar)?.dispose()
+    grammars.delete(message.grammar)
+  }
+}
+
+async function compile(source: GrammarSource): Promise<CompiledGrammar> {
+  const grammar = await (source.kind === 'ebnf' ? xgrammar.Grammar.fromEBNF(source.ebnf) : xgrammar.Grammar.fromStructuralTag(source.tag))
+  const compiled = await compiler.compileGrammar(grammar)
+  grammar.dispose()
+  return compiled
+}
+
+async function open({ job, grammar, memory, tokens }: ToWorker & { kind: 'open' }): Promise<void> {
+  const matcher = await xgrammar.GrammarMatcher.createGrammarMatcher(grammars.get(grammar)!)
+  const session: Session = { matcher, memory: viewSessionMemory(memory), accepted: tokens.length }
+  sessions.set(job, session)
+  if (tokens.every((token) => matcher.acceptToken(token))) await writeMask(session)
+  else refuse(session)
+}
+
+async function accept(id: number, token: number): Promise<void> {
+  const session = sessions.get(id)
+  if (!session) return
+  session.accepted++
+  // An end token that ends the generation of the caller may come after the matcher has ended; there is nothing left to follow.
+  if (!session.matcher.isTerminated() && !session.matcher.acceptToken(token)) refuse(session)
+  else await writeMask(session)
+}
+
+async function writeMask({ matcher, memory, accepted }: Session): Promise<void> {
+  // Tokens were accepted meanwhile: the mask of the last one is what will be asked for.
+  if (Atomics.load(memory.state, 0) !== stateWord(accepted, working)) return
+  if (matcher.isTerminated()) endOnly(memory.mask)
+  else {
+    const mask = await matcher.getNextTokenBitmask()
+    let isEmpty = 0
+    for (let word = 0; word < memory.mask.length; word++) isEmpty |= memory.mask[word] = mask[word]! & writable[word]!
+    if (isEmpty === 0) return refuse({ memory, accepted })
+  }
+  settle(memory, accepted, ready)
+}
+
+function endOnly(mask: Uint32Array): void {
+  mask.fill(0)
+  for (const token of vocab.end_tokens) mask[token >> 5]! |= 1 << (token & 31)
+}
+
+function refuse({ memory, accepted }: Pick<Session, 'memory' | 'accepted'>): void {
+  settle(memory, accepted, failed)
+}
+
+function settle(memory: SessionMemory, accepted: number, status: number): void {
+  Atomics.compareExchange(memory.state, 0, stateWord(accepted, working), stateWord(accepted, status))
+  Atomics.notify(memory.state, 0)
+}
+
+/** Walks at random through the grammar, and tells the longest time that a mask took. */
+async function probe(grammar: string, masks: number, total_ms: number): Promise<{ slowest_ms: number; stuck: boolean }> {
+  const matcher = await xgrammar.GrammarMatcher.createGrammarMatcher(grammars.get(grammar)!)
+  const began = performance.now()
+  let slowest_ms = 0
+  let random = 1
+  for (let step = 0; step < masks && performance.now() - began < total_ms; step++) {
+    const before = performance.now()
+    const mask = await matcher.getNextTokenBitmask()
+    const allowed: number[] = []
+    for (let token = 0; token < vocab.size; token++) if (((mask[token >> 5]! & writable[token >> 5]!) >>> (token & 31)) & 1) allowed.push(token)
+    if (allowed.length === 0) return { slowest_ms, stuck: true }
+    random = (random * 48_271) % 0x7fffffff
+    const token = allowed[random % allowed.length]!
+    if (!matcher.acceptToken(token)) return { slowest_ms, stuck: true }
+    slowest_ms = Math.max(slowest_ms, performance.now() - before)
+    if (matcher.isTerminated()) matcher.reset()
+  }
+  matcher.dispose()
+  return { slowest_ms, stuck: false }
+}
+
+/** The tokens in the spelling of GPT-2's vocabulary, in which every byte is a printable character. */
+function spellings({ size, bytes, starts }: VocabData): string[] {
+  let others = 256
+  const spelling = Array.from({ length: 256 }, (_, byte) => {
+    const isPrintable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte !== 0xad)
+    return String.fromCharCode(isPrintable ? byte : others++)
+  })
+  return Array.from({ length: size }, (_, token) => {
+    let text = ''
+    for (let at = starts[token]!; at < starts[token + 1]!; at++) text += spelling[bytes[at]!]
+    return text
+  })
+}
+
+/** A mask of the tokens that have bytes, and of those that end a generation: other control tokens never belong into a document. */
+function writableTokens({ size, starts, end_tokens }: VocabData): Uint32Array {
+  const mask = new Uint32Array(maskWords(size))
+  for (let token = 0; token < size; token++) if (starts[token + 1]! > starts[token]!) mask[token >> 5]! |= 1 << (token & 31)
+  for (const token of end_tokens) mask[token >> 5]! |= 1 << (token & 31)
+  return mask
+}
