@@ -4,7 +4,7 @@ import { writeEbnf } from './ebnf.ts'
 import { checkSize } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 
-const formats = new Set(['any_text', 'const_string', 'json_schema', 'sequence', 'or', 'tag', 'triggered_tags', 'tags_with_separator'])
+const formats = new Set(['any_text', 'const_string', 'json_schema', 'sequence', 'or', 'tag', 'triggered_tags', 'tags_with_separator', 'regex'])
 
 /** The tag with each JSON Schema in it replaced by the grammar that it stands for. Throws ApiError `schema_not_enforceable`. */
 export function resolveTag(tag: object): object {
