@@ -45,7 +45,7 @@ export type PoolHooks = {
   onFault(pooled: PooledLane, error: unknown): void
 }
 
-const batchTokens = 512
+const batchTokens = 1024
 const idleMsMax = 60_000
 const idleKept = 4
 // Compute buffers and logits of a context, about what they were measured to be for small models.

@@ -33,6 +33,8 @@ export type Lane = {
   waiting: Generation[]
   running(): number
   slotCount(): number
+  /** How many prompts are not computed to their end. */
+  prompts(): number
   /** Goes on in a context of more slots; what runs and what is cached moves along. */
   moveInto(wider: Context, slots: number): void
   lend(prompt: readonly number[], account: string, tokens: number): Lent | null
@@ -248,6 +250,7 @@ export function createLane(options: LaneOptions): Lane {
     waiting: [],
     used_at_ms: performance.now(),
     running: () => running.length,
+    prompts: () => lane.waiting.length + running.filter(({ next }) => next < 0).length,
     slotCount: () => slots.all().length,
     moveInto(wider, count) {
       // Where a cache cannot be moved, its tokens are computed again.
@@ -267,13 +270,14 @@ export function createLane(options: LaneOptions): Lane {
       const prompt_tokens = fillBatch(prompt_ms)
       const context = slots.context()
       if (context.batchLength() === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
+      const length = context.batchLength()
       const failed = context.decode() !== 0
       const seconds = (performance.now() - lane.used_at_ms) / 1000
       if (failed) {
         rebuild()
         return { prompt_tokens: 0, output_tokens: 0, seconds, failed }
       }
-      pace.measured(prompt_tokens, seconds * 1000)
+      pace.measured(running.length, Math.max(0, length - running.length), seconds * 1000)
       return { prompt_tokens, output_tokens: released + advanceAll(), seconds, failed }
     },
     close() {

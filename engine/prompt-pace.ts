@@ -2,23 +2,34 @@
 
 const chunkMin = 16
 const chunkFirst = 64
+const weight = 0.3
 
 export type PromptPace = {
-  /** Tokens that take about `ms` milliseconds, by the steps measured so far. */
+  /** Tokens, beyond the first of each sequence, that take about `ms` milliseconds, by the steps measured so far. */
   tokens(ms: number): number
-  /** A step with this many prompt tokens took `ms` milliseconds in all. */
-  measured(tokens: number, ms: number): void
+  /** A step over `rows` sequences with this many tokens beyond the first of each took `ms` milliseconds. */
+  measured(rows: number, tokens: number, ms: number): void
 }
 
+/** A step costs what its sequences cost with one token each, and something for each token more: the library computes these apart. */
 export function createPromptPace(): PromptPace {
+  // Of steps with one token a sequence, by the logarithm of their number.
+  const plainMs: number[] = []
   let msPerToken: number | null = null
+  const moved = (before: number | null | undefined, now: number) => (before == null ? now : (1 - weight) * before + weight * now)
+  const bucket = (rows: number) => Math.round(Math.log2(Math.max(1, rows)))
+  const plain = (rows: number): number => {
+    for (let at = bucket(rows); at >= 0; at--) if (plainMs[at] !== undefined) return plainMs[at]!
+    return 0
+  }
   return {
     tokens: (ms) => (msPerToken === null ? chunkFirst : Math.max(chunkMin, Math.floor(ms / msPerToken))),
-    measured(tokens, ms) {
+    measured(rows, tokens, ms) {
+      if (tokens === 0) plainMs[bucket(rows)] = moved(plainMs[bucket(rows)], ms)
       // Of a few tokens, the time is the step's own cost and tells nothing about a long chunk.
       if (tokens < chunkMin) return
-      const now = ms / tokens
-      msPerToken = msPerToken === null ? now : 0.7 * msPerToken + 0.3 * now
+      // A step that was slow for another reason must not make the chunks so small that none is measured again.
+      msPerToken = moved(msPerToken, Math.max(ms - plain(rows), ms / 4) / tokens)
     },
   }
 }

@@ -19,8 +19,11 @@ export type Scheduler = {
 }
 
 const waitingMax = 256
-// A long prompt is computed in pieces of about this time, all lanes together: the other streams wait no longer.
-const promptMsMax = 100
+// A long prompt is computed in pieces of about this time, all lanes together, between two steps of the other streams. Many prompts
+// that wait get longer pieces, since a step costs nearly as much with few streams as with all of them; but a client that leaves is
+// noticed between two steps.
+const promptMs = 150
+const promptMsMax = 350
 const memoryWaitMsMax = 10_000
 const idleCheckMs = 10_000
 
@@ -44,7 +47,7 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     looping = true
     for (let busy = withWork(); busy.length > 0; busy = withWork()) {
       for (const pooled of busy) {
-        stepOnce(pooled, promptMsMax / busy.length)
+        stepOnce(pooled, Math.min(promptMsMax, promptMs * pooled.lane!.prompts()) / busy.length)
         await nextTurn()
       }
     }

@@ -172,7 +172,9 @@ function toExpr(part: Part): Expr {
   const plain = intersectRanges(part.ranges, plainRanges)
   if (plain.length > 0) return chars(...plain)
   // Characters that JSON must escape are only written where nothing else fits, as one escape each.
-  const codes = part.ranges.flatMap(([from, to]) => Array.from({ length: Math.max(0, Math.min(to, lastCodePoint, from + 64) - from + 1) }, (_, index) => from + index))
+  const codes = part.ranges.flatMap(([from, to]) =>
+    Array.from({ length: Math.max(0, Math.min(to, lastCodePoint, from + 64) - from + 1) }, (_, index) => from + index),
+  )
   if (codes.length === 0) throw new Error('a character class is empty.')
   return any(...codes.map((code) => text(JSON.stringify(String.fromCodePoint(code)).slice(1, -1))))
 }
@@ -185,6 +187,7 @@ function lengthOf(part: Part): [min: number, max: number | null] {
     return [min * part.min, max === 0 || part.max === 0 ? 0 : max === null || part.max === null ? null : max * part.max]
   }
   const lengths = part.parts.map(lengthOf)
-  if (part.kind === 'any') return [Math.min(...lengths.map(([min]) => min)), lengths.some(([, max]) => max === null) ? null : Math.max(...lengths.map(([, max]) => max!))]
+  if (part.kind === 'any')
+    return [Math.min(...lengths.map(([min]) => min)), lengths.some(([, max]) => max === null) ? null : Math.max(...lengths.map(([, max]) => max!))]
   return lengths.reduce<[number, number | null]>(([min, max], [low, high]) => [min + low, max === null || high === null ? null : max + high], [0, 0])
 }

@@ -14,8 +14,10 @@ const annotations = new Set(
   ),
 )
 const enforced = new Set(
-  ('type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items prefixItems minItems maxItems uniqueItems ' +
-    'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum').split(' '),
+  (
+    'type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items prefixItems minItems maxItems uniqueItems ' +
+    'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum'
+  ).split(' '),
 )
 const advice: Record<string, string> = {
   not: 'list what is allowed instead, with enum or anyOf.',
@@ -38,7 +40,8 @@ const advice: Record<string, string> = {
 
 /** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
 export function checkSize(schema: unknown): void {
-  const tooLarge = (what: string) => new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
+  const tooLarge = (what: string) =>
+    new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
   const open: { value: unknown; depth: number; key: string }[] = [{ value: schema, depth: 0, key: '' }]
   let nodes = 0
   let length = 0
@@ -68,7 +71,8 @@ export function heavyPlaces(schema: unknown): string[] {
     if (typeof step.value !== 'object' || step.value === null) continue
     for (const [key, inner] of Object.entries(step.value)) {
       const path = under(step.path, key)
-      if ((key === 'pattern' && typeof inner === 'string') || (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY))) places.push(path)
+      if ((key === 'pattern' && typeof inner === 'string') || (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY)))
+        places.push(path)
       else if (Array.isArray(inner) && inner.length > 50) places.push(path)
       open.push({ value: inner, path })
     }

@@ -43,6 +43,8 @@ export type Context = {
   free(): void
 }
 
+const pieceTokensMax = 512
+
 /** Reserves the memory and attaches adapter and threads. Throws where the library refuses, mostly for want of memory. */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
   return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, options)))
@@ -62,7 +64,8 @@ function paramsOf(library: Library, options: ContextOptions): ContextParams {
     ...library.llama_context_default_params(),
     n_ctx: sequences * options.tokens_per_sequence,
     n_batch: capacity,
-    n_ubatch: capacity,
+    // What is computed in one piece costs memory; an embedding's text must be whole in it.
+    n_ubatch: options.embeddings ? capacity : Math.min(capacity, pieceTokensMax),
     n_seq_max: sequences,
     // Without this the library reserves logits for every token of a batch: a hundred megabytes for a small vocabulary.
     n_outputs_max: options.embeddings ? capacity : (options.outputs ?? sequences),

@@ -91,7 +91,11 @@ export async function generate(
       // Choices that share a seed differ all the same.
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
-      return { events: each, size, request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, control_texts: asked.control_texts, grammar: sessions[index] ?? null } }
+      return {
+        events: each,
+        size,
+        request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, control_texts: asked.control_texts, grammar: sessions[index] ?? null },
+      }
     })
     if (asked.echoOnly) for (const each of events) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
     else cancels.push(...scheduler.submit(served, submissions).map(({ cancel }) => cancel))

@@ -34,11 +34,31 @@ export const enforced: Record<string, Record<string, unknown>> = {
     h: { type: 'number', minimum: -180, maximum: 180 },
   }),
   'bounded strings': object({ a: { type: 'string', maxLength: 3 }, b: { type: 'string', minLength: 2 }, c: { type: 'string', minLength: 2, maxLength: 6 } }),
-  'names that need escapes': object({ 'a"b': { type: 'integer' }, 'c\\d': { type: 'null' }, 'e\nf': { type: 'boolean' }, 'g/h': { type: 'null' }, é漢: { type: 'null' }, '': { type: 'null' } }),
-  'values in a list': object({ a: { enum: ['x', 'y"z', 'k/l\n', 5, 1.5, null, true, { b: [1, { c: 2 }], d: 'e' }, [], {}] }, b: { const: 'only' }, c: { type: ['string', 'null'], enum: ['p', null, 3] } }),
-  'optional properties': { type: 'object', properties: Object.fromEntries(Array.from({ length: 12 }, (_, index) => [`p${index}`, { type: 'integer' }])), required: ['p4', 'p9'] },
+  'names that need escapes': object({
+    'a"b': { type: 'integer' },
+    'c\\d': { type: 'null' },
+    'e\nf': { type: 'boolean' },
+    'g/h': { type: 'null' },
+    é漢: { type: 'null' },
+    '': { type: 'null' },
+  }),
+  'values in a list': object({
+    a: { enum: ['x', 'y"z', 'k/l\n', 5, 1.5, null, true, { b: [1, { c: 2 }], d: 'e' }, [], {}] },
+    b: { const: 'only' },
+    c: { type: ['string', 'null'], enum: ['p', null, 3] },
+  }),
+  'optional properties': {
+    type: 'object',
+    properties: Object.fromEntries(Array.from({ length: 12 }, (_, index) => [`p${index}`, { type: 'integer' }])),
+    required: ['p4', 'p9'],
+  },
   'only optional properties': { properties: { a: { type: 'integer' }, b: { type: 'boolean' } }, additionalProperties: false },
-  'other properties of a type': { type: 'object', properties: { name: { type: 'integer' }, nam: { type: 'boolean' }, 'né"w': { type: 'null' } }, required: ['name'], additionalProperties: { type: 'string', maxLength: 4 } },
+  'other properties of a type': {
+    type: 'object',
+    properties: { name: { type: 'integer' }, nam: { type: 'boolean' }, 'né"w': { type: 'null' } },
+    required: ['name'],
+    additionalProperties: { type: 'string', maxLength: 4 },
+  },
   'a record': { type: 'object', propertyNames: { type: 'string' }, additionalProperties: { type: 'integer' } },
   'required without being named': { type: 'object', properties: { a: { type: 'null' } }, required: ['b'], additionalProperties: { type: 'integer' } },
   arrays: object({
@@ -59,15 +79,26 @@ export const enforced: Record<string, Record<string, unknown>> = {
       oneOf: [{ $ref: '#/$defs/cat' }, { $ref: '#/$defs/dog' }, { type: 'integer' }, { type: ['string', 'null'] }],
       discriminator: { propertyName: 'kind' },
     },
-    $defs: { cat: object({ kind: { const: 'cat' }, lives: { type: 'integer', maximum: 9 } }), dog: object({ kind: { enum: ['dog', 'hound'] }, name: { type: 'string' } }) },
+    $defs: {
+      cat: object({ kind: { const: 'cat' }, lives: { type: 'integer', maximum: 9 } }),
+      dog: object({ kind: { enum: ['dog', 'hound'] }, name: { type: 'string' } }),
+    },
   },
   'a schema in itself': {
     $ref: '#/$defs/node',
-    $defs: { node: object({ value: { type: 'integer' }, next: { anyOf: [{ $ref: '#/$defs/node' }, { type: 'null' }] }, more: { allOf: [{ $ref: '#/definitions/a~1b%25' }] } }) },
+    $defs: {
+      node: object({
+        value: { type: 'integer' },
+        next: { anyOf: [{ $ref: '#/$defs/node' }, { type: 'null' }] },
+        more: { allOf: [{ $ref: '#/definitions/a~1b%25' }] },
+      }),
+    },
     definitions: { 'a/b%': { type: 'boolean', title: 'Odd', description: 'A name that is escaped.', default: true, examples: [true] } },
   },
   formats: object(
-    Object.fromEntries(['date', 'time', 'date-time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uuid', 'uri'].map((format) => [format, { type: 'string', format }])),
+    Object.fromEntries(
+      ['date', 'time', 'date-time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uuid', 'uri'].map((format) => [format, { type: 'string', format }]),
+    ),
   ),
   patterns: object({
     a: { type: 'string', pattern: '^[A-Z]{2}-[0-9]{4,6}$' },

@@ -42,7 +42,9 @@ export type Walk = { text: string; tokens: number[]; ended: boolean }
 /** Walks until the end of generation or `most` tokens; towards the end it prefers tokens that close what is open. */
 export async function walk(session: GrammarSession, vocab: GrammarVocab, random: () => number, most = 300): Promise<Walk> {
   const tokens: number[] = []
-  const closing = new Set(Array.from({ length: vocab.size }, (_, token) => token).filter((token) => /^[\]}"]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1'))))
+  const closing = new Set(
+    Array.from({ length: vocab.size }, (_, token) => token).filter((token) => /^[\]}"]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1'))),
+  )
   const text = () => Buffer.concat(tokens.map((token) => vocab.bytes(token))).toString('utf8')
   while (tokens.length < most) {
     const allowed = allowedTokens(await nextMask(session), vocab.size)
@@ -54,7 +56,8 @@ export async function walk(session: GrammarSession, vocab: GrammarVocab, random:
     // Short tokens are taken as often as long ones, or nearly everything would be words.
     const short = from.filter((token) => vocab.bytes(token).length <= 2)
     const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
-    const choice = wordy.length > 0 && random() < 0.9 ? (short.length > 0 && random() < 0.5 ? wordy.filter((token) => vocab.bytes(token).length <= 2) : wordy) : from
+    const choice =
+      wordy.length > 0 && random() < 0.9 ? (short.length > 0 && random() < 0.5 ? wordy.filter((token) => vocab.bytes(token).length <= 2) : wordy) : from
     const token = (choice.length > 0 ? choice : from)[Math.floor(random() * (choice.length || from.length))]!
     tokens.push(token)
     session.accept(token)

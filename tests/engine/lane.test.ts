@@ -77,7 +77,16 @@ type Asked = { generation: Generation; text: string; outcome: string }
 function ask(lane: Lane, prompt: string, { max_tokens = 3, account = '', seed = null as number | null } = {}): Asked {
   const asked = { text: '', outcome: 'open' } as Asked
   asked.generation = createGeneration(
-    { prompt: [...Buffer.from(prompt)], max_tokens, stop: [], sampling: { ...plainSampling, seed }, top_logprobs: null, control_texts: null, grammar: null, account },
+    {
+      prompt: [...Buffer.from(prompt)],
+      max_tokens,
+      stop: [],
+      sampling: { ...plainSampling, seed },
+      top_logprobs: null,
+      control_texts: null,
+      grammar: null,
+      account,
+    },
     {
       onText: (text) => {
         asked.text += text
@@ -195,13 +204,13 @@ test('who asks for a seed gets the whole prompt computed, the same each time', (
   assert.equal(calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0)).length, 200)
 })
 
-test('pieces of prompts follow the measured speed, and single tokens tell nothing of it', () => {
+test('pieces of prompts follow the measured speed, apart from what the other streams cost', () => {
   const pace = createPromptPace()
-  pace.measured(1, 50)
+  pace.measured(1, 0, 50)
   assert.equal(pace.tokens(100), 64)
-  pace.measured(64, 128)
+  pace.measured(1, 64, 178)
   assert.equal(pace.tokens(100), 50)
-  for (let step = 0; step < 20; step++) pace.measured(50, 5000)
+  for (let step = 0; step < 20; step++) pace.measured(8, 50, 5000)
   assert.equal(pace.tokens(100), 16)
 })
 
