@@ -81,10 +81,11 @@ export function relayStream(served: Served, reply: FastifyReply, meter: Meter, k
     rest.on('data', give).on('end', broken).on('error', broken).on('close', broken)
     rest.pause()
     if (out.destroyed) finish('client_left')
-    else if (first === undefined || rest.destroyed) broken()
     else {
-      give(first)
-      if (!over && !out.writableNeedDrain) rest.resume()
+      if (first) give(first)
+      // Its end may have come with its first bytes, before anyone listened.
+      if (rest.readableEnded || rest.destroyed) broken()
+      else if (!out.writableNeedDrain) rest.resume()
     }
   })
 }

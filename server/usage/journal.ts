@@ -49,6 +49,14 @@ export function openJournal(folder: string, log: Logger): Journal {
     throw Object.assign(new Error('the disk took only a part of a line'), { code: 'ENOSPC' })
   }
 
+  /** Ends the present file; the next record begins another. */
+  function endFile(): void {
+    if (!current) return
+    closeSync(current.fd)
+    if (current.bytes > 0) complete.push(current.name)
+    current = undefined
+  }
+
   /** Writes what waits. Returns whether nothing waits any more. */
   function flush(): boolean {
     if (waiting.length === 0) return true
@@ -57,6 +65,7 @@ export function openJournal(folder: string, log: Logger): Journal {
     } catch (error) {
       if (!failing) log.error({ err: error, waiting: waiting.length }, 'the usage journal cannot be written; requests go on, their records wait in memory')
       failing = true
+      endFile()
       return false
     }
     if (failing) log.warn({ records: waiting.length, given_up: givenUp }, 'the usage journal can be written again')
@@ -79,11 +88,7 @@ export function openJournal(folder: string, log: Logger): Journal {
     },
     rotate() {
       flush()
-      if (current && current.bytes > 0) {
-        closeSync(current.fd)
-        complete.push(current.name)
-        current = undefined
-      }
+      if (current && current.bytes > 0) endFile()
       return complete.splice(0).map((name) => path.join(folder, name))
     },
     sync: () =>
@@ -95,8 +100,7 @@ export function openJournal(folder: string, log: Logger): Journal {
     close() {
       flush()
       if (waiting.length > 0) log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')
-      if (current) closeSync(current.fd)
-      current = undefined
+      endFile()
     },
   }
 }
