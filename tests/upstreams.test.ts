@@ -166,6 +166,31 @@ test('frames that are cut anywhere, and lines that end in the other way, come ou
   }
 })
 
+test('of a client that leaves a stream of vLLM’s, what it had used by then is metered; the running count is not its to see', async () => {
+  const piece = (completion_tokens: number) =>
+    chunk('a')
+      .replace('Plain', tiny)
+      .replace(/}\n\n$/, `,"usage":{"prompt_tokens":9,"total_tokens":${9 + completion_tokens},"completion_tokens":${completion_tokens}}}\n\n`)
+  let asked: unknown
+  handleVllm = (_path, body, response) => {
+    asked = body.stream_options
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(piece(2) + piece(4))
+  }
+  const reader = stream(`${app.url}/chat/completions`, app.key, { model: tiny, messages, stream: true })
+  await reader.until(1)
+  reader.leave()
+  const { text, headers, events } = await reader.whole
+  assert.deepEqual(asked, { include_usage: true, continuous_usage_stats: true })
+  assert.equal(events.length, 2)
+  assert.ok(!text.includes('usage'))
+  const { usage } = app.services
+  const row = await until('it to be metered', async () => {
+    await usage.fold()
+    return usage.find(app.owner.account_id, String(headers['x-request-id']))
+  })
+  assert.deepEqual([row.finish, row.prompt_tokens, row.completion_tokens], ['client_left', 9, 4])
+})
+
 test('a client that reads nothing holds its upstream up instead of filling the memory', async () => {
   let sent = 0
   let full = false

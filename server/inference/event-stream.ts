@@ -11,14 +11,16 @@ const role = Buffer.from('"role":')
 const emptyDelta = Buffer.from('"delta":{}')
 const emptyText = Buffer.from('"text":""')
 const errorStarts = ['{"error"', '{"object":"error"', '{"object": "error"']
+const runningUsage = Buffer.from(',"usage":{')
+const endOfFrame = Buffer.from('}\n\n')
 const dataAt = 'data: '.length
 const frame_max = 16 * 1024 * 1024
 
 export interface StreamWatch {
   /** Takes bytes as they come; returns whole frames for the client, or undefined while there is none. */
   take(chunk: Buffer): Buffer | undefined
-  /** What the stream said that it used. */
-  readonly usage: TokenCounts | undefined
+  /** What the stream has said that it used, at its end or until now. */
+  usage(): TokenCounts | undefined
   /** Frames that brought text, each a token at least. */
   readonly tokens: number
   /** `[DONE]` has passed. */
@@ -30,16 +32,22 @@ export interface StreamWatch {
 interface Options {
   /** Whether the client asked for the frame that tells the usage; it is asked of every replica. */
   keepUsage: boolean
+  /** Whether the client asked for the usage with each piece. */
+  keepRunning: boolean
   /** The name to put in place of the model's. */
   rename: string | undefined
   /** Whether it comes from another kind of server, whose errors have other shapes. */
   foreign: boolean
 }
 
-export function watchStream({ keepUsage, rename, foreign }: Options): StreamWatch {
+export function watchStream({ keepUsage, keepRunning, rename, foreign }: Options): StreamWatch {
   let held: Buffer | undefined
   let naming: { from: Buffer; to: Buffer } | undefined
-  const watch = { take, usage: undefined as TokenCounts | undefined, tokens: 0, done: false, failed: false }
+  let total: TokenCounts | undefined
+  /** The last frame that told a usage beside a piece. */
+  let running: Buffer | undefined
+  const usage = () => total ?? (running && usageIn(running))
+  const watch = { take, usage, tokens: 0, done: false, failed: false }
 
   function take(chunk: Buffer): Buffer | undefined {
     if (watch.failed) return undefined
@@ -77,8 +85,8 @@ export function watchStream({ keepUsage, rename, foreign }: Options): StreamWatc
       return frame
     }
     if (noChoices.some((bytes) => frame.includes(bytes))) {
-      watch.usage = usageIn(frame) ?? watch.usage
-      return keepUsage || !watch.usage ? renamed(frame) : undefined
+      total = usageIn(frame) ?? total
+      return keepUsage || !total ? renamed(frame) : undefined
     }
     const start = frame.toString('latin1', dataAt, dataAt + 20)
     if (errorStarts.some((each) => start.startsWith(each))) {
@@ -86,7 +94,15 @@ export function watchStream({ keepUsage, rename, foreign }: Options): StreamWatc
       return !foreign ? frame : Buffer.from(`data: ${JSON.stringify(errorBody(brokenBy(frame.toString('utf8', dataAt).trim()), true))}\n\n`)
     }
     if (!frame.includes(role) && !frame.includes(emptyDelta) && !frame.includes(emptyText)) watch.tokens++
-    return renamed(frame)
+    return renamed(foreign && !keepRunning ? withoutUsage(frame) : frame)
+  }
+
+  /** vLLM is asked for the usage with each piece, to know it where a client leaves; it stands last in the frame. */
+  function withoutUsage(frame: Buffer): Buffer {
+    const at = frame.lastIndexOf(runningUsage)
+    if (at === -1) return frame
+    running = frame
+    return Buffer.concat([frame.subarray(0, at), endOfFrame])
   }
 
   function renamed(frame: Buffer): Buffer {

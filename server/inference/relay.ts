@@ -1,12 +1,13 @@
 // The way of an answer from a replica to the client: whole, or as a stream no faster than the client reads.
-import type http from 'node:http'
-import type { FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { streamHeaders } from '../http/stream.ts'
 import { watchStream } from './event-stream.ts'
 import type { Meter } from './meter.ts'
+import type { Opening } from './opening.ts'
 import type { Served } from './replicas/pool.ts'
 import { type TokenCounts, usageIn } from './usage-of.ts'
+
+/** What the client said about the usage in its stream: once at the end, or, as vLLM knows it, with each piece. */
+export type StreamAsked = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
 
 const nothingUsed: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
@@ -30,21 +31,19 @@ export function takeWhole(served: Served, meter: Meter): { bytes: Buffer; counts
  * Passes an event stream on. One that breaks ends with an error event and without `[DONE]`. Resolves when the client has been given the
  * end, or has left.
  */
-export function relayStream(served: Served, reply: FastifyReply, meter: Meter, keepUsage: boolean, cutting: AbortSignal): Promise<void> {
+export function relayStream(served: Served, opening: Opening, meter: Meter, asked: StreamAsked, cutting: AbortSignal): Promise<void> {
   if (!('rest' in served.content)) throw new Error('a stream was asked for and a whole answer came')
   const { first, rest } = served.content
-  const watch = watchStream({ keepUsage, rename: served.rename, foreign: served.foreign })
-  const out = reply.raw
-  reply.hijack()
-  out.writeHead(200, {
-    ...(reply.getHeaders() as http.OutgoingHttpHeaders),
-    'content-type': 'text/event-stream; charset=utf-8',
-    'server-timing': serverTiming(served),
-    ...streamHeaders,
+  const watch = watchStream({
+    keepUsage: asked.include_usage === true,
+    keepRunning: asked.continuous_usage_stats === true,
+    rename: served.rename,
+    foreign: served.foreign,
   })
+  const out = opening.begin(serverTiming(served))
   /** What it used until now: what the stream says at its end; before that, what was seen of it. */
   const counts = (): TokenCounts =>
-    watch.usage ?? {
+    watch.usage() ?? {
       prompt_tokens: wholeNumber(served.headers['x-prompt-tokens']),
       completion_tokens: watch.tokens,
       cached_tokens: wholeNumber(served.headers['x-cached-tokens']),
@@ -71,7 +70,7 @@ export function relayStream(served: Served, reply: FastifyReply, meter: Meter, k
       if (over) return
       const bytes = watch.take(chunk)
       if (watch.done) return finish('complete', bytes)
-      if (watch.failed) return finish('broken', bytes)
+      if (watch.failed) return bytes ? finish('broken', bytes) : broken()
       if (bytes && !out.write(bytes)) rest.pause()
     }
     const broken = () => finish('broken', `data: ${JSON.stringify(errorBody(breakOf(cutting), true))}\n\n`)

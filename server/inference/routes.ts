@@ -6,6 +6,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { getCallableModel, listCallableModels } from '../../contract/inference.ts'
 import { answered, type Call, mount } from '../http/mount.ts'
 import { answerBatch } from './batch.ts'
+import { openStream } from './opening.ts'
 import { relayStream, serverTiming, takeWhole } from './relay.ts'
 import type { Inference, Operation } from './service.ts'
 
@@ -41,12 +42,21 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutt
     const signal = presence(reply)
     const stream = 'stream' in body && body.stream === true
     const asked = { caller, request_id: request.id, body, text: request.bodyText ?? undefined, stream }
+    if (stream) {
+      const opening = openStream(reply)
+      try {
+        const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
+        // A long answer need not hold what it was asked with.
+        request.bodyText = null
+        request.body = undefined
+        await relayStream(served, opening, meter, { ...(body as ChatRequest).stream_options }, cutting)
+      } catch (error) {
+        opening.fail(error)
+      }
+      return answered
+    }
     const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
-    // A long answer need not hold what it was asked with.
-    request.bodyText = null
-    request.body = undefined
-    if (stream) await relayStream(served, reply, meter, (body as ChatRequest).stream_options?.include_usage === true, cutting)
-    else reply.header('server-timing', serverTiming(served)).type('application/json; charset=utf-8').send(takeWhole(served, meter).bytes)
+    reply.header('server-timing', serverTiming(served)).type('application/json; charset=utf-8').send(takeWhole(served, meter).bytes)
     return answered
   }
 

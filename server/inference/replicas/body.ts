@@ -45,7 +45,9 @@ export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' |
     ...fields,
     ...(max_tokens !== undefined && { max_tokens }),
     ...(Array.isArray(fields.messages) && { messages: fields.messages.map(asSystem) }),
-    ...(stream ? { stream_options: { ...(fields.stream_options as object), include_usage: true } } : { stream_options: undefined }),
+    ...(stream
+      ? { stream_options: { ...(fields.stream_options as object), include_usage: true, ...(server === 'vllm' && { continuous_usage_stats: true }) } }
+      : { stream_options: undefined }),
     model: name,
   })
 }
