@@ -229,6 +229,10 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
       held.add(body.lora_name)
       return void response.writeHead(200).end('Success')
     }
+    if (route === '/v1/unload_lora_adapter') {
+      held.delete(body.lora_name)
+      return void response.writeHead(200).end('Success')
+    }
     asked++
     if (body.model !== tiny && !held.has(body.model)) return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
     json(response, 200, answer(body.model))
@@ -260,4 +264,8 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
   assert.equal(error.code, 'model_not_callable')
   assert.match(error.message, /cannot load adapters/)
   await without.stop()
+
+  await app.api('DELETE', '/deployments/tuned')
+  assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
+  await until('a deleted model to leave the server', () => held.size === 0)
 })

@@ -63,7 +63,10 @@ interface Options {
 export function createInference({ hub, models, engine, pools, usage }: Options): Inference {
   const resolver = createResolver({ hub, models, pools })
   compareModels(models, engine)
-  models.onDeleted((tuned) => void engine.unload(tuned.kind === 'model' ? { base: tuned } : { base: tuned, adapter: tuned }).catch(() => {}))
+  models.onDeleted((tuned) => {
+    const own = { id: tuned.id, gguf: tuned.gguf }
+    void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })
+  })
 
   async function cards(account_id: string): Promise<z.input<typeof ModelCard>[]> {
     const tuned = await models.all(account_id)

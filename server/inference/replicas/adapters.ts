@@ -10,6 +10,8 @@ export interface Adapters {
   /** Has it loaded, once in what is known of the server's life. Throws engine_failed where the server refuses it. */
   ensure(adapter: Adapter): Promise<void>
   forget(id: string): void
+  /** Frees it there, where it is known to be loaded. */
+  unload(id: string): Promise<void>
   /** The server may have been started anew. */
   forgetAll(): void
   status(id: string): ModelStatus
@@ -18,17 +20,17 @@ export interface Adapters {
 interface Options {
   /** The folder that the server sees the folder of tuned models as, or undefined where it is the same. */
   root: string | undefined
-  load(body: { lora_name: string; lora_path: string }): Promise<{ status: number; text: string }>
+  ask(path: string, body: { lora_name: string; lora_path?: string }): Promise<{ status: number; text: string }>
   refused(status: number, text: string): void
 }
 
-export function createAdapters({ root, load, refused }: Options): Adapters {
+export function createAdapters({ root, ask, refused }: Options): Adapters {
   const loaded = new Map<string, { done: Promise<void>; status: ModelStatus }>()
 
   async function loadNow({ id, gguf }: Adapter): Promise<void> {
     const folder = path.dirname(gguf)
     const lora_path = path.join(root ? path.join(root, path.basename(folder)) : folder, modelFiles.adapter.folder)
-    const { status, text } = await load({ lora_name: id, lora_path })
+    const { status, text } = await ask('/load_lora_adapter', { lora_name: id, lora_path })
     if (status === 200 || /already been loaded/i.test(text)) return
     refused(status, text)
     const hint =
@@ -51,6 +53,9 @@ export function createAdapters({ root, load, refused }: Options): Adapters {
         () => loaded.get(adapter.id) === entry && loaded.delete(adapter.id),
       )
       return entry.done
+    },
+    async unload(id) {
+      if (loaded.delete(id)) await ask('/unload_lora_adapter', { lora_name: id })
     },
     forget: (id) => void loaded.delete(id),
     forgetAll: () => loaded.clear(),

@@ -18,6 +18,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
     takes: ({ base }: Target) => base.gguf !== undefined && serves(base.id),
     status: (target) => engine.status(target),
     load: (target) => engine.load(target),
+    unload: (target) => engine.unload(target),
     onFree: () => {},
 
     async send(ask, signal): Promise<Answer> {

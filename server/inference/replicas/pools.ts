@@ -12,6 +12,8 @@ export interface Pools {
   run(ask: Ask, signal: AbortSignal): Promise<Served>
   /** Loads the target on the replicas that will serve it. */
   load(target: Target): Promise<void>
+  /** Frees what the replicas hold of a model that is gone. */
+  unload(target: Target): Promise<void>
   /** The best that any of its replicas has. */
   status(target: Target): ModelStatus
   /** Throws model_not_callable where no replica could serve the target. */
@@ -57,6 +59,10 @@ export function createPools({ engine, upstreams, waiting_max, log }: Options): P
       // One that is away for the moment loads it with its first request.
       const failed = results.find((result) => result.status === 'rejected')
       if (failed && results.every(({ status }) => status === 'rejected')) throw failed.reason
+    },
+
+    async unload(target) {
+      await Promise.allSettled(poolOf(target.base.id).replicas.map((replica) => replica.unload(target)))
     },
 
     status(target) {

@@ -53,6 +53,8 @@ export interface Replica {
   status(target: Target): ModelStatus
   /** Loads the target where it is not loaded yet. */
   load(target: Target): Promise<void>
+  /** Frees what it holds of the target itself, not of what it stands on; nothing where it holds nothing. */
+  unload(target: Target): Promise<void>
   /**
    * Sends a request; resolves with the whole answer, or with the first bytes of a stream. Throws a ReplicaFailure where another replica
    * may do better, any other ApiError where it would say the same.

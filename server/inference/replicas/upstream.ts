@@ -69,8 +69,8 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
 
   const adapters = createAdapters({
     root: settings.adapter_root,
-    async load(body) {
-      const response = await post('/load_lora_adapter', JSON.stringify(body), {}, AbortSignal.timeout(60_000))
+    async ask(path, body) {
+      const response = await post(path, JSON.stringify(body), {}, AbortSignal.timeout(60_000))
       return { status: response.statusCode ?? 500, text: await readText(response) }
     },
     refused: (status, text) => log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream refused to load an adapter'),
@@ -91,6 +91,7 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
     takes: ({ base, adapter }: Target) => base.id === model && (!adapter || settings.adapters),
     status: ({ adapter }) => (!health.up() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
     load: async ({ adapter }) => adapter && adapters.ensure(adapter),
+    unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
     onFree: (tell) => void listeners.push(tell),
 
     async send(ask, signal): Promise<Answer> {
