@@ -91,7 +91,7 @@ test('who finds the queue full is told to come back, who waits is served and tol
   let refused: Awaited<ReturnType<typeof chat>> | undefined
   await until('the queue to be full', async () => {
     const tried = stream(`${app.url}/chat/completions`, app.key, body('up/one'))
-    const answer = await Promise.race([tried.whole, new Promise<undefined>((resolve) => setTimeout(resolve, 200))])
+    const answer = await Promise.race([tried.whole, new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 200))])
     tried.leave()
     if (answer?.status !== 503) return false
     refused = await chat('up/one')

@@ -115,7 +115,7 @@ test('a server that is killed under load loses no answer that a client saw compl
   const again = await startServer()
   const rows = await until('the rest to be folded', async () => {
     const found = await db.selectFrom('usage').select(['request_id', 'completion_tokens']).execute()
-    return found.length >= seen.size && readdirSync(path.join(dataDir, 'usage')).length === 0 && found
+    return found.length >= seen.size && readdirSync(path.join(dataDir, 'usage')).length === 0 ? found : undefined
   })
   const metered = new Map(rows.map((row) => [row.request_id, row.completion_tokens]))
   assert.equal(metered.size, rows.length)
