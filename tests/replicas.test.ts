@@ -115,7 +115,16 @@ test('a replica that dies under load fails no request that had no byte yet; the 
   }
   const workers = Array.from({ length: 6 }, worker)
   await until('both to work', async () => (await running(engines[0]!)) > 0 && (await running(engines[1]!)) > 0)
+  // While it stands still it takes requests and answers none: those have no byte when it dies.
+  victim!.process.kill('SIGSTOP')
+  const late = Array.from({ length: 8 }, () => streamed('up/two', { max_tokens: 200 }).whole)
+  let pending = late.length
+  for (const each of late) each.finally(() => pending--)
+  const atStop = results.length
+  await until('others to pass those that it has', () => results.length > atStop + 20)
+  assert.ok(pending > 0)
   await victim!.kill()
+  for (const each of await Promise.all(late)) assert.ok(each.done, each.text)
   const atDeath = results.length
   await until('as many more answers', () => results.length > atDeath + 12)
   engines[0] = await startTcpEngine(there, gguf, victim!.port)
