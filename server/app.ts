@@ -22,6 +22,7 @@ import type { Inference } from './inference/service.ts'
 import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
+import type { Usage } from './usage/service.ts'
 
 export interface Services {
   accounts: Accounts
@@ -29,6 +30,7 @@ export interface Services {
   datasets: Datasets
   tuning: Tuning
   models: TunedModels
+  usage: Usage
   inference: Inference
   deployments: Deployments
   log: Logger
@@ -63,6 +65,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
     reply.header('x-request-id', request.id)
   })
   app.removeContentTypeParser('text/plain')
+  app.decorateRequest('bodyText', null)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
   await app.register(multipart)

@@ -34,6 +34,9 @@ const settings = {
   huggingface_url: setting(z.url({ protocol: /^https?$/ }), 'https://huggingface.co', 'The Hugging Face Hub that datasets are fetched from.'),
   max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
+  upstreams: optional(text, 'Servers that serve base models in place of the own engine: the path of a JSON file or its text; see docs/upstreams.md.'),
+  max_waiting: setting(whole(0, 100_000), '256', 'Requests that may wait for their turn, a model; more are refused with Retry-After.'),
+  idle_unload_seconds: setting(whole(0, 10_000_000), '3600', 'A model that nobody asked for in this time leaves the engine’s memory; 0: never.'),
   threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
   trainer_processes: setting(whole(1, 64), String(Math.max(1, gpus())), 'Processes that train a job together, through torchrun: one a GPU.'),
   checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),
@@ -86,11 +89,14 @@ export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
   return [...withoutEffect].map(envName).filter((name) => env[name])
 }
 
+/** A setting that is JSON text may hold keys of other servers, which are not for the screen. */
+const withoutKeys = (value: unknown) => (typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value)
+
 /** Every setting with its name in the environment, its default and its value in force. */
 export function describeConfig(config: Config) {
   return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
     name: envName(name),
-    value: config[name as keyof Config] ?? null,
+    value: withoutKeys(config[name as keyof Config] ?? null),
     default: fallback ?? null,
     about,
   }))

@@ -13,6 +13,8 @@ import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
 import { createEngineClient } from './inference/engine-client.ts'
 import { createEngineProcess } from './inference/engine-process.ts'
+import { createPools } from './inference/replicas/pools.ts'
+import { readUpstreams } from './inference/replicas/settings.ts'
 import { createInference } from './inference/service.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
@@ -21,6 +23,7 @@ import { workOnJob } from './tuning/jobs.ts'
 import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 import { createTracking } from './tuning/tracking.ts'
+import { createUsage } from './usage/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -30,6 +33,7 @@ export const createLog = (config: Config): Logger =>
 /** Opens the database and wires the services. Starts no process and no work; `startWork` does. */
 export async function createServices(config: Config, log: Logger) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
+  const upstreams = readUpstreams(config.upstreams, process.env)
   const db = await openDatabase(dataDir)
   const queue = createQueue(db)
   const pricing = {
@@ -57,9 +61,12 @@ export async function createServices(config: Config, log: Logger) {
   })
   const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), dataDir, threads, min_free_mb })
   const models = createTunedModels({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
+  const usage = createUsage({ db, dataDir, log })
   const engine = createEngineProcess({ dataDir, threads, log })
-  const inference = createInference({ hub, models, engine: createEngineClient(engine, log) })
-  const deployments = createDeployments({ db, hub, models, inference })
+  const engineClient = createEngineClient(engine, log)
+  const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, log })
+  const inference = createInference({ hub, models, engine: engineClient, pools, usage })
+  const deployments = createDeployments({ db, models, inference })
 
   const services: Services = {
     accounts,
@@ -67,6 +74,7 @@ export async function createServices(config: Config, log: Logger) {
     datasets,
     tuning,
     models,
+    usage,
     inference,
     deployments,
     log,
@@ -90,6 +98,9 @@ export async function createServices(config: Config, log: Logger) {
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
+      await usage.start()
+      const idle_ms = config.idle_unload_seconds * 1000
+      const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
       const work = {
         db,
@@ -136,7 +147,12 @@ export async function createServices(config: Config, log: Logger) {
         ),
         startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
       ]
-      return { stop: async () => void (await Promise.all(workers.map((worker) => worker.stop()))) }
+      return {
+        async stop() {
+          keepIdle()
+          await Promise.all(workers.map((worker) => worker.stop()))
+        },
+      }
     },
     /** Starts the engine ahead of the first request. */
     warm: () => engine.life(),
@@ -146,6 +162,7 @@ export async function createServices(config: Config, log: Logger) {
     cut: () => cutting.abort(),
     async close() {
       await engine.stop()
+      await usage.close()
       await db.destroy()
     },
   }

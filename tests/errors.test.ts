@@ -138,9 +138,9 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
       assert.equal(answer.body.error.type, 'invalid_request_error')
       assert.match(answer.body.error.param, new RegExp(field))
     }
-  const unsupported = { n: 2, tools: [{}], logprobs: true, response_format: { type: 'json_object' }, logit_bias: { 5: 1 }, presence_penalty: 0.5 }
+  const unsupported = { functions: [{}], function_call: { name: 'f' }, audio: {}, modalities: ['audio'], web_search_options: {} }
   for (const [field, value] of Object.entries(unsupported)) {
-    refused(await chat({ [field]: value }), 400, 'parameter_not_supported', new RegExp(`'${field}' is not supported yet`))
+    refused(await chat({ [field]: value }), 400, 'parameter_not_supported', new RegExp(`'${field}' is not supported`))
     assert.equal((await chat({ [field]: null })).status, 200)
   }
   refused(await chat({ model: 'nobody' }), 404, 'model_not_found')
@@ -198,8 +198,8 @@ test('what fails before a route is found has the same shape, and an upload that 
   refused(await app.api('POST', '/fine-tuning/jobs', '{"__proto__":{}}'), 400, 'invalid_request', /__proto__/)
   refused(await app.api('POST', '/fine-tuning/jobs', Buffer.from('7b2261223a22ff227d', 'hex')), 400, 'invalid_json', /utf-8/i)
   refused(await app.api('GET', '/datasets/?limit=1&limit=2'), 400, 'invalid_request', /'limit' is given more than once/)
-  const deep = `{"model":"${tiny}","messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
-  refused(await app.api('POST', '/chat/completions', deep), 400, 'invalid_request', /nested/)
+  const deep = `{"model":"${tiny}","max_tokens":1,"messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+  assert.equal((await app.api('POST', '/chat/completions', deep)).status, 200, 'an unknown field is ignored, however deep')
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
   const send = (method: string, route: string, body: string, headers: Record<string, string>) =>
     new Promise<number>((resolve, reject) => {

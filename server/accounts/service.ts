@@ -1,4 +1,4 @@
-import { createHash, timingSafeEqual } from 'node:crypto'
+import { hash, timingSafeEqual } from 'node:crypto'
 import type { z } from 'zod'
 import type { Profile } from '../../contract/accounts.ts'
 import { type Tier, tiers } from '../../contract/hub.ts'
@@ -6,6 +6,7 @@ import { type Scope, type ScopePreset, scopePresets } from '../../contract/route
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
 import { newId } from '../ids.ts'
+import { createShortCache } from '../short-cache.ts'
 import { isWellFormed, newKey, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
@@ -24,11 +25,14 @@ export interface Accounts {
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
   /** Makes a key for a user, by default the installation's owner. The key itself is not stored and cannot be shown again. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewKey>
+  /** Whose key it is. One that is revoked, by whatever process, is not found any more within half a second. */
   findKey(key: string): Promise<Caller | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
 }
 
-const hashOf = (key: string) => createHash('sha256').update(key).digest()
+const hashOf = (key: string) => hash('sha256', key, 'hex')
+/** How long a key is believed without asking the database: another process may revoke it there. */
+const keyKept_ms = 500
 
 export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => number = Date.now): Accounts {
   async function makeKey(account_id: string, user_id: string, name: string, preset: ScopePreset): Promise<NewKey> {
@@ -39,7 +43,7 @@ export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => numbe
       user_id,
       name,
       prefix: key.slice(0, prefixLength),
-      hash: hashOf(key).toString('hex'),
+      hash: hashOf(key),
       scopes_json: JSON.stringify(scopePresets[preset]),
     }
     await store.insertKey(db, { ...row, created_at: now() })
@@ -61,6 +65,14 @@ export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => numbe
     return { account_id, user_id }
   }
 
+  const callers = createShortCache<Caller>(keyKept_ms)
+  async function callerOf(key: string, keyHash: string): Promise<Caller | undefined> {
+    for (const row of await store.keysByPrefix(db, key.slice(0, prefixLength)))
+      if (timingSafeEqual(Buffer.from(keyHash, 'hex'), Buffer.from(row.hash, 'hex')))
+        return { account_id: row.account_id, user_id: row.user_id, key_id: row.id, scopes: JSON.parse(row.scopes_json) as Scope[] }
+    return undefined
+  }
+
   return {
     createAccount,
 
@@ -80,11 +92,8 @@ export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => numbe
 
     async findKey(key) {
       if (!isWellFormed(key)) return undefined
-      const hash = hashOf(key)
-      for (const row of await store.keysByPrefix(db, key.slice(0, prefixLength)))
-        if (timingSafeEqual(hash, Buffer.from(row.hash, 'hex')))
-          return { account_id: row.account_id, user_id: row.user_id, key_id: row.id, scopes: JSON.parse(row.scopes_json) as Scope[] }
-      return undefined
+      const keyHash = hashOf(key)
+      return callers.find(keyHash, () => callerOf(key, keyHash))
     },
 
     async profile(caller) {

@@ -147,6 +147,23 @@ interface Events {
   created_at: number
 }
 
+/** What one request of inference used. */
+interface Usage {
+  request_id: string
+  created_at: number
+  account_id: string
+  key_id: string
+  /** The name that the client asked for, and the id of the model that it stood for. */
+  model: string
+  model_id: string
+  kind: 'chat' | 'completion' | 'embedding'
+  prompt_tokens: number
+  completion_tokens: number
+  cached_tokens: number
+  duration_ms: number
+  finish: 'complete' | 'client_left' | 'broken'
+}
+
 interface Migrations {
   name: string
   applied_at: number
@@ -164,6 +181,7 @@ export interface Schema {
   deployments: Deployments
   queue_entries: QueueEntries
   events: Events
+  usage: Usage
   migrations: Migrations
 }
 

@@ -3,7 +3,6 @@ import type { Deployment } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { recordEvent } from '../events.ts'
-import type { Hub } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Inference } from '../inference/service.ts'
 import type { TunedModels } from '../tuning/models.ts'
@@ -22,13 +21,11 @@ export interface Deployments {
 
 export function createDeployments({
   db,
-  hub,
   models,
   inference,
   now = Date.now,
 }: {
   db: Db
-  hub: Hub
   models: TunedModels
   inference: Inference
   now?: () => number
@@ -45,7 +42,7 @@ export function createDeployments({
 
   /** A model may have been deleted while it was compared and loaded. */
   async function stillThere(trx: Trx, account_id: string, model: string): Promise<void> {
-    if (!hub.has(model)) await models.require(trx, account_id, model)
+    if (!inference.isBase(model)) await models.require(trx, account_id, model)
   }
 
   async function row(account_id: string, name: string) {
@@ -97,7 +94,7 @@ export function createDeployments({
         new ApiError('name_taken', `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`, {
           details: { name },
         })
-      if (hub.has(name)) throw taken()
+      if (inference.isBase(name)) throw taken()
       await inference.target(account_id, model)
       await inference.requireTrusted(account_id, model)
       const time = now()
@@ -107,6 +104,7 @@ export function createDeployments({
           await stillThere(trx, account_id, model)
           await store.insert(trx, deployment)
         })
+        inference.namesChanged()
       } catch (error) {
         if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
         throw error
@@ -126,6 +124,7 @@ export function createDeployments({
         if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
         await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())
       })
+      inference.namesChanged()
       return toWire(await row(account_id, name))
     },
 
@@ -145,6 +144,7 @@ export function createDeployments({
     async delete(account_id, name) {
       const { id } = await row(account_id, name)
       await store.remove(db, id)
+      inference.namesChanged()
       return { id, deleted: true }
     },
   }

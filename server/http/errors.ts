@@ -13,7 +13,8 @@ export function handleErrors(app: FastifyInstance): void {
     // A client that hung up is no fault of the service, and hears nothing any more.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
-    if (known.status === 503) reply.header('retry-after', '1')
+    if (known.status === 503) reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
+    if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
     if (known.status === 413 || request.routeOptions.config.route?.consumes) {
       // What is left of the body makes the connection unfit for another request; a client that sends it all before it reads must get
@@ -28,6 +29,9 @@ export function handleErrors(app: FastifyInstance): void {
     return reply.status(404).send(errorBody(error, /^\/(api\/)?v1\/(chat|completions|embeddings|models)/.test(request.url)))
   })
 }
+
+/** Whether the same request can only fail again; OpenAI's clients are told so by a header. */
+const isPermanent = (status: number) => status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
 
 const drain_ms = 2000
 

@@ -7,13 +7,14 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 // Keys that would reach an object's prototype where a parsed body is copied carelessly.
 const forbiddenKey = /"(?:_|\\u005[fF]){2}proto(?:_|\\u005[fF]){2}"\s*:/
 
-/** Parses a JSON body. An empty one is none: many clients name JSON as the type of a body that they do not send. */
-export function parseJsonBody(_request: FastifyRequest, body: string | Buffer, done: (error: Error | null, value?: unknown) => void): void {
+/** Parses a JSON body, and keeps its text for those who pass it on. An empty one is none: many clients name JSON as the type of a body that they do not send. */
+export function parseJsonBody(request: FastifyRequest, body: string | Buffer, done: (error: Error | null, value?: unknown) => void): void {
   let value: unknown
   try {
     const text = typeof body === 'string' ? body : utf8.decode(body)
     if (forbiddenKey.test(text)) throw new ApiError('invalid_request', "The key '__proto__' is not allowed in a body.")
     if (text !== '') value = JSON.parse(text)
+    request.bodyText = text
   } catch (error) {
     done(error instanceof ApiError ? error : new ApiError('invalid_json', `The body is not valid JSON: ${(error as Error).message}`))
     return

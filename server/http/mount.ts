@@ -11,6 +11,8 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     caller: Caller | null
+    /** The JSON body as the client wrote it. */
+    bodyText: string | null
   }
 }
 

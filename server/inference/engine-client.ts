@@ -1,15 +1,17 @@
 // Asks the engine over HTTP, and remembers what has been loaded into its present life.
 import { once as nextEvent } from 'node:events'
-import http from 'node:http'
+import type http from 'node:http'
 import { setTimeout } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import { ApiError, type ErrorBody } from '../../contract/errors.ts'
+import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../contract/errors.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
+import { NotAnswered, readAll, send } from './replicas/http.ts'
+import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
 
-/** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
-export interface Target {
-  base: { id: string; gguf: string }
-  adapter?: { id: string; gguf: string }
+export interface Posted {
+  response: http.IncomingMessage
+  /** How long the request waited for the engine to start and the model to be loaded. */
+  load_ms: number
 }
 
 export interface EngineClient {
@@ -17,53 +19,105 @@ export interface EngineClient {
   load(target: Target): Promise<void>
   /** Frees what the engine holds of the target itself, not of what it stands on. */
   unload(target: Target): Promise<void>
-  /** Sends a request about the target; resolves with the head of the answer. Throws engine_unavailable where the engine is gone. */
-  post(target: Target, path: string, body: object, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage>
+  status(target: Target): ModelStatus
+  /**
+   * Sends a request about the target, once that is loaded; `body` makes its text from the name that the engine knows the target by.
+   * Throws a ReplicaFailure where the engine is gone.
+   */
+  post(target: Target, path: string, body: (name: string) => string, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<Posted>
+  /** Frees, from now on, what no request has asked for in this time. Returns the way to stop that. */
+  unloadIdle(idle_ms: number): () => void
 }
 
-/** The engine was gone before it took the request: another one may have it. */
-class NotTaken extends ApiError {}
+/** What a life of the engine holds under one name, or is about to. */
+interface Loaded {
+  done: Promise<void>
+  status: 'loading' | 'loaded'
+  target: Target
+  /** Requests that are using it; an adapter's use its base too. */
+  users: number
+  used_at: number
+}
+
+/** The engine was gone before it took the request: the next one may have it. */
+class NotTaken extends ReplicaFailure {}
 /** How long after a refused connection the engine's end may stay unknown. */
 const endKnown_ms = 2000
-const notTakenCodes = ['ECONNREFUSED', 'ENOENT', 'EPIPE']
 
 export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
-  const loaded = new WeakMap<EngineLife, Map<string, Promise<void>>>()
+  const lives = new WeakMap<EngineLife, Map<string, Loaded>>()
+  function holdingsOf(life: EngineLife): Map<string, Loaded> {
+    const known = lives.get(life)
+    if (known) return known
+    const fresh = new Map<string, Loaded>()
+    lives.set(life, fresh)
+    return fresh
+  }
 
-  /** Does a load once a life; a load that failed may be tried again. */
-  function once(life: EngineLife, name: string, load: () => Promise<void>): Promise<void> {
-    const names = loaded.get(life) ?? new Map<string, Promise<void>>()
-    loaded.set(life, names)
-    let done = names.get(name)
-    if (!done) {
-      done = load()
-      done.catch(() => names.delete(name))
-      names.set(name, done)
-    }
-    return done
+  /** Loads the thing of this name once a life; a load that failed may be tried again. */
+  function loadOnce(life: EngineLife, name: string, target: Target, load: () => Promise<void>): Loaded {
+    const holdings = holdingsOf(life)
+    const known = holdings.get(name)
+    if (known) return known
+    const fresh: Loaded = { done: load(), status: 'loading', target, users: 0, used_at: Date.now() }
+    holdings.set(name, fresh)
+    fresh.done.then(
+      () => {
+        fresh.status = 'loaded'
+      },
+      () => holdings.get(name) === fresh && holdings.delete(name),
+    )
+    return fresh
   }
 
   async function command(life: EngineLife, path: string, body: unknown): Promise<void> {
-    const response = await post(life, path, body, {}, life.ended)
-    const text = await readAll(response)
-    if (response.statusCode === 200) return
+    const { statusCode, text } = await ask(life, path, JSON.stringify(body))
+    if (statusCode === 200) return
     // The caller of the API did not write this request: its paths and parameters are for the log.
     log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
-    if (response.statusCode === 503) throw engineError(503, text)
+    if (statusCode === 503) throw engineError(503, text)
     throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
   }
 
-  /** Loads the target into this life; returns the name that the engine knows it by. */
-  async function loadInto(life: EngineLife, { base, adapter }: Target): Promise<string> {
-    await once(life, base.id, () => command(life, '/internal/load_model', { name: base.id, path: base.gguf }))
-    if (!adapter) return base.id
-    await once(life, adapter.id, () => command(life, '/v1/load_lora_adapter', { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }))
-    return adapter.id
+  async function ask(life: EngineLife, path: string, payload: string) {
+    const response = await postTo(life, path, payload, {}, life.ended)
+    return { statusCode: response.statusCode, text: (await readAll(response).catch((error) => fail(error))).toString('utf8') }
+  }
+
+  /** Everything that the target needs in this life, the base first. What it is made of counts as used until `release` is called. */
+  async function hold(life: EngineLife, target: Target) {
+    const { base, adapter } = target
+    const { gguf } = base
+    if (!gguf) throw new ApiError('model_not_available', `The weights of '${base.id}' are not on this machine.`, { param: 'model' })
+    const held: Loaded[] = []
+    const release = () => {
+      for (const each of held.splice(0)) {
+        each.users--
+        each.used_at = Date.now()
+      }
+    }
+    const use = (each: Loaded) => {
+      each.users++
+      held.push(each)
+      return each.status === 'loaded' ? undefined : each.done
+    }
+    try {
+      const basis = loadOnce(life, base.id, { base }, () => command(life, '/internal/load_model', { name: base.id, path: gguf }))
+      await use(basis)
+      if (adapter) {
+        const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }
+        await use(loadOnce(life, adapter.id, target, () => command(life, '/v1/load_lora_adapter', body)))
+      }
+      return release
+    } catch (error) {
+      release()
+      throw error
+    }
   }
 
   /** Does it on the running engine, and once more on the next where this one's end was not known yet. */
   async function onEngine<T>(work: (life: EngineLife) => Promise<T>): Promise<T> {
-    const life = await engine.life()
+    const life = engine.current() ?? (await engine.life())
     try {
       return await work(life)
     } catch (error) {
@@ -73,68 +127,104 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     }
   }
 
+  async function unloadFrom(life: EngineLife, name: string): Promise<void> {
+    const holdings = holdingsOf(life)
+    const held = holdings.get(name)
+    if (!held) return
+    holdings.delete(name)
+    await command(life, held.target.adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model', held.target.adapter ? { lora_name: name } : { name })
+  }
+
+  async function unloadUnused(idle_ms: number): Promise<void> {
+    const life = engine.current()
+    if (!life) return
+    const holdings = holdingsOf(life)
+    const idle = ({ users, used_at, status }: Loaded) => users === 0 && status === 'loaded' && Date.now() - used_at >= idle_ms
+    for (const [name, held] of holdings) if (held.target.adapter && idle(held)) await unloadFrom(life, name)
+    for (const [name, held] of holdings) {
+      const carries = [...holdings.values()].some(({ target }) => target.adapter && target.base.id === name)
+      if (!held.target.adapter && !carries && idle(held)) {
+        log.info({ model: name }, 'an idle model is unloaded')
+        await unloadFrom(life, name)
+      }
+    }
+  }
+
   return {
-    load: async (target) => void (await onEngine((life) => loadInto(life, target))),
+    load: (target) => onEngine(async (life) => (await hold(life, target))()),
+
     async unload({ base, adapter }) {
       const life = engine.current()
-      if (!life) return
-      const name = (adapter ?? base).id
-      if (!loaded.get(life)?.delete(name)) return
-      await command(life, adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model', adapter ? { lora_name: name } : { name })
+      if (life) await unloadFrom(life, (adapter ?? base).id)
     },
+
+    status({ base, adapter }) {
+      const life = engine.current()
+      const holdings = life && lives.get(life)
+      const parts = adapter ? [base.id, adapter.id] : [base.id]
+      const states = parts.map((name) => holdings?.get(name)?.status ?? 'not_loaded')
+      return states.every((state) => state === 'loaded') ? 'loaded' : states.includes('loading') ? 'loading' : 'not_loaded'
+    },
+
     post: (target, path, body, headers, signal) =>
-      onEngine(async (life) => post(life, path, { ...body, model: await loadInto(life, target) }, headers, signal)),
+      onEngine(async (life) => {
+        const began = performance.now()
+        const name = (target.adapter ?? target.base).id
+        for (let again = false; ; again = true) {
+          const release = await hold(life, target)
+          const load_ms = performance.now() - began
+          try {
+            const response = await postTo(life, path, body(name), headers, signal)
+            response.once('close', release)
+            if (response.statusCode !== 404 || again) return { response, load_ms }
+            // It has made room for others: what was loaded is to be loaded once more.
+            response.resume()
+            for (const each of [name, target.base.id]) holdingsOf(life).delete(each)
+          } catch (error) {
+            release()
+            throw error
+          }
+        }
+      }),
+
+    unloadIdle(idle_ms) {
+      const timer = setInterval(
+        () => void unloadUnused(idle_ms).catch((error) => log.warn({ err: error }, 'an idle model could not be unloaded')),
+        Math.min(30_000, Math.max(20, idle_ms / 2)),
+      )
+      timer.unref()
+      return () => clearInterval(timer)
+    },
   }
 }
 
-function post(life: EngineLife, path: string, body: unknown, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage> {
-  const payload = serialize(body)
-  return new Promise((resolve, reject) => {
-    const request = http.request({
-      socketPath: life.socket,
-      agent: life.agent,
-      method: 'POST',
-      path,
-      headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload), ...headers },
-      signal,
-    })
-    request.on('response', resolve)
-    request.on('error', (error) => {
-      // Whoever aborted knows why; an engine that is gone is told as such.
-      if (signal.aborted && !life.ended.aborted) reject(error)
-      else {
-        const message = `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`
-        reject(new (notTakenCodes.includes((error as NodeJS.ErrnoException).code ?? '') ? NotTaken : ApiError)('engine_unavailable', message))
-      }
-    })
-    request.end(payload)
-  })
-}
-
-function serialize(body: unknown): string {
+async function postTo(life: EngineLife, path: string, payload: string, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage> {
   try {
-    return JSON.stringify(body)
-  } catch {
-    throw new ApiError('invalid_request', 'The body is nested too deeply.')
+    return await send({ socketPath: life.socket, agent: life.agent }, { method: 'POST', path, headers, payload }, signal)
+  } catch (error) {
+    // Whoever aborted knows why; an engine that is gone is told as such.
+    if (signal.aborted && !life.ended.aborted) throw error
+    return fail(error)
   }
 }
 
-export async function readAll(response: http.IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = []
-  try {
-    for await (const chunk of response) chunks.push(chunk)
-  } catch {
-    throw new ApiError('engine_unavailable', 'The engine ended while it worked on this request. It is being started again: try once more.')
-  }
-  return Buffer.concat(chunks).toString('utf8')
+function fail(error: unknown): never {
+  if (!(error instanceof NotAnswered)) throw error
+  const message = `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`
+  throw error.taken ? new ReplicaFailure('engine_unavailable', message, { lost: true }) : new NotTaken('engine_unavailable', message)
 }
 
 /** The engine's own error, which has the same shape, as one of ours. */
 export function engineError(status: number, text: string): ApiError {
   try {
     const { error } = JSON.parse(text) as ErrorBody
-    return new ApiError(error.code, error.message, { ...(error.details && { details: error.details }), ...(error.param && { param: error.param }) })
+    return new ApiError(codeOf(error.code), error.message, { ...(error.details && { details: error.details }), ...(error.param && { param: error.param }) })
   } catch {
     return new ApiError('engine_failed', `The engine answered ${status} without a reason.`)
   }
+}
+
+function codeOf(code: string): ErrorCode {
+  if (!(code in errorCodes)) throw new Error('not one of ours')
+  return code as ErrorCode
 }

@@ -1,50 +1,79 @@
-import { once } from 'node:events'
-import type http from 'node:http'
 import type { FastifyInstance, FastifyReply } from 'fastify'
-import { chatCompletions } from '../../contract/chat.ts'
-import { ApiError, errorBody } from '../../contract/errors.ts'
-import { listCallableModels } from '../../contract/inference.ts'
-import { answered, mount } from '../http/mount.ts'
-import { streamHeaders } from '../http/stream.ts'
-import { engineError, readAll } from './engine-client.ts'
-import type { Inference } from './service.ts'
+import { type ChatRequest, chatBatch, chatCompletions } from '../../contract/chat.ts'
+import { type CompletionRequest, completions } from '../../contract/completions.ts'
+import { type EmbeddingsRequest, embeddings } from '../../contract/embeddings.ts'
+import { ApiError } from '../../contract/errors.ts'
+import { getCallableModel, listCallableModels } from '../../contract/inference.ts'
+import { answered, type Call, mount } from '../http/mount.ts'
+import { answerBatch } from './batch.ts'
+import { openStream } from './opening.ts'
+import { relayStream, serverTiming, takeWhole } from './relay.ts'
+import type { Inference, Operation } from './service.ts'
+
+const chat: Operation = { kind: 'chat', path: '/chat/completions' }
+const completion: Operation = { kind: 'completion', path: '/completions' }
+const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
+
+/** Made once: an error for every client that leaves would cost its stack each time. */
+const left = new Error('the client left')
 
 export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutting: AbortSignal): void {
-  mount(app, listCallableModels, ({ caller }) => inference.models(caller.account_id))
-  mount(app, chatCompletions, async ({ caller, body, reply }) => {
-    // A client that hangs up ends the request to the engine, which frees its slot there.
+  const underWay = new Set<AbortController>()
+  cutting.addEventListener('abort', () => {
+    for (const each of underWay) each.abort()
+  })
+
+  /** Aborts when the client hangs up, which frees its place in the engine, and when the time to stop is over. */
+  function presence(reply: FastifyReply): AbortSignal {
     const gone = new AbortController()
-    reply.raw.on('close', () => gone.abort())
-    const answer = await inference.chat(caller.account_id, body, AbortSignal.any([gone.signal, cutting])).catch((error) => {
-      throw cutting.aborted ? new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') : error
+    underWay.add(gone)
+    reply.raw.once('close', () => {
+      underWay.delete(gone)
+      if (!reply.raw.writableFinished) gone.abort(left)
     })
-    if (answer.statusCode === 200 && body.stream) {
-      await relayStream(answer, reply, cutting)
+    return gone.signal
+  }
+  const asStopping = (error: unknown) => {
+    throw cutting.aborted ? new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') : error
+  }
+
+  type AnyCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & { body: ChatRequest | CompletionRequest | EmbeddingsRequest }
+  async function answer({ caller, body, request, reply }: AnyCall, operation: Operation): Promise<typeof answered> {
+    const signal = presence(reply)
+    const stream = 'stream' in body && body.stream === true
+    const asked = { caller, request_id: request.id, body, text: request.bodyText ?? undefined, stream }
+    if (stream) {
+      const opening = openStream(reply)
+      try {
+        const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
+        // A long answer need not hold what it was asked with.
+        request.bodyText = null
+        request.body = undefined
+        await relayStream(served, opening, meter, { ...(body as ChatRequest).stream_options }, cutting)
+      } catch (error) {
+        opening.fail(error)
+      }
       return answered
     }
-    const text = await readAll(answer)
-    if (answer.statusCode !== 200) throw engineError(answer.statusCode ?? 500, text)
-    await reply.type('application/json').send(text)
+    const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
+    reply.header('server-timing', serverTiming(served)).type('application/json; charset=utf-8').send(takeWhole(served, meter).bytes)
+    return answered
+  }
+
+  mount(app, listCallableModels, ({ caller }) => inference.models(caller.account_id))
+  mount(app, getCallableModel, ({ caller, params }) => inference.model(caller.account_id, params.model_id))
+  mount(app, chatCompletions, (call) => answer(call, chat))
+  mount(app, completions, (call) => answer(call, completion))
+  mount(app, embeddings, (call) => answer(call, embedding))
+  mount(app, chatBatch, async ({ caller, body, request, reply }) => {
+    const signal = presence(reply)
+    const one = async (each: ChatRequest, index: number) => {
+      const asked = { caller, request_id: `${request.id}.${index}`, body: each, text: undefined, stream: false }
+      const { served, meter } = await inference.answer(chat, asked, signal)
+      return takeWhole(served, meter)
+    }
+    const onFault = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
+    reply.type('application/json; charset=utf-8').send(await answerBatch(body, signal, one, onFault).catch(asStopping))
     return answered
   })
-}
-
-/** Passes an event stream on byte for byte, no faster than the client reads. One that breaks ends with an error event. */
-async function relayStream(answer: http.IncomingMessage, reply: FastifyReply, cutting: AbortSignal): Promise<void> {
-  const out = reply.raw
-  reply.hijack()
-  out.writeHead(200, {
-    ...(reply.getHeaders() as http.OutgoingHttpHeaders),
-    'content-type': 'text/event-stream; charset=utf-8',
-    ...streamHeaders,
-  })
-  try {
-    for await (const chunk of answer) if (!out.write(chunk) && !out.destroyed) await Promise.race([once(out, 'drain'), once(out, 'close')])
-  } catch {
-    const error = cutting.aborted
-      ? new ApiError('shutting_down', 'The service stopped in the middle of this answer. Send the request once more in a moment.')
-      : new ApiError('engine_failed', 'The engine ended in the middle of this answer. It is being started again: send the request once more.')
-    if (!out.destroyed) out.write(`data: ${JSON.stringify(errorBody(error, true))}\n\n`)
-  }
-  out.end()
 }

@@ -1,29 +1,46 @@
-import type http from 'node:http'
 import type { z } from 'zod'
-import type { ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { ModelList } from '../../contract/inference.ts'
-import type { Comparison } from '../../contract/models.ts'
+import type { ModelCard, ModelList } from '../../contract/inference.ts'
+import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/service.ts'
-import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
-import { createTurn } from '../turn.ts'
-import { compare, parseScores, readProbe } from './compare.ts'
-import { type EngineClient, engineError, readAll, type Target } from './engine-client.ts'
+import type { TunedModels } from '../tuning/models.ts'
+import type { UsageKind } from '../usage/record.ts'
+import type { Usage } from '../usage/service.ts'
+import type { EngineClient } from './engine-client.ts'
+import { type Meter, startMeter } from './meter.ts'
+import type { Served } from './replicas/pool.ts'
+import type { Pools } from './replicas/pools.ts'
+import type { Target } from './replicas/replica.ts'
+import { createResolver, type Names } from './resolve.ts'
+import { compareModels } from './trust.ts'
 
-const scoreTimeout_ms = 300_000
+/** What is asked of a model, and where below the base address. */
+export interface Operation {
+  kind: UsageKind
+  path: string
+}
 
-/** The names that another feature gives to models; deployments registers itself here. */
-export interface Names {
-  find(account_id: string, name: string): Promise<{ model: string } | undefined>
-  list(account_id: string): Promise<{ name: string; created_at: number }[]>
+export interface Asked {
+  caller: Caller
+  request_id: string
+  body: { model: string } & Record<string, unknown>
+  /** The body as the client wrote it; undefined where it was put together here. */
+  text: string | undefined
+  stream: boolean
 }
 
 export interface Inference {
-  /** Relays a chat request to the engine; resolves with the head of its answer, whatever its status. */
-  chat(account_id: string, request: ChatRequest, signal: AbortSignal): Promise<http.IncomingMessage>
+  /**
+   * Has a request answered; resolves with the whole answer or with the beginning of its stream, to be released and metered by who takes
+   * it. Throws an ApiError where there is no answer.
+   */
+  answer(operation: Operation, asked: Asked, signal: AbortSignal): Promise<{ served: Served; meter: Meter }>
   models(account_id: string): Promise<z.input<typeof ModelList>>
-  /** What a model id stands for, names of deployments aside. Throws model_not_found or model_not_available. */
+  model(account_id: string, name: string): Promise<z.input<typeof ModelCard>>
+  /** What a model id stands for, names of deployments aside. Throws model_not_found, model_not_available, or model_not_callable. */
   target(account_id: string, model: string): Promise<Target>
+  /** Whether this is the id of a base, of the hub or of an upstream. */
+  isBase(model: string): boolean
   /** The base that a model id stands on, whether or not its weights are here. */
   baseId(account_id: string, model: string): Promise<string>
   /** Loads a model, so that its first request does not wait. */
@@ -31,61 +48,62 @@ export interface Inference {
   /** Throws model_disagrees where what the engine serves of a model is not what was trained. */
   requireTrusted(account_id: string, model: string): Promise<void>
   useNames(names: Names): void
+  /** What names stand for has changed: the next request sees it. */
+  namesChanged(): void
 }
 
-export function createInference({ hub, models, engine }: { hub: Hub; models: TunedModels; engine: EngineClient }): Inference {
-  let names: Names | undefined
+interface Options {
+  hub: Hub
+  models: TunedModels
+  engine: EngineClient
+  pools: Pools
+  usage: Usage
+}
 
-  const targetOf = (tuned: ServableModel): Target =>
-    tuned.kind === 'model' ? { base: tuned } : { base: tuned.parent ?? hub.local(tuned.base_model_id), adapter: tuned }
-
-  async function scores(target: Target, rows: object[]) {
-    const timeout = AbortSignal.timeout(scoreTimeout_ms)
-    const answer = await engine.post(target, '/internal/score', { rows }, {}, timeout).catch((error) => {
-      throw timeout.aborted
-        ? new ApiError('engine_unavailable', 'Comparing the model with its training takes too long just now. Try again in a moment.')
-        : error
-    })
-    const text = await readAll(answer)
-    if (answer.statusCode !== 200) throw engineError(answer.statusCode ?? 500, text)
-    return parseScores(text)
-  }
-
-  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison | undefined> {
-    const probe = await readProbe(tuned.probe)
-    if (probe.rows.length === 0) return undefined
-    const rows = probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets }))
-    const found = compare(probe, await scores(targetOf(tuned), rows), await scores(origin, rows))
-    // An adapter may stay for its first request; whole weights are too large to hold for a model that may never be asked.
-    if (tuned.kind === 'model') await engine.unload({ base: tuned }).catch(() => {})
-    return found
-  }
-  /** One comparison of a model at a time, and one of all: each has a context of its own in the engine. */
-  const underWay = new Map<string, Promise<Comparison | undefined>>()
-  const inTurn = createTurn()
-  models.compareWith((tuned, origin) => {
-    const same = underWay.get(tuned.id)
-    if (same) return same
-    const mine = inTurn(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
-    underWay.set(tuned.id, mine)
-    return mine
+export function createInference({ hub, models, engine, pools, usage }: Options): Inference {
+  const resolver = createResolver({ hub, models, pools })
+  compareModels(models, engine)
+  models.onDeleted((tuned) => {
+    const own = { id: tuned.id, gguf: tuned.gguf }
+    void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })
   })
-  models.onDeleted((tuned) => void engine.unload(tuned.kind === 'model' ? { base: tuned } : { base: tuned, adapter: tuned }).catch(() => {}))
 
-  async function target(account_id: string, model: string): Promise<Target> {
-    const tuned = await models.find(account_id, model)
-    if (tuned) return targetOf(tuned)
-    if (hub.has(model)) return { base: hub.local(model) }
-    throw new ApiError('model_not_found', `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`, { param: 'model' })
+  async function cards(account_id: string): Promise<z.input<typeof ModelCard>[]> {
+    const tuned = await models.all(account_id)
+    const targets = new Map(tuned.map((model) => [model.id, model]))
+    const statusOf = (id: string) => {
+      const known = targets.get(id)
+      try {
+        return pools.status(known ? resolver.targetOf(known) : { base: { id, ...hub.localOrUndefined(id) } })
+      } catch {
+        // The weights that it stands on are not here any more.
+        return 'not_loaded' as const
+      }
+    }
+    const card = (id: string, model: string, created_at: number, owned_by: string) => ({
+      id,
+      object: 'model' as const,
+      created: Math.floor(created_at / 1000),
+      owned_by,
+      status: statusOf(model),
+    })
+    const local = hub.list().filter((model) => model.weights.available)
+    const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
+    const deployed = (await resolver.names()?.list(account_id)) ?? []
+    return [
+      ...deployed.map(({ name, model, created_at }) => card(name, model, created_at, account_id)),
+      ...tuned.map(({ id, created_at }) => card(id, id, created_at, account_id)),
+      ...[...bases].map((id) => card(id, id, 0, id.split('/')[0]!)),
+    ]
   }
 
   return {
-    target,
-    useNames: (given) => {
-      names = given
-    },
+    target: resolver.target,
+    isBase: resolver.isBase,
+    useNames: resolver.useNames,
+    namesChanged: resolver.changed,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
-    load: (wanted) => engine.load(wanted),
+    load: pools.load,
 
     async requireTrusted(account_id, model) {
       if (!(await models.find(account_id, model))) return
@@ -93,32 +111,22 @@ export function createInference({ hub, models, engine }: { hub: Hub; models: Tun
       if (found?.problem) throw new ApiError('model_disagrees', `'${model}' is not deployed. ${found.problem}`, { details: { ...found }, param: 'model' })
     },
 
-    async chat(account_id, request, signal) {
-      const named = await names?.find(account_id, request.model)
-      const wanted = await target(account_id, named?.model ?? request.model)
-      const headers = { 'x-served-model-name': request.model, 'x-tunery-account': account_id }
-      return engine.post(wanted, '/v1/chat/completions', request, headers, signal)
+    async answer({ kind, path }, { caller, request_id, body, text, stream }, signal) {
+      const { account_id, key_id } = caller
+      const { model } = body
+      const { model_id, target } = await resolver.resolve(account_id, model)
+      const meter = startMeter(usage, { request_id, account_id, key_id, model, model_id, kind })
+      const served = await pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
+      return { served, meter }
     },
 
-    async models(account_id) {
-      const card = (id: string, created_at: number, owned_by: string) => ({
-        id,
-        object: 'model' as const,
-        created: Math.floor(created_at / 1000),
-        owned_by,
-        status: 'not_loaded' as const,
-      })
-      const bases = hub.list().filter((model) => model.weights.available)
-      const deployed = (await names?.list(account_id)) ?? []
-      const tuned = await models.all(account_id)
-      return {
-        object: 'list',
-        data: [
-          ...deployed.map(({ name, created_at }) => card(name, created_at, account_id)),
-          ...tuned.map(({ id, created_at }) => card(id, created_at, account_id)),
-          ...bases.map(({ id }) => card(id, 0, id.split('/')[0]!)),
-        ],
-      }
+    models: async (account_id) => ({ object: 'list', data: await cards(account_id) }),
+
+    async model(account_id, name) {
+      const found = (await cards(account_id)).find(({ id }) => id === name)
+      if (!found)
+        throw new ApiError('model_not_found', `There is no model or deployment '${name}'. GET /v1/models lists those that can be called.`, { param: 'model' })
+      return found
     },
   }
 }

@@ -1,0 +1,65 @@
+// Many conversations in one request: each is validated, answered and metered as one of its own.
+import { type BatchRequest, ChatRequest } from '../../contract/chat.ts'
+import { ApiError, errorBody } from '../../contract/errors.ts'
+import { validationError } from '../http/mount.ts'
+import type { TokenCounts } from './usage-of.ts'
+
+/**
+ * How many of a batch's requests are under way at once. The account's own limit on concurrent requests belongs here too, as each of
+ * these counts as one.
+ */
+const concurrency = 16
+
+/** Answers one request of the batch; resolves with the text of its answer. */
+export type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes: Buffer; counts: TokenCounts }>
+
+/** Resolves with the JSON text of the whole answer. A request that fails is answered with its error, in its place. */
+export async function answerBatch(
+  { requests, ...shared }: BatchRequest,
+  signal: AbortSignal,
+  answer: AnswerOne,
+  onFault: (error: unknown) => void,
+): Promise<string> {
+  const responses = new Array<string>(requests.length)
+  const total: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
+  let next = 0
+  async function work(): Promise<void> {
+    while (next < requests.length && !signal.aborted) {
+      const index = next++
+      try {
+        const { bytes, counts } = await answer(requestOf(shared, requests[index]!), index)
+        responses[index] = bytes.toString('utf8')
+        total.prompt_tokens += counts.prompt_tokens
+        total.completion_tokens += counts.completion_tokens
+        total.cached_tokens += counts.cached_tokens
+      } catch (error) {
+        if (signal.aborted) return
+        responses[index] = JSON.stringify(errorBody(toApiError(error, onFault), true))
+      }
+    }
+  }
+  await Promise.all(Array.from({ length: Math.min(concurrency, requests.length) }, work))
+  signal.throwIfAborted()
+  const usage = {
+    prompt_tokens: total.prompt_tokens,
+    completion_tokens: total.completion_tokens,
+    total_tokens: total.prompt_tokens + total.completion_tokens,
+    prompt_tokens_details: { cached_tokens: total.cached_tokens },
+  }
+  return `{"object":"chat.completion.batch","responses":[${responses.join(',')}],"usage":${JSON.stringify(usage)}}`
+}
+
+/** The shared fields under its own. Throws an ApiError that names what is wrong in it. */
+function requestOf(shared: object, own: Record<string, unknown>): ChatRequest {
+  if (own.stream != null && own.stream !== false)
+    throw new ApiError('parameter_not_supported', "'stream' is not supported. Leave it out: a batch is answered whole.", { param: 'stream' })
+  const parsed = ChatRequest.safeParse({ ...shared, ...own, stream: undefined, stream_options: undefined })
+  if (!parsed.success) throw validationError(parsed.error.issues, 'request')
+  return parsed.data
+}
+
+function toApiError(error: unknown, onFault: (error: unknown) => void): ApiError {
+  if (error instanceof ApiError) return error
+  onFault(error)
+  return new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.')
+}

@@ -1,0 +1,50 @@
+// Asks the engine for what compare.ts compares, one model at a time.
+import { ApiError } from '../../contract/errors.ts'
+import type { Comparison } from '../../contract/models.ts'
+import type { Origin, ServableModel, TunedModels } from '../tuning/models.ts'
+import { createTurn } from '../turn.ts'
+import { compare, parseScores, readProbe } from './compare.ts'
+import { type EngineClient, engineError } from './engine-client.ts'
+import { readAll } from './replicas/http.ts'
+import type { Target } from './replicas/replica.ts'
+
+const scoreTimeout_ms = 300_000
+
+/** Lets models be compared with what was trained, by this machine's engine, which all weights that were trained here can be loaded into. */
+export function compareModels(models: TunedModels, engine: EngineClient): void {
+  async function scores(target: Target, rows: object[]) {
+    const timeout = AbortSignal.timeout(scoreTimeout_ms)
+    try {
+      const { response } = await engine.post(target, '/internal/score', (model) => JSON.stringify({ rows, model }), {}, timeout)
+      const text = (await readAll(response)).toString('utf8')
+      if (response.statusCode !== 200) throw engineError(response.statusCode ?? 500, text)
+      return parseScores(text)
+    } catch (error) {
+      if (timeout.aborted) throw new ApiError('engine_unavailable', 'Comparing the model with its training takes too long just now. Try again in a moment.')
+      throw error
+    }
+  }
+
+  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison | undefined> {
+    const probe = await readProbe(tuned.probe)
+    if (probe.rows.length === 0) return undefined
+    const rows = probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets }))
+    const weights = { id: tuned.id, gguf: tuned.gguf }
+    const target = tuned.kind === 'model' ? { base: weights } : { base: origin.base, adapter: weights }
+    const found = compare(probe, await scores(target, rows), await scores(origin, rows))
+    // An adapter may stay for its first request; whole weights are too large to hold for a model that may never be asked.
+    if (tuned.kind === 'model') await engine.unload({ base: tuned }).catch(() => {})
+    return found
+  }
+
+  /** One comparison of a model at a time, and one of all: each has a context of its own in the engine. */
+  const underWay = new Map<string, Promise<Comparison | undefined>>()
+  const inTurn = createTurn()
+  models.compareWith((tuned, origin) => {
+    const same = underWay.get(tuned.id)
+    if (same) return same
+    const mine = inTurn(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
+    underWay.set(tuned.id, mine)
+    return mine
+  })
+}

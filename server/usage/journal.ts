@@ -1,0 +1,122 @@
+// The journal of what requests used: one JSON line each, in files that are folded into the database and then removed.
+//
+// A line is written with one synchronous call before the client has the end of its answer, so that a killed process loses none that a
+// client saw complete: what the kernel has, it keeps. Against a power cut, what is not folded yet is synced once a second.
+//
+// Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait in memory, up to a
+// bound, and are tried again each second; the log says so, and how many had to be given up.
+import { closeSync, fdatasync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import path from 'node:path'
+import type { Logger } from 'pino'
+import { UsageRecord } from './record.ts'
+
+const waiting_max = 100_000
+
+export interface Journal {
+  append(record: UsageRecord): void
+  /** Ends the present file; the next record begins another. Returns the files that are complete, the oldest first. */
+  rotate(): string[]
+  /** Makes what was written outlast a power cut, off the event loop. */
+  sync(): Promise<void>
+  close(): void
+}
+
+/** Opens the journal in `folder`, beside the files that an earlier process left there. */
+export function openJournal(folder: string, log: Logger): Journal {
+  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  const complete = readdirSync(folder)
+    .filter((name) => /^\d+\.jsonl$/.test(name))
+    .sort()
+  let next = complete.length > 0 ? Number.parseInt(complete.at(-1)!, 10) + 1 : 1
+  let current: { fd: number; name: string; bytes: number } | undefined
+  let waiting: string[] = []
+  let givenUp = 0
+  let failing = false
+
+  function write(text: string): void {
+    if (!current) {
+      const name = `${String(next++).padStart(10, '0')}.jsonl`
+      current = { fd: openSync(path.join(folder, name), 'a', 0o600), name, bytes: 0 }
+    }
+    const bytes = Buffer.from(text)
+    const written = writeSync(current.fd, bytes)
+    if (written === bytes.length) {
+      current.bytes += written
+      return
+    }
+    // A disk that fills takes a part: the line must not stay torn in the middle of the file.
+    ftruncateSync(current.fd, current.bytes)
+    throw Object.assign(new Error('the disk took only a part of a line'), { code: 'ENOSPC' })
+  }
+
+  /** Ends the present file; the next record begins another. */
+  function endFile(): void {
+    if (!current) return
+    closeSync(current.fd)
+    if (current.bytes > 0) complete.push(current.name)
+    current = undefined
+  }
+
+  /** Writes what waits. Returns whether nothing waits any more. */
+  function flush(): boolean {
+    if (waiting.length === 0) return true
+    try {
+      write(waiting.join(''))
+    } catch (error) {
+      if (!failing) log.error({ err: error, waiting: waiting.length }, 'the usage journal cannot be written; requests go on, their records wait in memory')
+      failing = true
+      endFile()
+      return false
+    }
+    if (failing) log.warn({ records: waiting.length, given_up: givenUp }, 'the usage journal can be written again')
+    failing = false
+    givenUp = 0
+    waiting = []
+    return true
+  }
+
+  return {
+    append(record) {
+      const line = `${JSON.stringify(record)}\n`
+      if (waiting.length >= waiting_max) {
+        waiting.shift()
+        givenUp++
+      }
+      waiting.push(line)
+      // While the disk is full, each request trying all the lines again would cost more than it could win.
+      if (!failing) flush()
+    },
+    rotate() {
+      flush()
+      if (current && current.bytes > 0) endFile()
+      return complete.splice(0).map((name) => path.join(folder, name))
+    },
+    sync: () =>
+      new Promise((resolve) => {
+        if (!current) return resolve()
+        const { fd } = current
+        fdatasync(fd, () => resolve())
+      }),
+    close() {
+      flush()
+      if (waiting.length > 0) log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')
+      endFile()
+    },
+  }
+}
+
+/** The records of a complete file. A last line that a power cut tore is left out. */
+export function readJournal(file: string, log: Logger): UsageRecord[] {
+  const records: UsageRecord[] = []
+  for (const line of readFileSync(file, 'utf8').split('\n')) {
+    if (line === '') continue
+    try {
+      records.push(UsageRecord.parse(JSON.parse(line)))
+    } catch {
+      log.error({ file, line: line.slice(0, 200) }, 'a line of the usage journal cannot be read; it is left out')
+    }
+  }
+  return records
+}
+
+export const removeJournal = (file: string) => rmSync(file, { force: true })

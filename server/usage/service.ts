@@ -1,0 +1,98 @@
+// What requests used: taken down in a journal as they end, folded into the database in batches.
+import path from 'node:path'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import type { Db } from '../db/open.ts'
+import type { Row } from '../db/schema.ts'
+import { createTurn } from '../turn.ts'
+import { openJournal, readJournal, removeJournal } from './journal.ts'
+import type { UsageRecord } from './record.ts'
+import * as store from './store.ts'
+
+const fold_ms = 1000
+/** Rows a statement; between two, other work gets its turn. */
+const batchRows = 200
+
+export interface UsageTotals {
+  requests: number
+  prompt_tokens: number
+  completion_tokens: number
+  cached_tokens: number
+}
+
+export interface Usage {
+  /** Takes down what a request used. Call it before the client has the end of the answer: what it saw complete is never lost then. */
+  record(record: UsageRecord): void
+  /** Brings what was recorded until now into the database. */
+  fold(): Promise<void>
+  /** What an account used from one time on and before another, in unix milliseconds; of what has been folded. */
+  totals(account_id: string, from?: number, to?: number): Promise<UsageTotals>
+  find(account_id: string, request_id: string): Promise<Row<'usage'> | undefined>
+  /** Folds what an earlier process left, then about once a second. */
+  start(): Promise<void>
+  close(): Promise<void>
+}
+
+export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log: Logger }): Usage {
+  const journal = openJournal(path.join(dataDir, 'usage'), log)
+  const inTurn = createTurn()
+  /** Complete files that are not in the database yet. */
+  let files: string[] = []
+  let timer: NodeJS.Timeout | undefined
+  let running = false
+
+  /**
+   * Each file goes into the database in one transaction and is removed once that is durable. Where the process dies between the two, the
+   * file is folded again, and its rows, known by their requests, change nothing.
+   */
+  async function foldFiles(): Promise<void> {
+    files.push(...journal.rotate())
+    while (files.length > 0) {
+      const file = files[0]!
+      const rows = readJournal(file, log)
+      await db.transaction().execute(async (trx) => {
+        for (let at = 0; at < rows.length; at += batchRows) {
+          await store.insert(trx, rows.slice(at, at + batchRows))
+          await nextTurn()
+        }
+      })
+      removeJournal(file)
+      files = files.slice(1)
+    }
+  }
+
+  async function tick(): Promise<void> {
+    try {
+      await inTurn(foldFiles)
+    } catch (error) {
+      log.error({ err: error }, 'usage could not be folded into the database; it stays in the journal and is tried again')
+      await journal.sync()
+    }
+    if (running) timer = setTimeout(tick, fold_ms).unref()
+  }
+
+  return {
+    record: journal.append,
+    fold: () => inTurn(foldFiles),
+    totals: async (account_id, from = 0, to = Number.MAX_SAFE_INTEGER) => {
+      const found = await store.totals(db, account_id, from, to)
+      return {
+        requests: Number(found.requests),
+        prompt_tokens: Number(found.prompt_tokens),
+        completion_tokens: Number(found.completion_tokens),
+        cached_tokens: Number(found.cached_tokens),
+      }
+    },
+    find: (account_id, request_id) => store.byRequest(db, account_id, request_id),
+    async start() {
+      running = true
+      await tick()
+    },
+    async close() {
+      running = false
+      clearTimeout(timer)
+      await inTurn(foldFiles).catch((error) => log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'))
+      journal.close()
+    },
+  }
+}
