@@ -27,6 +27,8 @@ export type GenerationRequest = {
 export type GenerationEnd = { finish_reason: FinishReason; completion_tokens: number; cached_tokens: number }
 
 export type GenerationEvents = {
+  /** It has a slot: its prompt is computed from here on, apart from the tokens that were cached. */
+  onStart(start: { cached_tokens: number; queue_ms: number }): void
   /** `places` are the tokens that the text is made of, where they were asked for. */
   onText(text: string, places: PlaceLogprobs[]): void
   onEnd(end: GenerationEnd): void

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
 import { sendError, sendJson } from './http-io.ts'
+import type { LeftUsage } from './left-usage.ts'
 import type { Metrics } from './metrics.ts'
 import { chatCompletions } from './routes/chat.ts'
 import { completions } from './routes/completions.ts'
@@ -29,6 +30,7 @@ export function createHttpServer(services: HttpServices): Server {
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
     '/internal/score': { POST: (request, response) => scoreTokens(models, services.scoring, request, response) },
+    [leftUsagePath]: { GET: (request, response) => sendLeftUsage(services.left, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }
@@ -43,7 +45,7 @@ export function createHttpServer(services: HttpServices): Server {
   }
 
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const path = pathOf(request.url ?? '/')
+    const path = routeOf(pathOf(request.url ?? '/'))
     response.setHeader('x-request-id', requestId(request))
     response.once('finish', () => metrics.request(routes[path] ? path : 'other', response.statusCode))
     try {
@@ -57,6 +59,18 @@ export function createHttpServer(services: HttpServices): Server {
   }
 
   return createServer({ keepAliveTimeout: 60_000 }, (request, response) => void handle(request, response))
+}
+
+const leftUsagePath = '/internal/usage/{request_id}'
+
+/** The one route that has a parameter; every other is found as it is. */
+const routeOf = (path: string) => (path.startsWith('/internal/usage/') ? leftUsagePath : path)
+
+function sendLeftUsage(left: LeftUsage, request: IncomingMessage, response: ServerResponse): void {
+  const id = pathOf(request.url ?? '/').slice('/internal/usage/'.length)
+  const usage = left.get(decodeURIComponent(id))
+  if (!usage) throw new ApiError('not_found', 'Nothing is known of such a request.')
+  sendJson(response, 200, usage)
 }
 
 function pathOf(url: string): string {

@@ -104,6 +104,7 @@ export function createLane(options: LaneOptions): Lane {
       if (lent) slots.fill(slot, lent.saved, lent.tokens)
       slots.cut(slot, Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)))
       generation.cached_tokens = slot.cached.length
+      generation.events.onStart({ cached_tokens: slot.cached.length, queue_ms: performance.now() - generation.submitted_at_ms })
     }
     generation.moved = null
     generation.state = 'running'

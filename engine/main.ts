@@ -9,6 +9,7 @@ import { createHttpServer } from './http.ts'
 import { outputsFor } from './lane.ts'
 import type { Backend } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
+import { createLeftUsage } from './left-usage.ts'
 import { listen } from './listen.ts'
 import { type ContextOptions, createContext, createContextAside } from './llama/context.ts'
 import { openLibrary } from './llama/library.ts'
@@ -78,7 +79,18 @@ async function main(): Promise<void> {
 
   let stopping = false
   const scoring: Scoring = (served, tokens_per_sequence, outputs) => makeContext(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
-  const server = createHttpServer({ models, scheduler, grammars, embedder, limits, metrics, scoring, onFault, isStopping: () => stopping })
+  const server = createHttpServer({
+    models,
+    scheduler,
+    grammars,
+    embedder,
+    limits,
+    left: createLeftUsage(),
+    metrics,
+    scoring,
+    onFault,
+    isStopping: () => stopping,
+  })
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {

@@ -9,10 +9,11 @@ import type { MemoryLimits } from './lane-sizes.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type Submission = { /** Of the model's lanes, the one to begin in. */ size: number; request: GenerationRequest; events: GenerationEvents }
+export type Submitted = { cancel(): void; progress(): { completion_tokens: number; cached_tokens: number } }
 export type SchedulerCounts = { running: number; waiting: number; lanes: number; lane_bytes: number }
 export type Scheduler = {
   /** Queues generations for one model, all or none, and returns the ways to cancel them. Throws ApiError overloaded when the queue is full. */
-  submit(served: ServedModel, submissions: readonly Submission[]): { cancel(): void }[]
+  submit(served: ServedModel, submissions: readonly Submission[]): Submitted[]
   /** Frees the lanes of a model, failing what still runs in them. */
   release(served: ServedModel): Promise<void>
   counts(): SchedulerCounts
@@ -109,7 +110,7 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
         return generation
       })
       wake()
-      return generations.map((generation) => ({ cancel: () => cancel(generation) }))
+      return generations.map((generation) => ({ cancel: () => cancel(generation), progress: () => generation }))
     },
     async release(served) {
       for (const pooled of pool.all().filter((other) => other.served === served)) pool.close(pooled)

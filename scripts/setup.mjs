@@ -32,7 +32,17 @@ try {
     need('npm', 'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`); it comes with Node from nodejs.org too.')
   if (force || !existsSync(local('stamps/converters'))) need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
   if (force || !existsSync(local('stamps/python'))) findPython()
-  const steps = [npmPackages, nodeRuntime, engine, converters, pythonEnvironment, ...(dev ? [pythonDev, trackerDev] : []), tracker, defaultModel, embeddingModel]
+  const steps = [
+    npmPackages,
+    nodeRuntime,
+    engine,
+    converters,
+    pythonEnvironment,
+    ...(dev ? [pythonDev, trackerDev] : []),
+    tracker,
+    defaultModel,
+    embeddingModel,
+  ]
   const did = await withLock(async () => {
     let count = 0
     for (const step of steps) if (await step({ force })) count++

@@ -22,12 +22,14 @@ export type ChoicesOptions = {
   logprobs: boolean
   createParser(): ReplyParser
   sink: Sink
+  /** The first choice has begun. */
+  onStart: GenerationEvents['onStart']
   /** Called once, after the sink has got its last. */
   onDone(): void
 }
 
 /** The events of each generation, by the index of its choice. */
-export function createChoices({ count, prompt_tokens, choices_per_prompt, logprobs, createParser, sink, onDone }: ChoicesOptions): GenerationEvents[] {
+export function createChoices({ count, prompt_tokens, choices_per_prompt, logprobs, createParser, sink, onStart, onDone }: ChoicesOptions): GenerationEvents[] {
   let left = count
   let over = false
   let completion_tokens = 0
@@ -47,6 +49,9 @@ export function createChoices({ count, prompt_tokens, choices_per_prompt, logpro
       for (const part of parts) sink.part(index, part, takeCarried())
     }
     return {
+      onStart: (start) => {
+        if (index === 0) onStart(start)
+      },
       onText(text, places) {
         if (over) return
         if (logprobs && places.length > 0) carried.push(...places)

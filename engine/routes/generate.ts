@@ -1,23 +1,33 @@
 // What the routes that generate text share: from the prompts to an answer under way.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { ApiError } from '../../contract/errors.ts'
+import type { Usage } from '../../contract/sampling.ts'
 import { createChoices } from '../answer/choices.ts'
 import type { Dialect, DialectOptions } from '../answer/dialect.ts'
 import { streamSink } from '../answer/stream.ts'
 import { wholeSink } from '../answer/whole.ts'
 import type { ReplyParser } from '../chat/reply-parser.ts'
+import type { GenerationEvents } from '../generation.ts'
 import type { GrammarSession, GrammarSpec, Grammars, GrammarVocab } from '../grammar/grammars.ts'
 import { sendError } from '../http-io.ts'
 import type { MemoryLimits } from '../lane-sizes.ts'
+import type { LeftUsage } from '../left-usage.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import type { PlaceLogprobs } from '../logprobs.ts'
 import type { Models } from '../models.ts'
 import { prepareGeneration, type SamplingFields } from '../prepare.ts'
-import type { Scheduler } from '../scheduler.ts'
+import type { Scheduler, Submitted } from '../scheduler.ts'
 import type { ServedModel } from '../served-model.ts'
 import { type Use, useModel } from './use-model.ts'
 
-export type GenerationServices = { models: Models; scheduler: Scheduler; grammars: Grammars; limits: MemoryLimits; onFault(error: unknown): void }
+export type GenerationServices = {
+  models: Models
+  scheduler: Scheduler
+  grammars: Grammars
+  limits: MemoryLimits
+  left: LeftUsage
+  onFault(error: unknown): void
+}
 
 export type Body = SamplingFields & { model: string; stream?: boolean | null; stream_options?: { include_usage?: boolean | null } | null }
 
@@ -49,7 +59,7 @@ export async function generate(
   body: Body,
   ask: (served: ServedModel, use: Use) => Promise<Asked>,
 ): Promise<void> {
-  const { models, scheduler, grammars, limits, onFault } = services
+  const { models, scheduler, grammars, limits, left, onFault } = services
   const served = models.get(body.model)
   if (served.kind === 'embedding')
     throw new ApiError('model_not_callable', `'${body.model}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`, { param: 'model' })
@@ -72,16 +82,23 @@ export async function generate(
     const sink = body.stream
       ? streamSink(response, dialect, includeUsage || header(request, 'x-tunery-usage') === 'always')
       : wholeSink(response, dialect, count, logprobs)
-    const cancels: (() => void)[] = []
+    const submitted: Submitted[] = []
     const cancelAll = () => {
-      for (const cancel of cancels) cancel()
+      for (const { cancel } of submitted) cancel()
     }
     const onDone = () => {
       cancelAll()
       use.end()
     }
-    const events = createChoices({ count, prompt_tokens, choices_per_prompt: perPrompt, logprobs, createParser: asked.createParser, sink, onDone })
-    use.cancelWith(cancelAll, (error) => sink.failed(error))
+    const onLeft = () => {
+      cancelAll()
+      left.note(String(response.getHeader('x-request-id')), usageSoFar(submitted, prompt_tokens, perPrompt))
+    }
+    const onStart: GenerationEvents['onStart'] = ({ cached_tokens, queue_ms }) => {
+      if (!response.headersSent) response.setHeader('x-cached-tokens', cached_tokens).setHeader('x-queue-ms', queue_ms.toFixed(1))
+    }
+    const events = createChoices({ count, prompt_tokens, choices_per_prompt: perPrompt, logprobs, createParser: asked.createParser, sink, onStart, onDone })
+    use.cancelWith(onLeft, (error) => sink.failed(error))
     const account = header(request, 'x-tunery-account') ?? ''
     const submissions = events.map((each, index) => {
       const prompt = Math.floor(index / perPrompt)
@@ -98,13 +115,20 @@ export async function generate(
       }
     })
     if (asked.echoOnly) for (const each of events) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
-    else cancels.push(...scheduler.submit(served, submissions).map(({ cancel }) => cancel))
+    else submitted.push(...scheduler.submit(served, submissions))
   } catch (error) {
     closeAll(sessions)
     if (!(error instanceof ApiError) && !use.ended()) onFault(error)
     sendError(response, error)
     use.end()
   }
+}
+
+function usageSoFar(submitted: readonly Submitted[], prompt_tokens: number, perPrompt: number): Usage {
+  const sum = (of: (each: Submitted) => number) => submitted.reduce((total, each) => total + of(each), 0)
+  const completion_tokens = sum((each) => each.progress().completion_tokens)
+  const cached_tokens = submitted.reduce((total, each, index) => (index % perPrompt === 0 ? total + each.progress().cached_tokens : total), 0)
+  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens, prompt_tokens_details: { cached_tokens } }
 }
 
 const closeAll = (sessions: GrammarSession[]) => {

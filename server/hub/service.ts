@@ -40,7 +40,11 @@ export interface Hub {
 const ModelFile = z.object({
   id: z.string(),
   kind: z.enum(['text', 'embedding']).default('text'),
-  parameters: z.number(), context_length: z.number(), gguf: z.string(), hf: z.string() })
+  parameters: z.number(),
+  context_length: z.number(),
+  gguf: z.string(),
+  hf: z.string(),
+})
 
 /** The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know counts too. */
 export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {

@@ -88,6 +88,7 @@ function ask(lane: Lane, prompt: string, { max_tokens = 3, account = '', seed = 
       account,
     },
     {
+      onStart: () => {},
       onText: (text) => {
         asked.text += text
       },

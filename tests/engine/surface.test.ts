@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test'
 import { ChatResponse } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
 import { EmbeddingsResponse } from '../../contract/embeddings.ts'
-import { chat, type Engine, modelName, modelPath, readEvents, root, startEngine } from './engine-process.ts'
+import { chat, type Engine, modelName, modelPath, readEvents, root, startEngine, until } from './engine-process.ts'
 
 const embeddingPath = join(root, '.local/models/sentence-transformers/all-MiniLM-L6-v2/model.gguf')
 let engine: Engine
@@ -155,4 +155,16 @@ test('an embedding that cannot be made is refused with its reason', async () => 
   }
   const chatted = await engine.ask('POST', '/v1/chat/completions', chat('hi', { model: 'mini' }))
   assert.equal(chatted.json.error.code, 'model_not_callable')
+})
+
+test('what a request used whose client left is told to who asks by its id', async () => {
+  const headers = { 'x-request-id': 'left-1' }
+  const stream = engine.stream('/v1/chat/completions', chat('Tell a long story.', { max_tokens: 1000, stream: true, logit_bias: { 2: -100 } }), headers)
+  for await (const _ of stream.chunks) break
+  stream.leave()
+  await until(async () => (await engine.metric('sequences_running')) === 0, 'its slot is free')
+  const { status, json } = await engine.ask('GET', '/internal/usage/left-1')
+  assert.equal(status, 200)
+  assert.ok(json.completion_tokens > 0 && json.completion_tokens < 1000 && json.prompt_tokens > 20)
+  assert.equal((await engine.ask('GET', '/internal/usage/nobody')).status, 404)
 })
