@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { writeEbnf } from './ebnf.ts'
-import { prune, type Rules, rule } from './rules.ts'
 import { addJsonRules } from './json-rules.ts'
+import { prune, type Rules, rule } from './rules.ts'
 import { heavyPlaces } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 import { readVocab } from './session-memory.ts'
@@ -12,10 +12,7 @@ import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGramm
 import type { GrammarSource } from './worker-messages.ts'
 
 /** What is to be written: any JSON object, JSON after a schema, or text after a structural tag of XGrammar's (a format object). */
-export type GrammarSpec =
-  | { kind: 'json_object' }
-  | { kind: 'json_schema'; schema: Record<string, unknown> }
-  | { kind: 'structural_tag'; tag: object }
+export type GrammarSpec = { kind: 'json_object' } | { kind: 'json_schema'; schema: Record<string, unknown> } | { kind: 'structural_tag'; tag: object }
 
 /** A model's tokens. One object per model, as what is made for it is kept by it. */
 export type GrammarVocab = {

@@ -99,7 +99,10 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
     }
     const job = Atomics.load(words, control.job)
     const since = Atomics.load(words, control.since)
-    const isLate = job === 0 ? Atomics.load(words, control.done) === 0 && Date.now() - started_at > limits.start_ms : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
+    const isLate =
+      job === 0
+        ? Atomics.load(words, control.done) === 0 && Date.now() - started_at > limits.start_ms
+        : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
     // Read again: the worker may have gone on between the two words.
     if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since) stop(job)
   }
@@ -164,7 +167,10 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
       return made
     },
     async probe(grammar) {
-      const { slowest_ms = 0, stuck = false } = await ask({ kind: 'probe', job: nextJob(), grammar, masks: limits.probe_masks, total_ms: limits.probe_ms }, limits.probe_ms + limits.mask_ms)
+      const { slowest_ms = 0, stuck = false } = await ask(
+        { kind: 'probe', job: nextJob(), grammar, masks: limits.probe_masks, total_ms: limits.probe_ms },
+        limits.probe_ms + limits.mask_ms,
+      )
       return { slowest_ms, stuck }
     },
     open(session) {

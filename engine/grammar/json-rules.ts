@@ -1,5 +1,20 @@
 // The grammar of JSON itself: whitespace, strings, any value, given values.
-import { any, chars, type Expr, intersectRanges, invertRanges, lastCodePoint, maybe, nothing, type Range, type Rules, repeat, rule, seq, text } from './rules.ts'
+import {
+  any,
+  chars,
+  type Expr,
+  intersectRanges,
+  invertRanges,
+  lastCodePoint,
+  maybe,
+  nothing,
+  type Range,
+  type Rules,
+  repeat,
+  rule,
+  seq,
+  text,
+} from './rules.ts'
 
 // Models were tuned on compact, spaced and indented JSON, so all are allowed; the bound stops a weak model that writes blanks for ever.
 const whitespaceMax = 20
@@ -19,7 +34,14 @@ export const plainRanges: Range[] = [
   [0x5d, 0xd7ff],
   [0xe000, lastCodePoint],
 ]
-export const plain = { kind: 'chars', ranges: invertRanges([[0, 0x1f], [0x22, 0x22], [0x5c, 0x5c]]) } satisfies Expr
+export const plain = {
+  kind: 'chars',
+  ranges: invertRanges([
+    [0, 0x1f],
+    [0x22, 0x22],
+    [0x5c, 0x5c],
+  ]),
+} satisfies Expr
 
 const digit = chars([0x30, 0x39])
 const digitFromOne = chars([0x31, 0x39])
@@ -46,7 +68,10 @@ export function addJsonRules(rules: Rules): void {
   // A rule that calls itself, not a repetition of alternatives: XGrammar then knows most tokens of a string without looking (0.02 ms a mask, not 27).
   rules.set('chars', any(text('"'), seq(plain, rule('chars')), seq(text('\\'), rule('escape'), rule('chars'))))
   rules.set('any_chars', any(nothing, seq(plain, rule('any_chars')), seq(text('\\'), rule('escape'), rule('any_chars'))))
-  rules.set('escape', any(chars(...[...'"\\/bfnrt'].map((char): Range => [char.codePointAt(0)!, char.codePointAt(0)!])), seq(text('u'), repeat(hexDigit, 4, 4))))
+  rules.set(
+    'escape',
+    any(chars(...[...'"\\/bfnrt'].map((char): Range => [char.codePointAt(0)!, char.codePointAt(0)!])), seq(text('u'), repeat(hexDigit, 4, 4))),
+  )
   rules.set('ws', repeat(chars([0x20, 0x20], [0x0a, 0x0a], [0x0d, 0x0d], [0x09, 0x09]), 0, whitespaceMax))
 }
 
@@ -95,11 +120,13 @@ export function keyExcept(names: readonly string[], rules: Rules, prefix: string
   for (let step = open.pop(); step; step = open.pop()) {
     const { branch, name } = step
     const taken = [...branch.next.keys()].map((code): Range => [code, code])
-    const parts: Expr[] = [seq({ kind: 'chars', ranges: intersectRanges(plain.ranges, invertRanges(taken)) }, rule('chars'))]
+    // Ranges with holes beyond ASCII are misread by XGrammar: where a name goes on there, others go on in ASCII.
+    const within: Range[] = taken.some(([code]) => code > 0x7f) ? [[0, 0x7f]] : [[0, lastCodePoint]]
+    const parts: Expr[] = [seq({ kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(taken)), within) }, rule('chars'))]
     if (!branch.ends) parts.push(text('"'))
     for (const [code, next] of branch.next) {
       const inner = `${prefix}_${++made}`
-      parts.push(seq(chars([code, code]), rule(inner)))
+      parts.push(seq(text(String.fromCodePoint(code)), rule(inner)))
       open.push({ branch: next, name: inner })
     }
     rules.set(name, any(...parts))

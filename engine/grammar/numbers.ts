@@ -1,6 +1,7 @@
 // Numbers between bounds, digit by digit.
-import { any, chars, type Expr, never, nothing, repeat, seq, text } from './rules.ts'
+
 import { digits } from './json-rules.ts'
+import { any, chars, type Expr, never, nothing, repeat, seq, text } from './rules.ts'
 
 /** A bound on a number; `open`: the bound itself is left out. */
 export type Bound = { value: number; open: boolean }
@@ -96,7 +97,8 @@ function fractionDigits(lower: Digits | null, high: Digits | null, room: number,
     const to = high ? (high.digits[0] ?? '0') : '9'
     const after = (bound: Digits | null, touched: boolean): Digits | null => (bound && touched ? { digits: bound.digits.slice(1), open: bound.open } : null)
     const ends = new Set([from, to].filter((digit) => (low && digit === from) || (high && digit === to)))
-    for (const digit of ends) if (digit >= from && digit <= to) parts.push(seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), room - 1, false)))
+    for (const digit of ends)
+      if (digit >= from && digit <= to) parts.push(seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), room - 1, false)))
     const inner: [string, string] = [low ? next(from, 1) : from, high ? next(to, -1) : to]
     if (inner[0] <= inner[1]) parts.push(seq(digitsBetween(...inner), repeat(chars([0x30, 0x39]), 0, room - 1)))
   }

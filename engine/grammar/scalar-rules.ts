@@ -1,7 +1,8 @@
 // The rules of strings and numbers with constraints.
+
+import { formatPattern, knownFormats } from './formats.ts'
 import { integer, number, plain, string } from './json-rules.ts'
 import { type Bound, integersBetween, numbersBetween } from './numbers.ts'
-import { formatPattern, knownFormats } from './formats.ts'
 import { readPattern } from './patterns.ts'
 import { refusal, under } from './refusal.ts'
 import { type Expr, repeat, seq, text } from './rules.ts'
@@ -22,7 +23,8 @@ export function stringRules(node: SchemaNode, path: string): Expr {
 function patternRules(source: unknown, key: 'pattern' | 'format', min: number, max: number | null, path: string): Expr {
   if (typeof source !== 'string') throw refusal(under(path, key), 'it has to be a string.')
   const written = key === 'pattern' ? source : formatPattern(source)
-  if (written === null) throw refusal(under(path, key), `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`)
+  if (written === null)
+    throw refusal(under(path, key), `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`)
   let pattern: ReturnType<typeof readPattern>
   try {
     pattern = readPattern(written)

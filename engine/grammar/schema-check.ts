@@ -14,31 +14,34 @@ const annotations = new Set(
   ),
 )
 const enforced = new Set(
-  ('type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items prefixItems minItems maxItems uniqueItems ' +
-    'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum').split(' '),
+  (
+    'type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items prefixItems minItems maxItems uniqueItems ' +
+    'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum'
+  ).split(' '),
 )
-const advice: Record<string, string> = {
-  not: 'list what is allowed instead, with enum or anyOf.',
-  if: 'write the cases as anyOf.',
-  then: 'write the cases as anyOf.',
-  else: 'write the cases as anyOf.',
-  patternProperties: 'name the properties, or give all of them one schema with additionalProperties.',
-  dependentRequired: 'write the cases as anyOf.',
-  dependentSchemas: 'write the cases as anyOf.',
-  dependencies: 'write the cases as anyOf.',
-  contains: 'describe the items with items or prefixItems.',
-  multipleOf: 'use the type integer, or list the values with enum.',
-  minProperties: 'name the properties that must be there in required.',
-  maxProperties: 'leave it out, and set additionalProperties to false.',
-  unevaluatedProperties: 'use additionalProperties.',
-  unevaluatedItems: 'use items.',
-  additionalItems: 'use prefixItems with items.',
-  nullable: 'use a type of ["…", "null"].',
-}
+const advice = new Map([
+  ['not', 'list what is allowed instead, with enum or anyOf.'],
+  ['if', 'write the cases as anyOf.'],
+  ['then', 'write the cases as anyOf.'],
+  ['else', 'write the cases as anyOf.'],
+  ['patternProperties', 'name the properties, or give all of them one schema with additionalProperties.'],
+  ['dependentRequired', 'write the cases as anyOf.'],
+  ['dependentSchemas', 'write the cases as anyOf.'],
+  ['dependencies', 'write the cases as anyOf.'],
+  ['contains', 'describe the items with items or prefixItems.'],
+  ['multipleOf', 'use the type integer, or list the values with enum.'],
+  ['minProperties', 'name the properties that must be there in required.'],
+  ['maxProperties', 'leave it out, and set additionalProperties to false.'],
+  ['unevaluatedProperties', 'use additionalProperties.'],
+  ['unevaluatedItems', 'use items.'],
+  ['additionalItems', 'use prefixItems with items.'],
+  ['nullable', 'use a type of ["…", "null"].'],
+])
 
 /** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
 export function checkSize(schema: unknown): void {
-  const tooLarge = (what: string) => new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
+  const tooLarge = (what: string) =>
+    new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
   const open: { value: unknown; depth: number; key: string }[] = [{ value: schema, depth: 0, key: '' }]
   let nodes = 0
   let length = 0
@@ -68,7 +71,8 @@ export function heavyPlaces(schema: unknown): string[] {
     if (typeof step.value !== 'object' || step.value === null) continue
     for (const [key, inner] of Object.entries(step.value)) {
       const path = under(step.path, key)
-      if ((key === 'pattern' && typeof inner === 'string') || (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY))) places.push(path)
+      if ((key === 'pattern' && typeof inner === 'string') || (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY)))
+        places.push(path)
       else if (Array.isArray(inner) && inner.length > 50) places.push(path)
       open.push({ value: inner, path })
     }
@@ -90,8 +94,8 @@ export function constraints(node: SchemaNode, path: string): SchemaNode {
     if (key === '$id' && path !== '') throw refusal(under(path, key), 'an $id inside of a schema changes what its references mean; leave it out.')
     if (annotates(key)) continue
     if (!enforced.has(key)) {
-      const hint = Object.hasOwn(advice, key) ? advice[key] : 'leave it out.'
-      throw refusal(under(path, key), `${JSON.stringify(key)} is ${Object.hasOwn(advice, key) ? 'not supported' : 'not a keyword that is known here'}; ${hint}`)
+      const hint = advice.get(key)
+      throw refusal(under(path, key), `${JSON.stringify(key)} is ${hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'}`)
     }
     if (key === 'uniqueItems') {
       if (value !== false) throw refusal(under(path, key), 'the items of an array can not be kept different from each other; leave it out.')

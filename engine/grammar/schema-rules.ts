@@ -4,8 +4,8 @@ import { addJsonRules, boolean, keyExcept, listed, literal, string, value, ws } 
 import { refusal, under } from './refusal.ts'
 import { any, type Expr, findEmptyLoop, never, nothing, prune, type Rules, repeat, rule, seq, text } from './rules.ts'
 import { numberRules, stringRules } from './scalar-rules.ts'
-import { checkSize, constraints, type SchemaNode, sizeOf, typesOf } from './schema-check.ts'
 import { areApart, resolvePointer } from './schema-cases.ts'
+import { checkSize, constraints, type SchemaNode, sizeOf, typesOf } from './schema-check.ts'
 
 const oneOfMax = 100
 const keyTextMax = 5_000
@@ -74,7 +74,8 @@ export function schemaRules(schema: unknown): Rules {
     if (!Array.isArray(values)) throw refusal(under(path, key), 'it has to be a list of values.')
     const types = node.type === undefined ? null : typesOf(node, path)
     const fitting = values.filter((one) => !types || types.some((type) => isOfType(one, type)))
-    if (fitting.length === 0) throw refusal(under(path, key), values.length === 0 ? 'the list is empty.' : 'none of the values has the type that the schema asks for.')
+    if (fitting.length === 0)
+      throw refusal(under(path, key), values.length === 0 ? 'the list is empty.' : 'none of the values has the type that the schema asks for.')
     return any(...fitting.map(literal))
   }
 
@@ -86,7 +87,10 @@ export function schemaRules(schema: unknown): Rules {
       branches.forEach((branch, index) => {
         const other = branches.findIndex((one, before) => before < index && !areApart(schema, one, branch))
         if (other >= 0)
-          throw refusal(under(path, index), `a document may fit this case and case ${other}; give them different types or a required property with its own const, or use anyOf.`)
+          throw refusal(
+            under(path, index),
+            `a document may fit this case and case ${other}; give them different types or a required property with its own const, or use anyOf.`,
+          )
       })
     }
     return any(...branches.map((branch, index) => visit(branch, under(path, index))))
@@ -126,7 +130,10 @@ export function schemaRules(schema: unknown): Rules {
     for (const name of required as string[]) {
       if (schemas.has(name)) continue
       if (additionalProperties === false)
-        throw refusal(under(path, 'required'), `the property ${JSON.stringify(name)} is required, but it is not among the properties and no others are allowed.`)
+        throw refusal(
+          under(path, 'required'),
+          `the property ${JSON.stringify(name)} is required, but it is not among the properties and no others are allowed.`,
+        )
       schemas.set(name, { node: additionalProperties ?? true, path: otherPath })
     }
     // Nothing said about properties: any object. Else properties that are not named are only allowed where the schema says so.
@@ -161,7 +168,8 @@ export function schemaRules(schema: unknown): Rules {
 
   const assertAnyName = (names: unknown, path: string): void => {
     const kept = isObject(names) ? constraints(names, path) : {}
-    const allowsAll = names === undefined || names === true || (isObject(names) && Object.entries(kept).every(([key, one]) => key === 'type' && one === 'string'))
+    const allowsAll =
+      names === undefined || names === true || (isObject(names) && Object.entries(kept).every(([key, one]) => key === 'type' && one === 'string'))
     if (!allowsAll) throw refusal(path, 'rules for names are not supported; name the properties.')
   }
 

@@ -1,10 +1,10 @@
 // The workers of one vocabulary. A grammar is tried out in a worker of its own first: cheap ones are then served by one worker for all, costly ones stay
 // where they were compiled, and hostile ones end with the worker that they held up.
 import { ApiError } from '../../contract/errors.ts'
-import { type Host, type HostedSession, JobLost, nextJob, startHost } from './host.ts'
 import type { GrammarSession } from './grammars.ts'
-import { createSessionMemory, type VocabData } from './session-memory.ts'
+import { type Host, type HostedSession, JobLost, nextJob, startHost } from './host.ts'
 import { type HeldSession, holdSession } from './session.ts'
+import { createSessionMemory, type VocabData } from './session-memory.ts'
 import { createVerdicts, type Verdict } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
@@ -155,7 +155,11 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       const compile_ms = await host.compile(wanted.key, wanted.source)
       stage = 'its masks take too long'
       const { slowest_ms, stuck } = await host.probe(wanted.key)
-      if (stuck) return verdicts.set(wanted.key, new ApiError('schema_not_enforceable', 'This model has no tokens for the texts that the schema asks for. Use other names and values.'))
+      if (stuck)
+        return verdicts.set(
+          wanted.key,
+          new ApiError('schema_not_enforceable', 'This model has no tokens for the texts that the schema asks for. Use other names and values.'),
+        )
       if (slowest_ms > limits.slow_mask_ms) return verdicts.set(wanted.key, tooCostly(wanted, stage))
       if (compile_ms <= limits.cheap_compile_ms && slowest_ms <= limits.cheap_mask_ms) return verdicts.set(wanted.key, 'cheap')
       verdicts.set(wanted.key, 'costly')
@@ -193,7 +197,8 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   const makeRoom = (): void => {
     if (costly.size < limits.costly_workers) return
     const idle = [...costly].filter(([, host]) => host.sessions.size === 0 && !host.isBusy).sort(([, a], [, b]) => a.used_at - b.used_at)[0]
-    if (!idle) throw new ApiError('overloaded', 'Too many costly schemas are in use. Try again shortly, or simplify the schema (long maxLength and maxItems, patterns).')
+    if (!idle)
+      throw new ApiError('overloaded', 'Too many costly schemas are in use. Try again shortly, or simplify the schema (long maxLength and maxItems, patterns).')
     costly.delete(idle[0])
     void idle[1].end()
   }

@@ -15,5 +15,5 @@ export type ToWorker =
   | { kind: 'forget'; job: number; grammar: string }
 
 export type FromWorker =
-  | { kind: 'done'; job: number; elapsed_ms: number; /** Of a probe. */ slowest_ms?: number; /** No token went on. */ stuck?: boolean }
+  | { kind: 'done'; job: number; elapsed_ms: number /** Of a probe. */; slowest_ms?: number /** No token went on. */; stuck?: boolean }
   | { kind: 'failed'; job: number; why: string }

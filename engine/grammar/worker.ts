@@ -1,6 +1,6 @@
 // The thread that holds XGrammar: compiles grammars and works out masks, one job after the other. Started by host.ts.
 import { parentPort, workerData } from 'node:worker_threads'
-import { control, clock, failed, maskWords, ready, type SessionMemory, stateWord, type VocabData, viewSessionMemory, working } from './session-memory.ts'
+import { clock, control, failed, maskWords, ready, type SessionMemory, stateWord, type VocabData, viewSessionMemory, working } from './session-memory.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 
@@ -27,7 +27,8 @@ async function work(message: ToWorker): Promise<void> {
   Atomics.store(words, control.job, message.job)
   try {
     const found = await handle(message)
-    if (message.kind === 'compile' || message.kind === 'probe') port.postMessage({ kind: 'done', job: message.job, elapsed_ms: performance.now() - began, ...found } satisfies FromWorker)
+    if (message.kind === 'compile' || message.kind === 'probe')
+      port.postMessage({ kind: 'done', job: message.job, elapsed_ms: performance.now() - began, ...found } satisfies FromWorker)
   } catch (error) {
     port.postMessage({ kind: 'failed', job: message.job, why: String((error as Error)?.message ?? error) } satisfies FromWorker)
     // An aborted WebAssembly module is of no more use; the owner starts another worker.
