@@ -48,11 +48,9 @@ export function writeEbnf(rules: Rules): string {
     const sorted = joinRanges(ranges)
     // XGrammar reads "every character but these" more cheaply than ranges over all of Unicode.
     if (sorted.some(([from, to]) => from <= lastAscii + 1 && to === lastCodePoint)) return bracketed(invertRanges(sorted), true)
-    const others = intersectRanges(sorted, [[lastAscii + 1, lastCodePoint]])
-    if (others.length === 0 || sorted.length === 1) return bracketed(sorted, false)
-    // Characters of several bytes may begin alike, too.
-    const ascii = intersectRanges(sorted, [[0, lastAscii]])
-    return `(${[...(ascii.length > 0 ? [bracketed(ascii, false)] : []), ...others.map((range) => apart({ kind: 'chars', ranges: [range] }))].join(' | ')})`
+    // Other ranges beyond ASCII are misread; who makes rules keeps to ASCII, all characters beyond it, and texts.
+    if (sorted.at(-1)![1] > lastAscii) throw new Error('A range of characters beyond ASCII can not be written.')
+    return bracketed(sorted, false)
   }
 
   for (const [name, expr] of rules) lines.push(`${name} ::= ${write(expr)}\n`)

@@ -120,11 +120,13 @@ export function keyExcept(names: readonly string[], rules: Rules, prefix: string
   for (let step = open.pop(); step; step = open.pop()) {
     const { branch, name } = step
     const taken = [...branch.next.keys()].map((code): Range => [code, code])
-    const parts: Expr[] = [seq({ kind: 'chars', ranges: intersectRanges(plain.ranges, invertRanges(taken)) }, rule('chars'))]
+    // Ranges with holes beyond ASCII are misread by XGrammar: where a name goes on there, others go on in ASCII.
+    const within: Range[] = taken.some(([code]) => code > 0x7f) ? [[0, 0x7f]] : [[0, lastCodePoint]]
+    const parts: Expr[] = [seq({ kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(taken)), within) }, rule('chars'))]
     if (!branch.ends) parts.push(text('"'))
     for (const [code, next] of branch.next) {
       const inner = `${prefix}_${++made}`
-      parts.push(seq(chars([code, code]), rule(inner)))
+      parts.push(seq(text(String.fromCodePoint(code)), rule(inner)))
       open.push({ branch: next, name: inner })
     }
     rules.set(name, any(...parts))

@@ -100,7 +100,7 @@ function parse(source: string): Part[] {
     if (char === '$') return { kind: 'end' }
     if (char === '.') return { kind: 'set', ranges: invertRanges(lineEnds) }
     if (char === '[') return { kind: 'set', ranges: characterClass() }
-    if (char === '\\') return { kind: 'set', ranges: escape(false) }
+    if (char === '\\') return { kind: 'set', ranges: readEscape(false) }
     if (char !== '(') return { kind: 'set', ranges: [codeRange(char)] }
     const opening = /^\?(:|<[A-Za-z_$][\w$]*>)/.exec(input.slice(at, at + 80).join(''))
     if (opening) at += opening[0].length
@@ -139,10 +139,10 @@ function parse(source: string): Part[] {
 
   const classMember = (): readonly Range[] => {
     const char = input[at++]!
-    return char === '\\' ? escape(true) : [codeRange(char)]
+    return char === '\\' ? readEscape(true) : [codeRange(char)]
   }
 
-  const escape = (inClass: boolean): readonly Range[] => {
+  const readEscape = (inClass: boolean): readonly Range[] => {
     const char = input[at++]!
     if (Object.hasOwn(classes, char)) return classes[char]!
     if (inClass && char === 'b') return [[8, 8]]
@@ -170,13 +170,38 @@ function toExpr(part: Part): Expr {
   if (part.kind === 'repeat') return repeat(toExpr(part.part), part.min, part.max)
   if (part.kind !== 'set') throw new Error('^ and $ can only stand at the beginning and the end of the pattern, or of its outermost alternatives.')
   const plain = intersectRanges(part.ranges, plainRanges)
-  if (plain.length > 0) return chars(...plain)
+  if (plain.length > 0) {
+    const usable = usableRanges(plain)
+    if (usable.length === 0) throw new Error('a class of characters beyond ASCII only is possible where it lists up to 64 of them.')
+    return any(...usable)
+  }
   // Characters that JSON must escape are only written where nothing else fits, as one escape each.
   const codes = part.ranges.flatMap(([from, to]) =>
     Array.from({ length: Math.max(0, Math.min(to, lastCodePoint, from + 64) - from + 1) }, (_, index) => from + index),
   )
   if (codes.length === 0) throw new Error('a character class is empty.')
   return any(...codes.map((code) => text(JSON.stringify(String.fromCodePoint(code)).slice(1, -1))))
+}
+
+const beyondAscii: Range[] = [
+  [0x80, 0xd7ff],
+  [0xe000, lastCodePoint],
+]
+const listedMax = 64
+
+/**
+ * What XGrammar reads rightly of a class: ASCII, all characters beyond it, or single ones. It misreads ranges beyond ASCII, so a class that has some of
+ * those characters keeps its ASCII part. A dot takes U+2028 and U+2029, too, as it does in most dialects.
+ */
+function usableRanges(ranges: readonly Range[]): Expr[] {
+  const ascii = intersectRanges(ranges, [[0, 0x7f]])
+  const others = intersectRanges(ranges, beyondAscii)
+  const missing = intersectRanges(intersectRanges(invertRanges(ranges), beyondAscii), invertRanges([[0x2028, 0x2029]]))
+  if (missing.length === 0) return [chars(...ascii, [0x80, lastCodePoint])]
+  const count = others.reduce((sum, [from, to]) => sum + to - from + 1, 0)
+  const singles =
+    count > listedMax ? [] : others.flatMap(([from, to]) => Array.from({ length: to - from + 1 }, (_, index) => text(String.fromCodePoint(from + index))))
+  return [...(ascii.length > 0 ? [chars(...ascii)] : []), ...singles]
 }
 
 function lengthOf(part: Part): [min: number, max: number | null] {

@@ -19,24 +19,24 @@ const enforced = new Set(
     'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum'
   ).split(' '),
 )
-const advice: Record<string, string> = {
-  not: 'list what is allowed instead, with enum or anyOf.',
-  if: 'write the cases as anyOf.',
-  then: 'write the cases as anyOf.',
-  else: 'write the cases as anyOf.',
-  patternProperties: 'name the properties, or give all of them one schema with additionalProperties.',
-  dependentRequired: 'write the cases as anyOf.',
-  dependentSchemas: 'write the cases as anyOf.',
-  dependencies: 'write the cases as anyOf.',
-  contains: 'describe the items with items or prefixItems.',
-  multipleOf: 'use the type integer, or list the values with enum.',
-  minProperties: 'name the properties that must be there in required.',
-  maxProperties: 'leave it out, and set additionalProperties to false.',
-  unevaluatedProperties: 'use additionalProperties.',
-  unevaluatedItems: 'use items.',
-  additionalItems: 'use prefixItems with items.',
-  nullable: 'use a type of ["…", "null"].',
-}
+const advice = new Map([
+  ['not', 'list what is allowed instead, with enum or anyOf.'],
+  ['if', 'write the cases as anyOf.'],
+  ['then', 'write the cases as anyOf.'],
+  ['else', 'write the cases as anyOf.'],
+  ['patternProperties', 'name the properties, or give all of them one schema with additionalProperties.'],
+  ['dependentRequired', 'write the cases as anyOf.'],
+  ['dependentSchemas', 'write the cases as anyOf.'],
+  ['dependencies', 'write the cases as anyOf.'],
+  ['contains', 'describe the items with items or prefixItems.'],
+  ['multipleOf', 'use the type integer, or list the values with enum.'],
+  ['minProperties', 'name the properties that must be there in required.'],
+  ['maxProperties', 'leave it out, and set additionalProperties to false.'],
+  ['unevaluatedProperties', 'use additionalProperties.'],
+  ['unevaluatedItems', 'use items.'],
+  ['additionalItems', 'use prefixItems with items.'],
+  ['nullable', 'use a type of ["…", "null"].'],
+])
 
 /** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
 export function checkSize(schema: unknown): void {
@@ -94,8 +94,8 @@ export function constraints(node: SchemaNode, path: string): SchemaNode {
     if (key === '$id' && path !== '') throw refusal(under(path, key), 'an $id inside of a schema changes what its references mean; leave it out.')
     if (annotates(key)) continue
     if (!enforced.has(key)) {
-      const hint = Object.hasOwn(advice, key) ? advice[key] : 'leave it out.'
-      throw refusal(under(path, key), `${JSON.stringify(key)} is ${Object.hasOwn(advice, key) ? 'not supported' : 'not a keyword that is known here'}; ${hint}`)
+      const hint = advice.get(key)
+      throw refusal(under(path, key), `${JSON.stringify(key)} is ${hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'}`)
     }
     if (key === 'uniqueItems') {
       if (value !== false) throw refusal(under(path, key), 'the items of an array can not be kept different from each other; leave it out.')

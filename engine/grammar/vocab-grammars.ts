@@ -11,7 +11,7 @@ import type { GrammarSource } from './worker-messages.ts'
 export const defaultLimits = {
   /** The longest start of a worker, compile, walk of the trial, and mask. */
   start_ms: 30_000,
-  compile_ms: 3_000,
+  compile_ms: 6_000,
   probe_ms: 1_500,
   mask_ms: 1_000,
   /** Masks of the trial's walk. */

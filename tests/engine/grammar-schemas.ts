@@ -95,21 +95,20 @@ export const enforced: Record<string, Record<string, unknown>> = {
     },
     definitions: { 'a/b%': { type: 'boolean', title: 'Odd', description: 'A name that is escaped.', default: true, examples: [true] } },
   },
-  formats: object(
-    Object.fromEntries(
-      ['date', 'time', 'date-time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uuid', 'uri'].map((format) => [format, { type: 'string', format }]),
-    ),
-  ),
-  patterns: object({
-    a: { type: 'string', pattern: '^[A-Z]{2}-[0-9]{4,6}$' },
-    b: { type: 'string', pattern: 'x+y' },
-    c: { type: 'string', pattern: '^(foo|ba[rz])?$|^\\d+\\.\\d{2}$' },
-    d: { type: 'string', pattern: '^[^a-z@]{1,3}$' },
-    e: { type: 'string', pattern: '^"q\\\\\\n\\t"$' },
-    f: { type: 'string', pattern: '^[\\w.+-]+@\\S+\\.é$' },
-    g: { type: 'string', pattern: '^.{2,3}$', maxLength: 3 },
-    h: { type: 'string', pattern: '^(?:a|b(?<n>c))*\\u0041\\x42$' },
-    i: { type: 'string', pattern: '^[^é-ü]{2}$' },
-  }),
   'long strings': object({ a: { type: 'string', minLength: 130, maxLength: 150 } }),
 }
+
+for (const format of ['date', 'time', 'date-time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uuid', 'uri'])
+  enforced[`the format ${format}`] = { type: 'string', format }
+
+const patterns = [
+  '^[A-Z]{2}-[0-9]{4,6}$',
+  '^(foo|ba[rz])?$|^\\d+\\.\\d{2}$',
+  '^[^a-z@]{1,3}$',
+  '^"q\\\\\\n\\t"$',
+  '^[\\w+-]{1,4}@\\S\\.é$',
+  '^.{2,3}$',
+  '^(?:a|b(?<n>c))*\\u0041\\x42$',
+  '^[^é-ü]{2}$',
+]
+for (const pattern of patterns) enforced[`the pattern ${pattern}`] = object({ a: { type: 'string', pattern } })

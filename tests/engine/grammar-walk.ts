@@ -52,7 +52,14 @@ export async function walk(session: GrammarSession, vocab: GrammarVocab, random:
     const closes = allowed.filter((token) => closing.has(token))
     if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > most / 4)) return { text: text(), tokens, ended: true }
     const others = allowed.filter((token) => !vocab.isEndOfGeneration(token))
-    const from = closes.length > 0 && random() < (tokens.length > most / 4 ? 0.95 : 0.2) ? closes : others
+    // What separates the parts of an address or a date is one character of thousands; a walk would hardly ever come by it.
+    const marks = others.filter((token) => /^[@.:/\-TZ]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
+    const from =
+      marks.length > 0 && closes.length === 0 && random() < 0.2
+        ? marks
+        : closes.length > 0 && random() < (tokens.length > most / 4 ? 0.95 : 0.2)
+          ? closes
+          : others
     // Short tokens are taken as often as long ones, or nearly everything would be words.
     const short = from.filter((token) => vocab.bytes(token).length <= 2)
     const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
