@@ -26,6 +26,8 @@ export interface RequestTiming {
   error?: string
 }
 export interface Timing {
+  /** Of what was asked. */
+  name: string
   wall_ms: number
   requests: RequestTiming[]
 }
@@ -54,13 +56,13 @@ export async function measure(target: Target, clients: number, bodies: object[],
     new Promise<number | null>((resolve) => child.on('close', resolve)),
   ])
   if (status !== 0) throw new Error(`${target.name}: ${err.trim()}`)
-  return JSON.parse(out) as Timing
+  return { ...(JSON.parse(out) as Omit<Timing, 'name'>), name: target.name }
 }
 
 /** Output tokens a second over a whole measurement; throws where a request did not bring as many as it had to. */
-export function tokensPerSecond({ wall_ms, requests }: Timing, each?: number): number {
+export function tokensPerSecond({ name, wall_ms, requests }: Timing, each?: number): number {
   const short = each === undefined ? undefined : requests.find(({ tokens }) => tokens !== each)
-  if (short) throw new Error(`request ${short.index} brought ${short.tokens} tokens, not ${each}: the sides cannot be compared`)
+  if (short) throw new Error(`${name}: request ${short.index} brought ${short.tokens} tokens, not ${each}: the sides cannot be compared`)
   return requests.reduce((sum, { tokens }) => sum + tokens, 0) / (wall_ms / 1000)
 }
 
@@ -72,4 +74,7 @@ export function percentile(values: number[], share: number): number {
   const sorted = values.toSorted((a, b) => a - b)
   return sorted[Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)]!
 }
-export const median = (values: number[]) => percentile(values, 0.5)
+export function median(values: number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  return (sorted[(sorted.length - 1) >> 1]! + sorted[sorted.length >> 1]!) / 2
+}

@@ -61,7 +61,11 @@ function send(body: Buffer, index: number): Promise<RequestTiming> {
       })
     })
     request.setNoDelay(true)
-    request.on('error', reject)
+    request.on('error', (error: NodeJS.ErrnoException) => {
+      // A server may close a connection that was kept at the very moment it is used again; that says nothing of its speed.
+      if (error.code === 'ECONNRESET' && request.reusedSocket && timing.tail === '') send(body, index).then(resolve, reject)
+      else reject(error)
+    })
     request.end(body)
   })
 }

@@ -58,10 +58,16 @@ export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/lla
 
 export async function theirs(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
   const port = await freePort()
-  const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'inherit'] })
+  const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'pipe'] })
+  let said = ''
+  child.stderr.on('data', (data) => {
+    said = `${said}${data}`.slice(-2000)
+  })
   const url = `http://127.0.0.1:${port}`
   const ended = once(child, 'exit')
-  await untilHealthy(url, () => child.exitCode !== null)
+  await untilHealthy(url, () => child.exitCode !== null).catch((error: Error) => {
+    throw new Error(`${error.message}:\n${said}`)
+  })
   return {
     name: 'llama-server',
     url,
