@@ -54,6 +54,7 @@ function machine() {
   }
 }
 
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const rows: Row[] = []
 const failures: { scenario: string; message: string }[] = []
 const out = path.resolve(values.out ?? path.join(root, '.local/bench/serving.json'))

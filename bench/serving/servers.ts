@@ -59,6 +59,7 @@ export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/lla
 export async function theirs(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
   const port = await freePort()
   const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'pipe'] })
+  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
   let said = ''
   child.stderr.on('data', (data) => {
     said = `${said}${data}`.slice(-2000)

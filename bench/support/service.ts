@@ -16,6 +16,8 @@ export async function startService(settings: Record<string, string> = {}, given?
     env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', ...settings },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
+  // A bench that fails leaves nothing running.
+  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
   for await (const line of createInterface({ input: child.stdout })) if (line.startsWith('Tunery serves')) break
   if (child.exitCode !== null || !existsSync(path.join(dataDir, 'server.json'))) {
     if (!given) rmSync(dataDir, { recursive: true, force: true })

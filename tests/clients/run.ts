@@ -11,6 +11,7 @@ const options = process.argv.slice(2)
 const half = ['--python', '--node'].find((option) => options.includes(option))
 const rest = options.filter((option) => option !== half)
 
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
 const env = {
   ...process.env,

@@ -6,6 +6,7 @@ import http from 'node:http'
 import { parseArgs } from 'node:util'
 import { startService } from '../../bench/support/service.ts'
 import { type Answer, checkAnswer } from './answers.ts'
+import { paths } from './bodies.ts'
 import { type Case, makeCase } from './cases.ts'
 
 const limit_ms = 30_000
@@ -26,6 +27,7 @@ const seed = Number(values.seed)
 const count = Number(values.cases)
 const atOnce = Number(values['at-once'])
 
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
 const agent = new http.Agent({ keepAlive: true, maxSockets: atOnce })
 
@@ -60,7 +62,7 @@ const status = (pid: number | string) => {
 const engine = () => Number(readdirSync('/proc').find((pid) => new RegExp(`^PPid:\\s+${service.pid}$`, 'm').test(status(pid))))
 const megabytes = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(status(pid))?.[1] ?? 0) / 1000
 
-const statuses = new Map<number, number>()
+const statuses = new Map<string, number>()
 const failures: string[] = []
 function failed(what: string) {
   failures.push(what)
@@ -71,7 +73,8 @@ async function run(number: number): Promise<void> {
   const made = makeCase(seed, number, models)
   try {
     const answer = await ask(made)
-    statuses.set(answer.status, (statuses.get(answer.status) ?? 0) + 1)
+    const kind = `${made.path} ${answer.status}`
+    statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
     if (values.case) console.log(`${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`)
     checkAnswer(made.path, answer)
   } catch (error) {
@@ -119,6 +122,7 @@ try {
     must(`/health/ready says ${health.status}`, health.status === 200)
     const answer = await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 4 })
     must('a plain request is not answered any more', answer.choices.length === 1)
+    for (const path of paths) must(`no case of ${path} was answered with 200`, statuses.has(`${path} 200`))
     must('a prototype was polluted', !('polluted' in {}))
   }
 } finally {
