@@ -64,6 +64,10 @@ export async function theirs(slots: number, context = 1024, adapters: string[] =
   child.stderr.on('data', (data) => {
     said = `${said}${data}`.slice(-2000)
   })
+  let stopped = false
+  child.once('exit', (status, signal) => {
+    if (!stopped) console.error(`llama-server ended by itself (${signal ?? status}); it said:\n${said}`)
+  })
   const url = `http://127.0.0.1:${port}`
   const ended = once(child, 'exit')
   await untilHealthy(url, () => child.exitCode !== null).catch((error: Error) => {
@@ -78,6 +82,7 @@ export async function theirs(slots: number, context = 1024, adapters: string[] =
     extra: {},
     pid: child.pid!,
     async stop() {
+      stopped = true
       child.kill('SIGTERM')
       await ended
     },

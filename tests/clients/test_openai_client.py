@@ -2,7 +2,10 @@
 
 import base64
 import math
+import os
+import signal
 import struct
+from pathlib import Path
 
 import openai
 import pytest
@@ -123,3 +126,28 @@ async def test_a_stream_left_early_closes_without_noise(client, model):
         break
     stream.close()
     assert client.chat.completions.create(model=model, messages=HI, max_tokens=1).choices
+
+
+def engine_pid() -> int:
+    """The engine that the service runs now."""
+    service = os.environ["CLIENTS_SERVICE_PID"]
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"PPid:\t{service}\n" in status.read_text() and "engine/main.ts" in (status.parent / "cmdline").read_text():
+                return int(status.parent.name)
+        except OSError:
+            continue
+    raise AssertionError("the service has no engine")
+
+
+def test_an_engine_that_dies_in_mid_stream_is_raised(client, model):
+    seen = 0
+    with pytest.raises(openai.APIError):
+        # The end tokens are forbidden, so that the answer does not end by itself.
+        for _ in client.chat.completions.create(model=model, messages=HI, max_tokens=4000, logit_bias={"0": -100, "2": -100}, stream=True):
+            seen += 1
+            if seen == 5:
+                os.kill(engine_pid(), signal.SIGKILL)
+    assert seen >= 5
+    again = client.with_options(max_retries=2).chat.completions.create(model=model, messages=HI, max_tokens=2)
+    assert again.choices
