@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import OpenAI from 'openai'
-import { client, enginePid, engineRests, model } from './support/service.ts'
+import { absentModel, client, enginePid, engineRests, key, model, url } from './support/service.ts'
 
 const long = {
   model,
@@ -53,4 +53,26 @@ test('an engine that dies in mid-stream is an error that the client raises, and 
   // With the client's own retries, as users have it.
   const again = await new OpenAI().chat.completions.create({ model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 2 })
   assert.equal(again.choices.length, 1)
+})
+
+test('503 is tried again by the client, not before the time that Retry-After says', async () => {
+  const asked: { at: number; retry_after_s: number }[] = []
+  const counting = new OpenAI({
+    apiKey: key,
+    baseURL: url,
+    maxRetries: 1,
+    fetch: async (...args) => {
+      const at = performance.now()
+      const response = await fetch(...args)
+      asked.push({ at, retry_after_s: Number(response.headers.get('retry-after')) })
+      assert.notEqual(response.headers.get('x-should-retry'), 'false')
+      return response
+    },
+  })
+  const request = counting.chat.completions.create({ model: absentModel, messages: [{ role: 'user', content: 'Hi' }] })
+  await assert.rejects(request, (error: Error) => error instanceof OpenAI.InternalServerError && error.status === 503)
+  assert.equal(asked.length, 2, 'requests sent')
+  const [first, second] = asked
+  assert.ok(first!.retry_after_s > 0, 'there is a Retry-After')
+  assert.ok(second!.at - first!.at >= first!.retry_after_s * 1000)
 })

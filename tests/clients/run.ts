@@ -12,12 +12,15 @@ const half = ['--python', '--node'].find((option) => options.includes(option))
 const rest = options.filter((option) => option !== half)
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
-const service = await startService()
+/** A model whose only server is away: nothing listens there. */
+const absent = 'nobody/home'
+const service = await startService({ TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]) })
 const env = {
   ...process.env,
   OPENAI_BASE_URL: service.url,
   OPENAI_API_KEY: service.key,
   CLIENTS_MODEL: model,
+  CLIENTS_ABSENT_MODEL: absent,
   CLIENTS_EMBEDDING_MODEL: process.env.CLIENTS_EMBEDDING_MODEL ?? model,
   CLIENTS_SERVICE_PID: String(service.pid),
   // No client may report to its maker about these runs.

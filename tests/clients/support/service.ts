@@ -12,6 +12,8 @@ export const url = told('OPENAI_BASE_URL')
 export const key = told('OPENAI_API_KEY')
 export const model = told('CLIENTS_MODEL')
 export const embeddingModel = told('CLIENTS_EMBEDDING_MODEL')
+/** Listed, but its server is away. */
+export const absentModel = told('CLIENTS_ABSENT_MODEL')
 const servicePid = Number(told('CLIENTS_SERVICE_PID'))
 
 /** The official client, as a user makes it from the environment, without retries that would hide an error. */
