@@ -9,6 +9,8 @@ export interface Job {
   path: string
   headers: Record<string, string>
   clients: number
+  /** Whether connections are used again. */
+  kept: boolean
   /** Sent in this order, each once; over and over where `seconds` says for how long. */
   bodies: object[]
   seconds?: number
@@ -40,6 +42,8 @@ export interface Target {
   path: string
   headers: Record<string, string>
   model: string
+  /** Whether connections are used again. llama-server breaks those on which it has streamed, so beside it both sides get a new one each time. */
+  kept?: boolean
   /** What every body of this target has beside those of the others. */
   extra: object
 }
@@ -47,7 +51,7 @@ export interface Target {
 export async function measure(target: Target, clients: number, bodies: object[], seconds?: number): Promise<Timing> {
   const { url, socket, headers } = target
   const sent = bodies.map((body) => ({ model: target.model, ...target.extra, ...body }))
-  const job: Job = { url, socket, path: target.path, headers, clients, bodies: sent, seconds }
+  const job: Job = { url, socket, path: target.path, headers, clients, kept: target.kept ?? false, bodies: sent, seconds }
   const child = spawn(process.execPath, [path.join(import.meta.dirname, 'load.ts')], { stdio: ['pipe', 'pipe', 'pipe'] })
   child.stdin.end(JSON.stringify(job))
   const [out, err, status] = await Promise.all([

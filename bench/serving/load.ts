@@ -5,7 +5,8 @@ import type { Job, RequestTiming } from './job.ts'
 
 const job = JSON.parse(await new Response(process.stdin as never).text()) as Job
 const url = job.url ? new URL(job.url) : undefined
-const agent = new http.Agent({ keepAlive: true, maxSockets: job.clients })
+// Without a bound on sockets: with one, the next request waits for a socket that the server is just closing, and is broken with it.
+const agent = new http.Agent({ keepAlive: job.kept })
 const bodies = job.bodies.map((body) => Buffer.from(JSON.stringify(body)))
 const started = performance.now()
 const sinceStart = () => Math.round((performance.now() - started) * 1000) / 1000

@@ -59,9 +59,9 @@ export async function gateway(rounds: number, say: (row: Row) => void): Promise<
     const us = await ours({ TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) }, dataDir)
     try {
       const path = '/v1/chat/completions'
-      const tunery: Target = { ...us, model: 'mock' }
-      const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {} }
-      const peer: Target = { name: 'portkey', url: portkey.url, path, headers: portkey.headers, model: 'mock', extra: {} }
+      const tunery: Target = { ...us, model: 'mock', kept: true }
+      const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, kept: true }
+      const peer: Target = { name: 'portkey', url: portkey.url, path, headers: portkey.headers, model: 'mock', extra: {}, kept: true }
       const ask = async (target: Target, clients: number, count: number, seconds?: number) => {
         const timing = await measure(target, clients, seconds ? [body] : new Array(count).fill(body), seconds)
         if (target === tunery) sent += timing.requests.length
