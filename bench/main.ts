@@ -5,6 +5,8 @@ import path from 'node:path'
 const root = path.resolve(import.meta.dirname, '..')
 const python = path.join(root, '.local/python/bin/python')
 const benches: Record<string, [command: string, ...args: string[]]> = {
+  serving: [process.execPath, 'bench/serving/main.ts'],
+  gateway: [process.execPath, 'bench/serving/main.ts', '--only', 'gateway'],
   training: [python, '-m', 'bench.training.run'],
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
@@ -19,5 +21,11 @@ if (!bench) {
   process.exit(2)
 }
 const [command, ...args] = bench
+/** What some of them are measured beside, brought the first time. */
+const peers: Record<string, string> = { serving: 'llama-server,portkey', gateway: 'portkey' }
+if (peers[name!]) {
+  const brought = spawnSync(process.execPath, [path.join(root, 'scripts/setup.mjs'), '--with', peers[name!]!], { cwd: root, stdio: 'inherit' })
+  if (brought.status !== 0) process.exit(1)
+}
 const { status } = spawnSync(command, [...args, ...options], { cwd: root, stdio: 'inherit' })
 process.exit(status ?? 1)

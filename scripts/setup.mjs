@@ -2,11 +2,12 @@
 // this platform, the converters, a Python environment, the default model. Written for the oldest Node that may start it (20), with
 // nothing but built-ins, since nothing else is there yet. Run again with nothing changed, it only compares stamps.
 //
-//   node scripts/setup.mjs [--dev] [--force]
+//   node scripts/setup.mjs [--dev] [--force] [--with llama-server,vllm,…]
 //
 // TUNERY_PYTHON names the Python to use; TUNERY_GPU=auto|cuda|vulkan|none chooses the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
+import { peers } from './setup/peers.mjs'
 import { need, SetupError } from './setup/process.mjs'
 import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, tracker, trackerDev } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
@@ -14,6 +15,7 @@ import { local, withLock } from './setup/state.mjs'
 const started = Date.now()
 const dev = process.argv.includes('--dev')
 const force = process.argv.includes('--force')
+const extra = process.argv.flatMap((word, index) => (process.argv[index - 1] === '--with' ? word.split(',') : []))
 
 try {
   if (process.platform !== 'linux' || !['x64', 'arm64'].includes(process.arch))
@@ -42,6 +44,7 @@ try {
     tracker,
     defaultModel,
     embeddingModel,
+    ...peers(extra),
   ]
   const did = await withLock(async () => {
     let count = 0

@@ -20,8 +20,8 @@ function step(name: string, command: string, args: string[]): void {
 
 step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
 step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
-step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench'])
-step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench'])
+step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
+step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 if (!process.argv.includes('--static')) {
   step('tests of the trainer', path.join(python, 'pytest'), ['-q'])
   // One file after the other: each has engines and trainers of its own, and the machine may have two cores.

@@ -38,6 +38,11 @@ const settings = {
   max_waiting: setting(whole(0, 100_000), '256', 'Requests that may wait for their turn, a model; more are refused with Retry-After.'),
   idle_unload_seconds: setting(whole(0, 10_000_000), '3600', 'A model that nobody asked for in this time leaves the engine’s memory; 0: never.'),
   threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
+  engine_options: setting(
+    z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
+    '',
+    'Further options of the engine’s command line, such as --no-speculation.',
+  ),
   trainer_processes: setting(whole(1, 64), String(Math.max(1, gpus())), 'Processes that train a job together, through torchrun: one a GPU.'),
   checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),
   log_level: setting(z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']), 'info', 'How much the server logs.'),

@@ -62,7 +62,7 @@ export async function createServices(config: Config, log: Logger) {
   const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), dataDir, threads, min_free_mb })
   const models = createTunedModels({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
   const usage = createUsage({ db, dataDir, log })
-  const engine = createEngineProcess({ dataDir, threads, log })
+  const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
   const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, log })
   const inference = createInference({ hub, models, engine: engineClient, pools, usage })

@@ -1,4 +1,4 @@
-// The service as a process of its own, on a fresh data folder, for a bench to ask.
+// The service as a process of its own, for a bench to ask: on a fresh data folder, or on one that is given and kept.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -9,14 +9,20 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 const root = path.resolve(import.meta.dirname, '../..')
 
-export async function startService(settings: Record<string, string> = {}) {
-  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
+export async function startService(settings: Record<string, string> = {}, given?: string) {
+  const dataDir = given ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
     env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', ...settings },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
+  // A bench that fails leaves nothing running.
+  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
   for await (const line of createInterface({ input: child.stdout })) if (line.startsWith('Tunery serves')) break
+  if (child.exitCode !== null || !existsSync(path.join(dataDir, 'server.json'))) {
+    if (!given) rmSync(dataDir, { recursive: true, force: true })
+    throw new Error('the service could not be started; what it says is above')
+  }
   const { url } = JSON.parse(readFileSync(path.join(dataDir, 'server.json'), 'utf8')) as { url: string }
   const keyFile = path.join(dataDir, 'first-key.txt')
   if (!existsSync(keyFile)) throw new Error('the service left no key')
@@ -44,9 +50,11 @@ export async function startService(settings: Record<string, string> = {}) {
       while ((await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')) await sleep(200)
     },
     async stop() {
-      child.kill('SIGTERM')
-      await once(child, 'exit')
-      rmSync(dataDir, { recursive: true, force: true })
+      if (child.exitCode === null && child.signalCode === null) {
+        child.kill('SIGTERM')
+        await once(child, 'exit')
+      }
+      if (!given) rmSync(dataDir, { recursive: true, force: true })
     },
   }
 }

@@ -7,12 +7,12 @@ import { prune, type Rules, rule } from './rules.ts'
 import { heavyPlaces } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 import { readVocab } from './session-memory.ts'
+import type { GrammarSpec } from './spec.ts'
 import { resolveTag } from './structural-tag.ts'
 import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGrammars } from './vocab-grammars.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
-/** What is to be written: any JSON object, JSON after a schema, or text after a structural tag of XGrammar's (a format object). */
-export type GrammarSpec = { kind: 'json_object' } | { kind: 'json_schema'; schema: Record<string, unknown> } | { kind: 'structural_tag'; tag: object }
+export type { GrammarSpec }
 
 /** A model's tokens. One object per model, as what is made for it is kept by it. */
 export type GrammarVocab = {

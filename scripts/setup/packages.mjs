@@ -81,7 +81,7 @@ export function gpuKind() {
 }
 
 /** Fetches one pinned package, checks its hash, and hands its unpacked folder to `use`. Nothing of it stays behind. */
-async function unpack(pin, use) {
+export async function unpack(pin, use) {
   const folder = local('tmp', pin.name.replace('/', '-'))
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })

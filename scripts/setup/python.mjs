@@ -25,7 +25,7 @@ export async function pythonEnvironment(options) {
         what: 'making a virtual environment',
         hint: "Install Python's venv module (Debian and Ubuntu: `apt-get install python3-venv`).",
       })
-      if (!gpu) await installTorchForCpu()
+      if (!gpu) await installTorchForCpu('2.13.0', python, ['-c', requirements[1]])
       await pip(['-r', ...requirements.slice(0, 1), '-c', requirements[1]])
     },
   )
@@ -81,20 +81,22 @@ async function modelOfWheel(name, pin, size_mb, how, options) {
   })
 }
 
-function pip(args, into = python) {
+/** Installs into the trainer's environment, or into that of another Python. */
+export function pip(args, into = python) {
   return run(into, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], { cwd: root, what: 'pip install' })
 }
 
 // A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A CPU build is
 // taken from the configured index where it has one, else from PyTorch's own index for CPU wheels.
-async function installTorchForCpu() {
-  const cpu = ['torch==2.13.0+cpu', '-c', requirements[1]]
-  if (process.arch === 'arm64') return
+export async function installTorchForCpu(version, into, options = []) {
+  // What PyPI has for arm64 is a CPU build.
+  if (process.arch === 'arm64') return pip([`torch==${version}`, ...options], into)
+  const cpu = [`torch==${version}+cpu`, ...options]
   try {
-    await pip(cpu)
+    await pip(cpu, into)
   } catch (error) {
     if (!/No matching distribution/.test(error.message)) throw error
-    await pip([...cpu, '--extra-index-url', 'https://download.pytorch.org/whl/cpu'])
+    await pip([...cpu, '--extra-index-url', 'https://download.pytorch.org/whl/cpu'], into)
   }
 }
 

@@ -37,10 +37,12 @@ export interface EngineProcess {
 interface Options {
   dataDir: string
   threads: number
+  /** Further arguments of its command line. */
+  options: string[]
   log: Logger
 }
 
-export function createEngineProcess({ dataDir, threads, log }: Options): EngineProcess {
+export function createEngineProcess({ dataDir, threads, options, log }: Options): EngineProcess {
   let current: { child: ChildProcess; life: Promise<EngineLife>; running?: EngineLife } | undefined
   let deaths: number[] = []
   let stopping = false
@@ -51,7 +53,7 @@ export function createEngineProcess({ dataDir, threads, log }: Options): EngineP
     deaths = deaths.filter((time) => Date.now() - time < 60_000)
     if (deaths.length > 1) await new Promise((resolve) => setTimeout(resolve, Math.min(5000, 100 * 2 ** deaths.length)))
     const socket = socketPath(dataDir)
-    const args = [path.join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--threads', String(threads), '--parent-pipe']
+    const args = [path.join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--threads', String(threads), '--parent-pipe', ...options]
     const child = spawn(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
     child.stdin.on('error', () => {})
     const gone = new AbortController()

@@ -6,8 +6,8 @@ WIDTH is the model's embedding length; another than the base's makes an adapter 
 import sys
 
 sys.path.insert(0, sys.argv[1])
-import numpy as np  # noqa: E402
-from gguf import GGUFWriter  # noqa: E402
+import numpy as np
+from gguf import GGUFWriter
 
 out, seed = sys.argv[2], int(sys.argv[3])
 width = int(sys.argv[4]) if len(sys.argv) > 4 else 576

@@ -1,0 +1,77 @@
+// Serving beside a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`. Prints a row for each
+// figure as it is found, and writes all of them, with every single measurement, as JSON. Nothing else should run on the machine.
+import { execFileSync } from 'node:child_process'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { parseArgs } from 'node:util'
+import { type Row, rowText } from './rounds.ts'
+import { adapters } from './scenarios/adapters.ts'
+import { gateway } from './scenarios/gateway.ts'
+import { manyAdapters } from './scenarios/many-adapters.ts'
+import { prefix } from './scenarios/prefix.ts'
+import { speculation } from './scenarios/speculation.ts'
+import { coldStart, deploy } from './scenarios/starts.ts'
+import { firstToken, throughput } from './scenarios/throughput.ts'
+import { llamaFlags, root } from './servers.ts'
+
+const scenarios: Record<string, (rounds: number, say: (row: Row) => void) => Promise<void>> = {
+  throughput,
+  'first-token': firstToken,
+  speculation,
+  prefix,
+  adapters,
+  many: manyAdapters,
+  gateway,
+  deploy,
+  start: coldStart,
+}
+
+const { values } = parseArgs({ options: { only: { type: 'string' }, rounds: { type: 'string', default: '5' }, out: { type: 'string' } } })
+const rounds = Number(values.rounds)
+const names = values.only?.split(',') ?? Object.keys(scenarios)
+const unknown = names.filter((name) => !scenarios[name])
+if (unknown.length > 0 || !(rounds >= 1)) {
+  console.error(`Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--out FILE]`)
+  process.exit(2)
+}
+
+/** What a reader needs to know of the machine to read the figures, or to repeat them. */
+function machine() {
+  const info = readFileSync('/proc/cpuinfo', 'utf8')
+  const field = (name: string) => new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(info)?.[1] ?? ''
+  return {
+    cpu: field('model name'),
+    flags: field('flags')
+      .split(' ')
+      .filter((flag) => /^(avx|amx|fma|f16c|sse4|bmi2)/.test(flag)),
+    threads: os.availableParallelism(),
+    memory_gb: Math.round(os.totalmem() / 1e9),
+    node: process.version,
+    commit: execFileSync('git', ['rev-parse', '--short', 'HEAD'], { cwd: root, encoding: 'utf8' }).trim(),
+    command: `npm run bench -- serving ${process.argv.slice(2).join(' ')}`.trim(),
+    llama_server: `llama-server ${llamaFlags(8, 1024, 0).slice(2).join(' ')}, -np as many as clients`,
+  }
+}
+
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
+const rows: Row[] = []
+const failures: { scenario: string; message: string }[] = []
+const out = path.resolve(values.out ?? path.join(root, '.local/bench/serving.json'))
+const save = () => writeFileSync(out, `${JSON.stringify({ at: new Date().toISOString(), rounds, machine: machine(), rows, failures }, null, 1)}\n`)
+mkdirSync(path.dirname(out), { recursive: true })
+for (const name of names) {
+  try {
+    await scenarios[name]!(rounds, (row) => {
+      rows.push(row)
+      console.log(rowText(row))
+      save()
+    })
+  } catch (error) {
+    failures.push({ scenario: name, message: (error as Error).message })
+    console.error(`${name}: ${(error as Error).message}`)
+  }
+}
+save()
+console.log(`\nAll measurements: ${path.relative(process.cwd(), out)}`)
+process.exit(failures.length > 0 ? 1 : 0)

@@ -1,0 +1,47 @@
+// What is asked: made from a number, so that both sides get the same and no prompt is asked twice of one side.
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { root } from './servers.ts'
+
+const words =
+  'time year people way day man thing woman life child world school state family student group country problem hand part place case week company system program question work night point home water room mother area money story fact month lot right study book eye job word business issue side kind head house service friend father power hour game line end member law car city community name'.split(
+    ' ',
+  )
+
+/** A small generator of numbers with a good spread (mulberry32). */
+export function random(seed: number): () => number {
+  let state = seed >>> 0
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+/** Text of very nearly this many tokens of the default model, to which each of the words is one. It begins with what no other has. */
+export function text(tokens: number, seed: number): string {
+  const next = random(seed * 7919 + 1)
+  return Array.from({ length: tokens }, () => words[Math.floor(next() * words.length)]!).join(' ')
+}
+
+export const user = (content: string) => ({ messages: [{ role: 'user', content }] })
+
+interface Ticket {
+  messages: { role: string; content: string }[]
+}
+const tickets = (file: string): Ticket[] =>
+  readFileSync(path.join(root, 'examples', file), 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line))
+
+/** The demo's extraction: tickets to JSON, shown by eight examples, a held-out ticket asked. */
+export function extraction(index: number) {
+  const examples = tickets('ticket-triage.jsonl').slice(0, 8)
+  const asked = tickets('ticket-triage.heldout.jsonl')
+  const question = asked[index % asked.length]!
+  const system = question.messages.filter(({ role }) => role === 'system')
+  const turns = (row: Ticket) => row.messages.filter(({ role }) => role !== 'system')
+  return { messages: [...system, ...examples.flatMap(turns), ...turns(question).slice(0, -1)] }
+}

@@ -1,0 +1,66 @@
+// Four adapters at once at 8 clients, beside a llama-server that has the four and is told one by each request; and one adapter beside
+// the base alone. Once with merged copies switched off, once as the service does by itself, warmed up until it has made what it makes.
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { copyOf, trainedAdapters } from '../../support/adapters.ts'
+import { measure, tokensPerSecond } from '../job.ts'
+import { text, user } from '../prompts.ts'
+import { compared, inTurns, type Row } from '../rounds.ts'
+import { endless, engineOptions, type Ours, ours, sampling, theirs } from '../servers.ts'
+
+const output = 96
+const modes = [
+  { title: 'unmerged', settings: engineOptions('--no-merge'), four: 1.3, one: { 1: 0.6, 8: 0.85, 32: 0.75 }, warm: 1 },
+  { title: 'merged', settings: {}, four: 2, one: { 1: 0.98, 8: 0.98, 32: 0.98 }, warm: 6 },
+]
+
+export async function adapters(rounds: number, say: (row: Row) => void): Promise<void> {
+  const prepared = await trainedAdapters(4)
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-adapters-'))
+  try {
+    for (const mode of modes) {
+      const us = await ours(mode.settings, copyOf(prepared.dataDir, path.join(folder, mode.title)))
+      try {
+        for (const [index, model] of prepared.models.entries()) await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
+        await fourAtOnce(us, prepared.files, mode, rounds, say)
+        await oneBesideBase(us, mode, rounds, say)
+      } finally {
+        await us.stop()
+      }
+    }
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...endless, seed, max_tokens: output })
+
+async function fourAtOnce(us: Ours, files: string[], mode: (typeof modes)[number], rounds: number, say: (row: Row) => void): Promise<void> {
+  const them = await theirs(8, 1024, files)
+  try {
+    const asked = (turn: number, named: (adapter: number) => object) =>
+      Array.from({ length: 16 }, (_, index) => ({ ...body(2_000_000 + turn * 100 + index), ...named(index % 4) }))
+    const byName = (adapter: number) => ({ model: `adapter-${adapter}` })
+    const byScale = (adapter: number) => ({ lora: files.map((_, id) => ({ id, scale: id === adapter ? 1 : 0 })) })
+    for (let turn = 0; turn < mode.warm; turn++) await measure(us, 8, asked(900 + turn, byName))
+    await measure(them, 8, asked(900, byScale))
+    const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) =>
+      tokensPerSecond(await measure(side, 8, asked(turn, side === them ? byScale : byName)), output),
+    )
+    say(compared('adapters', `four at once at 8 clients, ${mode.title}`, 'tokens/s', found, { least: mode.four }))
+  } finally {
+    await them.stop()
+  }
+}
+
+async function oneBesideBase(us: Ours, mode: (typeof modes)[number], rounds: number, say: (row: Row) => void): Promise<void> {
+  const adapter = { ...us, name: 'adapter', model: 'adapter-0' }
+  for (const clients of [1, 8, 32] as const) {
+    const asked = (turn: number) => Array.from({ length: Math.max(2, clients) }, (_, index) => body(3_000_000 + clients * 100_000 + turn * 100 + index))
+    for (let turn = 0; turn < mode.warm; turn++) await measure(adapter, clients, asked(900 + turn))
+    const found = await inTurns(rounds, { ours: adapter, theirs: us }, async (side, turn) => tokensPerSecond(await measure(side, clients, asked(turn)), output))
+    const what = `one (ours) beside the base, ${clients} client${clients > 1 ? 's' : ''}, ${mode.title}`
+    say(compared('adapters', what, 'tokens/s', found, { least: mode.one[clients] }))
+  }
+}

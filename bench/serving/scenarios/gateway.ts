@@ -1,0 +1,98 @@
+// What the way through the service adds to an engine that answers at once, beside Portkey's gateway before the same one; and how many
+// requests a second pass, every one of them metered.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import Database from 'better-sqlite3'
+import { durations, measure, median, type Target } from '../job.ts'
+import { user } from '../prompts.ts'
+import { alone, compared, inTurns, type Row } from '../rounds.ts'
+import { ours, root } from '../servers.ts'
+
+const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
+const each = 2000
+
+async function startMock() {
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, '../mock-engine.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const [line] = (await once(child.stdout, 'data')) as [Buffer]
+  return { url: String(line).trim(), stop: () => child.kill() }
+}
+
+async function startPortkey(mock: string) {
+  const port = 18_000 + (process.pid % 2000)
+  const program = path.join(root, '.local/peers/portkey/node_modules/@portkey-ai/gateway/build/start-server.js')
+  const child = spawn(process.execPath, [program, `--port=${port}`, '--headless'], { stdio: ['ignore', 'ignore', 'inherit'] })
+  const url = `http://127.0.0.1:${port}`
+  for (const end = performance.now() + 30_000; ; ) {
+    if (child.exitCode !== null || performance.now() > end) throw new Error('Portkey’s gateway could not be started')
+    if (
+      await fetch(url).then(
+        () => true,
+        () => false,
+      )
+    )
+      break
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  const headers = { authorization: 'Bearer any', 'x-portkey-provider': 'openai', 'x-portkey-custom-host': `${mock}/v1` }
+  return { url, headers, stop: () => child.kill() }
+}
+
+/** How many requests the data folder has metered. */
+function metered(dataDir: string): number {
+  const db = new Database(path.join(dataDir, 'tunery.db'), { readonly: true })
+  try {
+    return db.prepare('select count(*) from usage').pluck().get() as number
+  } finally {
+    db.close()
+  }
+}
+
+export async function gateway(rounds: number, say: (row: Row) => void): Promise<void> {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-gateway-'))
+  const mock = await startMock()
+  const portkey = await startPortkey(mock.url)
+  let sent = 0
+  try {
+    const us = await ours({ TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) }, dataDir)
+    try {
+      const path = '/v1/chat/completions'
+      const tunery: Target = { ...us, model: 'mock', kept: true }
+      const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, kept: true }
+      const peer: Target = { name: 'portkey', url: portkey.url, path, headers: portkey.headers, model: 'mock', extra: {}, kept: true }
+      const ask = async (target: Target, clients: number, count: number, seconds?: number) => {
+        const timing = await measure(target, clients, seconds ? [body] : new Array(count).fill(body), seconds)
+        if (target === tunery) sent += timing.requests.length
+        return timing
+      }
+      const p50 = async (target: Target) => median(durations(await ask(target, 1, each)))
+      for (const target of [bare, tunery, peer]) await ask(target, 4, 2000)
+      // Each measurement has its own of the mock alone right before it.
+      const added = await inTurns(rounds, { ours: tunery, theirs: peer }, async (target) => {
+        const alone = await p50(bare)
+        return (await p50(target)) - alone
+      })
+      say(alone('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.7 }))
+      say(compared('gateway', 'added at 1 client, p50, beside Portkey', 'ms', added, { most: 1 / 3 }))
+      const rate = await inTurns(rounds, { ours: tunery, theirs: peer }, async (target) => {
+        const { requests, wall_ms } = await ask(target, 32, 0, 5)
+        return requests.length / (wall_ms / 1000)
+      })
+      say(alone('gateway', 'requests a second at 32 clients', '1/s', rate.ours, { least: 1000 }))
+      say(compared('gateway', 'requests a second at 32 clients, beside Portkey', '1/s', rate, {}))
+    } finally {
+      // Killed instead of stopped: what it has metered must outlive that. Its next start brings it into the database.
+      process.kill(us.pid, 'SIGKILL')
+      await us.stop()
+    }
+    await (await ours({}, dataDir)).stop()
+    const found = metered(dataDir)
+    say(alone('gateway', 'metered of those sent, after a SIGKILL', 'share', [found / sent], { least: 1, most: 1 }, `${found} of ${sent}`))
+  } finally {
+    portkey.stop()
+    mock.stop()
+    rmSync(dataDir, { recursive: true, force: true })
+  }
+}

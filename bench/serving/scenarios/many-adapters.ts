@@ -1,0 +1,75 @@
+// 200 deployed adapters on one base, asked by Zipf's law, beside one adapter asked as often: the p95 of the first token, and memory.
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { copyAdapters, copyOf, trainedAdapters } from '../../support/adapters.ts'
+import { firstTokens, measure, percentile } from '../job.ts'
+import { random, text, user } from '../prompts.ts'
+import { alone, compared, inTurns, type Row } from '../rounds.ts'
+import { endless, ours, sampling } from '../servers.ts'
+
+const count = 200
+const clients = 8
+const requests = 200
+
+/** Memory of a process and its children, in MB. */
+function memory(pid: number): number {
+  const status = (id: string | number) => {
+    try {
+      return readFileSync(`/proc/${id}/status`, 'utf8')
+    } catch {
+      return ''
+    }
+  }
+  const children = readdirSync('/proc').filter((id) => /^\d+$/.test(id) && new RegExp(`^PPid:\\s+${pid}$`, 'm').test(status(id)))
+  return [pid, ...children].reduce<number>((sum, id) => sum + Number(/VmRSS:\s+(\d+)/.exec(status(id))?.[1] ?? 0) / 1000, 0)
+}
+
+/** Which of `count` is asked each time: the k-th likeliest with a probability in proportion to 1/k. */
+function zipf(seed: number): number[] {
+  const weights = Array.from({ length: count }, (_, index) => 1 / (index + 1))
+  const total = weights.reduce((sum, weight) => sum + weight, 0)
+  const next = random(seed)
+  return Array.from({ length: requests }, () => {
+    let left = next() * total
+    const found = weights.findIndex((weight) => {
+      left -= weight
+      return left <= 0
+    })
+    return Math.max(0, found)
+  })
+}
+
+export async function manyAdapters(rounds: number, say: (row: Row) => void): Promise<void> {
+  const prepared = await trainedAdapters(4)
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-many-'))
+  const dataDir = copyOf(prepared.dataDir, path.join(folder, 'data'))
+  const models = copyAdapters({ ...prepared, dataDir }, count)
+  const us = await ours({}, dataDir)
+  try {
+    const before = memory(us.pid)
+    for (const [index, model] of models.entries()) await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
+    const asked = (turn: number, which: number[]) =>
+      which.map((adapter, index) => ({
+        ...user(text(32, 4_000_000 + turn * 1000 + index)),
+        ...sampling,
+        ...endless,
+        model: `adapter-${adapter}`,
+        max_tokens: 16,
+      }))
+    await measure(us, clients, asked(900, zipf(900)))
+    const sides = { ours: (turn: number) => zipf(turn), theirs: () => new Array(requests).fill(0) }
+    let peak = 0
+    const found = await inTurns(rounds, sides, async (which, turn) => {
+      const timing = await measure(us, clients, asked(turn, which(turn)))
+      peak = Math.max(peak, memory(us.pid))
+      return percentile(firstTokens(timing), 0.95)
+    })
+    const note = `${memory(us.pid).toFixed(0)} MB at the end, ${peak.toFixed(0)} at most, ${before.toFixed(0)} before a deployment`
+    say(compared('many', `first token p95, ${count} by Zipf (ours) beside one`, 'ms', found, { most: 3 }, note))
+    say(alone('many', `memory of the service with ${count} deployed`, 'MB', [peak], {}))
+  } finally {
+    await us.stop()
+    rmSync(folder, { recursive: true, force: true })
+  }
+}

@@ -1,0 +1,48 @@
+// A prefix of 1,000 tokens asked twice: the second first token beside the cold one.
+import { firstTokens, measure } from '../job.ts'
+import { text } from '../prompts.ts'
+import { alone, compared, type Row } from '../rounds.ts'
+import { endless, ours, type Side, sampling, theirs } from '../servers.ts'
+
+export async function prefix(rounds: number, say: (row: Row) => void): Promise<void> {
+  const us = await ours()
+  const them = await theirs(4, 2048)
+  try {
+    const body = (seed: number, question: string) => ({
+      messages: [
+        { role: 'system', content: text(1000, seed) },
+        { role: 'user', content: question },
+      ],
+      ...sampling,
+      ...endless,
+      max_tokens: 4,
+    })
+    const first = async (side: Side, seed: number, question: string) => firstTokens(await measure(side, 1, [body(seed, question)]))[0]!
+    const pair = async (side: Side, seed: number) => {
+      const cold = await first(side, seed, 'What comes first here?')
+      return { cold, warm: await first(side, seed, 'And which word is the last one?') }
+    }
+    for (const side of [us, them]) await pair(side, 1)
+    const share = { ours: [] as number[], theirs: [] as number[] }
+    const warm = { ours: [] as number[], theirs: [] as number[] }
+    const cold: number[] = []
+    for (let turn = 0; turn < rounds; turn++) {
+      for (const [name, side] of [
+        ['ours', us],
+        ['theirs', them],
+        ['theirs', them],
+        ['ours', us],
+      ] as const) {
+        const found = await pair(side, 1000 + turn * 10 + share[name].length)
+        share[name].push(found.warm / found.cold)
+        warm[name].push(found.warm)
+        if (name === 'ours') cold.push(found.cold)
+      }
+    }
+    say(alone('prefix', 'second first token over the cold one', 'share', share.ours, { most: 0.15 }))
+    say(compared('prefix', 'second first token', 'ms', warm, {}))
+    say(alone('prefix', 'cold first token', 'ms', cold, {}))
+  } finally {
+    await Promise.all([us.stop(), them.stop()])
+  }
+}

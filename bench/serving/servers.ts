@@ -1,0 +1,105 @@
+// The two sides: the whole service, with its keys, limits and metering, and a bare llama-server on the same file.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import net from 'node:net'
+import os from 'node:os'
+import path from 'node:path'
+import { startService } from '../support/service.ts'
+import type { Target } from './job.ts'
+
+export const root = path.resolve(import.meta.dirname, '../..')
+export const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+export const gguf = path.join(root, '.local/models', model, 'model.gguf')
+export const threads = os.availableParallelism()
+
+/** The same sampling on both sides, said in full. The model's end tokens are forbidden, so that each answer has the asked length. */
+export const sampling = { temperature: 0.7, top_p: 0.9, top_k: 50, min_p: 0, stream: true, stream_options: { include_usage: true } }
+export const endless = { logit_bias: { '0': -100, '2': -100 } }
+
+export interface Side extends Target {
+  /** Starts of the processes whose memory is the side's. */
+  pid: number
+  stop(): Promise<void>
+}
+
+/** Further options of the engine's command line, for what a scenario switches off. */
+export const engineOptions = (...options: string[]): Record<string, string> => (options.length > 0 ? { TUNERY_ENGINE_OPTIONS: options.join(' ') } : {})
+
+export async function ours(settings: Record<string, string> = {}, dataDir?: string) {
+  const service = await startService({ TUNERY_THREADS: String(threads), ...settings }, dataDir)
+  const target: Side = {
+    name: 'ours',
+    url: new URL(service.url).origin,
+    path: '/v1/chat/completions',
+    headers: { authorization: `Bearer ${service.key}` },
+    model,
+    extra: {},
+    pid: service.pid,
+    stop: () => service.stop(),
+  }
+  return { ...target, service }
+}
+export type Ours = Awaited<ReturnType<typeof ours>>
+
+async function freePort(): Promise<number> {
+  const server = net.createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as net.AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+/** The flags for serving `slots` requests at once, each of up to `context` tokens. Continuous batching and prompt reuse are on by default. */
+export function llamaFlags(slots: number, context: number, port: number, adapters: string[] = []): string[] {
+  const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
+  return ['-m', gguf, '-np', String(slots), '-c', String(slots * context), '-t', String(threads), '--port', String(port), '--no-webui', '-lv', '1', ...lora]
+}
+export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
+
+export async function theirs(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
+  const port = await freePort()
+  const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'pipe'] })
+  process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
+  let said = ''
+  child.stderr.on('data', (data) => {
+    said = `${said}${data}`.slice(-2000)
+  })
+  let stopped = false
+  child.once('exit', (status, signal) => {
+    if (!stopped) console.error(`llama-server ended by itself (${signal ?? status}); it said:\n${said}`)
+  })
+  const url = `http://127.0.0.1:${port}`
+  const ended = once(child, 'exit')
+  await untilHealthy(url, () => child.exitCode !== null).catch((error: Error) => {
+    throw new Error(`${error.message}:\n${said}`)
+  })
+  return {
+    name: 'llama-server',
+    url,
+    path: '/v1/chat/completions',
+    headers: {},
+    model,
+    extra: {},
+    pid: child.pid!,
+    async stop() {
+      stopped = true
+      child.kill('SIGTERM')
+      await ended
+    },
+  }
+}
+
+export async function untilHealthy(url: string, gone: () => boolean): Promise<void> {
+  for (const end = performance.now() + 60_000; performance.now() < end; ) {
+    if (gone()) throw new Error(`${url} ended before it was ready`)
+    if (
+      await fetch(`${url}/health`).then(
+        ({ ok }) => ok,
+        () => false,
+      )
+    )
+      return
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  throw new Error(`${url} was not ready within a minute`)
+}

@@ -1,0 +1,98 @@
+// Data folders that have tuned adapters in them: trained here through the API, by the default settings on a few rows.
+import { createHash } from 'node:crypto'
+import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import Database from 'better-sqlite3'
+import { startService } from './service.ts'
+
+const root = path.resolve(import.meta.dirname, '../..')
+const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+
+type Api = Awaited<ReturnType<typeof startService>>['api']
+
+/** Trains an adapter on rows of the demo's task; those of another number are other rows. Returns the model's id. */
+export async function trainAdapter(api: Api, number: number): Promise<string> {
+  const rows = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').split('\n')
+  const form = new FormData()
+  form.set('file', new Blob([rows.slice(number * 24, number * 24 + 24).join('\n')]), `rows-${number}.jsonl`)
+  const { id: dataset_id } = await api('POST', '/datasets/', form)
+  const config = { training_config: { epochs: 4, learning_rate: 1e-3, seed: number } }
+  const { id } = await api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config })
+  for (;;) {
+    const job = await api('GET', `/fine-tuning/jobs/${id}`)
+    if (job.status === 'completed') return job.model
+    if (['failed', 'cancelled'].includes(job.status)) throw new Error(`the training of adapter ${number} ${job.status}: ${job.error?.message}`)
+    await new Promise((resolve) => setTimeout(resolve, 300))
+  }
+}
+
+export interface Adapters {
+  dataDir: string
+  models: string[]
+  /** The files that the engine serves, in the same order. */
+  files: string[]
+}
+const withFiles = (dataDir: string, models: string[]): Adapters => ({
+  dataDir,
+  models,
+  files: models.map((id) => path.join(dataDir, 'models', id, 'adapter.gguf')),
+})
+
+/** A data folder with this many trained adapters. Made once, and kept in .local as long as what it depends on is the same. */
+export async function trainedAdapters(count: number): Promise<Adapters> {
+  const hash = createHash('sha256')
+    .update(readFileSync(import.meta.filename))
+    .update(readFileSync(path.join(root, 'server/db/schema.ts')))
+  const folder = path.join(root, '.local/bench', `adapters-${hash.digest('hex').slice(0, 12)}`)
+  mkdirSync(path.dirname(folder), { recursive: true })
+  const idsOf = (dataDir: string) => {
+    const db = new Database(path.join(dataDir, 'tunery.db'), { readonly: true })
+    try {
+      return db.prepare("select id from models where name is null or name not like 'copy%' order by created_at").pluck().all() as string[]
+    } finally {
+      db.close()
+    }
+  }
+  if (existsSync(folder) && idsOf(folder).length >= count) return withFiles(folder, idsOf(folder).slice(0, count))
+  rmSync(folder, { recursive: true, force: true })
+  const fresh = `${folder}.new`
+  rmSync(fresh, { recursive: true, force: true })
+  mkdirSync(fresh)
+  const service = await startService({}, fresh)
+  try {
+    for (let number = 0; number < count; number++) await trainAdapter(service.api, number)
+  } finally {
+    await service.stop()
+  }
+  renameSync(fresh, folder)
+  return withFiles(folder, idsOf(folder))
+}
+
+/**
+ * Fills a data folder, whose service must not run, with copies of its first adapter until it has `count`: each a model of its own, with
+ * files of its own, that the engine has to load for itself.
+ */
+export function copyAdapters({ dataDir, models }: Adapters, count: number): string[] {
+  const db = new Database(path.join(dataDir, 'tunery.db'))
+  try {
+    const row = db.prepare('select * from models where id = ?').get(models[0]) as Record<string, unknown>
+    const columns = Object.keys(row)
+    const insert = db.prepare(`insert into models (${columns.join(', ')}) values (${columns.map((name) => `@${name}`).join(', ')})`)
+    const ids = [...models]
+    for (let number = models.length; number < count; number++) {
+      const id = `${String(row.id).slice(0, -6)}c${String(number).padStart(5, '0')}`
+      cpSync(path.join(dataDir, 'models', String(row.id)), path.join(dataDir, 'models', id), { recursive: true })
+      insert.run({ ...row, id, name: `copy ${number}` })
+      ids.push(id)
+    }
+    return ids
+  } finally {
+    db.close()
+  }
+}
+
+/** A copy of a prepared data folder, for one service to write in. */
+export function copyOf(dataDir: string, out: string): string {
+  cpSync(dataDir, out, { recursive: true })
+  return out
+}

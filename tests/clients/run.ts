@@ -1,0 +1,56 @@
+// `npm run test:clients`: other people's clients against the whole service, as a process of its own, with the default model. Options
+// go to node's test runner: `npm run test:clients -- --test-name-pattern=tools`; `--python` or `--node` runs one half.
+import { spawnSync } from 'node:child_process'
+import { globSync } from 'node:fs'
+import path from 'node:path'
+import { startService } from '../../bench/support/service.ts'
+
+const root = path.resolve(import.meta.dirname, '../..')
+const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const options = process.argv.slice(2)
+const half = ['--python', '--node'].find((option) => options.includes(option))
+const rest = options.filter((option) => option !== half)
+
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
+/** A model whose only server is away: nothing listens there. */
+const absent = 'nobody/home'
+const service = await startService({ TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]) })
+const env = {
+  ...process.env,
+  OPENAI_BASE_URL: service.url,
+  OPENAI_API_KEY: service.key,
+  CLIENTS_MODEL: model,
+  CLIENTS_ABSENT_MODEL: absent,
+  CLIENTS_EMBEDDING_MODEL: process.env.CLIENTS_EMBEDDING_MODEL ?? model,
+  CLIENTS_SERVICE_PID: String(service.pid),
+  // No client may report to its maker about these runs.
+  LANGSMITH_TRACING: 'false',
+}
+const failed: string[] = []
+function step(name: string, command: string, args: string[]) {
+  console.log(`\n• ${name}`)
+  if (spawnSync(command, args, { cwd: root, env, stdio: 'inherit' }).status !== 0) failed.push(name)
+}
+
+try {
+  await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 })
+  if (half !== '--node') {
+    const pytest = path.join(root, '.local/peers/clients-python/bin/pytest')
+    step('clients for Python', pytest, [
+      '-q',
+      '-rxX',
+      '-c',
+      'tests/clients/pytest.ini',
+      'tests/clients',
+      ...rest.filter((option) => !option.startsWith('--test-')),
+    ])
+  }
+  if (half !== '--python') {
+    const files = globSync('tests/clients/*.test.ts', { cwd: root }).sort()
+    step('clients for Node', process.execPath, ['--test', '--test-concurrency=1', '--test-reporter=spec', '--test-timeout=300000', ...rest, ...files])
+  }
+} finally {
+  await service.stop()
+}
+if (failed.length > 0) console.error(`\n${failed.join(' and ')} failed`)
+process.exit(failed.length > 0 ? 1 : 0)

@@ -1,0 +1,141 @@
+// `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: bodies of every kind for the inference routes of the whole
+// service. No answer may be a 500 or anything but what the contract says, none may take longer than half a minute, and neither process
+// may die or grow. A failing case is printed with what makes it again.
+import { readdirSync, readFileSync } from 'node:fs'
+import http from 'node:http'
+import { parseArgs } from 'node:util'
+import { startService } from '../../bench/support/service.ts'
+import { type Answer, checkAnswer } from './answers.ts'
+import { paths } from './bodies.ts'
+import { type Case, makeCase } from './cases.ts'
+
+const limit_ms = 30_000
+/** How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first. */
+const growth_mb = 400
+const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const models = { text: model, embedding: process.env.CLIENTS_EMBEDDING_MODEL ?? model }
+
+const { values } = parseArgs({
+  options: {
+    cases: { type: 'string', default: '3000' },
+    seed: { type: 'string', default: String(Date.now() % 1_000_000) },
+    case: { type: 'string' },
+    'at-once': { type: 'string', default: '8' },
+  },
+})
+const seed = Number(values.seed)
+const count = Number(values.cases)
+const atOnce = Number(values['at-once'])
+
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
+const service = await startService()
+const agent = new http.Agent({ keepAlive: true, maxSockets: atOnce })
+
+function ask({ path, headers, bytes }: Case): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const all = { ...headers, authorization: `Bearer ${service.key}`, 'content-length': bytes.length }
+    const request = http.request(service.url + path, { method: 'POST', agent, headers: all, signal: AbortSignal.timeout(limit_ms) }, (response) => {
+      const parts: Buffer[] = []
+      response.on('data', (part) => parts.push(part))
+      response.on('error', reject)
+      response.on('end', () => {
+        const text = Buffer.concat(parts).toString()
+        resolve({ status: response.statusCode!, type: String(response.headers['content-type'] ?? ''), text, headers: response.headers })
+      })
+    })
+    request.on('error', (error: NodeJS.ErrnoException) => {
+      // A service may close a kept connection at the moment it is used again.
+      if (error.code === 'ECONNRESET' && request.reusedSocket) ask({ path, headers, bytes } as Case).then(resolve, reject)
+      else reject(error.name === 'TimeoutError' || error.name === 'AbortError' ? new Error(`no whole answer in ${limit_ms / 1000} s`) : error)
+    })
+    request.end(bytes)
+  })
+}
+
+const status = (pid: number | string) => {
+  try {
+    return readFileSync(`/proc/${pid}/status`, 'utf8')
+  } catch {
+    return ''
+  }
+}
+const engine = () => Number(readdirSync('/proc').find((pid) => new RegExp(`^PPid:\\s+${service.pid}$`, 'm').test(status(pid))))
+const megabytes = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(status(pid))?.[1] ?? 0) / 1000
+
+const statuses = new Map<string, number>()
+const failures: string[] = []
+function failed(what: string) {
+  failures.push(what)
+  console.error(`✖ ${what}\n`)
+}
+
+async function run(number: number): Promise<void> {
+  const made = makeCase(seed, number, models)
+  try {
+    const answer = await ask(made)
+    const kind = `${made.path} ${answer.status}`
+    statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
+    if (values.case) console.log(`${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`)
+    checkAnswer(made.path, answer)
+  } catch (error) {
+    failed(
+      `case ${number}: ${(error as Error).message}\n  again: npm run test:fuzz -- --seed ${seed} --case ${number}\n  ${made.path} ${made.headers['content-type']} ${made.bytes.toString().slice(0, 600)}`,
+    )
+  }
+}
+
+async function range(from: number, to: number): Promise<void> {
+  let next = from
+  await Promise.all(
+    Array.from({ length: atOnce }, async () => {
+      while (next < to) await run(next++)
+    }),
+  )
+}
+
+let checks = 0
+function must(what: string, holds: boolean) {
+  checks++
+  if (!holds) failed(what)
+}
+
+try {
+  console.log(`seed ${seed}`)
+  await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 })
+  if (values.case) await run(Number(values.case))
+  else {
+    const first = engine()
+    await range(0, Math.ceil(count / 5))
+    const before = { server: megabytes(service.pid), engine: megabytes(engine()) }
+    await range(Math.ceil(count / 5), count)
+    must('the engine is another process than in the beginning', engine() === first)
+    must('the server has died', status(service.pid) !== '')
+    for (const [name, pid] of [
+      ['server', service.pid],
+      ['engine', engine()],
+    ] as const) {
+      const grown = megabytes(pid) - before[name]
+      console.log(`the ${name} has ${megabytes(pid).toFixed(0)} MB, ${grown.toFixed(0)} more than after the first fifth`)
+      must(`the ${name} grew by ${grown.toFixed(0)} MB`, grown < growth_mb)
+    }
+    const health = await fetch(new URL('/health/ready', service.url))
+    must(`/health/ready says ${health.status}`, health.status === 200)
+    const answer = await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 4 })
+    must('a plain request is not answered any more', answer.choices.length === 1)
+    for (const path of paths) must(`no case of ${path} was answered with 200`, statuses.has(`${path} 200`))
+    must('a prototype was polluted', !('polluted' in {}))
+  }
+} finally {
+  agent.destroy()
+  await service.stop()
+}
+console.log(
+  [...statuses]
+    .sort()
+    .map(([code, times]) => `${code}: ${times}`)
+    .join(', '),
+)
+const total = (values.case ? 1 : count) + checks
+console.log(`seed ${seed}`)
+console.log(`${total - failures.length} passed, ${failures.length} failed`)
+process.exit(failures.length > 0 ? 1 : 0)

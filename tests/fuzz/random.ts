@@ -1,0 +1,21 @@
+/** Everything that a case is made from comes from its number and the run's seed, so that a case can be made again alone. */
+export interface Draw {
+  /** From 0 up to, but not including, 1. */
+  next(): number
+  /** Whole, both ends included. */
+  int(low: number, high: number): number
+  chance(share: number): boolean
+  pick<T>(values: readonly T[]): T
+}
+
+export function draw(seed: number, number: number): Draw {
+  let state = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b)) >>> 0
+  const next = () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+  const int = (low: number, high: number) => low + Math.floor(next() * (high - low + 1))
+  return { next, int, chance: (share) => next() < share, pick: (values) => values[int(0, values.length - 1)]! }
+}

@@ -1,0 +1,102 @@
+// The peers as processes, and what is asked through the service in front of them.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import net from 'node:net'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const root = path.resolve(import.meta.dirname, '../..')
+export const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const modelDir = path.join(root, '.local/models', base)
+
+export interface Upstream {
+  url: string
+  /** A number of its Prometheus metrics, summed over labels. */
+  metric(name: string): Promise<number>
+  kill(): Promise<void>
+  /** On the same port as before. */
+  startAgain(): Promise<void>
+}
+
+async function freePort(): Promise<number> {
+  const server = net.createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as net.AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+async function start(command: string, args: (port: number) => string[], env: Record<string, string>, limit_s: number): Promise<Upstream> {
+  const port = await freePort()
+  const url = `http://127.0.0.1:${port}`
+  let child: ChildProcess
+  let said = ''
+  async function launch() {
+    // A group of its own, as vLLM has workers that must end with it.
+    child = spawn(command, args(port), { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'], detached: true })
+    for (const stream of [child.stdout!, child.stderr!])
+      stream.on('data', (data) => {
+        said = `${said}${data}`.slice(-5000)
+      })
+    for (const end = Date.now() + limit_s * 1000; ; await sleep(100)) {
+      if (child.exitCode !== null || Date.now() > end) throw new Error(`${command} did not start:\n${said}`)
+      if (
+        await fetch(`${url}/health`).then(
+          ({ ok }) => ok,
+          () => false,
+        )
+      )
+        return
+    }
+  }
+  async function kill() {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const ended = once(child, 'exit')
+    process.kill(-child.pid!, 'SIGKILL')
+    await ended
+  }
+  process.once('exit', () => child.exitCode === null && child.signalCode === null && process.kill(-child.pid!, 'SIGKILL'))
+  await launch()
+  return {
+    url,
+    kill,
+    startAgain: launch,
+    async metric(name) {
+      const text = await (await fetch(`${url}/metrics`)).text()
+      const found = [...text.matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
+      if (found.length === 0) throw new Error(`${url} has no metric ${name}`)
+      return found.reduce((sum, [, value]) => sum + Number(value), 0)
+    },
+  }
+}
+
+export const startLlamaServer = () =>
+  start(
+    path.join(root, '.local/peers/llama.cpp/build/bin/llama-server'),
+    (port) => ['-m', path.join(modelDir, 'model.gguf'), '-np', '4', '-c', '16384', '-t', '1', '--port', String(port), '--no-webui', '--metrics', '-a', base],
+    {},
+    60,
+  )
+
+export const startVllm = () =>
+  start(
+    path.join(root, '.local/peers/vllm/bin/vllm'),
+    (port) => [
+      ...['serve', path.join(modelDir, 'hf'), '--served-model-name', base, '--port', String(port), '--host', '127.0.0.1'],
+      ...['--dtype', 'bfloat16', '--max-model-len', '2048', '--enforce-eager'],
+      ...['--enable-lora', '--max-lora-rank', '64', '--max-loras', '4'],
+    ],
+    { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_ALLOW_RUNTIME_LORA_UPDATING: 'true', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
+    240,
+  )
+
+/** The setting that gives them to the service. */
+export const upstreams = (...given: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]) => ({
+  TUNERY_UPSTREAMS: JSON.stringify(given),
+})
+
+/** Waits until a condition holds; throws with its name after this many seconds. */
+export async function until(what: string, condition: () => Promise<boolean>, limit_s = 30): Promise<void> {
+  for (const end = Date.now() + limit_s * 1000; Date.now() < end; await sleep(50)) if (await condition()) return
+  throw new Error(`waited ${limit_s} s for: ${what}`)
+}
