@@ -43,6 +43,8 @@ export type PoolHooks = {
   /** A lane has become ready, or cannot be made. */
   onChange(): void
   onFault(pooled: PooledLane, error: unknown): void
+  /** One answer failed by what should not happen. */
+  onAnswerFault(pooled: PooledLane, error: unknown): void
 }
 
 const batchTokens = 1024
@@ -111,6 +113,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
       can_share_prefix: served.model.can_share_prefix,
       speculate: backend.speculate,
       makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
+      onFault: (error) => hooks.onAnswerFault(pooled, error),
       onOutgrown: (generation) => get(served, size + 1).waiting.push(generation),
       borrow: borrow(pooled),
     })

@@ -1,5 +1,6 @@
 // A lane: the requests for one model with one adapter (or none), decoded together. Requests join and leave at any step.
 import { ApiError } from '../contract/errors.ts'
+import { createBatchFiller } from './batch.ts'
 import { abandonGeneration, acceptToken, chooseToken, failGeneration, type Generation } from './generation.ts'
 import type { Context } from './llama/context.ts'
 import type { Vocab } from './llama/vocab.ts'
@@ -7,7 +8,6 @@ import { commonPrefix, copyGainMin, nearestFree, type Placement, place, runsWith
 import { createPromptPace } from './prompt-pace.ts'
 import { type Running, startRunning } from './running.ts'
 import { createSlots, type Lent } from './slots.ts'
-import { guessMax } from './speculation.ts'
 
 export type LaneOptions = {
   vocab: Vocab
@@ -21,6 +21,8 @@ export type LaneOptions = {
   /** Whether next tokens are guessed while few requests run. */
   speculate: boolean
   makeContext(slots: number): Context
+  /** Something that should not happen failed one answer. */
+  onFault(error: unknown): void
   /** Takes a generation whose `moved` says where to go on. */
   onOutgrown(generation: Generation): void
   /** A beginning of a prompt of this account that a lane of other slots has cached, if it is longer than `tokens`. */
@@ -44,10 +46,6 @@ export type Lane = {
   close(): void
 }
 
-// Beside more requests than this a step has its rows to compute anyway, and guesses would only add to them.
-const speculatedMax = 2
-/** Rows of logits that a context needs for `slots` sequences. */
-export const outputsFor = (slots: number) => slots + speculatedMax * guessMax
 // How long one step waits for the mask of a grammar, which is made by another thread while the step before is computed.
 const maskWaitMs = 1
 const maskWaitAloneMs = 5
@@ -60,6 +58,7 @@ export function createLane(options: LaneOptions): Lane {
   // In ascending order of slots, as the batch needs it.
   let running: Running[] = []
   const pace = createPromptPace()
+  const fill = createBatchFiller(slots, options)
   let clock = 0
 
   const leave = (entry: Running) => {
@@ -146,47 +145,6 @@ export function createLane(options: LaneOptions): Lane {
     }
   }
 
-  const addAnswer = (entry: Running) => {
-    const { slot, generation } = entry
-    const context = slots.context()
-    entry.logits_at = context.add(entry.next, slot.cached.length, slot.index, true)
-    slot.cached.push(entry.next)
-    const room = Math.min(generation.request.max_tokens - generation.completion_tokens - 1, options.tokens_per_slot - slot.cached.length)
-    entry.guessed = entry.speculation && room > 0 && running.length <= speculatedMax ? entry.speculation.guess(slot.cached, Math.min(room, guessMax)) : []
-    for (const token of entry.guessed) {
-      context.add(token, slot.cached.length, slot.index, true)
-      slot.cached.push(token)
-    }
-  }
-
-  const fillBatch = (prompt_ms: number): number => {
-    const context = slots.context()
-    let prompt_left = Math.min(pace.tokens(prompt_ms), options.batch_tokens - outputsFor(slots.all().length))
-    let prompt_tokens = 0
-    for (const entry of running) {
-      const { slot, tokens } = entry
-      entry.logits_at = -1
-      if (entry.held) continue
-      const left = tokens.length - slot.cached.length
-      if (left <= 0) {
-        addAnswer(entry)
-        continue
-      }
-      // Every prompt gets on by one token at least, so that none waits for a long one beside it to end.
-      const count = Math.min(left, Math.max(1, prompt_left))
-      prompt_left -= count
-      prompt_tokens += count
-      for (let added = 0; added < count; added++) {
-        const position = slot.cached.length
-        const wanted = position === tokens.length - 1 && entry.next < 0
-        const index = context.add(tokens[position]!, position, slot.index, wanted)
-        if (wanted) entry.logits_at = index
-        slot.cached.push(tokens[position]!)
-      }
-    }
-    return prompt_tokens
-  }
-
   /** Chooses a token for the entry from these logits. False where it ended, or must wait, or failed with it. */
   const advance = (entry: Running, logits: Float32Array, wait_ms: number): boolean => {
     try {
@@ -200,6 +158,7 @@ export function createLane(options: LaneOptions): Lane {
       if (!acceptToken(entry.generation, vocab, chosen)) return true
       leave(entry)
     } catch (error) {
+      if (!(error instanceof ApiError)) options.onFault(error)
       fail(entry, error instanceof ApiError ? error : new ApiError('engine_failed', 'The engine failed to choose the next token of this answer.'))
     }
     return false
@@ -268,7 +227,7 @@ export function createLane(options: LaneOptions): Lane {
       const released = releaseHeld()
       sendOutgrown()
       closeGap()
-      const prompt_tokens = fillBatch(prompt_ms)
+      const { prompt_tokens, rows } = fill(running, pace.tokens(prompt_ms))
       const context = slots.context()
       if (context.batchLength() === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
       const length = context.batchLength()
@@ -278,7 +237,7 @@ export function createLane(options: LaneOptions): Lane {
         rebuild()
         return { prompt_tokens: 0, output_tokens: 0, seconds, failed }
       }
-      pace.measured(running.length, Math.max(0, length - running.length), seconds * 1000)
+      pace.measured(rows, Math.max(0, length - rows), seconds * 1000)
       return { prompt_tokens, output_tokens: released + advanceAll(), seconds, failed }
     },
     close() {

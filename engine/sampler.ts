@@ -89,14 +89,38 @@ export function createSampler(params: SamplingParams, prompt: readonly number[])
 function argmax(logits: Float32Array, mask: Uint32Array | null): number {
   let best = -1
   let largest = Number.NEGATIVE_INFINITY
-  for (let token = 0; token < logits.length; token++) {
-    const value = logits[token]!
-    if (value > largest && (mask === null || allows(mask, token))) {
-      largest = value
-      best = token
-    }
-  }
+  eachAbove(logits, mask, largest, (value, token) => {
+    best = token
+    largest = value
+    return value
+  })
   return best
+}
+
+/**
+ * Visits, in order, the tokens that the mask allows and whose logits are above the bound, which each visit sets anew. The one loop over
+ * the whole vocabulary that every token costs: eight at once take half the time of one by one.
+ */
+function eachAbove(logits: Float32Array, mask: Uint32Array | null, bound: number, visit: (value: number, token: number) => number): void {
+  let above = bound
+  const look = (from: number, to: number) => {
+    for (let token = from; token < to; token++) if (logits[token]! > above && (mask === null || allows(mask, token))) above = visit(logits[token]!, token)
+  }
+  const whole = logits.length - (logits.length % 8)
+  for (let at = 0; at < whole; at += 8) {
+    if (
+      logits[at]! > above ||
+      logits[at + 1]! > above ||
+      logits[at + 2]! > above ||
+      logits[at + 3]! > above ||
+      logits[at + 4]! > above ||
+      logits[at + 5]! > above ||
+      logits[at + 6]! > above ||
+      logits[at + 7]! > above
+    )
+      look(at, at + 8)
+  }
+  look(whole, logits.length)
 }
 
 const allows = (mask: Uint32Array, token: number) => ((mask[token >>> 5]! >>> (token & 31)) & 1) === 1
@@ -106,17 +130,14 @@ export type Top = {
   of(logits: Float32Array, mask: Uint32Array | null): { values: Float64Array; tokens: Int32Array; count: number }
 }
 
-/** Finds the `size` largest in one pass: all but a few hundred of a vocabulary fail the one comparison with the smallest kept. */
+/** Finds the `size` largest in one pass: all but a few hundred of a vocabulary fail the comparison with the smallest kept. */
 export function createTop(size: number): Top {
   const values = new Float64Array(size)
   const tokens = new Int32Array(size)
   return {
     of(logits, mask) {
       let count = 0
-      let smallest = Number.NEGATIVE_INFINITY
-      for (let token = 0; token < logits.length; token++) {
-        const value = logits[token]!
-        if (!(value > smallest) || (mask !== null && !allows(mask, token))) continue
+      eachAbove(logits, mask, Number.NEGATIVE_INFINITY, (value, token) => {
         let place = count < size ? count++ : size - 1
         for (; place > 0 && values[place - 1]! < value; place--) {
           values[place] = values[place - 1]!
@@ -124,8 +145,8 @@ export function createTop(size: number): Top {
         }
         values[place] = value
         tokens[place] = token
-        if (count === size) smallest = values[size - 1]!
-      }
+        return count === size ? values[size - 1]! : Number.NEGATIVE_INFINITY
+      })
       return { values, tokens, count }
     },
   }

@@ -42,7 +42,7 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
   const wake = () => {
     if (!looping) setImmediate(() => void (looping || loop()))
   }
-  const pool = createLanePool(backend, limits, { onChange: wake, onFault: fault })
+  const pool = createLanePool(backend, limits, { onChange: wake, onFault: fault, onAnswerFault: (pooled, error) => hooks.onFault(error, pooled.served.name) })
 
   const loop = async () => {
     looping = true

@@ -145,7 +145,7 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
   }
   refused(await chat({ model: 'nobody' }), 404, 'model_not_found')
   refused(await chat({ model: 'Qwen/Qwen2.5-7B-Instruct' }), 400, 'model_not_available')
-  refused(await chat({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }), 400, 'invalid_request')
+  refused(await chat({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'x' } }] }] }), 400, 'parameter_not_supported')
   const long = await chat({ messages: [{ role: 'user', content: 'word '.repeat(9000) }] })
   refused(long, 400, 'context_length_exceeded', /2048/)
   const ignored = await chat({ some_new_field: true, user: 'me', stream_options: null, metadata: {} })

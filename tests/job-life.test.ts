@@ -217,7 +217,8 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   }
   assert.equal(text, answer.choices[0]!.message.content, 'the same answer whole and in pieces')
   assert.deepEqual(ends, ['length'])
-  assert.deepEqual(usage, answer.usage)
+  const counts = ({ prompt_tokens, completion_tokens, total_tokens }: OpenAI.CompletionUsage) => [prompt_tokens, completion_tokens, total_tokens]
+  assert.deepEqual(counts(usage!), counts(answer.usage!))
   await assert.rejects(
     openai.chat.completions.create({ model: 'nobody', messages }),
     (error: InstanceType<typeof OpenAI.APIError>) => error.status === 404 && error.code === 'model_not_found',

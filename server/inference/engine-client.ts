@@ -1,12 +1,13 @@
 // Asks the engine over HTTP, and remembers what has been loaded into its present life.
 import { once as nextEvent } from 'node:events'
 import type http from 'node:http'
-import { setTimeout } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../contract/errors.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
 import { NotAnswered, readAll, send } from './replicas/http.ts'
 import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
+import { countsOf, type TokenCounts } from './usage-of.ts'
 
 export interface Posted {
   response: http.IncomingMessage
@@ -25,6 +26,8 @@ export interface EngineClient {
    * Throws a ReplicaFailure where the engine is gone.
    */
   post(target: Target, path: string, body: (name: string) => string, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<Posted>
+  /** What a request has used whose client left before its answer ended; undefined where the engine did not have it. */
+  usageOfLeft(request_id: string): Promise<TokenCounts | undefined>
   /** Frees, from now on, what no request has asked for in this time. Returns the way to stop that. */
   unloadIdle(idle_ms: number): () => void
 }
@@ -43,6 +46,8 @@ interface Loaded {
 class NotTaken extends ReplicaFailure {}
 /** How long after a refused connection the engine's end may stay unknown. */
 const endKnown_ms = 2000
+/** The engine sees a client leave a moment after its connection was closed. */
+const leftSeen_ms = [5, 20, 50, 100, 300]
 
 export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
   const lives = new WeakMap<EngineLife, Map<string, Loaded>>()
@@ -122,7 +127,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
       return await work(life)
     } catch (error) {
       if (!(error instanceof NotTaken)) throw error
-      await Promise.race([life.ended.aborted || nextEvent(life.ended, 'abort'), setTimeout(endKnown_ms, undefined, { ref: false })])
+      await Promise.race([life.ended.aborted || nextEvent(life.ended, 'abort'), sleep(endKnown_ms, undefined, { ref: false })])
       return work(await engine.life())
     }
   }
@@ -186,6 +191,20 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
           }
         }
       }),
+
+    async usageOfLeft(request_id) {
+      for (const wait_ms of leftSeen_ms) {
+        await sleep(wait_ms)
+        const life = engine.current()
+        if (!life) return undefined
+        const where = { socketPath: life.socket, agent: life.agent }
+        const response = await send(where, { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` }, life.ended).catch(() => undefined)
+        if (!response) return undefined
+        const text = (await readAll(response).catch(() => Buffer.of())).toString('utf8')
+        if (response.statusCode === 200 && text !== '') return countsOf(JSON.parse(text))
+      }
+      return undefined
+    },
 
     unloadIdle(idle_ms) {
       const timer = setInterval(

@@ -54,8 +54,17 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
     const finish = (how: 'complete' | 'client_left' | 'broken', last?: Buffer | string) => {
       if (over) return
       over = true
+      if (how === 'client_left' && served.usageOfLeft) {
+        // Closing the connection tells the engine; what it had computed by then is what was used.
+        rest.destroy()
+        const seen = counts()
+        void served.usageOfLeft().then(
+          (used) => meter.end(how, used ?? seen),
+          () => meter.end(how, seen),
+        )
+      }
       // Before the last byte: what a client saw complete is in the journal.
-      meter.end(how, counts())
+      else meter.end(how, counts())
       served.release()
       if (how === 'client_left') rest.destroy()
       else {

@@ -116,8 +116,13 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
       const { model } = body
       const { model_id, target } = await resolver.resolve(account_id, model)
       const meter = startMeter(usage, { request_id, account_id, key_id, model, model_id, kind })
-      const served = await pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
-      return { served, meter }
+      try {
+        return { served: await pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal), meter }
+      } catch (error) {
+        // Whose client left before there was an answer has used the engine all the same.
+        if (signal.aborted) void engine.usageOfLeft(request_id).then((used) => used && meter.end('client_left', used))
+        throw error
+      }
     },
 
     models: async (account_id) => ({ object: 'list', data: await cards(account_id) }),

@@ -45,7 +45,8 @@ function objectAfter(bytes: Buffer, from: number): Record<string, unknown> | und
   return undefined
 }
 
-function countsOf(usage: Record<string, unknown>): TokenCounts {
+/** The counts of a `usage` object. */
+export function countsOf(usage: Record<string, unknown>): TokenCounts {
   const details = (usage.prompt_tokens_details ?? {}) as Record<string, unknown>
   return { prompt_tokens: count(usage.prompt_tokens), completion_tokens: count(usage.completion_tokens), cached_tokens: count(details.cached_tokens) }
 }

@@ -21,7 +21,7 @@ const env = {
   OPENAI_API_KEY: service.key,
   CLIENTS_MODEL: model,
   CLIENTS_ABSENT_MODEL: absent,
-  CLIENTS_EMBEDDING_MODEL: process.env.CLIENTS_EMBEDDING_MODEL ?? model,
+  CLIENTS_EMBEDDING_MODEL: 'sentence-transformers/all-MiniLM-L6-v2',
   CLIENTS_SERVICE_PID: String(service.pid),
   // No client may report to its maker about these runs.
   LANGSMITH_TRACING: 'false',

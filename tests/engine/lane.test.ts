@@ -66,6 +66,7 @@ function makeLane(options: { slots?: number; tokens_per_slot?: number; decodes?:
     can_share_prefix: true,
     speculate: false,
     makeContext,
+    onFault: (error) => assert.fail(String(error)),
     onOutgrown: (generation) => outgrown.push(generation),
     borrow: () => null,
   })

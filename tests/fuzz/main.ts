@@ -13,7 +13,7 @@ const limit_ms = 30_000
 /** How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first. */
 const growth_mb = 400
 const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-const models = { text: model, embedding: process.env.CLIENTS_EMBEDDING_MODEL ?? model }
+const models = { text: model, embedding: 'sentence-transformers/all-MiniLM-L6-v2' }
 
 const { values } = parseArgs({
   options: {

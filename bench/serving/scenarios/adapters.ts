@@ -1,5 +1,5 @@
 // Four adapters at once at 8 clients, beside a llama-server that has the four and is told one by each request; and one adapter beside
-// the base alone. Once with merged copies switched off, once as the service does by itself, warmed up until it has made what it makes.
+// the base alone.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -7,13 +7,10 @@ import { copyOf, trainedAdapters } from '../../support/adapters.ts'
 import { measure, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { compared, inTurns, type Row } from '../rounds.ts'
-import { endless, engineOptions, type Ours, ours, sampling, theirs } from '../servers.ts'
+import { endless, type Ours, ours, sampling, theirs } from '../servers.ts'
 
 const output = 96
-const modes = [
-  { title: 'unmerged', settings: engineOptions('--no-merge'), four: 1.3, one: { 1: 0.6, 8: 0.85, 32: 0.75 }, warm: 1 },
-  { title: 'merged', settings: {}, four: 2, one: { 1: 0.98, 8: 0.98, 32: 0.98 }, warm: 6 },
-]
+const modes = [{ title: 'unmerged', settings: {}, four: 1.3, one: { 1: 0.6, 8: 0.85, 32: 0.75 }, warm: 1 }]
 
 export async function adapters(rounds: number, say: (row: Row) => void): Promise<void> {
   const prepared = await trainedAdapters(4)

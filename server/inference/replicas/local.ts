@@ -37,6 +37,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
             content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: await readBytes(response) },
             rename: undefined,
             foreign: false,
+            usageOfLeft: () => engine.usageOfLeft(ask.request_id),
           }
         const error = engineError(response.statusCode ?? 500, (await readBytes(response)).toString('utf8'))
         throw error.status >= 500 ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) }) : error

@@ -2,6 +2,7 @@
 import type http from 'node:http'
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
 import type { UsageKind } from '../../usage/record.ts'
+import type { TokenCounts } from '../usage-of.ts'
 
 /** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
 export interface Target {
@@ -36,6 +37,8 @@ export interface Answer {
   rename: string | undefined
   /** Whether it comes from another kind of server than our engine. */
   foreign: boolean
+  /** What the request has used, of a client that has left; undefined where nobody knows. */
+  usageOfLeft?: () => Promise<TokenCounts | undefined>
 }
 
 export type ModelStatus = 'loaded' | 'loading' | 'not_loaded'

@@ -1,0 +1,66 @@
+// What one step of a lane computes: the last token of each answer, with guesses of the next ones, and pieces of prompts.
+import { allot } from './allotment.ts'
+import type { Running } from './running.ts'
+import type { Slots } from './slots.ts'
+import { guessMax } from './speculation.ts'
+
+type Sizes = { batch_tokens: number; tokens_per_slot: number }
+type BatchFiller = (running: readonly Running[], prompt_tokens_max: number) => { prompt_tokens: number; rows: number }
+
+// Beside more requests than this a step has its rows to compute anyway, and guesses would only add to them.
+const speculatedMax = 2
+// A step costs nearly as much with few streams as with all of them: with a burst of requests, it pays to read their prompts first.
+const manyPrompts = 8
+
+/** Rows of logits that a context needs for `slots` sequences. */
+export const outputsFor = (slots: number) => slots + speculatedMax * guessMax
+
+/** Fills the batch of the slots' context, for `running` in ascending order of slots; tells how many sequences it is over. */
+export function createBatchFiller(slots: Slots, { batch_tokens, tokens_per_slot }: Sizes): BatchFiller {
+  let promptsAlone = false
+
+  const addAnswer = (entry: Running, mayGuess: boolean) => {
+    const { slot, generation, speculation } = entry
+    const context = slots.context()
+    entry.logits_at = context.add(entry.next, slot.cached.length, slot.index, true)
+    slot.cached.push(entry.next)
+    const room = Math.min(generation.request.max_tokens - generation.completion_tokens - 1, tokens_per_slot - slot.cached.length, guessMax)
+    entry.guessed = speculation && mayGuess && room > 0 ? speculation.guess(slot.cached, room) : []
+    for (const token of entry.guessed) {
+      context.add(token, slot.cached.length, slot.index, true)
+      slot.cached.push(token)
+    }
+  }
+
+  const addPrompt = (entry: Running, count: number) => {
+    const { slot, tokens } = entry
+    for (let added = 0; added < count; added++) {
+      const position = slot.cached.length
+      const wanted = position === tokens.length - 1 && entry.next < 0
+      const index = slots.context().add(tokens[position]!, position, slot.index, wanted)
+      if (wanted) entry.logits_at = index
+      slot.cached.push(tokens[position]!)
+    }
+  }
+
+  return (running, prompt_tokens_max) => {
+    const leftOf = ({ tokens, slot }: Running) => Math.max(0, tokens.length - slot.cached.length)
+    const prompts = running.filter((entry) => leftOf(entry) > 0).map((entry) => ({ entry, left: leftOf(entry), since_ms: entry.generation.submitted_at_ms }))
+    const allotted = allot(prompts, Math.min(prompt_tokens_max, batch_tokens - outputsFor(slots.all().length)))
+    const shares = new Map([...allotted].map(([{ entry }, count]) => [entry, count]))
+    // Where many prompts wait, every other step is theirs alone.
+    promptsAlone = prompts.length >= manyPrompts && !promptsAlone
+    let prompt_tokens = 0
+    let rows = 0
+    for (const entry of running) {
+      entry.logits_at = -1
+      const count = shares.get(entry)
+      if (count !== undefined) addPrompt(entry, count)
+      else if (leftOf(entry) === 0 && !entry.held && !promptsAlone) addAnswer(entry, running.length <= speculatedMax)
+      else continue
+      prompt_tokens += count ?? 0
+      rows++
+    }
+    return { prompt_tokens, rows }
+  }
+}
