@@ -2,32 +2,53 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
 import type { Context } from './llama/context.ts'
+import type { Model } from './llama/model.ts'
 import type { ServedModel } from './served-model.ts'
 
-export const sequencesMax = 32
-/** A text must fit a batch whole, since every token may look at every other. */
-export const batchTokens = (contextLength: number) => Math.min(8192, Math.max(1024, contextLength))
+export type EmbeddingShape = { sequences: number; tokens_per_sequence: number; batch_tokens: number }
+
+const sequencesMax = 32
+const batchTokensMin = 1024
+const batchTokensMax = 8192
+// A model that reads in one direction has a cache, whose memory is reserved for every sequence.
+const cachedTokensMax = 4096
+
+/** A text must fit a batch whole: every token may look at every other. */
+export function embeddingShape({ context_length, reads_both_ways }: Pick<Model, 'context_length' | 'reads_both_ways'>): EmbeddingShape {
+  const batch_tokens = Math.min(reads_both_ways ? batchTokensMax : cachedTokensMax, Math.max(batchTokensMin, context_length))
+  return reads_both_ways
+    ? { sequences: sequencesMax, tokens_per_sequence: Math.ceil(batch_tokens / sequencesMax), batch_tokens }
+    : { sequences: 1, tokens_per_sequence: batch_tokens, batch_tokens }
+}
+
+/** Tokens of the longest text. */
+export function embeddedTokensMax(model: Pick<Model, 'context_length' | 'reads_both_ways'>): number {
+  return Math.min(model.context_length, embeddingShape(model).batch_tokens)
+}
 
 export type Embedder = {
-  /** The vectors of `texts` (tokens each, none longer than the model's context), of length 1. Fails when `signal` aborts. */
+  /** The vectors of `texts` (tokens each, none longer than `embeddedTokensMax`), of length 1. Fails when `signal` aborts. */
   embed(served: ServedModel, texts: readonly number[][], signal: AbortSignal): Promise<Float32Array[]>
-  release(served: ServedModel): void
+  /** Frees what there is for the model. */
+  release(served: ServedModel): Promise<void>
 }
 
 type Job = { tokens: readonly number[]; signal: AbortSignal; done(vector: Float32Array): void; failed(error: unknown): void }
-type Line = { context: Context; jobs: Job[]; working: boolean }
+type Line = { context: Promise<Context>; jobs: Job[]; working: boolean; released: boolean }
 
-export function createEmbedder(makeContext: (served: ServedModel, sequences: number, batchTokens: number) => Context): Embedder {
+export function createEmbedder(makeContext: (served: ServedModel, shape: EmbeddingShape) => Promise<Context>): Embedder {
   const lines = new Map<ServedModel, Line>()
+  const left = () => new ApiError('engine_unavailable', 'The caller has left.')
 
-  const takeBatch = (line: Line, room: number): Job[] => {
+  const takeBatch = (line: Line, { sequences, batch_tokens }: EmbeddingShape): Job[] => {
     const batch: Job[] = []
+    let room = batch_tokens
     line.jobs = line.jobs.filter((job) => {
       if (job.signal.aborted) {
-        job.failed(new ApiError('engine_unavailable', 'The caller has left.'))
+        job.failed(left())
         return false
       }
-      if (batch.length === sequencesMax || job.tokens.length > room) return true
+      if (batch.length === sequences || job.tokens.length > room) return true
       room -= job.tokens.length
       batch.push(job)
       return false
@@ -35,44 +56,55 @@ export function createEmbedder(makeContext: (served: ServedModel, sequences: num
     return batch
   }
 
-  const compute = ({ context }: Line, batch: readonly Job[]) => {
-    batch.forEach(({ tokens }, sequence) => {
+  const compute = (context: Context, batch: readonly Job[]) => {
+    for (const [sequence, { tokens }] of batch.entries()) {
       context.truncate(sequence, 0)
       for (const [position, token] of tokens.entries()) context.add(token, position, sequence, true)
-    })
+    }
     if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these embeddings.')
     for (const [sequence, job] of batch.entries()) job.done(normalized(context.embedding(sequence)))
   }
 
   const work = async (served: ServedModel, line: Line) => {
     line.working = true
-    while (line.jobs.length > 0 && lines.get(served) === line) {
-      const batch = takeBatch(line, batchTokens(served.model.context_length))
-      try {
-        if (batch.length > 0) compute(line, batch)
-      } catch (error) {
-        for (const job of batch) job.failed(error)
+    try {
+      const context = await line.context
+      while (line.jobs.length > 0 && !line.released) {
+        const batch = takeBatch(line, embeddingShape(served.model))
+        try {
+          if (batch.length > 0) compute(context, batch)
+        } catch (error) {
+          for (const job of batch) job.failed(error)
+        }
+        await nextTurn()
       }
-      await nextTurn()
+    } catch (error) {
+      // The context could not be made; the next request tries again.
+      if (lines.get(served) === line) lines.delete(served)
+      for (const job of line.jobs.splice(0)) job.failed(error)
     }
     line.working = false
   }
 
   return {
-    embed(served, texts, signal) {
-      const found = lines.get(served)
-      const line = found ?? { context: makeContext(served, sequencesMax, batchTokens(served.model.context_length)), jobs: [], working: false }
+    async embed(served, texts, signal) {
+      if (signal.aborted) throw left()
+      const line = lines.get(served) ?? { context: makeContext(served, embeddingShape(served.model)), jobs: [], working: false, released: false }
       lines.set(served, line)
       const vectors = texts.map((tokens) => new Promise<Float32Array>((done, failed) => line.jobs.push({ tokens, signal, done, failed })))
       if (!line.working) void work(served, line)
       return Promise.all(vectors)
     },
-    release(served) {
+    async release(served) {
       const line = lines.get(served)
       if (!line) return
       lines.delete(served)
-      for (const job of line.jobs) job.failed(new ApiError('engine_unavailable', 'The model was unloaded.'))
-      line.context.free()
+      line.released = true
+      for (const job of line.jobs.splice(0)) job.failed(new ApiError('engine_unavailable', 'The model was unloaded.'))
+      await line.context.then(
+        (context) => context.free(),
+        () => {},
+      )
     },
   }
 }

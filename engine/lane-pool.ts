@@ -26,6 +26,8 @@ export type PooledLane = {
   /** Requests that no lane has taken yet. */
   waiting: Generation[]
   waiting_since_ms: number
+  /** When growing may be tried again, after it failed. */
+  grow_at_ms: number
   closed: boolean
 }
 export type LanePool = {
@@ -49,22 +51,27 @@ export type PoolHooks = {
 
 const batchTokens = 1024
 const idleMsMax = 60_000
+const growAgainMs = 10_000
 const idleKept = 4
 // Compute buffers and logits of a context, about what they were measured to be for small models.
 const contextBytes = 48 * 1024 * 1024
 
 export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): LanePool {
   let pooledLanes: PooledLane[] = []
-  const underWay = new Set<{ served: ServedModel; made: Promise<void> }>()
+  const underWay = new Set<{ pooled: PooledLane; slots: number; made: Promise<void> }>()
   const bytesFor = (pooled: PooledLane, slots: number) => contextBytes + slots * pooled.shape.bytes_per_slot
   const bytesOf = (pooled: PooledLane) =>
     [pooled.lane?.slotCount(), pooled.coming?.slots].reduce<number>((sum, slots) => sum + (slots ? bytesFor(pooled, slots) : 0), 0)
-  const bytes = () => pooledLanes.reduce((sum, pooled) => sum + bytesOf(pooled), 0)
+  /** What is being made for lanes that were closed meanwhile is memory too, until it is there and freed. */
+  const abandonedBytes = () => [...underWay].reduce((sum, { pooled, slots }) => (pooled.closed ? sum + bytesFor(pooled, slots) : sum), 0)
+  const bytes = () => pooledLanes.reduce((sum, pooled) => sum + bytesOf(pooled), abandonedBytes())
   const isIdle = (pooled: PooledLane) => pooled.lane !== null && !pooled.coming && !hasWork(pooled)
   const usedAt = (pooled: PooledLane) => pooled.lane?.used_at_ms ?? 0
   const idleOldestFirst = () => pooledLanes.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
 
   const makeRoom = (needed: number): boolean => {
+    const idle_bytes = idleOldestFirst().reduce((sum, pooled) => sum + bytesOf(pooled), 0)
+    if (bytes() - idle_bytes + needed > limits.total_bytes) return false
     for (const idle of idleOldestFirst()) {
       if (bytes() + needed <= limits.total_bytes) return true
       close(idle)
@@ -86,7 +93,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
     const found = pooledLanes.find((pooled) => pooled.served === served && pooled.size === size)
     if (found) return found
     const shape = laneShapes(served.model, limits)[size]!
-    const pooled: PooledLane = { served, size, shape, lane: null, coming: null, waiting: [], waiting_since_ms: performance.now(), closed: false }
+    const pooled: PooledLane = { served, size, shape, lane: null, coming: null, waiting: [], waiting_since_ms: performance.now(), grow_at_ms: 0, closed: false }
     pooledLanes.push(pooled)
     return pooled
   }
@@ -95,7 +102,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
     const { served } = pooled
     return (prompt, account, tokens) => {
       for (const other of pooledLanes) {
-        const lent = other !== pooled && other.served === served ? other.lane?.lend(prompt, account, tokens) : null
+        const lent = other !== pooled && other.served === served ? other.lane?.lend(prompt, account, tokens, pooled.shape.tokens_per_slot) : null
         if (lent) return lent
       }
       return null
@@ -114,7 +121,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
       speculate: backend.speculate,
       makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
       onFault: (error) => hooks.onAnswerFault(pooled, error),
-      onOutgrown: (generation) => get(served, size + 1).waiting.push(generation),
+      onOutgrown: (generation) => waitIn(get(served, size + 1), generation),
       borrow: borrow(pooled),
     })
   }
@@ -130,11 +137,14 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
       },
       (error) => {
         pooled.coming = null
-        if (!pooled.closed) hooks.onFault(pooled, error)
+        // A lane that cannot grow goes on as it is.
+        pooled.grow_at_ms = performance.now() + growAgainMs
+        if (pooled.lane) hooks.onAnswerFault(pooled, error)
+        else if (!pooled.closed) hooks.onFault(pooled, error)
         hooks.onChange()
       },
     )
-    const making = { served: pooled.served, made }
+    const making = { pooled, slots, made }
     underWay.add(making)
     void made.finally(() => underWay.delete(making))
   }
@@ -145,7 +155,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
     const now = lane?.slotCount() ?? 0
     const waiting = pooled.waiting.length + (lane?.waiting.length ?? 0)
     const free = now - (lane?.running() ?? 0)
-    if (waiting <= free) return 0
+    if (waiting <= free || (lane && performance.now() < pooled.grow_at_ms)) return 0
     // Of hundreds of adapters most are asked one thing at a time.
     const first = pooled.served.adapter ? 1 : shape.slots_first
     let slots = Math.min(shape.slots, Math.max(lane ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
@@ -161,7 +171,7 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
     close,
     get,
     async settled(served) {
-      await Promise.all([...underWay].filter((each) => each.served === served).map(({ made }) => made))
+      await Promise.all([...underWay].filter((each) => each.pooled.served === served).map(({ made }) => made))
     },
     ready(pooled) {
       const { coming } = pooled
@@ -182,6 +192,11 @@ export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: Po
       for (const pooled of pooledLanes.filter((other) => !other.lane && !other.coming && other.waiting.length === 0)) close(pooled)
     },
   }
+}
+
+export function waitIn(pooled: PooledLane, generation: Generation): void {
+  if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()
+  pooled.waiting.push(generation)
 }
 
 export function hasWork({ lane, waiting }: PooledLane): boolean {

@@ -7,7 +7,7 @@ import type { Vocab } from './llama/vocab.ts'
 import { commonPrefix, copyGainMin, nearestFree, type Placement, place, runsWith, type Slot } from './prefix-cache.ts'
 import { createPromptPace } from './prompt-pace.ts'
 import { type Running, startRunning } from './running.ts'
-import { createSlots, type Lent } from './slots.ts'
+import { createSlots, type Lent, type Slots } from './slots.ts'
 
 export type LaneOptions = {
   vocab: Vocab
@@ -39,7 +39,7 @@ export type Lane = {
   prompts(): number
   /** Goes on in a context of more slots; what runs and what is cached moves along. */
   moveInto(wider: Context, slots: number): void
-  lend(prompt: readonly number[], account: string, tokens: number): Lent | null
+  lend: Slots['lend']
   used_at_ms: number
   /** Admits what fits, decodes one batch and passes the new text on. Null when nothing was left to compute. */
   step(prompt_ms: number): StepStats | null
@@ -210,11 +210,11 @@ export function createLane(options: LaneOptions): Lane {
     waiting: [],
     used_at_ms: performance.now(),
     running: () => running.length,
-    prompts: () => lane.waiting.length + running.filter(({ next }) => next < 0).length,
+    prompts: () => lane.waiting.length + running.filter(({ tokens, slot }) => slot.cached.length < tokens.length).length,
     slotCount: () => slots.all().length,
     moveInto(wider, count) {
       // Where a cache cannot be moved, its tokens are computed again.
-      for (const entry of running) if (entry.next >= 0) entry.tokens = entry.slot.cached
+      for (const entry of running) if (entry.next >= 0) entry.tokens = entry.slot.cached.slice()
       slots.moveInto(wider, count)
       for (const entry of running) entry.slot = slots.all()[entry.slot.index]!
     },

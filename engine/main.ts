@@ -19,6 +19,7 @@ import { createModels } from './models.ts'
 import { createScheduler } from './scheduler.ts'
 import type { Scoring } from './score.ts'
 import type { ServedModel } from './served-model.ts'
+import { createTurn } from './turn.ts'
 
 const stopMsMax = 10_000
 const idleCloseMs = 50
@@ -47,7 +48,10 @@ async function main(): Promise<void> {
     const pointer = adapter ? adapters.hold(adapter) : null
     return { ...options, threads: args.threads, threadpool, adapter: pointer, onFree: () => adapter && adapters.letGo(adapter) }
   }
+  // Reading or freeing an adapter changes a list of the model that a context which is being made goes through on its own thread.
+  const inTurn = createTurn()
   const makeContext = (served: ServedModel, options: Options) => createContext(library, served.model, withAdapter(served, options))
+  const makeContextAside = (served: ServedModel, options: Options) => inTurn(() => createContextAside(library, served.model, withAdapter(served, options)))
   const laneOptions = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
     sequences,
     tokens_per_sequence,
@@ -56,17 +60,15 @@ async function main(): Promise<void> {
   })
   const backend: Backend = {
     makeContext: (served, ...sizes) => makeContext(served, laneOptions(...sizes)),
-    makeContextAside: async (served, ...sizes) => createContextAside(library, served.model, withAdapter(served, laneOptions(...sizes))),
+    makeContextAside: (served, ...sizes) => makeContextAside(served, laneOptions(...sizes)),
     speculate: args.speculation,
   }
   const grammars = createGrammars()
-  const embedder = createEmbedder((served, sequences, batch_tokens) =>
-    makeContext(served, { sequences, tokens_per_sequence: Math.ceil(batch_tokens / sequences), batch_tokens, embeddings: true }),
-  )
+  const embedder = createEmbedder((served, shape) => makeContextAside(served, { ...shape, embeddings: true }))
   const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
   const scheduler = createScheduler(backend, limits, { onStep: (stats) => metrics.step(stats), onFault })
-  const models = createModels(library, adapters, async (served) => {
-    embedder.release(served)
+  const models = createModels(library, adapters, inTurn, async (served) => {
+    await embedder.release(served)
     await scheduler.release(served)
   })
   const countModels = () => {
@@ -78,7 +80,8 @@ async function main(): Promise<void> {
   for (const { name, path } of args.models) await models.loadBase(name, path)
 
   let stopping = false
-  const scoring: Scoring = (served, tokens_per_sequence, outputs) => makeContext(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
+  const scoring: Scoring = (served, tokens_per_sequence, outputs) =>
+    makeContextAside(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
   const server = createHttpServer({
     models,
     scheduler,

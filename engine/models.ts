@@ -6,6 +6,7 @@ import type { Adapter, Adapters } from './adapters.ts'
 import type { Library } from './llama/library.ts'
 import { freeModel, loadModel } from './llama/model.ts'
 import type { ServedModel } from './served-model.ts'
+import { createTurn, type Turn } from './turn.ts'
 
 export type Models = {
   list(): ServedModel[]
@@ -22,17 +23,12 @@ export type Models = {
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
-/** `onFree` must free whatever was made of the model (its lanes) before the model's own memory goes. */
-export function createModels(library: Library, adapters: Adapters, onFree: (served: ServedModel) => Promise<void>): Models {
+/** In `nativeTurn`, nothing else reads or frees adapters or makes contexts. `onFree` must free whatever was made of the model (its lanes) before the model's own memory goes. */
+export function createModels(library: Library, adapters: Adapters, nativeTurn: Turn, onFree: (served: ServedModel) => Promise<void>): Models {
   const served = new Map<string, ServedModel>()
   const draining = new Map<ServedModel, Promise<void>>()
   // Loads take their turn: two for one name must not both find it free.
-  let turn: Promise<unknown> = Promise.resolve()
-  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
-    const result = turn.then(work)
-    turn = result.catch(() => {})
-    return result
-  }
+  const inTurn = createTurn()
 
   const get = (name: string): ServedModel => {
     const found = served.get(name)
@@ -66,7 +62,8 @@ export function createModels(library: Library, adapters: Adapters, onFree: (serv
   const free = async (entry: ServedModel) => {
     await onFree(entry)
     draining.delete(entry)
-    if (entry.adapter) adapters.close(entry.adapter)
+    const { adapter } = entry
+    if (adapter) await nativeTurn(() => adapters.close(adapter))
     else freeModel(library, entry.model)
   }
 
@@ -90,7 +87,7 @@ export function createModels(library: Library, adapters: Adapters, onFree: (serv
         if (isLoaded(name, path, baseName)) return
         await assertReadable(path, 'lora_path')
         try {
-          add(name, path, base.model, adapters.open(base.model, path), baseName)
+          add(name, path, base.model, await nativeTurn(() => adapters.open(base.model, path)), baseName)
         } catch (error) {
           throw new ApiError('invalid_request', `${path} can't be loaded as an adapter of '${baseName}': ${(error as Error).message}`, { param: 'lora_path' })
         }

@@ -13,20 +13,26 @@ export type PreparedGeneration = {
   size: number
 }
 
-/** `param` names the field that the prompt came from. Throws ApiError context_length_exceeded when it leaves no room for an answer. */
+/** `param` names the field that the prompt came from. Throws as `requireRoom` does. */
 export function prepareGeneration(model: Model, limits: MemoryLimits, prompt: number[], fields: SamplingFields, param: string): PreparedGeneration {
+  requireRoom(model, limits, prompt, param)
   const shapes = laneShapes(model, limits)
   const context_length = shapes.at(-1)!.tokens_per_slot
+  const wanted = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
+  const max_tokens = Math.min(wanted, context_length - prompt.length)
+  const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
+  return { request: { prompt, max_tokens, stop, sampling: samplingOf(fields) }, size: firstSize(shapes, prompt.length, max_tokens) }
+}
+
+/** Throws ApiError context_length_exceeded when a prompt leaves no room for an answer. */
+export function requireRoom(model: Model, limits: MemoryLimits, prompt: readonly number[], param: string): void {
+  const context_length = servedContextLength(model, limits)
   if (prompt.length >= context_length)
     throw new ApiError(
       'context_length_exceeded',
       `The prompt has ${prompt.length} tokens; this model takes ${context_length}, prompt and answer together. Shorten the ${param}.`,
       { details: { prompt_tokens: prompt.length, context_length }, param },
     )
-  const wanted = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
-  const max_tokens = Math.min(wanted, context_length - prompt.length)
-  const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
-  return { request: { prompt, max_tokens, stop, sampling: samplingOf(fields) }, size: firstSize(shapes, prompt.length, max_tokens) }
 }
 
 function samplingOf(fields: SamplingFields): SamplingParams {

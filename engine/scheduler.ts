@@ -4,7 +4,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
 import { abandonGeneration, createGeneration, failGeneration, type Generation, type GenerationEvents, type GenerationRequest } from './generation.ts'
 import type { StepStats } from './lane.ts'
-import { type Backend, createLanePool, hasWork, type PooledLane } from './lane-pool.ts'
+import { type Backend, createLanePool, hasWork, type PooledLane, waitIn } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
 import type { ServedModel } from './served-model.ts'
 
@@ -26,7 +26,7 @@ const waitingMax = 256
 const promptMs = 150
 const promptMsMax = 350
 const memoryWaitMsMax = 10_000
-const idleCheckMs = 10_000
+const idleCheckMs = 5000
 
 type Hooks = { onStep(stats: StepStats): void; onFault(error: unknown, model: string): void }
 
@@ -48,18 +48,19 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     looping = true
     for (let busy = withWork(); busy.length > 0; busy = withWork()) {
       for (const pooled of busy) {
-        stepOnce(pooled, Math.min(promptMsMax, promptMs * pooled.lane!.prompts()) / busy.length)
+        stepOnce(pooled, busy.length)
         await nextTurn()
       }
     }
     looping = false
   }
 
-  const stepOnce = (pooled: PooledLane, promptMs: number) => {
+  const stepOnce = (pooled: PooledLane, busy: number) => {
+    const { lane } = pooled
     // It may have been closed while another was stepped.
-    if (!pooled.lane) return
+    if (!lane) return
     try {
-      const stats = pooled.lane.step(promptMs)
+      const stats = lane.step(Math.min(promptMsMax, promptMs * lane.prompts()) / busy)
       if (!stats) return
       hooks.onStep(stats)
       if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)
@@ -73,7 +74,8 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     try {
       for (const generation of pooled.waiting) if (generation.cancelled) abandonGeneration(generation)
       pooled.waiting = pooled.waiting.filter((generation) => generation.state === 'waiting')
-      if (!hasWork(pooled)) return
+      // What was made for requests that have left is taken all the same, or nobody could give it up.
+      if (!hasWork(pooled) && !pooled.coming?.context) return
       const lane = pool.ready(pooled)
       if (lane) lane.waiting.push(...pooled.waiting.splice(0))
       else if (!pooled.coming && pooled.waiting.length > 0) waitForMemory(pooled)
@@ -94,7 +96,11 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     return pool.all().filter((pooled) => pooled.lane && hasWork(pooled))
   }
 
-  setInterval(() => pool.closeIdle(performance.now()), idleCheckMs).unref()
+  setInterval(() => {
+    pool.closeIdle(performance.now())
+    // Whoever waits for memory is told when it has been too long, also while nothing runs.
+    if (pool.all().some(({ waiting }) => waiting.length > 0)) wake()
+  }, idleCheckMs).unref()
 
   return {
     submit(served, submissions) {
@@ -104,9 +110,8 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
         throw new ApiError('overloaded', `${waiting} requests for ${served.name} are waiting already. Try again in a moment.`)
       const generations = submissions.map(({ size, request, events }) => {
         const pooled = pool.get(served, size)
-        if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()
         const generation = createGeneration(request, events)
-        pooled.waiting.push(generation)
+        waitIn(pooled, generation)
         return generation
       })
       wake()

@@ -35,7 +35,7 @@ const ScoreRequest = z.looseObject({
 /** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, and whether the last token ends an answer. */
 export type Scored = { prompt: number[] | null; logprobs: number[]; ends: boolean }
 /** Makes a context of one sequence of `tokens`, with logits for `outputs` tokens of a batch, which holds as many. */
-export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Context
+export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
 
 export async function scoreTokens(models: Models, scoring: Scoring, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { model: name, rows } = await readBody(request, ScoreRequest)
@@ -51,7 +51,7 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
   served.users++
   try {
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
-    const context = scoring(served, longest, tokensAtOnce)
+    const context = await scoring(served, longest, tokensAtOnce)
     try {
       const scored: Scored[] = []
       for (const { prompt, tokens, targets } of rows) {
@@ -79,7 +79,8 @@ export async function promptPlaces(scoring: Scoring, served: ServedModel, prompt
   const places: PlaceLogprobs[] = [{ token: prompt[0]!, logprob: null, top: [] }]
   if (prompt.length === 1) return places
   const reader = createLogprobs(top)
-  const context = scoring(served, prompt.length, tokensAtOnce)
+  if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
+  const context = await scoring(served, prompt.length, tokensAtOnce)
   try {
     const wanted = new Set(prompt.keys())
     const visit = (place: number, logits: Float32Array) => places.push(reader.read(logits)(prompt[place]!))

@@ -12,10 +12,10 @@ export type Slots = {
   cut(slot: Slot, keep: number): void
   /** Puts the cache of one slot into another. */
   copy(from: Slot, to: Slot): void
-  /** Puts a cache of another lane into a slot, where it fits; else the slot is empty. */
+  /** Puts a cache of another lane into a slot. One that is too long changes nothing; after one that fails the slot is empty. */
   fill(slot: Slot, saved: SavedSequence, tokens: number[]): void
-  /** A beginning of a prompt of this account, if more than `tokens` of it are cached. */
-  lend(prompt: readonly number[], account: string, tokens: number): Lent | null
+  /** A beginning of a prompt of this account, if more than `tokens` of it are cached, in a cache of `tokens_max` at most. */
+  lend(prompt: readonly number[], account: string, tokens: number, tokens_max: number): Lent | null
   /** Goes on in a context of more slots; what is cached moves along. */
   moveInto(wider: Context, count: number): void
   /** Begins anew in an empty context of as many slots. */
@@ -38,16 +38,21 @@ export function createSlots(first: Context, count: number, tokens_per_slot: numb
     context: () => context,
     cut,
     copy(from, to) {
+      const saved = context.save(from.index)
       context.truncate(to.index, 0)
-      context.copy(from.index, to.index)
-      to.cached = from.cached.slice()
+      // The library's own copy takes the whole slot, and is made in the next decode: after whatever is restored until then. It is only
+      // for caches that are never restored.
+      const done = saved !== null && context.restore(to.index, saved)
+      if (saved === null) context.copy(from.index, to.index)
+      to.cached = done || saved === null ? from.cached.slice() : []
     },
     fill(slot, saved, tokens) {
+      if (tokens.length > tokens_per_slot) return
       cut(slot, 0)
-      if (tokens.length <= tokens_per_slot && context.restore(slot.index, saved)) slot.cached = tokens
+      if (context.restore(slot.index, saved)) slot.cached = tokens
     },
-    lend(prompt, account, tokens) {
-      const shared = (slot: Slot) => (slot.account === account ? commonPrefix(slot.cached, prompt, prompt.length - 1) : 0)
+    lend(prompt, account, tokens, tokens_max) {
+      const shared = (slot: Slot) => (slot.account === account && slot.cached.length <= tokens_max ? commonPrefix(slot.cached, prompt, prompt.length - 1) : 0)
       const best = slots.reduce((found, slot) => (shared(slot) > shared(found) ? slot : found))
       if (shared(best) <= tokens) return null
       const saved = context.save(best.index)

@@ -27,7 +27,7 @@ export type Conversation = {
 export function prepareConversation(model: ChatModel, request: ChatRequest): Conversation {
   const template = readTemplate(model)
   const { syntax } = template.tool_format
-  const plan = planTools(request, syntax)
+  const plan = planTools(request, template.tool_format)
   const json = readResponseFormat(request.response_format)
   if (json && plan && !plan.required && syntax.alone)
     throw new ApiError(

@@ -4,7 +4,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { type TemplateTool, templateTool } from './messages.ts'
 import { checkSchema } from './schema-check.ts'
 import { isWithin } from './template.ts'
-import { type CallSyntax, callsMax } from './tool-formats.ts'
+import { callsMax, type ToolFormat } from './tool-formats.ts'
 
 export type ToolPlan = {
   /** What the model is shown. */
@@ -24,7 +24,10 @@ const schemaCharactersMax = 80_000
 const toolBounds = { depth: 32, values: 20_000, characters: 500_000 }
 
 /** Null where the answer can have no calls. Throws ApiError for tools and choices that contradict each other. */
-export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>, syntax: CallSyntax): ToolPlan | null {
+export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>, { syntax, name }: ToolFormat): ToolPlan | null {
+  // A model that was not trained on calls does not know when to end a list of them, so it has to be asked for.
+  const parallel = name === 'prompted' ? request.parallel_tool_calls === true : request.parallel_tool_calls !== false
+
   const tools = request.tools ?? []
   const choice = request.tool_choice ?? 'auto'
   refuseDoubles(tools)
@@ -47,7 +50,7 @@ export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | '
     shown: tools.map(templateTool),
     callable: withinBudget(callable),
     required: choice !== 'auto',
-    calls_max: named !== null || syntax.alone || request.parallel_tool_calls === false ? 1 : callsMax,
+    calls_max: named !== null || syntax.alone || !parallel ? 1 : callsMax,
   }
 }
 

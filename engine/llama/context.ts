@@ -1,6 +1,6 @@
 // One llama context: the key-value caches of a fixed number of sequences, and the batch that is decoded over them.
 import koffi from 'koffi'
-import type { Library } from './library.ts'
+import { aside, type Library } from './library.ts'
 import type { Model } from './model.ts'
 import { type SavedSequence, savedSequence, stateOf } from './saved-sequence.ts'
 import type { ContextParams, Pointer } from './structs.ts'
@@ -52,9 +52,7 @@ export function createContext(library: Library, model: Model, options: ContextOp
 
 /** The same on another thread: clearing the memory takes a second for two gigabytes, and streams go on meanwhile. */
 export async function createContextAside(library: Library, model: Model, options: ContextOptions): Promise<Context> {
-  const handle = await new Promise<Pointer>((resolve, reject) =>
-    library.llama_init_from_model.async(model.handle, paramsOf(library, options), (error, result) => (error ? reject(error) : resolve(result))),
-  )
+  const handle = await aside<Pointer>((done) => library.llama_init_from_model.async(model.handle, paramsOf(library, options), done))
   return wrap(library, model, options, handle)
 }
 

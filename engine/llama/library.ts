@@ -46,11 +46,23 @@ export function silenceLogs(library: Library): void {
 
 const logCallback = koffi.proto('void tunery_log_callback(int32_t level, const char* text, void* user_data)')
 
+/** Calls into the library on other threads that are under way. Their logs must not come to a function of JavaScript. */
+let callsAside = 0
+
+/** Makes a call of koffi's `async` kind, and counts it. */
+export function aside<T>(start: (done: (error: unknown, result: T) => void) => void): Promise<T> {
+  callsAside++
+  return new Promise<T>((resolve, reject) => start((error, result) => (error ? reject(error) : resolve(result)))).finally(() => {
+    callsAside--
+  })
+}
+
 /**
  * Runs `work` and returns what it returned beside the warnings and errors that the library logged meanwhile. Only for calls that
- * do all of their work on the calling thread.
+ * do all of their work on the calling thread. Nothing is logged while calls on other threads are under way.
  */
 export function withLogs<T>(library: Library, work: () => T): { result: T; logged: string } {
+  if (callsAside > 0) return { result: work(), logged: '' }
   const lines: string[] = []
   const callback = koffi.register((level: number, text: string) => {
     if (level === 3 || level === 4) lines.push(text.trim())

@@ -1,6 +1,6 @@
 // A base model's weights in memory, and the adapters made for it.
 import type { Library } from './library.ts'
-import { withLogs } from './library.ts'
+import { aside, withLogs } from './library.ts'
 import type { Pointer } from './structs.ts'
 import { openVocab, type Vocab } from './vocab.ts'
 
@@ -13,6 +13,8 @@ export type Model = {
   context_length: number
   /** Numbers in an embedding. */
   embedding_length: number
+  /** Whether every token looks at those after it too; such a model has no cache of keys and values. */
+  reads_both_ways: boolean
   /** Whether the model was trained to make embeddings, and not to write. */
   makes_embeddings: boolean
   /** Of the key and value caches of all layers in 16 bits. */
@@ -29,9 +31,7 @@ export type Model = {
  * the file is not a model that this engine can run.
  */
 export async function loadModel(library: Library, path: string): Promise<Model> {
-  const handle = await new Promise<Pointer>((resolve, reject) =>
-    library.llama_model_load_from_file.async(path, library.llama_model_default_params(), (error, result) => (error ? reject(error) : resolve(result))),
-  )
+  const handle = await aside<Pointer>((done) => library.llama_model_load_from_file.async(path, library.llama_model_default_params(), done))
   if (!handle) throw new Error(`${path} is not a GGUF file of a model that this engine can run, or is damaged.`)
   if (!library.llama_model_has_decoder(handle) || library.llama_model_has_encoder(handle)) {
     library.llama_model_free(handle)
@@ -44,6 +44,7 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     chat_template: library.llama_model_chat_template(handle, null),
     context_length: library.llama_model_n_ctx_train(handle),
     embedding_length: library.llama_model_n_embd(handle),
+    reads_both_ways: metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
     makes_embeddings: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
     weight_bytes: Number(library.llama_model_size(handle)),

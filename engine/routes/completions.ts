@@ -6,6 +6,7 @@ import type { ReplyParser } from '../chat/reply-parser.ts'
 import { tokenizePrompt } from '../chat/template.ts'
 import { readBody } from '../http-io.ts'
 import type { Model } from '../llama/model.ts'
+import { requireRoom } from '../prepare.ts'
 import { promptPlaces, type Scoring } from '../score.ts'
 import { type Asked, type GenerationServices, generate } from './generate.ts'
 
@@ -30,6 +31,7 @@ export async function completions(services: GenerationServices & { scoring: Scor
     if (!echo) return asked
     asked.echo = []
     for (const prompt of prompts) {
+      requireRoom(model, services.limits, prompt, 'prompt')
       const places = body.logprobs == null ? [] : await promptPlaces(services.scoring, served, prompt, body.logprobs, use.signal)
       asked.echo.push({ text: Buffer.concat(prompt.map((token) => model.vocab.bytes(token))).toString('utf8'), places })
     }

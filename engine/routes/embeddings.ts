@@ -1,12 +1,15 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { EmbeddingsRequest, type EmbeddingsResponse, inputsMax } from '../../contract/embeddings.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { Embedder } from '../embedder.ts'
+import { type Embedder, embeddedTokensMax } from '../embedder.ts'
 import { readBody, sendError, sendJson } from '../http-io.ts'
 import type { Models } from '../models.ts'
 import type { ServedModel } from '../served-model.ts'
 import { tokensOf } from './completions.ts'
 import { useModel } from './use-model.ts'
+
+const textsAtOnce = 32
 
 export type EmbeddingServices = { models: Models; embedder: Embedder; onFault(error: unknown): void }
 
@@ -21,6 +24,7 @@ export async function embeddings({ models, embedder, onFault }: EmbeddingService
     )
   const dimensions = dimensionsOf(served, body.dimensions ?? null)
   const use = useModel(served, response)
+  const letGo = use.hold()
   try {
     const texts = await readTexts(served, body.input)
     const vectors = await embedder.embed(served, texts, use.signal)
@@ -38,6 +42,7 @@ export async function embeddings({ models, embedder, onFault }: EmbeddingService
     if (!(error instanceof ApiError) && !use.ended()) onFault(error)
     sendError(response, error)
   } finally {
+    letGo()
     use.end()
   }
 }
@@ -58,16 +63,19 @@ async function readTexts(served: ServedModel, input: EmbeddingsRequest['input'])
   const { model } = served
   const given = typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as (string | number[])[])
   if (given.length > inputsMax) throw new ApiError('invalid_request', `There may be ${inputsMax} texts at most.`, { param: 'input' })
+  const context_length = embeddedTokensMax(model)
   const texts: number[][] = []
   for (const each of given) {
     const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : await tokensOf(model, each, 'input')
-    if (tokens.length > model.context_length)
+    if (tokens.length > context_length)
       throw new ApiError(
         'context_length_exceeded',
-        `Text ${texts.length} has ${tokens.length} tokens; this model takes ${model.context_length}. Shorten it, or send it in parts.`,
-        { details: { prompt_tokens: tokens.length, context_length: model.context_length }, param: 'input' },
+        `Text ${texts.length} has ${tokens.length} tokens; this model takes ${context_length}. Shorten it, or send it in parts.`,
+        { details: { prompt_tokens: tokens.length, context_length }, param: 'input' },
       )
     texts.push(tokens)
+    // Tokenizing thousands of texts takes a while, in which the streams go on.
+    if (texts.length % textsAtOnce === 0) await nextTurn()
   }
   return texts
 }

@@ -64,6 +64,7 @@ export async function generate(
   if (served.kind === 'embedding')
     throw new ApiError('model_not_callable', `'${body.model}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`, { param: 'model' })
   const use = useModel(served, response)
+  const letGo = use.hold()
   const sessions: GrammarSession[] = []
   try {
     const asked = await ask(served, use)
@@ -101,10 +102,7 @@ export async function generate(
     use.cancelWith(onLeft, (error) => sink.failed(error))
     const account = header(request, 'x-tunery-account') ?? ''
     const submissions = events.map((each, index) => {
-      const prompt = Math.floor(index / perPrompt)
-      const echo = asked.echo?.[prompt]
-      if (echo) each.onText(echo.text, echo.places)
-      const { request: base, size } = prepared[prompt]!
+      const { request: base, size } = prepared[Math.floor(index / perPrompt)]!
       // Choices that share a seed differ all the same.
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
@@ -114,13 +112,20 @@ export async function generate(
         request: { ...base, sampling, account, top_logprobs: asked.top_logprobs, control_texts: asked.control_texts, grammar: sessions[index] ?? null },
       }
     })
-    if (asked.echoOnly) for (const each of events) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
-    else submitted.push(...scheduler.submit(served, submissions))
+    // A queue that is full is an error with its own status as long as nothing is written.
+    if (!asked.echoOnly) submitted.push(...scheduler.submit(served, submissions))
+    for (const [index, each] of events.entries()) {
+      const echo = asked.echo?.[Math.floor(index / perPrompt)]
+      if (echo) each.onText(echo.text, echo.places)
+      if (asked.echoOnly) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
+    }
   } catch (error) {
     closeAll(sessions)
     if (!(error instanceof ApiError) && !use.ended()) onFault(error)
     sendError(response, error)
     use.end()
+  } finally {
+    letGo()
   }
 }
 

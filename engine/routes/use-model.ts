@@ -12,6 +12,8 @@ export type Use = {
   /** How to stop what the request has started, and how to tell its client why. */
   cancelWith(cancel: () => void, onError: (error: ApiError) => void): void
   end(): void
+  /** Keeps the model's memory while the request is prepared, also when its client leaves meanwhile. To be let go once. */
+  hold(): () => void
 }
 
 /** Counts a request as a user of the model until it has ended, its client has left, or an unload will wait no longer. */
@@ -20,13 +22,16 @@ export function useModel(served: ServedModel, response: ServerResponse): Use {
   let ended = false
   let cancel = () => {}
   let fail: (error: ApiError) => void = (error) => sendError(response, error)
+  let holds = 1
   served.users++
-  served.used_at_ms = performance.now()
+  const letGo = () => {
+    if (--holds === 0) served.users--
+    served.used_at_ms = performance.now()
+  }
   const end = () => {
     if (ended) return
     ended = true
-    served.users--
-    served.used_at_ms = performance.now()
+    letGo()
     response.off('close', abandon)
     served.closing.signal.removeEventListener('abort', onClosing)
     gone.abort()
@@ -43,6 +48,10 @@ export function useModel(served: ServedModel, response: ServerResponse): Use {
   response.on('close', abandon)
   served.closing.signal.addEventListener('abort', onClosing)
   return {
+    hold() {
+      holds++
+      return letGo
+    },
     end,
     ended: () => ended,
     signal: gone.signal,

@@ -76,7 +76,7 @@ test('a plain answer passes as it is, piece by piece', () => {
 
 for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
   test(`calls between tags are read, with the text before the first (${name})`, () => {
-    const read = (text: string) => everyCut(parserOf(name), text)
+    const read = (text: string) => everyCut(parserOf(name, { tools: [weather, now], parallel_tool_calls: true }), text)
     const both = `${hermes(paris.name, paris.arguments)}\n${hermes('now', '{}')}`
     assert.deepEqual(read(both), { ...says(''), calls: [paris, { name: 'now', arguments: '{}' }] })
     assert.deepEqual(read(`I look.\n\n${both} Done.`), { ...says('I look.'), calls: [paris, { name: 'now', arguments: '{}' }] })
