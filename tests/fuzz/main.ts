@@ -11,7 +11,8 @@ import { type Case, makeCase } from './cases.ts'
 
 const limit_ms = 30_000
 /** How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first. */
-const growth_mb = 400
+// The engine's lanes alone may take a quarter of the machine's memory; they are made as requests of each length come.
+const growth_mb = 1000
 const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const models = { text: model, embedding: 'sentence-transformers/all-MiniLM-L6-v2' }
 
