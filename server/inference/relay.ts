@@ -39,6 +39,7 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
     keepRunning: asked.continuous_usage_stats === true,
     rename: served.rename,
     foreign: served.foreign,
+    askedRunning: served.askedRunning,
   })
   const out = opening.begin(serverTiming(served))
   /** What it used until now: what the stream says at its end; before that, what was seen of it. */

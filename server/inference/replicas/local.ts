@@ -37,6 +37,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
             content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: await readBytes(response) },
             rename: undefined,
             foreign: false,
+            askedRunning: false,
             usageOfLeft: () => engine.usageOfLeft(ask.request_id),
           }
         const error = engineError(response.statusCode ?? 500, (await readBytes(response)).toString('utf8'))

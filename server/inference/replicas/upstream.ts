@@ -114,6 +114,7 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
               content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: renamed(await readAll(response), rename) },
               rename,
               foreign: true,
+              askedRunning: kind === 'vllm',
             }
         } catch (error) {
           throw error instanceof NotAnswered && !signal.aborted ? gone(error) : error
