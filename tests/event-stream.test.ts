@@ -13,7 +13,12 @@ const take = (watch: ReturnType<typeof watchStream>, text: string) => watch.take
 test('further empty lines between frames neither stop the stream nor hide the frame after them', () => {
   const watch = watchStream(foreign)
   assert.equal(take(watch, `${frame('a')}\n`).trim(), mine('a').trim())
-  assert.equal(take(watch, `\n${frame('b')}\n\n\n${frame('c')}`).replace(/\n{3,}/g, '\n\n').trim(), `${mine('b')}${mine('c')}`.trim())
+  assert.equal(
+    take(watch, `\n${frame('b')}\n\n\n${frame('c')}`)
+      .replace(/\n{3,}/g, '\n\n')
+      .trim(),
+    `${mine('b')}${mine('c')}`.trim(),
+  )
   assert.equal(take(watch, '\n\n\n').trim(), '')
   take(watch, '\n\ndata: [DONE]\n\n')
   assert.deepEqual([watch.tokens, watch.done], [3, true])
