@@ -161,6 +161,7 @@ export async function createServices(config: Config, log: Logger) {
     /** Ends the answers that are still under way. */
     cut: () => cutting.abort(),
     async close() {
+      await inference.close()
       await engine.stop()
       await usage.close()
       await db.destroy()

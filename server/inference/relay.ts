@@ -55,14 +55,10 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
     const finish = (how: 'complete' | 'client_left' | 'broken', last?: Buffer | string) => {
       if (over) return
       over = true
-      if (how === 'client_left' && served.usageOfLeft) {
+      if (how === 'client_left' && served.usageOfLeft && !watch.usage()) {
         // Closing the connection tells the engine; what it had computed by then is what was used.
         rest.destroy()
-        const seen = counts()
-        void served.usageOfLeft().then(
-          (used) => meter.end(how, used ?? seen),
-          () => meter.end(how, seen),
-        )
+        meter.endLater(served.usageOfLeft(), counts())
       }
       // Before the last byte: what a client saw complete is in the journal.
       else meter.end(how, counts())
