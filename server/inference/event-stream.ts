@@ -124,7 +124,7 @@ export function watchStream({ keepUsage, keepRunning, rename, foreign, askedRunn
       naming = namingIn(frame, rename) ?? naming
       at = naming ? frame.indexOf(naming.from) : -1
     }
-    if (!naming || at === -1) return frame
+    if (!naming || at === -1 || naming.from.equals(naming.to)) return frame
     return Buffer.concat([frame.subarray(0, at), naming.to, frame.subarray(at + naming.from.length)])
   }
 

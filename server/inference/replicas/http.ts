@@ -94,11 +94,22 @@ function answerTo(request: http.ClientRequest, signal: AbortSignal): Promise<htt
   })
 }
 
-/** The whole body. Throws NotAnswered where the connection ends before it does. */
-export function readAll(response: http.IncomingMessage): Promise<Buffer> {
+/** The body has more bytes than it may. */
+export class TooLarge extends Error {}
+
+/** The whole body. Throws NotAnswered where the connection ends before it does, TooLarge where it has more than `max_bytes`. */
+export function readAll(response: http.IncomingMessage, max_bytes = Number.POSITIVE_INFINITY): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = []
-    response.on('data', (chunk: Buffer) => void chunks.push(chunk))
+    let bytes = 0
+    response.on('data', (chunk: Buffer) => {
+      chunks.push(chunk)
+      bytes += chunk.length
+      if (bytes <= max_bytes) return
+      reject(new TooLarge(`its answer has more than ${Math.round(max_bytes / 1e6)} MB`))
+      chunks.length = 0
+      response.destroy()
+    })
     response.on('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)))
     response.on('error', (error) => reject(new NotAnswered(error.message, true)))
     response.on('close', () => reject(new NotAnswered('the connection was closed', true)))
