@@ -2,6 +2,7 @@
 // The engine validates with the same schema, since alone in a container it has no gateway before it.
 import { z } from 'zod'
 import { ErrorBody } from './errors.ts'
+import { list } from './lists.ts'
 import { route } from './route.ts'
 import { finishReasons, onlyIf, Sampling, StreamOptions, TokenLogprob, Usage } from './sampling.ts'
 
@@ -14,7 +15,8 @@ export const ContentPart = z.discriminatedUnion('type', [TextPart, RefusalPart, 
   error: "must be a part of type 'text' or 'image_url'",
 })
 export type ContentPart = z.infer<typeof ContentPart>
-const Content = z.union([z.string(), z.array(ContentPart)])
+const partsMax = 2048
+const Content = z.union([z.string(), list(ContentPart, { max: partsMax })])
 
 const ToolName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 characters of a-z, A-Z, 0-9, underscore and hyphen')
 export const ToolCall = z.looseObject({
@@ -32,7 +34,7 @@ export const ChatMessage = z.discriminatedUnion(
       .looseObject({
         role: z.literal('assistant'),
         content: Content.nullish(),
-        tool_calls: z.array(ToolCall).max(128).nullish(),
+        tool_calls: list(ToolCall, { max: 128 }).nullish(),
         reasoning_content: z.string().nullish(),
       })
       .refine((message) => message.content != null || (message.tool_calls?.length ?? 0) > 0, {
@@ -86,15 +88,26 @@ const unsupported = {
   web_search_options: onlyIf(() => false),
 }
 
+/** A conversation. All of its messages together have a bound on their parts too. */
+export const Messages = list(ChatMessage, {
+  min: 1,
+  max: 2000,
+  besides: { what: 'parts of content in all', max: 8 * partsMax, size: (messages) => messages.reduce<number>((sum, each) => sum + partsIn(each), 0) },
+})
+const partsIn = (message: unknown) => {
+  const content = (message as { content?: unknown } | null)?.content
+  return Array.isArray(content) ? content.length : 1
+}
+
 /** Everything about one answer, apart from the model that gives it and how it is sent. */
 const ChatFields = z.object({
-  messages: z.array(ChatMessage).min(1).max(2000),
+  messages: Messages,
   ...Sampling.shape,
   max_completion_tokens: z.int().min(1).max(4096).nullish().describe("OpenAI's newer name of max_tokens; wins where both are given."),
   logprobs: z.boolean().nullish().describe('Whether the answer tells how likely each of its tokens was.'),
   top_logprobs: z.int().min(0).max(20).nullish().describe('How many other tokens to tell for each place. Needs logprobs.'),
   response_format: ResponseFormat.nullish(),
-  tools: z.array(Tool).max(128).nullish(),
+  tools: list(Tool, { max: 128 }).nullish(),
   tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
   parallel_tool_calls: z.boolean().nullish().describe('Whether one answer may hold several calls. Default true.'),
   chat_template_kwargs: JsonObject.nullish().describe('Further variables of the model’s chat template, such as enable_thinking.'),
@@ -155,11 +168,9 @@ export const batchRequestsMax = 100
 /** Fields beside `requests` hold for each of them that does not say otherwise. */
 export const BatchRequest = z.looseObject({
   model: z.string().min(1).max(256).describe('A request may name another one.'),
-  requests: z
-    .array(z.looseObject({}))
-    .min(1)
-    .max(batchRequestsMax)
-    .describe('Each with `messages`, and what else is different for it. One that is wrong is answered with its error; the others are not affected.'),
+  requests: list(z.looseObject({}), { min: 1, max: batchRequestsMax }).describe(
+    'Each with `messages`, and what else is different for it. One that is wrong is answered with its error; the others are not affected.',
+  ),
   stream: onlyIf((value) => value === false, 'Leave it out: a batch is answered whole'),
 })
 export type BatchRequest = z.infer<typeof BatchRequest>

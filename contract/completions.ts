@@ -1,17 +1,14 @@
 // Plain text completion, the older of OpenAI's two ways to ask.
 import { z } from 'zod'
+import { textOrTokens } from './lists.ts'
 import { route } from './route.ts'
 import { finishReasons, onlyIf, Sampling, StreamOptions, Usage } from './sampling.ts'
 
-const Tokens = z.array(z.int().min(0)).min(1)
 export const promptsMax = 64
-const Prompt = z.union([z.string().min(1), Tokens, z.array(z.string().min(1)).min(1).max(promptsMax), z.array(Tokens).min(1).max(promptsMax)], {
-  error: 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty',
-})
 
 export const CompletionRequest = z.looseObject({
   model: z.string().min(1).max(256),
-  prompt: Prompt.describe(`A string or its tokens, or up to ${promptsMax} of either.`),
+  prompt: textOrTokens(promptsMax).describe(`A string or its tokens, or up to ${promptsMax} of either.`),
   ...Sampling.shape,
   max_tokens: z.int().min(0).max(4096).nullish().describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
   echo: z.boolean().nullish().describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),

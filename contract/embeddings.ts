@@ -1,15 +1,12 @@
 import { z } from 'zod'
+import { textOrTokens } from './lists.ts'
 import { route } from './route.ts'
 
-const Tokens = z.array(z.int().min(0)).min(1)
 export const inputsMax = 2048
-const Input = z.union([z.string().min(1), Tokens, z.array(z.string().min(1)).min(1).max(inputsMax), z.array(Tokens).min(1).max(inputsMax)], {
-  error: 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty',
-})
 
 export const EmbeddingsRequest = z.looseObject({
   model: z.string().min(1).max(256).describe('A model of the hub that makes embeddings.'),
-  input: Input.describe(`A string or its tokens, or up to ${inputsMax} of either.`),
+  input: textOrTokens(inputsMax).describe(`A string or its tokens, or up to ${inputsMax} of either.`),
   encoding_format: z.enum(['float', 'base64']).nullish().describe('base64 is of 32-bit floats, little-endian. Default float.'),
   dimensions: z.int().min(1).nullish().describe('Shorter vectors, where the model was trained for it.'),
 })

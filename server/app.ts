@@ -2,6 +2,7 @@ import multipart from '@fastify/multipart'
 import Fastify, { type FastifyInstance, LogController } from 'fastify'
 import { serializerCompiler } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
+import { ApiError } from '../contract/errors.ts'
 import { accountRoutes } from './accounts/routes.ts'
 import type { Accounts } from './accounts/service.ts'
 import { datasetRoutes } from './datasets/routes.ts'
@@ -53,6 +54,8 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit,
     forceCloseConnections: 'idle',
+    // It would be of another shape than every other error; the hook below says it in ours.
+    return503OnClosing: false,
     genReqId: () => newId('req'),
     requestIdHeader: false,
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 2000 },
@@ -63,6 +66,9 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   app.setSerializerCompiler(serializerCompiler)
   app.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id)
+    if (!services.stopping.aborted || !request.routeOptions.config.route) return
+    reply.header('connection', 'close')
+    throw new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.')
   })
   app.removeContentTypeParser('text/plain')
   app.decorateRequest('bodyText', null)

@@ -14,6 +14,7 @@ import { createHub } from './hub/service.ts'
 import { createEngineClient } from './inference/engine-client.ts'
 import { createEngineProcess } from './inference/engine-process.ts'
 import { createPools } from './inference/replicas/pools.ts'
+import { createSalt } from './inference/replicas/salt.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
 import { createInference } from './inference/service.ts'
 import { createQueue } from './queue/queue.ts'
@@ -64,7 +65,7 @@ export async function createServices(config: Config, log: Logger) {
   const usage = createUsage({ db, dataDir, log })
   const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
-  const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, log })
+  const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
   const inference = createInference({ hub, models, engine: engineClient, pools, usage })
   const deployments = createDeployments({ db, models, inference })
 
@@ -161,6 +162,7 @@ export async function createServices(config: Config, log: Logger) {
     /** Ends the answers that are still under way. */
     cut: () => cutting.abort(),
     async close() {
+      await inference.close()
       await engine.stop()
       await usage.close()
       await db.destroy()

@@ -1,5 +1,5 @@
 // Many conversations in one request: each is validated, answered and metered as one of its own.
-import { type BatchRequest, ChatRequest } from '../../contract/chat.ts'
+import { type BatchRequest, ChatRequest, Messages } from '../../contract/chat.ts'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { validationError } from '../http/mount.ts'
 import type { TokenCounts } from './usage-of.ts'
@@ -20,6 +20,7 @@ export async function answerBatch(
   answer: AnswerOne,
   onFault: (error: unknown) => void,
 ): Promise<string> {
+  const conversation = sharedConversation(shared)
   const responses = new Array<string>(requests.length)
   const total: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
   let next = 0
@@ -27,7 +28,7 @@ export async function answerBatch(
     while (next < requests.length && !signal.aborted) {
       const index = next++
       try {
-        const { bytes, counts } = await answer(requestOf(shared, requests[index]!), index)
+        const { bytes, counts } = await answer(requestOf(shared, conversation, requests[index]!), index)
         responses[index] = bytes.toString('utf8')
         total.prompt_tokens += counts.prompt_tokens
         total.completion_tokens += counts.completion_tokens
@@ -49,13 +50,31 @@ export async function answerBatch(
   return `{"object":"chat.completion.batch","responses":[${responses.join(',')}],"usage":${JSON.stringify(usage)}}`
 }
 
+const WithoutMessages = ChatRequest.omit({ messages: true })
+type Conversation = () => ChatRequest['messages']
+
+/** The messages that stand beside the requests, looked at once for all that bring none of their own. */
+function sharedConversation({ messages }: Record<string, unknown>): Conversation {
+  let parsed: ReturnType<typeof Messages.safeParse> | undefined
+  return () => {
+    parsed ??= Messages.safeParse(messages)
+    if (parsed.success) return parsed.data
+    throw validationError(
+      parsed.error.issues.map((issue) => ({ ...issue, path: ['messages', ...issue.path] })),
+      'request',
+    )
+  }
+}
+
 /** The shared fields under its own. Throws an ApiError that names what is wrong in it. */
-function requestOf(shared: object, own: Record<string, unknown>): ChatRequest {
+function requestOf(shared: object, conversation: Conversation, own: Record<string, unknown>): ChatRequest {
   if (own.stream != null && own.stream !== false)
     throw new ApiError('parameter_not_supported', "'stream' is not supported. Leave it out: a batch is answered whole.", { param: 'stream' })
-  const parsed = ChatRequest.safeParse({ ...shared, ...own, stream: undefined, stream_options: undefined })
+  const fields = { ...shared, ...own, stream: undefined, stream_options: undefined }
+  const brings = 'messages' in own
+  const parsed = brings ? ChatRequest.safeParse(fields) : WithoutMessages.safeParse({ ...fields, messages: undefined })
   if (!parsed.success) throw validationError(parsed.error.issues, 'request')
-  return parsed.data
+  return brings ? (parsed.data as ChatRequest) : { ...parsed.data, messages: conversation() }
 }
 
 function toApiError(error: unknown, onFault: (error: unknown) => void): ApiError {

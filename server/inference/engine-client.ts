@@ -7,6 +7,7 @@ import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../cont
 import type { EngineLife, EngineProcess } from './engine-process.ts'
 import { NotAnswered, readAll, send } from './replicas/http.ts'
 import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
+import { unlessAborted } from './unless-aborted.ts'
 import { countsOf, type TokenCounts } from './usage-of.ts'
 
 export interface Posted {
@@ -47,6 +48,7 @@ class NotTaken extends ReplicaFailure {}
 /** How long after a refused connection the engine's end may stay unknown. */
 const endKnown_ms = 2000
 /** The engine sees a client leave a moment after its connection was closed. */
+const never = new AbortController().signal
 const leftSeen_ms = [5, 20, 50, 100, 300]
 
 export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
@@ -90,7 +92,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   /** Everything that the target needs in this life, the base first. What it is made of counts as used until `release` is called. */
-  async function hold(life: EngineLife, target: Target) {
+  async function hold(life: EngineLife, target: Target, signal: AbortSignal) {
     const { base, adapter } = target
     const { gguf } = base
     if (!gguf) throw new ApiError('model_not_available', `The weights of '${base.id}' are not on this machine.`, { param: 'model' })
@@ -104,7 +106,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     const use = (each: Loaded) => {
       each.users++
       held.push(each)
-      return each.status === 'loaded' ? undefined : each.done
+      return each.status === 'loaded' ? undefined : unlessAborted(each.done, signal)
     }
     try {
       const basis = loadOnce(life, base.id, { base }, () => command(life, '/internal/load_model', { name: base.id, path: gguf }))
@@ -121,14 +123,14 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   /** Does it on the running engine, and once more on the next where this one's end was not known yet. */
-  async function onEngine<T>(work: (life: EngineLife) => Promise<T>): Promise<T> {
-    const life = engine.current() ?? (await engine.life())
+  async function onEngine<T>(work: (life: EngineLife) => Promise<T>, signal: AbortSignal): Promise<T> {
+    const life = engine.current() ?? (await unlessAborted(engine.life(), signal))
     try {
       return await work(life)
     } catch (error) {
       if (!(error instanceof NotTaken)) throw error
       await Promise.race([life.ended.aborted || nextEvent(life.ended, 'abort'), sleep(endKnown_ms, undefined, { ref: false })])
-      return work(await engine.life())
+      return work(await unlessAborted(engine.life(), signal))
     }
   }
 
@@ -156,7 +158,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   return {
-    load: (target) => onEngine(async (life) => (await hold(life, target))()),
+    load: (target) => onEngine(async (life) => (await hold(life, target, never))(), never),
 
     async unload({ base, adapter }) {
       const life = engine.current()
@@ -176,7 +178,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
         const began = performance.now()
         const name = (target.adapter ?? target.base).id
         for (let again = false; ; again = true) {
-          const release = await hold(life, target)
+          const release = await hold(life, target, signal)
           const load_ms = performance.now() - began
           try {
             const response = await postTo(life, path, body(name), headers, signal)
@@ -190,7 +192,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
             throw error
           }
         }
-      }),
+      }, signal),
 
     async usageOfLeft(request_id) {
       for (const wait_ms of leftSeen_ms) {

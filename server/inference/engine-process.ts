@@ -6,6 +6,7 @@ import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import { root } from '../config.ts'
@@ -30,7 +31,7 @@ export interface EngineProcess {
   current(): EngineLife | undefined
   /** Asks it to finish what it serves and to end, and kills it where it does not. */
   stop(): Promise<void>
-  /** Why there is no engine, where there is none. */
+  /** Why no engine can be started, where that is so. One that ends unasked is followed by another without a request for it. */
   problem(): string | undefined
 }
 
@@ -45,48 +46,70 @@ interface Options {
 export function createEngineProcess({ dataDir, threads, options, log }: Options): EngineProcess {
   let current: { child: ChildProcess; life: Promise<EngineLife>; running?: EngineLife } | undefined
   let deaths: number[] = []
-  let stopping = false
+  const stop = new AbortController()
   let lastProblem: string | undefined
+
+  /** What the service did not ask for: the next is started at once, or after a wait where that happens again and again. */
+  function died(): void {
+    if (stop.signal.aborted) return
+    deaths.push(Date.now())
+    // Once those who waited for the one that ended have heard of it.
+    setImmediate(() => void engine.life().catch(() => {}))
+  }
 
   async function start(): Promise<EngineLife> {
     // An engine that dies again and again must not be started in a tight loop.
     deaths = deaths.filter((time) => Date.now() - time < 60_000)
-    if (deaths.length > 1) await new Promise((resolve) => setTimeout(resolve, Math.min(5000, 100 * 2 ** deaths.length)))
-    const socket = socketPath(dataDir)
-    const args = [path.join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--threads', String(threads), '--parent-pipe', ...options]
-    const child = spawn(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
-    child.stdin.on('error', () => {})
+    if (deaths.length > 1) await sleep(Math.min(5000, 100 * 2 ** deaths.length), undefined, { signal: stop.signal, ref: false }).catch(() => {})
+    if (stop.signal.aborted) throw new Error('the service is stopping')
+    try {
+      const socket = socketPath(dataDir)
+      const args = [path.join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--threads', String(threads), '--parent-pipe', ...options]
+      const child = spawn(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+      return await follow(child, socket)
+    } catch (error) {
+      if (!stop.signal.aborted) lastProblem = `the engine could not be started: ${(error as Error).message}`
+      throw error
+    }
+  }
+
+  /** Resolves once the process listens on the socket; looks after its end. */
+  async function follow(child: ChildProcess, socket: string): Promise<EngineLife> {
     const gone = new AbortController()
     const said = log.child({ engine: child.pid })
     let tail = ''
-    createInterface({ input: child.stderr }).on('line', (line) => {
-      tail = `${tail}${line}\n`.slice(-2000)
-      said.debug(line)
-    })
     const life = new Promise<EngineLife>((resolve, reject) => {
+      let over = false
+      const ended = (how: string, last: string) => {
+        if (over) return
+        over = true
+        clearTimeout(timer)
+        gone.abort()
+        if (current?.child === child) current = undefined
+        if (!stop.signal.aborted) said.error({ tail }, `the engine ${how}`)
+        reject(new Error(`it ${how}: ${last}`))
+        died()
+      }
+      // First of all: a process that there is none of has no pipes either, and ends in no other way.
+      child.on('error', (error) => child.pid === undefined && ended('was not started', error.message))
+      child.on('exit', (status, signal) => ended(signal ? `was ended by ${signal}` : `ended with status ${status}`, tail.trim().split('\n').at(-1) ?? ''))
       const timer = setTimeout(() => {
         child.kill('SIGKILL')
         reject(new Error(`it did not answer within ${startTimeout_ms / 1000} s`))
       }, startTimeout_ms)
-      createInterface({ input: child.stdout }).on('line', () => {
-        clearTimeout(timer)
-        lastProblem = undefined
-        const agent = new http.Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
-        resolve({ socket, agent, pid: child.pid!, ended: gone.signal })
-      })
-      child.on('error', reject)
-      child.on('exit', (status, signal) => {
-        clearTimeout(timer)
-        gone.abort()
-        if (current?.child === child) current = undefined
-        const how = signal ? `ended by ${signal}` : `ended with status ${status}`
-        if (!stopping) {
-          deaths.push(Date.now())
-          lastProblem = `the engine was ${how}`
-          said.error({ tail }, lastProblem)
-        }
-        reject(new Error(`it ${how}: ${tail.trim().split('\n').at(-1) ?? ''}`))
-      })
+      child.stdin?.on('error', () => {})
+      if (child.stderr)
+        createInterface({ input: child.stderr }).on('line', (line) => {
+          tail = `${tail}${line}\n`.slice(-2000)
+          said.debug(line)
+        })
+      if (child.stdout)
+        createInterface({ input: child.stdout }).on('line', () => {
+          clearTimeout(timer)
+          lastProblem = undefined
+          const agent = new http.Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
+          resolve({ socket, agent, pid: child.pid!, ended: gone.signal })
+        })
     })
     const mine: typeof current = { child, life }
     current = mine
@@ -95,9 +118,9 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
   }
 
   let starting: Promise<EngineLife> | undefined
-  return {
+  const engine: EngineProcess = {
     async life() {
-      if (stopping) throw new ApiError('shutting_down', 'The service is stopping. Try again in a moment.')
+      if (stop.signal.aborted) throw new ApiError('shutting_down', 'The service is stopping. Try again in a moment.')
       if (current) return unavailable(current.life)
       starting ??= start().finally(() => {
         starting = undefined
@@ -105,9 +128,9 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
       return unavailable(starting)
     },
     async stop() {
-      stopping = true
+      stop.abort()
       const child = current?.child
-      if (!child || child.exitCode !== null) return
+      if (!child || child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return
       const ended = new Promise((resolve) => child.once('exit', resolve))
       child.kill('SIGTERM')
       const kill = setTimeout(() => child.kill('SIGKILL'), stopTimeout_ms)
@@ -117,6 +140,7 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     current: () => current?.running,
     problem: () => lastProblem,
   }
+  return engine
 }
 
 async function unavailable<T>(start: Promise<T>): Promise<T> {

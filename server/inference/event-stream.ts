@@ -11,8 +11,10 @@ const role = Buffer.from('"role":')
 const emptyDelta = Buffer.from('"delta":{}')
 const emptyText = Buffer.from('"text":""')
 const errorStarts = ['{"error"', '{"object":"error"', '{"object": "error"']
-const runningUsage = Buffer.from(',"usage":{')
+const runningUsage = [Buffer.from(',"usage":{'), Buffer.from(', "usage": {')]
 const endOfFrame = Buffer.from('}\n\n')
+const newline = 0x0a
+const data_ = Buffer.from('data: ')
 const dataAt = 'data: '.length
 const frame_max = 16 * 1024 * 1024
 
@@ -36,11 +38,13 @@ interface Options {
   keepRunning: boolean
   /** The name to put in place of the model's. */
   rename: string | undefined
-  /** Whether it comes from another kind of server, whose errors have other shapes. */
+  /** Whether it comes from another kind of server, whose errors and frames have other shapes. */
   foreign: boolean
+  /** Whether the server was asked for the usage with each piece for this service's sake. */
+  askedRunning: boolean
 }
 
-export function watchStream({ keepUsage, keepRunning, rename, foreign }: Options): StreamWatch {
+export function watchStream({ keepUsage, keepRunning, rename, foreign, askedRunning }: Options): StreamWatch {
   let held: Buffer | undefined
   let naming: { from: Buffer; to: Buffer } | undefined
   let total: TokenCounts | undefined
@@ -65,7 +69,13 @@ export function watchStream({ keepUsage, keepRunning, rename, foreign }: Options
     let changed = false
     let at = 0
     while (at < whole && !watch.failed) {
+      // More than one empty line between two frames is allowed.
+      if (data[at] === newline) {
+        at++
+        continue
+      }
       const next = data.indexOf(end, at) + end.length
+      if (next < end.length) break
       const frame = data.subarray(at, next)
       const passed = pass(frame)
       if (passed !== frame) changed = true
@@ -77,9 +87,10 @@ export function watchStream({ keepUsage, keepRunning, rename, foreign }: Options
   }
 
   /** The frame for the client: itself, another in its place, or none. */
-  function pass(frame: Buffer): Buffer | undefined {
+  function pass(given: Buffer): Buffer | undefined {
+    const frame = foreign ? plainFrame(given) : given
     // Comments, which keep a connection alive, begin with a colon.
-    if (frame[0] !== 0x64) return frame
+    if (frame[0] !== data_[0]) return frame
     if (frame[dataAt] !== 0x7b) {
       if (frame.toString('latin1', dataAt, dataAt + 6) === '[DONE]') watch.done = true
       return frame
@@ -94,29 +105,51 @@ export function watchStream({ keepUsage, keepRunning, rename, foreign }: Options
       return !foreign ? frame : Buffer.from(`data: ${JSON.stringify(errorBody(brokenBy(frame.toString('utf8', dataAt).trim()), true))}\n\n`)
     }
     if (!frame.includes(role) && !frame.includes(emptyDelta) && !frame.includes(emptyText)) watch.tokens++
-    return renamed(foreign && !keepRunning ? withoutUsage(frame) : frame)
+    return renamed(foreign ? noted(frame) : frame)
   }
 
-  /** vLLM is asked for the usage with each piece, to know it where a client leaves; it stands last in the frame. */
-  function withoutUsage(frame: Buffer): Buffer {
-    const at = frame.lastIndexOf(runningUsage)
-    if (at === -1) return frame
+  /** Notes the usage that stands beside a piece; the frame without it where the client has not asked for it and it stands last. */
+  function noted(frame: Buffer): Buffer {
+    const place = runningUsage.map((key) => ({ at: frame.lastIndexOf(key), key })).find(({ at }) => at !== -1)
+    if (!place) return frame
     running = frame
-    return Buffer.concat([frame.subarray(0, at), endOfFrame])
+    const object = frame.toString('utf8', place.at + place.key.length - 1, frame.length - endOfFrame.length)
+    return askedRunning && !keepRunning && isJson(object) ? Buffer.concat([frame.subarray(0, place.at), endOfFrame]) : frame
   }
 
   function renamed(frame: Buffer): Buffer {
     if (rename === undefined) return frame
-    naming ??= namingIn(frame, rename)
-    const at = naming ? frame.indexOf(naming.from) : -1
-    if (!naming || at === -1) return frame
+    let at = naming ? frame.indexOf(naming.from) : -1
+    if (at === -1) {
+      naming = namingIn(frame, rename) ?? naming
+      at = naming ? frame.indexOf(naming.from) : -1
+    }
+    if (!naming || at === -1 || naming.from.equals(naming.to)) return frame
     return Buffer.concat([frame.subarray(0, at), naming.to, frame.subarray(at + naming.from.length)])
   }
 
   return watch
 }
 
-/** How the stream spells the model's field, which is the same in all of its frames. */
+/** The frame as one line of data, where it has that beside other fields, in more than one line, or without the space that may be left out. */
+function plainFrame(frame: Buffer): Buffer {
+  const simple = frame.indexOf(newline) === frame.length - end.length
+  if (simple && (frame[0] === 0x3a || (frame.indexOf(data_) === 0 && frame[dataAt] !== 0x20))) return frame
+  const lines = frame.toString('utf8').split('\n')
+  const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice('data:'.length).trim())
+  return data.length > 0 ? Buffer.from(`data: ${data.join(' ')}\n\n`) : frame
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** How the stream spells the model's field, which is the same in nearly all of its frames. */
 function namingIn(frame: Buffer, name: string): { from: Buffer; to: Buffer } | undefined {
   const field = /"model"\s*:\s*"(?:[^"\\]|\\.)*"/.exec(frame.toString('utf8'))?.[0]
   return field === undefined ? undefined : { from: Buffer.from(field), to: Buffer.from(`"model":${JSON.stringify(name)}`) }

@@ -16,17 +16,28 @@ export interface Metered {
 export interface Meter {
   /** To be called before the client has the end of its answer. Only the first call counts. */
   end(finish: UsageFinish, counts: TokenCounts): void
+  /** For an answer whose client has left: `used` tells what it had used, and `otherwise` counts where that is not known; undefined takes nothing down. */
+  endLater(used: Promise<TokenCounts | undefined>, otherwise: TokenCounts | undefined): void
 }
 
-export function startMeter(journal: UsageJournal, metered: Metered): Meter {
+/** `pending` holds what `endLater` waits for. */
+export function startMeter(journal: UsageJournal, metered: Metered, pending: Set<Promise<void>>): Meter {
   const created_at = Date.now()
   const began = performance.now()
   let ended = false
-  return {
+  const meter: Meter = {
     end(finish, { prompt_tokens, completion_tokens, cached_tokens }) {
       if (ended) return
       ended = true
       journal.record({ ...metered, created_at, prompt_tokens, completion_tokens, cached_tokens, duration_ms: Math.round(performance.now() - began), finish })
     },
+    endLater(used, otherwise) {
+      const ending = used
+        .catch(() => undefined)
+        .then((counts = otherwise) => counts && meter.end('client_left', counts))
+        .finally(() => pending.delete(ending))
+      pending.add(ending)
+    },
   }
+  return meter
 }

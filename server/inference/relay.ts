@@ -9,6 +9,9 @@ import { type TokenCounts, usageIn } from './usage-of.ts'
 /** What the client said about the usage in its stream: once at the end, or, as vLLM knows it, with each piece. */
 export type StreamAsked = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
 
+/** How long a client may leave what it was sent unread. */
+const unread_ms = 60_000
+
 const nothingUsed: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
 /** What the request waited for before its answer began, as far as this service and the engine know. */
@@ -31,7 +34,7 @@ export function takeWhole(served: Served, meter: Meter): { bytes: Buffer; counts
  * Passes an event stream on. One that breaks ends with an error event and without `[DONE]`. Resolves when the client has been given the
  * end, or has left.
  */
-export function relayStream(served: Served, opening: Opening, meter: Meter, asked: StreamAsked, cutting: AbortSignal): Promise<void> {
+export function relayStream(served: Served, opening: Opening, meter: Meter, asked: StreamAsked, cutting: AbortSignal, patience_ms = unread_ms): Promise<void> {
   if (!('rest' in served.content)) throw new Error('a stream was asked for and a whole answer came')
   const { first, rest } = served.content
   const watch = watchStream({
@@ -39,6 +42,7 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
     keepRunning: asked.continuous_usage_stats === true,
     rename: served.rename,
     foreign: served.foreign,
+    askedRunning: served.askedRunning,
   })
   const out = opening.begin(serverTiming(served))
   /** What it used until now: what the stream says at its end; before that, what was seen of it. */
@@ -51,17 +55,22 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
 
   return new Promise((resolve) => {
     let over = false
+    let patience: NodeJS.Timeout | undefined
+    /** Ends a connection whose client has stopped to read, which would hold its place and its bytes for ever. */
+    const waitForReader = () => {
+      patience ??= setTimeout(() => out.destroy(), patience_ms).unref()
+    }
+    const hasRead = () => {
+      clearTimeout(patience)
+      patience = undefined
+    }
     const finish = (how: 'complete' | 'client_left' | 'broken', last?: Buffer | string) => {
       if (over) return
       over = true
-      if (how === 'client_left' && served.usageOfLeft) {
+      if (how === 'client_left' && served.usageOfLeft && !watch.usage()) {
         // Closing the connection tells the engine; what it had computed by then is what was used.
         rest.destroy()
-        const seen = counts()
-        void served.usageOfLeft().then(
-          (used) => meter.end(how, used ?? seen),
-          () => meter.end(how, seen),
-        )
+        meter.endLater(served.usageOfLeft(), counts())
       }
       // Before the last byte: what a client saw complete is in the journal.
       else meter.end(how, counts())
@@ -69,6 +78,7 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
       if (how === 'client_left') rest.destroy()
       else {
         out.end(last)
+        if (!out.writableFinished) waitForReader()
         // What is left is nothing, but has to be read for the connection to be used again.
         if (how === 'complete') rest.resume()
         else rest.destroy()
@@ -80,12 +90,21 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
       const bytes = watch.take(chunk)
       if (watch.done) return finish('complete', bytes)
       if (watch.failed) return bytes ? finish('broken', bytes) : broken()
-      if (bytes && !out.write(bytes)) rest.pause()
+      if (bytes && !out.write(bytes)) {
+        rest.pause()
+        waitForReader()
+      }
     }
     const broken = () => finish('broken', `data: ${JSON.stringify(errorBody(breakOf(cutting), true))}\n\n`)
 
-    out.on('close', () => finish('client_left'))
-    out.on('drain', () => void rest.resume())
+    out.on('finish', hasRead).on('close', () => {
+      hasRead()
+      finish('client_left')
+    })
+    out.on('drain', () => {
+      hasRead()
+      rest.resume()
+    })
     rest.on('data', give).on('end', broken).on('error', broken).on('close', broken)
     rest.pause()
     if (out.destroyed) finish('client_left')

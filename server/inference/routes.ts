@@ -38,18 +38,22 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutt
   }
 
   type AnyCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & { body: ChatRequest | CompletionRequest | EmbeddingsRequest }
-  async function answer({ caller, body, request, reply }: AnyCall, operation: Operation): Promise<typeof answered> {
+  async function answer(call: AnyCall, operation: Operation): Promise<typeof answered> {
+    const { caller, request, reply } = call
     const signal = presence(reply)
-    const stream = 'stream' in body && body.stream === true
-    const asked = { caller, request_id: request.id, body, text: request.bodyText ?? undefined, stream }
+    const stream = 'stream' in call.body && call.body.stream === true
+    const asked = { caller, request_id: request.id, body: call.body, text: request.bodyText ?? undefined, stream }
     if (stream) {
       const opening = openStream(reply)
       try {
         const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
-        // A long answer need not hold what it was asked with.
+        const options = { ...(call.body as ChatRequest).stream_options }
+        // A long answer need not hold what it was asked with, and all of these live as long as it does.
         request.bodyText = null
         request.body = undefined
-        await relayStream(served, opening, meter, { ...(body as ChatRequest).stream_options }, cutting)
+        Object.assign(call, { body: undefined })
+        Object.assign(asked, { body: undefined, text: undefined })
+        await relayStream(served, opening, meter, options, cutting)
       } catch (error) {
         opening.fail(error)
       }

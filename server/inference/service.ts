@@ -50,6 +50,8 @@ export interface Inference {
   useNames(names: Names): void
   /** What names stand for has changed: the next request sees it. */
   namesChanged(): void
+  /** Resolves when everything that was used has been taken down; while the engine still runs, as it is asked. */
+  close(): Promise<void>
 }
 
 interface Options {
@@ -61,6 +63,8 @@ interface Options {
 }
 
 export function createInference({ hub, models, engine, pools, usage }: Options): Inference {
+  /** What is still to be heard of what those used who have left. */
+  const leaving = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools })
   compareModels(models, engine)
   models.onDeleted((tuned) => {
@@ -104,6 +108,7 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
     namesChanged: resolver.changed,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     load: pools.load,
+    close: async () => void (await Promise.allSettled(leaving)),
 
     async requireTrusted(account_id, model) {
       if (!(await models.find(account_id, model))) return
@@ -115,12 +120,12 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, target } = await resolver.resolve(account_id, model)
-      const meter = startMeter(usage, { request_id, account_id, key_id, model, model_id, kind })
+      const meter = startMeter(usage, { request_id, account_id, key_id, model, model_id, kind }, leaving)
       try {
         return { served: await pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal), meter }
       } catch (error) {
         // Whose client left before there was an answer has used the engine all the same.
-        if (signal.aborted) void engine.usageOfLeft(request_id).then((used) => used && meter.end('client_left', used))
+        if (signal.aborted) meter.endLater(engine.usageOfLeft(request_id), undefined)
         throw error
       }
     },

@@ -5,7 +5,8 @@
 //
 // Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait in memory, up to a
 // bound, and are tried again each second; the log says so, and how many had to be given up.
-import { closeSync, fdatasync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { open } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { UsageRecord } from './record.ts'
@@ -16,8 +17,8 @@ export interface Journal {
   append(record: UsageRecord): void
   /** Ends the present file; the next record begins another. Returns the files that are complete, the oldest first. */
   rotate(): string[]
-  /** Makes what was written outlast a power cut, off the event loop. */
-  sync(): Promise<void>
+  /** Makes complete files that are not folded yet outlast a power cut, off the event loop; each once. */
+  sync(files: string[]): Promise<void>
   close(): void
 }
 
@@ -32,6 +33,7 @@ export function openJournal(folder: string, log: Logger): Journal {
   let waiting: string[] = []
   let givenUp = 0
   let failing = false
+  const synced = new Set<string>()
 
   function write(text: string): void {
     if (!current) {
@@ -91,12 +93,19 @@ export function openJournal(folder: string, log: Logger): Journal {
       if (current && current.bytes > 0) endFile()
       return complete.splice(0).map((name) => path.join(folder, name))
     },
-    sync: () =>
-      new Promise((resolve) => {
-        if (!current) return resolve()
-        const { fd } = current
-        fdatasync(fd, () => resolve())
-      }),
+    async sync(files) {
+      const fresh = files.filter((file) => !synced.has(file))
+      if (fresh.length === 0) return
+      try {
+        for (const each of [...fresh, folder]) {
+          const handle = await open(each, 'r')
+          await handle.sync().finally(() => handle.close())
+        }
+        for (const file of fresh) synced.add(file)
+      } catch (error) {
+        log.error({ err: error }, 'the usage journal could not be synced; it is tried again')
+      }
+    },
     close() {
       flush()
       if (waiting.length > 0) log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')

@@ -66,7 +66,7 @@ export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log
       await inTurn(foldFiles)
     } catch (error) {
       log.error({ err: error }, 'usage could not be folded into the database; it stays in the journal and is tried again')
-      await journal.sync()
+      await journal.sync(files)
     }
     if (running) timer = setTimeout(tick, fold_ms).unref()
   }

@@ -28,13 +28,22 @@ function withModel(text: string, model: string, name: string): string | undefine
   return text.startsWith(literal, at) ? text.slice(0, at) + JSON.stringify(name) + text.slice(at + literal.length) : undefined
 }
 
+interface Sent {
+  server: 'vllm' | 'openai'
+  /** Whether the default length is said where the client says none. */
+  withMax: boolean
+  /** Requests share computed prompts with those of the same salt alone. */
+  cache_salt: string | undefined
+}
+
 /**
  * What an upstream is sent: the client's fields, without nulls, which mean 'not given' here and are errors elsewhere; this service's
  * defaults, so that an answer does not depend on where it was made; and the wish to hear what a stream used. Only what OpenAI's protocol
  * itself has is added for servers of which nothing more is known.
  */
-export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' | 'stream'>, name: string, server: 'vllm' | 'openai', withMax = true): string {
-  const given = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null)) as Record<string, unknown>
+export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' | 'stream'>, name: string, { server, withMax, cache_salt }: Sent): string {
+  // A client that could name the salt could look into the cache of others.
+  const given = Object.fromEntries(Object.entries(body).filter(([field, value]) => value !== null && field !== 'cache_salt')) as Record<string, unknown>
   if (kind === 'embedding') return serialize({ ...given, model: name })
   const { max_completion_tokens, ...fields } = given
   const max_tokens = max_completion_tokens ?? fields.max_tokens ?? (withMax ? samplingDefaults.max_tokens : undefined)
@@ -48,12 +57,25 @@ export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' |
     ...(stream
       ? { stream_options: { ...(fields.stream_options as object), include_usage: true, ...(server === 'vllm' && { continuous_usage_stats: true }) } }
       : { stream_options: undefined }),
+    ...(cache_salt !== undefined && { cache_salt }),
     model: name,
   })
 }
 
 /** Whether a request leaves the length of its answer to the defaults. */
 export const leavesLength = ({ max_tokens, max_completion_tokens }: Record<string, unknown>) => max_tokens == null && max_completion_tokens == null
+
+/** Whether the conversation has an image that the server would fetch: from inside the operator's network, on a client's word. */
+export function fetchedImage({ messages }: Record<string, unknown>): boolean {
+  if (!Array.isArray(messages)) return false
+  return messages.some((message) => Array.isArray(message?.content) && message.content.some(isFetched))
+}
+
+const isFetched = (part: { image_url?: unknown } | null) => {
+  if (part?.image_url == null) return false
+  const url = typeof part.image_url === 'object' ? (part.image_url as { url?: unknown }).url : part.image_url
+  return typeof url !== 'string' || !/^data:/i.test(url)
+}
 
 /** Chat templates know the role by its older name. */
 const asSystem = (message: { role?: unknown }) => (message.role === 'developer' ? { ...message, role: 'system' } : message)

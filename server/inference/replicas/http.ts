@@ -3,6 +3,8 @@ import http from 'node:http'
 import https from 'node:https'
 
 const connectTimeout_ms = 5000
+/** A server that closed a kept connection has done so before it read the request: the news of that is here at once. */
+const staleNews_ms = 50
 
 /** Where requests go: a unix socket or a host. */
 export type Where = Pick<http.RequestOptions, 'socketPath' | 'protocol' | 'hostname' | 'port' | 'agent'>
@@ -25,34 +27,48 @@ interface Outgoing {
 
 /**
  * Sends it and resolves with the head of the answer. When `signal` aborts, the connection is closed, also in the middle of the answer.
- * Throws NotAnswered. A connection that was kept from an earlier request and turns out to be closed is replaced once.
+ * Throws NotAnswered. A connection that was kept from an earlier request and turns out to be closed is replaced once; a
+ * server that is then gone may have ended by the request.
  */
 export async function send(where: Where, outgoing: Outgoing, signal: AbortSignal): Promise<http.IncomingMessage> {
   try {
     return await sendOnce(where, outgoing, signal)
   } catch (error) {
     if (!(error instanceof StaleConnection)) throw error
-    return sendOnce({ ...where, agent: false }, outgoing, signal)
+    return await sendOnce({ ...where, agent: false }, outgoing, signal).catch((again) => {
+      throw again instanceof NotAnswered ? new NotAnswered(again.message, true) : again
+    })
   }
 }
 
 class StaleConnection extends NotAnswered {}
 
-function sendOnce(where: Where, { method, path, headers, payload }: Outgoing, signal: AbortSignal): Promise<http.IncomingMessage> {
+async function sendOnce(where: Where, outgoing: Outgoing, signal: AbortSignal): Promise<http.IncomingMessage> {
+  const { method, path, headers, payload } = outgoing
+  const request = (where.protocol === 'https:' ? https : http).request({
+    ...where,
+    method,
+    path,
+    headers: payload === undefined ? headers : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload), ...headers },
+  })
+  const answer = answerTo(request, signal)
+  if (!signal.aborted) request.end(payload)
+  return answer
+}
+
+// Apart from the sending: what listens to the answer lives as long as it does, and must not hold what was sent.
+function answerTo(request: http.ClientRequest, signal: AbortSignal): Promise<http.IncomingMessage> {
   return new Promise((resolve, reject) => {
     let connected = false
-    const request = (where.protocol === 'https:' ? https : http).request({
-      ...where,
-      method,
-      path,
-      headers: payload === undefined ? headers : { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload), ...headers },
-    })
+    /** Of a kept connection: when it was given the request, and what it had brought by then. */
+    let kept: { at: number; bytes: number } | undefined
     const abort = () => void request.destroy(new Error('given up'))
     signal.addEventListener('abort', abort)
     const settled = () => signal.removeEventListener('abort', abort)
     request.on('socket', (socket) => {
       if (!socket.connecting) {
         connected = true
+        kept = { at: performance.now(), bytes: socket.bytesRead }
         return
       }
       const timer = setTimeout(() => request.destroy(new Error(`no connection within ${connectTimeout_ms / 1000} s`)), connectTimeout_ms)
@@ -69,19 +85,31 @@ function sendOnce(where: Where, { method, path, headers, payload }: Outgoing, si
     })
     request.on('error', (error: NodeJS.ErrnoException) => {
       settled()
-      const stale = request.reusedSocket && (error.code === 'ECONNRESET' || error.code === 'EPIPE') && !signal.aborted
-      reject(stale ? new StaleConnection(error.message, false) : new NotAnswered(error.message, connected && error.code !== 'EPIPE'))
+      const closed = error.code === 'ECONNRESET' || error.code === 'EPIPE'
+      const early = kept !== undefined && performance.now() - kept.at < staleNews_ms && request.socket?.bytesRead === kept.bytes
+      if (request.reusedSocket && closed && early && !signal.aborted) reject(new StaleConnection(error.message, false))
+      else reject(new NotAnswered(error.message, connected && (error.code !== 'EPIPE' || kept !== undefined)))
     })
     if (signal.aborted) abort()
-    else request.end(payload)
   })
 }
 
-/** The whole body. Throws NotAnswered where the connection ends before it does. */
-export function readAll(response: http.IncomingMessage): Promise<Buffer> {
+/** The body has more bytes than it may. */
+export class TooLarge extends Error {}
+
+/** The whole body. Throws NotAnswered where the connection ends before it does, TooLarge where it has more than `max_bytes`. */
+export function readAll(response: http.IncomingMessage, max_bytes = Number.POSITIVE_INFINITY): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = []
-    response.on('data', (chunk: Buffer) => void chunks.push(chunk))
+    let bytes = 0
+    response.on('data', (chunk: Buffer) => {
+      chunks.push(chunk)
+      bytes += chunk.length
+      if (bytes <= max_bytes) return
+      reject(new TooLarge(`its answer has more than ${Math.round(max_bytes / 1e6)} MB`))
+      chunks.length = 0
+      response.destroy()
+    })
     response.on('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)))
     response.on('error', (error) => reject(new NotAnswered(error.message, true)))
     response.on('close', () => reject(new NotAnswered('the connection was closed', true)))

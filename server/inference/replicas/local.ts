@@ -8,6 +8,9 @@ import { type Answer, type Replica, ReplicaFailure, type Target } from './replic
 /** The engine has a queue of its own, in which it puts together what it computes at once; this many fill it. */
 const max_concurrent = 256
 
+/** Made where no request is in sight: it lives as long as the stream, and would hold it. */
+const usageOfLeft = (engine: EngineClient, request_id: string) => () => engine.usageOfLeft(request_id)
+
 export function createLocalReplica(engine: EngineClient, serves: (base_id: string) => boolean): Replica {
   return {
     name: 'engine',
@@ -37,7 +40,8 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
             content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: await readBytes(response) },
             rename: undefined,
             foreign: false,
-            usageOfLeft: () => engine.usageOfLeft(ask.request_id),
+            askedRunning: false,
+            usageOfLeft: usageOfLeft(engine, ask.request_id),
           }
         const error = engineError(response.statusCode ?? 500, (await readBytes(response)).toString('utf8'))
         throw error.status >= 500 ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) }) : error

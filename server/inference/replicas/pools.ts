@@ -27,10 +27,11 @@ interface Options {
   engine: EngineClient
   upstreams: UpstreamSettings[]
   waiting_max: number
+  salt: (account_id: string) => string
   log: Logger
 }
 
-export function createPools({ engine, upstreams, waiting_max, log }: Options): Pools {
+export function createPools({ engine, upstreams, waiting_max, salt, log }: Options): Pools {
   const configured = new Map<string, UpstreamSettings[]>()
   for (const upstream of upstreams) configured.set(upstream.model, [...(configured.get(upstream.model) ?? []), upstream])
   // An operator who names servers for a model does not expect this machine to work for it as well, unless that is said.
@@ -43,7 +44,7 @@ export function createPools({ engine, upstreams, waiting_max, log }: Options): P
   function poolOf(base_id: string): Pool {
     const known = pools.get(base_id)
     if (known) return known
-    const replicas = [...(configured.get(base_id) ?? []).map((settings) => createUpstream(settings, log)), local]
+    const replicas = [...(configured.get(base_id) ?? []).map((settings) => createUpstream(settings, salt, log)), local]
     const pool = createPool(replicas, waiting_max, letInAll)
     pools.set(base_id, pool)
     return pool

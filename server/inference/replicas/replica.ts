@@ -37,6 +37,8 @@ export interface Answer {
   rename: string | undefined
   /** Whether it comes from another kind of server than our engine. */
   foreign: boolean
+  /** Whether its stream tells the usage with each piece because this service has asked for that. */
+  askedRunning: boolean
   /** What the request has used, of a client that has left; undefined where nobody knows. */
   usageOfLeft?: () => Promise<TokenCounts | undefined>
 }

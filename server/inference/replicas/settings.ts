@@ -17,6 +17,7 @@ const Upstream = z
     adapter_root: z.string().startsWith('/', 'must be an absolute path').optional(),
     max_concurrent: z.int().min(1).default(256),
     also_local: z.boolean().default(false),
+    fetch_images: z.boolean().default(false),
   })
   .refine(({ kind, adapters }) => kind === 'vllm' || !adapters, {
     path: ['adapters'],
@@ -40,6 +41,8 @@ export interface UpstreamSettings {
   max_concurrent: number
   /** Whether the own engine serves the model too. */
   also_local: boolean
+  /** Whether clients may give it addresses to fetch images from. */
+  fetch_images: boolean
 }
 
 /** Reads the setting: JSON text, or the path of a file of it. Throws a ConfigError that says what is wrong in which entry. */

@@ -2,11 +2,12 @@
 import http from 'node:http'
 import https from 'node:https'
 import type { Logger } from 'pino'
-import type { ApiError } from '../../../contract/errors.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import { unlessAborted } from '../unless-aborted.ts'
 import { createAdapters } from './adapters.ts'
-import { leavesLength, upstreamBody } from './body.ts'
+import { fetchedImage, leavesLength, upstreamBody } from './body.ts'
 import { createHealth } from './health.ts'
-import { NotAnswered, readAll, readFirst, send } from './http.ts'
+import { NotAnswered, readAll, readFirst, send, TooLarge } from './http.ts'
 import { type Answer, type Replica, ReplicaFailure, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { upstreamError } from './upstream-error.ts'
@@ -14,8 +15,11 @@ import { upstreamError } from './upstream-error.ts'
 const probeTimeout_ms = 3000
 /** Some servers close an idle connection after five seconds without having said so. */
 const idleConnection_ms = 4000
+const adapterTimeout_ms = 60_000
+const answerMax_bytes = 64e6
 
-export function createUpstream(settings: UpstreamSettings, log: Logger): Replica {
+/** `salt` gives what keeps an account's prompts apart from others'. */
+export function createUpstream(settings: UpstreamSettings, salt: (account_id: string) => string, log: Logger): Replica {
   const { url, kind, model, upstream_model, max_concurrent } = settings
   const name = `${model} at ${url.host}`
   const secure = url.protocol === 'https:'
@@ -60,18 +64,35 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
     }
   }
 
-  async function readText(response: http.IncomingMessage): Promise<string> {
-    const bytes = await readAll(response).catch((error) => {
-      throw error instanceof NotAnswered ? gone(error) : error
-    })
-    return bytes.toString('utf8')
+  /** What becomes of an answer that breaks while it is read; whoever aborted knows why. */
+  function broken(error: unknown, signal: AbortSignal): unknown {
+    if (signal.aborted) return error
+    if (error instanceof TooLarge)
+      return new ReplicaFailure('engine_failed', `The server of this model cannot be read: ${error.message}. Ask for less at once.`, { lost: true })
+    return error instanceof NotAnswered ? gone(error) : error
   }
+
+  async function readWhole(response: http.IncomingMessage, signal: AbortSignal): Promise<Buffer> {
+    return readAll(response, answerMax_bytes).catch((error) => {
+      throw broken(error, signal)
+    })
+  }
+  const readText = async (response: http.IncomingMessage, signal: AbortSignal) => (await readWhole(response, signal)).toString('utf8')
 
   const adapters = createAdapters({
     root: settings.adapter_root,
     async ask(path, body) {
-      const response = await post(path, JSON.stringify(body), {}, AbortSignal.timeout(60_000))
-      return { status: response.statusCode ?? 500, text: await readText(response) }
+      const timeout = AbortSignal.timeout(adapterTimeout_ms)
+      try {
+        const response = await post(path, JSON.stringify(body), {}, timeout)
+        return { status: response.statusCode ?? 500, text: await readText(response, timeout) }
+      } catch (error) {
+        if (!timeout.aborted || error instanceof ReplicaFailure) throw error
+        throw new ReplicaFailure(
+          'engine_unavailable',
+          `The server of this model did not load the adapter within ${adapterTimeout_ms / 1000} s. Try again in a moment.`,
+        )
+      }
     },
     refused: (status, text) => log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream refused to load an adapter'),
   })
@@ -96,30 +117,39 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
 
     async send(ask, signal): Promise<Answer> {
       const { adapter } = ask.target
+      if (!settings.fetch_images && fetchedImage(ask.body)) throw imagesRefused()
       const began = performance.now()
       let load_ms = 0
       const served = adapter?.id ?? upstream_model
       for (let attempt = 0, withMax = true; ; attempt++) {
         if (adapter) {
-          await adapters.ensure(adapter)
+          await unlessAborted(adapters.ensure(adapter), signal)
           load_ms = performance.now() - began
         }
-        const response = await post(ask.path, upstreamBody(ask, served, kind, withMax), { 'x-request-id': ask.request_id }, signal)
-        const rename = served === ask.model ? undefined : ask.model
-        try {
-          if (response.statusCode === 200)
+        const response = await post(
+          ask.path,
+          upstreamBody(ask, served, { server: kind, withMax, cache_salt: kind === 'vllm' ? salt(ask.account_id) : undefined }),
+          { 'x-request-id': ask.request_id },
+          signal,
+        )
+        if (response.statusCode === 200) {
+          requireType(response, ask.stream)
+          try {
             return {
               headers: response.headers,
               load_ms,
-              content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: renamed(await readAll(response), rename) },
-              rename,
+              content: ask.stream ? { first: await readFirst(response), rest: response } : { whole: renamed(await readWhole(response, signal), ask.model) },
+              // What it says itself is not to be relied on.
+              rename: ask.model,
               foreign: true,
+              askedRunning: kind === 'vllm',
             }
-        } catch (error) {
-          throw error instanceof NotAnswered && !signal.aborted ? gone(error) : error
+          } catch (error) {
+            throw broken(error, signal)
+          }
         }
         const status = response.statusCode ?? 500
-        const text = await readText(response)
+        const text = await readText(response, signal)
         if (attempt === 0 && status === 404 && adapter) {
           // It was started anew, or has made room for others.
           adapters.forget(adapter.id)
@@ -136,12 +166,24 @@ export function createUpstream(settings: UpstreamSettings, log: Logger): Replica
   }
 }
 
+/** Something else on the way, such as a proxy's page, answers with 200 too. Throws a ReplicaFailure where this is not what was asked for. */
+function requireType(response: http.IncomingMessage, stream: boolean): void {
+  const type = response.headers['content-type'] ?? 'no type'
+  if ((stream ? /^text\/event-stream\b/i : /^application\/json\b/i).test(type)) return
+  response.destroy()
+  throw new ReplicaFailure('engine_failed', `The server of this model answered with ${type.slice(0, 100)} in place of ${stream ? 'an event stream' : 'JSON'}.`)
+}
+
+const imagesRefused = () =>
+  new ApiError('invalid_request', "'messages': the server of this model does not fetch images. Send them as data: URLs.", { param: 'messages' })
+
 /** A whole answer that says the client's name of the model. */
-function renamed(bytes: Buffer, name: string | undefined): Buffer {
-  if (name === undefined) return bytes
+function renamed(bytes: Buffer, name: string): Buffer {
+  let answer: unknown
   try {
-    return Buffer.from(JSON.stringify({ ...JSON.parse(bytes.toString('utf8')), model: name }))
-  } catch {
-    throw new ReplicaFailure('engine_failed', 'The server of this model answered with something that is not JSON.')
-  }
+    answer = JSON.parse(bytes.toString('utf8'))
+  } catch {}
+  if (typeof answer !== 'object' || answer === null || Array.isArray(answer))
+    throw new ReplicaFailure('engine_failed', 'The server of this model answered with something that is not a JSON object.')
+  return Buffer.from(JSON.stringify({ ...answer, model: name }))
 }

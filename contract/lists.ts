@@ -1,0 +1,69 @@
+// Lists of a request, whose length is looked at before their items are: a list of millions must not cost the time to find each of them wrong.
+import { z } from 'zod'
+
+interface Bounds {
+  min?: number
+  max: number
+  /** What is bounded beside the number of items: how much of it a list has, what it is called, and how much there may be. */
+  besides?: { size(given: unknown[]): number; what: string; max: number }
+}
+
+/** An array of so many items. */
+export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds) {
+  const items = z.array(item).max(max)
+  return z.preprocess(
+    (given, context) => {
+      if (!Array.isArray(given)) return given
+      const most = given.length > max ? `${max} items` : besides && besides.size(given) > besides.max ? `${besides.max} ${besides.what}` : undefined
+      if (most) context.issues.push({ code: 'custom', message: `may have ${most} at most`, input: undefined })
+      return given
+    },
+    min === undefined ? items : items.min(min),
+  )
+}
+
+export const tokensMax = 131_072
+const tokens = z.array(z.int().min(0)).min(1).max(tokensMax)
+const wrong = 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty'
+
+export type TextOrTokens = string | number[] | string[] | number[][]
+
+/** A text or its tokens, or up to `max` of either. Checked by hand: the first item tells what a list is to hold, and its first wrong one ends the search. */
+export function textOrTokens(max: number) {
+  const { $schema: _, ...shape } = z.toJSONSchema(
+    z.union([z.string().min(1), tokens, z.array(z.string().min(1)).min(1).max(max), z.array(tokens).min(1).max(max)]),
+  )
+  return z
+    .custom<TextOrTokens>(() => true)
+    .superRefine((given: unknown, context) => {
+      const problem = problemOf(given, max)
+      if (problem) context.addIssue({ code: 'custom', path: problem.path, message: problem.message })
+    })
+    .meta(shape)
+}
+
+interface Problem {
+  path: number[]
+  message: string
+}
+
+function problemOf(given: unknown, max: number): Problem | undefined {
+  if (typeof given === 'string') return given === '' ? { path: [], message: 'must not be empty' } : undefined
+  if (!Array.isArray(given) || given.length === 0) return { path: [], message: wrong }
+  if (typeof given[0] === 'number') return problemOfTokens(given, [])
+  if (given.length > max) return { path: [], message: `may have ${max} items at most` }
+  for (let index = 0; index < given.length; index++) {
+    const each = given[index]
+    const same = typeof each === typeof given[0]
+    if (!same || (typeof each !== 'string' && !Array.isArray(each)) || each.length === 0) return { path: [index], message: wrong }
+    const problem = typeof each === 'string' ? undefined : problemOfTokens(each, [index])
+    if (problem) return problem
+  }
+  return undefined
+}
+
+function problemOfTokens(given: unknown[], path: number[]): Problem | undefined {
+  if (given.length > tokensMax) return { path, message: `may have ${tokensMax} tokens at most` }
+  const index = given.findIndex((each) => !Number.isSafeInteger(each) || (each as number) < 0)
+  return index === -1 ? undefined : { path: [...path, index], message: 'must be the number of a token' }
+}
