@@ -1,13 +1,16 @@
 // Guessing the next tokens by looking the last few up in what has been read and written already ("prompt look-up", Saxena 2023). A
 // guess is checked by the model in the same step, so it changes how fast an answer comes but not what it says.
 
-const lookedUp = [3, 2] as const
+// How many tokens must have stood together before: many as long as no guess was right, since on a CPU a wrong guess of a few tokens costs
+// as much as writing two; few while guesses are right.
+const doubtful = [4] as const
+const confident = [4, 3, 2] as const
 const guessFirst = 4
 export const guessMax = 12
-// After this many guesses in a row that gave nothing, the model is left alone for a while.
+// After this many wrong guesses in a row the model is left alone for a while.
 const missesMax = 3
-const pauseFirst = 8
-const pauseMax = 128
+const pauseFirst = 16
+const pauseMax = 256
 
 export type Speculation = {
   /** Tokens that may come after `tokens` (prompt and answer so far); empty where there is nothing to go by. At most `max`. */
@@ -18,6 +21,7 @@ export type Speculation = {
 
 export function createSpeculation(): Speculation {
   let length = guessFirst
+  let isConfident = false
   let misses = 0
   let pause = pauseFirst
   let skip = 0
@@ -27,12 +31,13 @@ export function createSpeculation(): Speculation {
         skip--
         return []
       }
-      const at = find(tokens)
+      const at = find(tokens, isConfident ? confident : doubtful)
       return at < 0 ? [] : tokens.slice(at, Math.min(at + Math.min(length, max), tokens.length))
     },
     checked(guessed, right) {
       // Half right pays for the rows that were computed in vain.
-      if (right * 2 >= guessed) {
+      isConfident = right * 2 >= guessed
+      if (isConfident) {
         misses = 0
         pause = pauseFirst
         if (right === guessed) length = Math.min(guessMax, length * 2)
@@ -47,9 +52,9 @@ export function createSpeculation(): Speculation {
   }
 }
 
-/** Where the last occurrence of the final tokens goes on, or -1. */
-function find(tokens: readonly number[]): number {
-  for (const count of lookedUp) {
+/** Where the last occurrence of the final tokens, of as many as one of `counts` says, goes on; or -1. */
+function find(tokens: readonly number[], counts: readonly number[]): number {
+  for (const count of counts) {
     const from = tokens.length - count
     for (let at = from - 1; at >= 0; at--) {
       let same = 0

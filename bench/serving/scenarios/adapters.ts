@@ -31,7 +31,7 @@ export async function adapters(rounds: number, say: (row: Row) => void): Promise
   }
 }
 
-const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...endless, seed, max_tokens: output })
+const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...endless, max_tokens: output })
 
 async function fourAtOnce(us: Ours, files: string[], mode: (typeof modes)[number], rounds: number, say: (row: Row) => void): Promise<void> {
   const them = await theirs(8, 1024, files)

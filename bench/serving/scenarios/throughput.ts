@@ -18,7 +18,6 @@ export async function throughput(rounds: number, say: (row: Row) => void): Promi
             ...user(text(32, 1 + turn * 1000 + index + clients * 100_000)),
             ...sampling,
             ...endless,
-            seed: index,
             max_tokens: output,
           }))
         for (const side of [us, them]) await measure(side, clients, bodies(999))
@@ -40,7 +39,7 @@ export async function firstToken(rounds: number, say: (row: Row) => void): Promi
   const them = await theirs(32)
   try {
     const bodies = (turn: number) =>
-      Array.from({ length: 32 }, (_, index) => ({ ...user(text(226, 5_000_000 + turn * 1000 + index)), ...sampling, ...endless, seed: index, max_tokens: 32 }))
+      Array.from({ length: 32 }, (_, index) => ({ ...user(text(226, 5_000_000 + turn * 1000 + index)), ...sampling, ...endless, max_tokens: 32 }))
     for (const side of [us, them]) await measure(side, 32, bodies(999))
     const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) => percentile(firstTokens(await measure(side, 32, bodies(turn))), 0.95))
     say(compared('first-token', 'p95 at 32 clients, prompts of 256 tokens', 'ms', found, { most: 1 }))
