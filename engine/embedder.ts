@@ -109,7 +109,8 @@ export function createEmbedder(makeContext: (served: ServedModel, shape: Embeddi
   }
 }
 
-function normalized(vector: Float32Array): Float32Array {
+/** The vector of the same direction with length 1. */
+export function normalized(vector: Float32Array): Float32Array {
   let sum = 0
   for (const value of vector) sum += value * value
   const length = Math.sqrt(sum) || 1

@@ -37,6 +37,12 @@ function parseJson(bytes: Buffer): unknown {
   }
 }
 
+/** A header that is there once and not empty. */
+export function header(request: IncomingMessage, name: string): string | undefined {
+  const value = request.headers[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
+}
+
 export function sendJson(response: ServerResponse, status: number, body: unknown, headers: Record<string, string> = {}): void {
   const bytes = Buffer.from(JSON.stringify(body))
   response.writeHead(status, { 'content-type': 'application/json; charset=utf-8', 'content-length': bytes.length, ...headers }).end(bytes)

@@ -229,8 +229,8 @@ export function createLane(options: LaneOptions): Lane {
       closeGap()
       const { prompt_tokens, rows } = fill(running, pace.tokens(prompt_ms))
       const context = slots.context()
-      if (context.batchLength() === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
       const length = context.batchLength()
+      if (length === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
       const failed = context.decode() !== 0
       const seconds = (performance.now() - lane.used_at_ms) / 1000
       if (failed) {

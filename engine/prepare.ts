@@ -9,7 +9,8 @@ import type { SamplingParams } from './sampler.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
-  request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account'> /** Of the model's lanes, the one to begin in. */
+  request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account'>
+  /** Of the model's lanes, the one to begin in. */
   size: number
 }
 

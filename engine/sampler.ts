@@ -15,18 +15,6 @@ export type SamplingParams = {
   logit_bias: readonly (readonly [token: number, bias: number])[]
 }
 
-export const plainSampling: SamplingParams = {
-  temperature: 0,
-  top_k: 50,
-  top_p: 1,
-  min_p: 0,
-  seed: null,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  repetition_penalty: 1,
-  logit_bias: [],
-}
-
 export type Sampler = {
   /**
    * Chooses a token and counts it as part of the answer. Changes `logits` (one number a token of the vocabulary). `mask` has a bit for

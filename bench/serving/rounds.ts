@@ -31,12 +31,17 @@ export async function inTurns<T>(rounds: number, sides: Sides<T>, take: (side: T
   return found
 }
 
+type Bound = { least?: number; most?: number }
+
+function judged(figure: number, { least, most }: Bound): Pick<Row, 'asked' | 'holds'> {
+  const asked = least !== undefined ? `>= ${least}` : most !== undefined ? `<= ${most}` : ''
+  return { asked, holds: asked ? figure >= (least ?? Number.NEGATIVE_INFINITY) && figure <= (most ?? Number.POSITIVE_INFINITY) : null }
+}
+
 /** A row of the medians. `least` or `most` is what the ratio of ours to theirs has to keep. */
-export function compared(scenario: string, what: string, unit: string, found: Sides<number[]>, bound: { least?: number; most?: number }, note?: string): Row {
+export function compared(scenario: string, what: string, unit: string, found: Sides<number[]>, bound: Bound, note?: string): Row {
   const [ours, theirs] = [median(found.ours), median(found.theirs)]
   const ratio = ours / theirs
-  const { least = Number.NEGATIVE_INFINITY, most = Number.POSITIVE_INFINITY } = bound
-  const asked = bound.least !== undefined ? `>= ${least}` : bound.most !== undefined ? `<= ${most}` : ''
   return {
     scenario,
     what,
@@ -44,8 +49,7 @@ export function compared(scenario: string, what: string, unit: string, found: Si
     ours,
     theirs,
     ratio,
-    asked,
-    holds: asked ? ratio >= least && ratio <= most : null,
+    ...judged(ratio, bound),
     ours_all: found.ours,
     theirs_all: found.theirs,
     ...(note && { note }),
@@ -53,10 +57,8 @@ export function compared(scenario: string, what: string, unit: string, found: Si
 }
 
 /** A row about ours alone, or about a figure that is no ratio of the two. */
-export function alone(scenario: string, what: string, unit: string, all: number[], bound: { least?: number; most?: number }, note?: string): Row {
+export function alone(scenario: string, what: string, unit: string, all: number[], bound: Bound, note?: string): Row {
   const ours = median(all)
-  const { least = Number.NEGATIVE_INFINITY, most = Number.POSITIVE_INFINITY } = bound
-  const asked = bound.least !== undefined ? `>= ${least}` : bound.most !== undefined ? `<= ${most}` : ''
   return {
     scenario,
     what,
@@ -64,8 +66,7 @@ export function alone(scenario: string, what: string, unit: string, all: number[
     ours,
     theirs: null,
     ratio: null,
-    asked,
-    holds: asked ? ours >= least && ours <= most : null,
+    ...judged(ours, bound),
     ours_all: all,
     theirs_all: [],
     ...(note && { note }),

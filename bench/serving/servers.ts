@@ -1,9 +1,9 @@
 // The two sides: the whole service, with its keys, limits and metering, and a bare llama-server on the same file.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
+import { freePort } from '../support/free-port.ts'
 import { startService } from '../support/service.ts'
 import type { Target } from './job.ts'
 
@@ -40,14 +40,6 @@ export async function ours(settings: Record<string, string> = {}, dataDir?: stri
   return { ...target, service }
 }
 export type Ours = Awaited<ReturnType<typeof ours>>
-
-async function freePort(): Promise<number> {
-  const server = net.createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as net.AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
 
 /** The flags for serving `slots` requests at once, each of up to `context` tokens. Continuous batching and prompt reuse are on by default. */
 export function llamaFlags(slots: number, context: number, port: number, adapters: string[] = []): string[] {

@@ -1,8 +1,8 @@
 // Which tools an answer may call, how often, and what their arguments must look like.
 import type { ChatRequest, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { schemaRules } from '../grammar/schema-rules.ts'
 import { type TemplateTool, templateTool } from './messages.ts'
-import { checkSchema } from './schema-check.ts'
 import { isWithin } from './template.ts'
 import { callsMax, type ToolFormat } from './tool-formats.ts'
 
@@ -57,7 +57,7 @@ export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | '
 /** Whether a JSON schema can be enforced while the answer is decoded. */
 export function isEnforceable(schema: unknown): boolean {
   try {
-    checkSchema(schema)
+    schemaRules(schema)
     return true
   } catch (error) {
     if (error instanceof ApiError) return false
@@ -68,7 +68,7 @@ export function isEnforceable(schema: unknown): boolean {
 /** Runs a check of a schema that came in the field `param`. */
 export function checkSchemaOf(schema: unknown, param: string): void {
   try {
-    checkSchema(schema)
+    schemaRules(schema)
   } catch (error) {
     if (!(error instanceof ApiError)) throw error
     throw new ApiError(error.code, error.message, { param, ...(error.details && { details: error.details }) })

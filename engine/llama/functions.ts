@@ -98,7 +98,6 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
     llama_get_logits_ith: bind<(context: Pointer, index: number) => Pointer>(llama, 'void* llama_get_logits_ith(void*, int32_t)'),
 
     llama_get_embeddings_seq: bind<(context: Pointer, sequence: number) => Pointer>(llama, 'void* llama_get_embeddings_seq(void*, int32_t)'),
-    llama_pooling_type: bind<(context: Pointer) => number>(llama, 'int32_t llama_pooling_type(void*)'),
   }
 }
 export type LlamaFunctions = ReturnType<typeof bindFunctions>

@@ -2,13 +2,14 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { CompletionRequest } from '../../contract/completions.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { completionDialect } from '../answer/completion-dialect.ts'
-import type { ReplyParser } from '../chat/reply-parser.ts'
+import { createReplyParser } from '../chat/reply-parser.ts'
 import { tokenizePrompt } from '../chat/template.ts'
 import { readBody } from '../http-io.ts'
 import type { Model } from '../llama/model.ts'
 import { requireRoom } from '../prepare.ts'
 import { promptPlaces, type Scoring } from '../score.ts'
 import { type Asked, type GenerationServices, generate } from './generate.ts'
+import { knownTokens, textsOf } from './inputs.ts'
 
 export async function completions(services: GenerationServices & { scoring: Scoring }, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const body = await readBody(request, CompletionRequest)
@@ -24,7 +25,8 @@ export async function completions(services: GenerationServices & { scoring: Scor
       grammar: null,
       control_texts: null,
       top_logprobs: body.logprobs ?? null,
-      createParser: plainParser,
+      // Plain completions have no form: all text is content.
+      createParser: () => createReplyParser({ thoughts: null, calls: null }),
       makeDialect: completionDialect,
       echoOnly,
     }
@@ -39,20 +41,6 @@ export async function completions(services: GenerationServices & { scoring: Scor
   })
 }
 
-/** Plain completions have no form: all text is content. */
-function plainParser(): ReplyParser {
-  return { push: (text) => [{ kind: 'content', text }], finish: () => [], calledTools: () => false }
-}
-
-async function promptsOf(model: Model, prompt: CompletionRequest['prompt']): Promise<number[][]> {
-  const given = typeof prompt === 'string' || typeof prompt[0] === 'number' ? [prompt as string | number[]] : (prompt as (string | number[])[])
-  return Promise.all(given.map((each) => tokensOf(model, each)))
-}
-
-/** The tokens of a text, or the tokens as given, which must be of this vocabulary. */
-export async function tokensOf(model: Model, input: string | number[], param = 'prompt'): Promise<number[]> {
-  if (typeof input === 'string') return tokenizePrompt(model, input)
-  const unknown = input.find((token) => token >= model.vocab.size)
-  if (unknown !== undefined) throw new ApiError('invalid_request', `There is no token ${unknown}: this model has ${model.vocab.size}, from 0 on.`, { param })
-  return input
+function promptsOf(model: Model, prompt: CompletionRequest['prompt']): Promise<number[][]> {
+  return Promise.all(textsOf(prompt).map(async (each) => (typeof each === 'string' ? tokenizePrompt(model, each) : knownTokens(model, each, 'prompt'))))
 }

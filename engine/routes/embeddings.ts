@@ -1,12 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { EmbeddingsRequest, type EmbeddingsResponse, inputsMax } from '../../contract/embeddings.ts'
+import { EmbeddingsRequest, type EmbeddingsResponse } from '../../contract/embeddings.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type Embedder, embeddedTokensMax } from '../embedder.ts'
-import { readBody, sendError, sendJson } from '../http-io.ts'
+import { type Embedder, embeddedTokensMax, normalized } from '../embedder.ts'
+import { header, readBody, sendError, sendJson } from '../http-io.ts'
 import type { Models } from '../models.ts'
 import type { ServedModel } from '../served-model.ts'
-import { tokensOf } from './completions.ts'
+import { knownTokens, textsOf } from './inputs.ts'
 import { useModel } from './use-model.ts'
 
 const textsAtOnce = 32
@@ -30,11 +30,10 @@ export async function embeddings({ models, embedder, onFault }: EmbeddingService
     const vectors = await embedder.embed(served, texts, use.signal)
     const encode = body.encoding_format === 'base64' ? toBase64 : (vector: Float32Array) => Array.from(vector)
     const prompt_tokens = texts.reduce((sum, tokens) => sum + tokens.length, 0)
-    const model = request.headers['x-served-model-name']
     const answer: EmbeddingsResponse = {
       object: 'list',
       data: vectors.map((vector, index) => ({ object: 'embedding', index, embedding: encode(shortened(vector, dimensions)) })),
-      model: typeof model === 'string' ? model : body.model,
+      model: header(request, 'x-served-model-name') ?? body.model,
       usage: { prompt_tokens, total_tokens: prompt_tokens },
     }
     sendJson(response, 200, answer)
@@ -61,12 +60,10 @@ function dimensionsOf({ model, matryoshka, name }: ServedModel, wanted: number |
 
 async function readTexts(served: ServedModel, input: EmbeddingsRequest['input']): Promise<number[][]> {
   const { model } = served
-  const given = typeof input === 'string' || typeof input[0] === 'number' ? [input as string | number[]] : (input as (string | number[])[])
-  if (given.length > inputsMax) throw new ApiError('invalid_request', `There may be ${inputsMax} texts at most.`, { param: 'input' })
   const context_length = embeddedTokensMax(model)
   const texts: number[][] = []
-  for (const each of given) {
-    const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : await tokensOf(model, each, 'input')
+  for (const each of textsOf(input)) {
+    const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : knownTokens(model, each, 'input')
     if (tokens.length > context_length)
       throw new ApiError(
         'context_length_exceeded',
@@ -81,10 +78,7 @@ async function readTexts(served: ServedModel, input: EmbeddingsRequest['input'])
 }
 
 function shortened(vector: Float32Array, dimensions: number): Float32Array {
-  if (dimensions === vector.length) return vector
-  const part = vector.subarray(0, dimensions)
-  const length = Math.sqrt(part.reduce((sum, value) => sum + value * value, 0)) || 1
-  return part.map((value) => value / length)
+  return dimensions === vector.length ? vector : normalized(vector.subarray(0, dimensions))
 }
 
 function toBase64(vector: Float32Array): string {

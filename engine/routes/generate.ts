@@ -9,7 +9,7 @@ import { wholeSink } from '../answer/whole.ts'
 import type { ReplyParser } from '../chat/reply-parser.ts'
 import type { GenerationEvents } from '../generation.ts'
 import type { GrammarSession, GrammarSpec, Grammars, GrammarVocab } from '../grammar/grammars.ts'
-import { sendError } from '../http-io.ts'
+import { header, sendError } from '../http-io.ts'
 import type { MemoryLimits } from '../lane-sizes.ts'
 import type { LeftUsage } from '../left-usage.ts'
 import type { Vocab } from '../llama/vocab.ts'
@@ -130,17 +130,16 @@ export async function generate(
 }
 
 function usageSoFar(submitted: readonly Submitted[], prompt_tokens: number, perPrompt: number): Usage {
-  const sum = (of: (each: Submitted) => number) => submitted.reduce((total, each) => total + of(each), 0)
-  const completion_tokens = sum((each) => each.progress().completion_tokens)
-  const cached_tokens = submitted.reduce((total, each, index) => (index % perPrompt === 0 ? total + each.progress().cached_tokens : total), 0)
+  let completion_tokens = 0
+  let cached_tokens = 0
+  for (const [index, each] of submitted.entries()) {
+    const progress = each.progress()
+    completion_tokens += progress.completion_tokens
+    if (index % perPrompt === 0) cached_tokens += progress.cached_tokens
+  }
   return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens, prompt_tokens_details: { cached_tokens } }
 }
 
 const closeAll = (sessions: GrammarSession[]) => {
   for (const session of sessions) session.close()
-}
-
-function header(request: IncomingMessage, name: string): string | undefined {
-  const value = request.headers[name]
-  return typeof value === 'string' && value !== '' ? value : undefined
 }

@@ -6,7 +6,7 @@ import { createLane, type Lane } from '../../engine/lane.ts'
 import type { Context } from '../../engine/llama/context.ts'
 import type { Vocab } from '../../engine/llama/vocab.ts'
 import { createPromptPace } from '../../engine/prompt-pace.ts'
-import { plainSampling } from '../../engine/sampler.ts'
+import { plainSampling } from './plain-sampling.ts'
 
 const endToken = 0
 const vocab: Vocab = {

@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createLogprobs, logSumExp } from '../../engine/logprobs.ts'
-import { createSampler, createTop, plainSampling, type SamplingParams } from '../../engine/sampler.ts'
+import { createSampler, createTop, type SamplingParams } from '../../engine/sampler.ts'
 import { createSpeculation } from '../../engine/speculation.ts'
+import { plainSampling } from './plain-sampling.ts'
 
 const sampled: SamplingParams = { ...plainSampling, temperature: 1, top_k: 100, top_p: 1, seed: 1 }
 const logits = (...values: number[]) => Float32Array.from(values)

@@ -1,9 +1,9 @@
 // The peers as processes, and what is asked through the service in front of them.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import net from 'node:net'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { freePort } from '../../bench/support/free-port.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 export const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -16,14 +16,6 @@ export interface Upstream {
   kill(): Promise<void>
   /** On the same port as before. */
   startAgain(): Promise<void>
-}
-
-async function freePort(): Promise<number> {
-  const server = net.createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as net.AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }
 
 async function start(command: string, args: (port: number) => string[], env: Record<string, string>, limit_s: number): Promise<Upstream> {

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
+import { freePort } from '../../bench/support/free-port.ts'
 import { root } from '../../server/config.ts'
 import { colourRows, until } from '../support/client.ts'
 import { startApp } from '../support/service.ts'
@@ -26,15 +26,6 @@ async function train(settings: Record<string, string>, check: (job: string) => b
   } finally {
     await app.stop()
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve) => {
-    const server = net.createServer().listen(0, '127.0.0.1', () => {
-      const { port } = server.address() as AddressInfo
-      server.close(() => resolve(port))
-    })
-  })
 }
 
 test('MLflow’s server has the curve of a job, in a run of its name with its settings', async () => {
