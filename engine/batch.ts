@@ -9,15 +9,17 @@ type BatchFiller = (running: readonly Running[], prompt_tokens_max: number) => {
 
 // Beside more requests than this a step has its rows to compute anyway, and guesses would only add to them.
 const speculatedMax = 2
-// A step costs nearly as much with few streams as with all of them: with a burst of requests, it pays to read their prompts first.
+// A step costs nearly as much with few streams as with all of them: with a burst of requests, it pays to read their prompts first, and
+// to go on with what streams already in one step of a few.
 const manyPrompts = 8
+const stepsAlone = 3
 
 /** Rows of logits that a context needs for `slots` sequences. */
 export const outputsFor = (slots: number) => slots + speculatedMax * guessMax
 
 /** Fills the batch of the slots' context, for `running` in ascending order of slots; tells how many sequences it is over. */
 export function createBatchFiller(slots: Slots, { batch_tokens, tokens_per_slot }: Sizes): BatchFiller {
-  let promptsAlone = false
+  let alone = 0
 
   const addAnswer = (entry: Running, mayGuess: boolean) => {
     const { slot, generation, speculation } = entry
@@ -48,8 +50,8 @@ export function createBatchFiller(slots: Slots, { batch_tokens, tokens_per_slot 
     const prompts = running.filter((entry) => leftOf(entry) > 0).map((entry) => ({ entry, left: leftOf(entry), since_ms: entry.generation.submitted_at_ms }))
     const allotted = allot(prompts, Math.min(prompt_tokens_max, batch_tokens - outputsFor(slots.all().length)))
     const shares = new Map([...allotted].map(([{ entry }, count]) => [entry, count]))
-    // Where many prompts wait, every other step is theirs alone.
-    promptsAlone = prompts.length >= manyPrompts && !promptsAlone
+    const promptsAlone = prompts.length >= manyPrompts && alone < stepsAlone
+    alone = promptsAlone ? alone + 1 : 0
     let prompt_tokens = 0
     let rows = 0
     for (const entry of running) {

@@ -99,7 +99,7 @@ export function createLane(options: LaneOptions): Lane {
       if (moved.saved) slots.fill(slot, moved.saved, moved.tokens.slice())
     } else {
       const shares = options.can_share_prefix && request.sampling.seed === null
-      const lent = shares ? options.borrow(request.prompt, request.account, keep + copyGainMin) : null
+      const lent = shares ? options.borrow(request.prompt, request.account, keep + copyGainMin(options.tokens_per_slot)) : null
       if (lent) slots.fill(slot, lent.saved, lent.tokens)
       slots.cut(slot, Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)))
       generation.cached_tokens = slot.cached.length

@@ -16,8 +16,11 @@ export type Placement =
   /** Keep `keep` tokens of the slot itself, or copy `keep` tokens of `donor` into it. */
   | { kind: 'slot'; slot: Slot; donor: Slot | null; keep: number }
 
-// A copy moves the whole cache of a slot; for a gain smaller than this many tokens, computing them is as fast.
-export const copyGainMin = 32
+/**
+ * How many tokens a copy has to spare to be faster than computing them. It moves the whole cache of a slot, `cached` tokens; computing
+ * a token costs as much as moving about a hundred.
+ */
+export const copyGainMin = (cached: number) => 16 + cached / 64
 
 /**
  * Chooses a free slot for `generation`. 'wait' when no slot is free, or when another slot is just computing a beginning that this
@@ -38,14 +41,14 @@ export function place(slots: readonly Slot[], generation: Generation, sharing: b
     // A slot of which less than half fits is left for its own conversation to come back to.
     if (slot.generation !== null || keep <= best.keep || keep * 2 < slot.cached.length) continue
     if (runsWith(slots, slot) <= runsWith(slots, near)) best = { slot, donor: null, keep }
-    else if (keep >= best.keep + copyGainMin) best = { slot: near, donor: slot, keep }
+    else if (keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: near, donor: slot, keep }
   }
   for (const slot of own) {
     const keep = shared(slot.cached)
-    if (slot !== near && keep >= best.keep + copyGainMin) best = { slot: near, donor: slot, keep }
+    if (slot !== near && keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: near, donor: slot, keep }
   }
   const isComing = (slot: Slot) =>
-    slot.generation !== null && shared(slot.generation.request.prompt) >= Math.max(best.keep + copyGainMin, slot.cached.length + 1)
+    slot.generation !== null && shared(slot.generation.request.prompt) >= Math.max(best.keep + copyGainMin(slot.cached.length), slot.cached.length + 1)
   if (own.some(isComing)) return { kind: 'wait' }
   return { kind: 'slot', ...best }
 }

@@ -4,15 +4,14 @@ import { errorBody } from '../../contract/errors.ts'
 import type { ReplyPart } from '../chat/reply-parser.ts'
 import { sendError } from '../http-io.ts'
 import type { PlaceLogprobs } from '../logprobs.ts'
+import { createBeat } from './beat.ts'
 import type { Sink } from './choices.ts'
 import type { Dialect } from './dialect.ts'
 
 // Proxies cut a connection on which nothing comes, by default after a minute.
 const keepaliveMs = 15_000
-// Text that comes faster than this goes out together: every write wakes up each process on the way, on the cores that compute.
-const writeMsMin = 12
-// What waits for more text goes out without it after this.
-const heldMsMax = 40
+// One for the process: its streams share the cores.
+const beat = createBeat()
 
 export const streamHeaders = {
   'content-type': 'text/event-stream; charset=utf-8',
@@ -35,7 +34,11 @@ export function streamSink(response: ServerResponse, dialect: Dialect, withUsage
     start()
     if (!response.writableNeedDrain) response.write(': keepalive\n\n')
   }, keepaliveMs)
+  const leave = beat.join()
+  let stopped = false
   const stop = () => {
+    if (!stopped) leave()
+    stopped = true
     clearInterval(keepalive)
     if (held) clearTimeout(held)
   }
@@ -76,8 +79,9 @@ export function streamSink(response: ServerResponse, dialect: Dialect, withUsage
   return {
     part(index, part, places) {
       keep({ index, part, places })
-      if (performance.now() - written_at_ms >= writeMsMin) writeUnsent()
-      else held ??= setTimeout(writeUnsent, heldMsMax)
+      if (beat.due(written_at_ms)) writeUnsent()
+      // Where no more text comes, it goes out without that.
+      else held ??= setTimeout(writeUnsent, 2 * beat.ms())
     },
     ended(index, finish_reason, places) {
       response.write(`${takeUnsent()}${open(index)}${frame(dialect.closing(index, finish_reason, places))}`)

@@ -90,6 +90,19 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
   const batch = allocateBatch(options.batch_tokens)
   let length = 0
   let freed = false
+  // Of each token of the batch: which row of logits is its own.
+  const rowOf = new Int32Array(options.batch_tokens)
+  let rows = 0
+  // The library keeps its logits in one place, which moves only to grow. A view of it counts as that much memory for V8, which with a
+  // new one each step would collect garbage twice a second, on the cores that compute.
+  let seen = { address: 0n, logits: new Float32Array() }
+  let current: Float32Array | null = null
+  const logitsNow = (numbers: number): Float32Array => {
+    const pointer = library.llama_get_logits(handle)
+    const address = koffi.address(pointer)
+    if (address !== seen.address || numbers > seen.logits.length) seen = { address, logits: new Float32Array(koffi.view(pointer, numbers * 4)) }
+    return seen.logits
+  }
 
   return {
     tokens_per_sequence: library.llama_n_ctx_seq(handle),
@@ -99,14 +112,20 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
       batch.position[length] = position
       batch.sequence[length] = sequence
       batch.logits[length] = wantsLogits ? 1 : 0
+      if (length === 0) rows = 0
+      rowOf[length] = wantsLogits ? rows++ : -1
       return length++
     },
     decode() {
       const tokens = length
       length = 0
+      current = null
       return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
     },
-    logits: (index, vocabSize) => new Float32Array(koffi.view(library.llama_get_logits_ith(handle, index), vocabSize * 4)),
+    logits(index, vocabSize) {
+      current ??= logitsNow(rows * vocabSize)
+      return current.subarray(rowOf[index]! * vocabSize, (rowOf[index]! + 1) * vocabSize)
+    },
     embedding(sequence) {
       const vector = library.llama_get_embeddings_seq(handle, sequence)
       if (!vector) throw new Error('The library made no embedding of this sequence.')

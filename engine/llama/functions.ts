@@ -95,7 +95,7 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
       'size_t llama_state_seq_set_data(void*, const void*, size_t, int32_t)',
     ),
     llama_decode: bind<(context: Pointer, batch: Batch) => number>(llama, 'int32_t llama_decode(void*, llama_batch)'),
-    llama_get_logits_ith: bind<(context: Pointer, index: number) => Pointer>(llama, 'void* llama_get_logits_ith(void*, int32_t)'),
+    llama_get_logits: bind<(context: Pointer) => Pointer>(llama, 'void* llama_get_logits(void*)'),
 
     llama_get_embeddings_seq: bind<(context: Pointer, sequence: number) => Pointer>(llama, 'void* llama_get_embeddings_seq(void*, int32_t)'),
   }
