@@ -24,10 +24,16 @@ export type Adapters = {
   letGo(adapter: Adapter): void
   /** Frees one that nobody holds. */
   close(adapter: Adapter): void
+  /** How many are in memory. */
+  count(): number
   bytes(): number
 }
 
-/** Keeps those used last, up to `bytesMax`; what is held stays whatever it takes. */
+// The library lays out every context for the nodes of all adapters that are in memory, and not of its own alone: with a hundred of them,
+// each context took 120 MB more.
+const residentMax = 32
+
+/** Keeps those used last, `residentMax` of them and up to `bytesMax`; what is held stays whatever it takes. */
 export function createAdapters(library: Library, bytesMax: number): Adapters {
   const resident = new Set<Adapter>()
   let clock = 0
@@ -42,7 +48,7 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
     const idle = [...resident].filter(({ holders }) => holders === 0).sort((a, b) => a.used_at - b.used_at)
     let over = bytes() + adapter.bytes - bytesMax
     for (const other of idle) {
-      if (over <= 0) break
+      if (over <= 0 && resident.size < residentMax) break
       over -= other.bytes
       free(other)
     }
@@ -66,6 +72,7 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
       adapter.holders--
     },
     close: free,
+    count: () => resident.size,
     bytes,
   }
 }

@@ -11,6 +11,8 @@ export type Backend = {
   makeContext(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Context
   /** The same without holding up what is computed meanwhile. */
   makeContextAside(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
+  /** How many adapters are in memory. */
+  adapters(): number
   /** Whether next tokens may be guessed. */
   speculate: boolean
 }
@@ -53,13 +55,14 @@ const batchTokens = 1024
 const idleMsMax = 60_000
 const growAgainMs = 10_000
 const idleKept = 4
-// Compute buffers and logits of a context, about what they were measured to be for small models.
+// Compute buffers and logits of a context, about what they were measured to be for small models, and what each adapter in memory adds.
 const contextBytes = 48 * 1024 * 1024
+const bytesPerAdapter = 1.5 * 1024 * 1024
 
 export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): LanePool {
   let pooledLanes: PooledLane[] = []
   const underWay = new Set<{ pooled: PooledLane; slots: number; made: Promise<void> }>()
-  const bytesFor = (pooled: PooledLane, slots: number) => contextBytes + slots * pooled.shape.bytes_per_slot
+  const bytesFor = (pooled: PooledLane, slots: number) => contextBytes + backend.adapters() * bytesPerAdapter + slots * pooled.shape.bytes_per_slot
   const bytesOf = (pooled: PooledLane) =>
     [pooled.lane?.slotCount(), pooled.coming?.slots].reduce<number>((sum, slots) => sum + (slots ? bytesFor(pooled, slots) : 0), 0)
   /** What is being made for lanes that were closed meanwhile is memory too, until it is there and freed. */

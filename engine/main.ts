@@ -61,6 +61,7 @@ async function main(): Promise<void> {
   const backend: Backend = {
     makeContext: (served, ...sizes) => makeContext(served, laneOptions(...sizes)),
     makeContextAside: (served, ...sizes) => makeContextAside(served, laneOptions(...sizes)),
+    adapters: adapters.count,
     speculate: args.speculation,
   }
   const grammars = createGrammars()
