@@ -112,7 +112,10 @@ export function readAll(response: http.IncomingMessage, max_bytes = Number.POSIT
     })
     response.on('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)))
     response.on('error', (error) => reject(new NotAnswered(error.message, true)))
-    response.on('close', () => reject(new NotAnswered('the connection was closed', true)))
+    response.on('close', () => {
+      // It comes after every answer; an error that nobody hears would cost its stack each time.
+      if (!response.readableEnded) reject(new NotAnswered('the connection was closed', true))
+    })
   })
 }
 

@@ -1,4 +1,5 @@
 // A server elsewhere that speaks OpenAI's protocol: vLLM, llama-server, another Tunery's engine.
+import { isUtf8 } from 'node:buffer'
 import http from 'node:http'
 import https from 'node:https'
 import type { Logger } from 'pino'
@@ -185,5 +186,6 @@ function renamed(bytes: Buffer, name: string): Buffer {
   } catch {}
   if (typeof answer !== 'object' || answer === null || Array.isArray(answer))
     throw new ReplicaFailure('engine_failed', 'The server of this model answered with something that is not a JSON object.')
+  if ((answer as { model?: unknown }).model === name && isUtf8(bytes)) return bytes
   return Buffer.from(JSON.stringify({ ...answer, model: name }))
 }
