@@ -1,4 +1,3 @@
-import multipart from '@fastify/multipart'
 import Fastify, { type FastifyInstance, LogController } from 'fastify'
 import { serializerCompiler } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
@@ -64,17 +63,16 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   }) as unknown as FastifyInstance
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
-  app.addHook('onRequest', async (request, reply) => {
+  app.addHook('onRequest', (request, reply, done) => {
     reply.header('x-request-id', request.id)
-    if (!services.stopping.aborted || !request.routeOptions.config.route) return
+    if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
-    throw new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.')
+    done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)
   })
   app.removeContentTypeParser('text/plain')
   app.decorateRequest('bodyText', null)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
-  await app.register(multipart)
   await describeApi(app, services.version)
   mountHealth(app, services.ready)
   requireKeys(app, (key) => services.accounts.findKey(key))

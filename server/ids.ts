@@ -1,11 +1,29 @@
-import { randomBytes } from 'node:crypto'
+import { randomFillSync } from 'node:crypto'
 
 const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
+
+// Asked of the system a page at a time: each asking costs more than all the rest of an id, and every request has one.
+const random = Buffer.alloc(4096)
+let used = random.length
+
+function randomByte(): number {
+  if (used === random.length) {
+    randomFillSync(random)
+    used = 0
+  }
+  const byte = random[used]!
+  // What has become part of a key is not kept here beside it.
+  random[used++] = 0
+  return byte
+}
 
 /** `length` random characters of base62, each equally likely. */
 export function randomBase62(length: number): string {
   let text = ''
-  while (text.length < length) for (const byte of randomBytes(length)) if (byte < 248 && text.length < length) text += alphabet[byte % 62]
+  while (text.length < length) {
+    const byte = randomByte()
+    if (byte < 248) text += alphabet[byte % 62]
+  }
   return text
 }
 

@@ -3,7 +3,9 @@ import assert from 'node:assert/strict'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
-import { NotAnswered, readAll, send } from '../server/inference/replicas/http.ts'
+import { readAll, send } from '../server/inference/replicas/http.ts'
+import { NotAnswered } from '../server/inference/replicas/wire/connection.ts'
+import { createConnections } from '../server/inference/replicas/wire/connections.ts'
 
 test('a request that ends its server while it works on it is sent once; one on a connection closed meanwhile, again', async () => {
   let requests = 0
@@ -15,9 +17,8 @@ test('a request that ends its server while it works on it is sent once; one on a
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
-  const agent = new http.Agent({ keepAlive: true })
-  const ask = async () =>
-    (await readAll(await send({ hostname: '127.0.0.1', port, agent }, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal))).toString()
+  const connections = createConnections({ hostname: '127.0.0.1', port, secure: false }, 4000)
+  const ask = async () => (await readAll(await send(connections, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal))).toString()
   try {
     assert.equal(await ask(), 'ok')
     ending = (request) => void setTimeout(() => request.socket.destroy(), 120)
@@ -40,7 +41,7 @@ test('a request that ends its server while it works on it is sent once; one on a
     }
     assert.equal(await ask(), 'again')
   } finally {
-    agent.destroy()
+    connections.close()
     server.closeAllConnections()
     server.close()
   }

@@ -155,6 +155,25 @@ test('a file that was folded but not removed, and a line that a power cut tore, 
   await db.destroy()
 })
 
+test('while much is brought into the database, others reach it', async () => {
+  const dataDir = newFolder()
+  const db = await openDatabase(dataDir)
+  const usage = createUsage({ db, dataDir, log })
+  for (let number = 0; number < 3000; number++) usage.record(record(number))
+  let folded = false
+  const folding = usage.fold().then(() => {
+    folded = true
+  })
+  await new Promise((resolve) => setImmediate(resolve))
+  const early = await usage.totals('acc_1')
+  assert.equal(folded, false)
+  assert.ok(early.requests > 0 && early.requests < 3000, String(early.requests))
+  await folding
+  assert.equal((await usage.totals('acc_1')).requests, 3000)
+  await usage.close()
+  await db.destroy()
+})
+
 test('while the disk is full requests go on, and what they used is written when there is room', async () => {
   const dataDir = newFolder()
   const folder = path.join(dataDir, 'usage')

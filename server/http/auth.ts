@@ -30,8 +30,8 @@ export function requireKeys(app: FastifyInstance, find: (key: string) => Promise
 async function callerOf(request: FastifyRequest, find: (key: string) => Promise<Caller | undefined>): Promise<Caller> {
   const header = request.headers.authorization
   if (!header) throw new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
-  const [scheme, key, ...rest] = header.trim().split(/\s+/)
-  if (scheme?.toLowerCase() !== 'bearer' || !key || rest.length > 0) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
+  const key = /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1]
+  if (!key) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
   const caller = await find(key)
   if (!caller) throw new ApiError('invalid_api_key', 'This API key is not valid. Check it for typos, or make one with `./tunery keys create --name NAME`.')
   return caller

@@ -12,9 +12,10 @@ export function mountHealth(app: FastifyInstance, ready: () => Promise<string | 
     buckets: [0.005, 0.02, 0.1, 0.5, 2, 10, 60],
     registers: [registry],
   })
-  app.addHook('onResponse', async (request, reply) => {
-    const route = request.routeOptions.config.route
+  app.addHook('onResponse', (request, reply, done) => {
+    const { route } = request.routeOptions.config
     if (route) seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)
+    done()
   })
   const hidden = { schema: { hide: true }, logLevel: 'warn' } as const
   app.get('/health/live', hidden, async () => ({ status: 'ok' }))

@@ -1,4 +1,5 @@
 // Puts the contract's routes on a Fastify instance: each under /v1 and, the same, under /api/v1. Knows no feature.
+import multipart from '@fastify/multipart'
 import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompiler } from 'fastify'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -35,40 +36,45 @@ export const answered = Symbol('answered')
 export function mount<R extends Route>(app: FastifyInstance, route: R, handler: (call: Call<R>) => Promise<Success<R> | typeof answered>): void {
   const status = Number(Object.keys(route.responses)[0])
   const streams = route.produces !== undefined
-  for (const base of ['/v1', '/api/v1'])
-    app.route({
-      method: route.method,
-      url: base + fastifyPath(route.path),
-      config: { route },
-      schema: {
-        hide: base !== '/v1',
-        tags: [route.tag],
-        summary: route.summary,
-        operationId: operationId(route),
-        ...(route.body && { body: route.body }),
-        ...(route.query && { querystring: route.query }),
-        ...(route.params && { params: openParams(route) }),
-        ...(route.consumes && { consumes: [route.consumes] }),
-        response: streams ? {} : { ...route.responses, ...errorResponses },
-      } as object,
-      preValidation: async (request: FastifyRequest) => {
-        if (!route.consumes && request.isMultipart())
-          throw new ApiError('unsupported_media_type', 'Send the body as JSON with `Content-Type: application/json`.')
-      },
-      handler: async (request, reply) => {
-        if (!request.caller) throw new Error('a route was reached without a caller')
-        const result = await handler({
-          body: request.body as Call<R>['body'],
-          params: renameWildcard(route, request.params) as Call<R>['params'],
-          query: request.query as Call<R>['query'],
-          caller: request.caller,
-          request,
-          reply,
-        })
-        if (result === answered) return reply
-        return reply.status(status).send(result)
-      },
+  const place = (where: FastifyInstance) => {
+    for (const base of ['/v1', '/api/v1'])
+      where.route({
+        method: route.method,
+        url: base + fastifyPath(route.path),
+        config: { route },
+        schema: {
+          hide: base !== '/v1',
+          tags: [route.tag],
+          summary: route.summary,
+          operationId: operationId(route),
+          ...(route.body && { body: route.body }),
+          ...(route.query && { querystring: route.query }),
+          ...(route.params && { params: openParams(route) }),
+          ...(route.consumes && { consumes: [route.consumes] }),
+          response: streams ? {} : { ...route.responses, ...errorResponses },
+        } as object,
+        handler: async (request, reply) => {
+          if (!request.caller) throw new Error('a route was reached without a caller')
+          const result = await handler({
+            body: request.body as Call<R>['body'],
+            params: renameWildcard(route, request.params) as Call<R>['params'],
+            query: request.query as Call<R>['query'],
+            caller: request.caller,
+            request,
+            reply,
+          })
+          if (result === answered) return reply
+          return reply.status(status).send(result)
+        },
+      })
+  }
+  // What reads forms hooks itself into every request of where it is registered: only those that bring one are to bear that.
+  if (route.consumes)
+    app.register(async (forms) => {
+      await forms.register(multipart)
+      place(forms)
     })
+  else place(app)
 }
 
 // Fastify spells a parameter `:name` and one that takes the rest of the path `*`.

@@ -1,17 +1,18 @@
 // Asks the engine over HTTP, and remembers what has been loaded into its present life.
 import { once as nextEvent } from 'node:events'
-import type http from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../contract/errors.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
-import { NotAnswered, readAll, send } from './replicas/http.ts'
+import { readAll, send } from './replicas/http.ts'
 import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
+import { NotAnswered } from './replicas/wire/connection.ts'
+import type { Incoming } from './replicas/wire/incoming.ts'
 import { unlessAborted } from './unless-aborted.ts'
 import { countsOf, type TokenCounts } from './usage-of.ts'
 
 export interface Posted {
-  response: http.IncomingMessage
+  response: Incoming
   /** How long the request waited for the engine to start and the model to be loaded. */
   load_ms: number
 }
@@ -26,7 +27,7 @@ export interface EngineClient {
    * Sends a request about the target, once that is loaded; `body` makes its text from the name that the engine knows the target by.
    * Throws a ReplicaFailure where the engine is gone.
    */
-  post(target: Target, path: string, body: (name: string) => string, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<Posted>
+  post(target: Target, path: string, body: (name: string) => string, headers: Record<string, string>, signal: AbortSignal): Promise<Posted>
   /** What a request has used whose client left before its answer ended; undefined where the engine did not have it. */
   usageOfLeft(request_id: string): Promise<TokenCounts | undefined>
   /** Frees, from now on, what no request has asked for in this time. Returns the way to stop that. */
@@ -78,17 +79,17 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 
   async function command(life: EngineLife, path: string, body: unknown): Promise<void> {
-    const { statusCode, text } = await ask(life, path, JSON.stringify(body))
-    if (statusCode === 200) return
+    const { status, text } = await ask(life, path, JSON.stringify(body))
+    if (status === 200) return
     // The caller of the API did not write this request: its paths and parameters are for the log.
     log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
-    if (statusCode === 503) throw engineError(503, text)
+    if (status === 503) throw engineError(503, text)
     throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
   }
 
   async function ask(life: EngineLife, path: string, payload: string) {
     const response = await postTo(life, path, payload, {}, life.ended)
-    return { statusCode: response.statusCode, text: (await readAll(response).catch((error) => fail(error))).toString('utf8') }
+    return { status: response.status, text: (await readAll(response).catch((error) => fail(error))).toString('utf8') }
   }
 
   /** Everything that the target needs in this life, the base first. What it is made of counts as used until `release` is called. */
@@ -183,7 +184,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
           try {
             const response = await postTo(life, path, body(name), headers, signal)
             response.once('close', release)
-            if (response.statusCode !== 404 || again) return { response, load_ms }
+            if (response.status !== 404 || again) return { response, load_ms }
             // It has made room for others: what was loaded is to be loaded once more.
             response.resume()
             for (const each of [name, target.base.id]) holdingsOf(life).delete(each)
@@ -199,11 +200,12 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
         await sleep(wait_ms)
         const life = engine.current()
         if (!life) return undefined
-        const where = { socketPath: life.socket, agent: life.agent }
-        const response = await send(where, { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` }, life.ended).catch(() => undefined)
+        const response = await send(life.connections, { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` }, life.ended).catch(
+          () => undefined,
+        )
         if (!response) return undefined
         const text = (await readAll(response).catch(() => Buffer.of())).toString('utf8')
-        if (response.statusCode === 200 && text !== '') return countsOf(JSON.parse(text))
+        if (response.status === 200 && text !== '') return countsOf(JSON.parse(text))
       }
       return undefined
     },
@@ -219,9 +221,9 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
   }
 }
 
-async function postTo(life: EngineLife, path: string, payload: string, headers: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage> {
+async function postTo(life: EngineLife, path: string, payload: string, headers: Record<string, string>, signal: AbortSignal): Promise<Incoming> {
   try {
-    return await send({ socketPath: life.socket, agent: life.agent }, { method: 'POST', path, headers, payload }, signal)
+    return await send(life.connections, { method: 'POST', path, headers, payload }, signal)
   } catch (error) {
     // Whoever aborted knows why; an engine that is gone is told as such.
     if (signal.aborted && !life.ended.aborted) throw error

@@ -2,7 +2,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { chmodSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
-import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
@@ -11,6 +10,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import { root } from '../config.ts'
 import { randomBase62 } from '../ids.ts'
+import { type Connections, createConnections } from './replicas/wire/connections.ts'
 
 const startTimeout_ms = 30_000
 const stopTimeout_ms = 15_000
@@ -18,7 +18,7 @@ const stopTimeout_ms = 15_000
 /** One life of the engine. What was loaded into it is gone with it. */
 export interface EngineLife {
   readonly socket: string
-  readonly agent: http.Agent
+  readonly connections: Connections
   readonly pid: number
   /** Aborts when the process has ended. */
   readonly ended: AbortSignal
@@ -107,8 +107,8 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
         createInterface({ input: child.stdout }).on('line', () => {
           clearTimeout(timer)
           lastProblem = undefined
-          const agent = new http.Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
-          resolve({ socket, agent, pid: child.pid!, ended: gone.signal })
+          const connections = createConnections({ socketPath: socket }, Number.POSITIVE_INFINITY)
+          resolve({ socket, connections, pid: child.pid!, ended: gone.signal })
         })
     })
     const mine: typeof current = { child, life }

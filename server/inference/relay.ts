@@ -111,7 +111,7 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
     else {
       if (first) give(first)
       // Its end may have come with its first bytes, before anyone listened.
-      if (rest.readableEnded || rest.destroyed) broken()
+      if (rest.closed) broken()
       else if (!out.writableNeedDrain) rest.resume()
     }
   })
@@ -123,7 +123,7 @@ function breakOf(cutting: AbortSignal): ApiError {
     : new ApiError('engine_failed', 'The engine ended in the middle of this answer. Send the request once more.')
 }
 
-const wholeNumber = (text: string | string[] | undefined) => {
+const wholeNumber = (text: string | undefined) => {
   const value = Number(text)
   return Number.isSafeInteger(value) && value > 0 ? value : 0
 }

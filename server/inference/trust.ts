@@ -17,7 +17,7 @@ export function compareModels(models: TunedModels, engine: EngineClient): void {
     try {
       const { response } = await engine.post(target, '/internal/score', (model) => JSON.stringify({ rows, model }), {}, timeout)
       const text = (await readAll(response)).toString('utf8')
-      if (response.statusCode !== 200) throw engineError(response.statusCode ?? 500, text)
+      if (response.status !== 200) throw engineError(response.status, text)
       return parseScores(text)
     } catch (error) {
       if (timeout.aborted) throw new ApiError('engine_unavailable', 'Comparing the model with its training takes too long just now. Try again in a moment.')

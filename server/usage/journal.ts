@@ -114,18 +114,24 @@ export function openJournal(folder: string, log: Logger): Journal {
   }
 }
 
-/** The records of a complete file. A last line that a power cut tore is left out. */
-export function readJournal(file: string, log: Logger): UsageRecord[] {
-  const records: UsageRecord[] = []
-  for (const line of readFileSync(file, 'utf8').split('\n')) {
-    if (line === '') continue
-    try {
-      records.push(UsageRecord.parse(JSON.parse(line)))
-    } catch {
-      log.error({ file, line: line.slice(0, 200) }, 'a line of the usage journal cannot be read; it is left out')
+/**
+ * The records of a complete file, by batches of `most` lines that are parsed when they are asked for. A last line that a power cut tore
+ * is left out.
+ */
+export function* readJournal(file: string, most: number, log: Logger): Generator<UsageRecord[], void> {
+  const lines = readFileSync(file, 'utf8').split('\n')
+  for (let at = 0; at < lines.length; at += most) {
+    const records: UsageRecord[] = []
+    for (const line of lines.slice(at, at + most)) {
+      if (line === '') continue
+      try {
+        records.push(UsageRecord.parse(JSON.parse(line)))
+      } catch {
+        log.error({ file, line: line.slice(0, 200) }, 'a line of the usage journal cannot be read; it is left out')
+      }
     }
+    if (records.length > 0) yield records
   }
-  return records
 }
 
 export const removeJournal = (file: string) => rmSync(file, { force: true })

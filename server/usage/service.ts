@@ -10,8 +10,10 @@ import type { UsageRecord } from './record.ts'
 import * as store from './store.ts'
 
 const fold_ms = 1000
-/** Rows a statement; between two, other work gets its turn. */
-const batchRows = 200
+/** Rows read and written at once; between two batches, other work gets its turn. */
+const batchRows = 50
+/** Batches a transaction: while one is open, whoever else asks the database waits; each costs a sync of the disk at its end. */
+const batchesTogether = 20
 
 export interface UsageTotals {
   requests: number
@@ -42,23 +44,31 @@ export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log
   let running = false
 
   /**
-   * Each file goes into the database in one transaction and is removed once that is durable. Where the process dies between the two, the
-   * file is folded again, and its rows, known by their requests, change nothing.
+   * Each file is removed once all of it is in the database, durably. Where the process dies before that, the file is folded again, and
+   * those of its rows that are there, known by their requests, change nothing.
    */
   async function foldFiles(): Promise<void> {
     files.push(...journal.rotate())
     while (files.length > 0) {
       const file = files[0]!
-      const rows = readJournal(file, log)
-      await db.transaction().execute(async (trx) => {
-        for (let at = 0; at < rows.length; at += batchRows) {
-          await store.insert(trx, rows.slice(at, at + batchRows))
-          await nextTurn()
-        }
-      })
+      const batches = readJournal(file, batchRows, log)
+      while (await foldSome(batches));
       removeJournal(file)
       files = files.slice(1)
     }
+  }
+
+  /** Resolves with whether there may be more. */
+  function foldSome(batches: Iterator<UsageRecord[]>): Promise<boolean> {
+    return db.transaction().execute(async (trx) => {
+      for (let count = 0; count < batchesTogether; count++) {
+        const { value: rows, done } = batches.next()
+        if (done) return false
+        await store.insert(trx, rows)
+        await nextTurn()
+      }
+      return true
+    })
   }
 
   async function tick(): Promise<void> {

@@ -43,7 +43,8 @@ interface Sent {
  */
 export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' | 'stream'>, name: string, { server, withMax, cache_salt }: Sent): string {
   // A client that could name the salt could look into the cache of others.
-  const given = Object.fromEntries(Object.entries(body).filter(([field, value]) => value !== null && field !== 'cache_salt')) as Record<string, unknown>
+  const given: Record<string, unknown> = {}
+  for (const field in body) if (body[field] !== null && field !== 'cache_salt') given[field] = body[field]
   if (kind === 'embedding') return serialize({ ...given, model: name })
   const { max_completion_tokens, ...fields } = given
   const max_tokens = max_completion_tokens ?? fields.max_tokens ?? (withMax ? samplingDefaults.max_tokens : undefined)

@@ -2,8 +2,9 @@
 
 import { type EngineClient, engineError } from '../engine-client.ts'
 import { bodyFor } from './body.ts'
-import { NotAnswered, readAll as readBytes, readFirst } from './http.ts'
+import { readAll as readBytes, readFirst } from './http.ts'
 import { type Answer, type Replica, ReplicaFailure, type Target } from './replica.ts'
+import { NotAnswered } from './wire/connection.ts'
 
 /** The engine has a queue of its own, in which it puts together what it computes at once; this many fill it. */
 const max_concurrent = 256
@@ -33,7 +34,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
       }
       const { response, load_ms } = await engine.post(ask.target, `/v1${ask.path}`, (name) => bodyFor(ask, name), headers, signal)
       try {
-        if (response.statusCode === 200)
+        if (response.status === 200)
           return {
             headers: response.headers,
             load_ms,
@@ -43,7 +44,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
             askedRunning: false,
             usageOfLeft: usageOfLeft(engine, ask.request_id),
           }
-        const error = engineError(response.statusCode ?? 500, (await readBytes(response)).toString('utf8'))
+        const error = engineError(response.status, (await readBytes(response)).toString('utf8'))
         throw error.status >= 500 ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) }) : error
       } catch (error) {
         if (!(error instanceof NotAnswered)) throw error

@@ -1,8 +1,9 @@
 // What a replica is: something that serves a model, this machine's engine or a server elsewhere.
-import type http from 'node:http'
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
 import type { UsageKind } from '../../usage/record.ts'
 import type { TokenCounts } from '../usage-of.ts'
+import type { Headers } from './wire/answer-parser.ts'
+import type { Incoming } from './wire/incoming.ts'
 
 /** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
 export interface Target {
@@ -29,10 +30,10 @@ export interface Ask {
 
 /** An answer with status 200, whole or just begun. */
 export interface Answer {
-  headers: http.IncomingHttpHeaders
+  headers: Headers
   /** How long the request waited for the model to be loaded. */
   load_ms: number
-  content: { whole: Buffer } | { first: Buffer | undefined; rest: http.IncomingMessage }
+  content: { whole: Buffer } | { first: Buffer | undefined; rest: Incoming }
   /** The name to put in place of the model's in what comes; undefined where it says the client's already. */
   rename: string | undefined
   /** Whether it comes from another kind of server than our engine. */

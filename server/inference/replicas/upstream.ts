@@ -1,16 +1,18 @@
 // A server elsewhere that speaks OpenAI's protocol: vLLM, llama-server, another Tunery's engine.
-import http from 'node:http'
-import https from 'node:https'
+import { isUtf8 } from 'node:buffer'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
 import { unlessAborted } from '../unless-aborted.ts'
 import { createAdapters } from './adapters.ts'
 import { fetchedImage, leavesLength, upstreamBody } from './body.ts'
 import { createHealth } from './health.ts'
-import { NotAnswered, readAll, readFirst, send, TooLarge } from './http.ts'
+import { readAll, readFirst, send, TooLarge } from './http.ts'
 import { type Answer, type Replica, ReplicaFailure, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { upstreamError } from './upstream-error.ts'
+import { NotAnswered } from './wire/connection.ts'
+import { createConnections } from './wire/connections.ts'
+import type { Incoming } from './wire/incoming.ts'
 
 const probeTimeout_ms = 3000
 /** Some servers close an idle connection after five seconds without having said so. */
@@ -23,13 +25,9 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
   const { url, kind, model, upstream_model, max_concurrent } = settings
   const name = `${model} at ${url.host}`
   const secure = url.protocol === 'https:'
-  const where = {
-    protocol: url.protocol,
-    hostname: url.hostname.replace(/^\[|\]$/g, ''),
-    port: url.port || (secure ? 443 : 80),
-    agent: new (secure ? https : http).Agent({ keepAlive: true, timeout: idleConnection_ms }),
-  }
-  const headers = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
+  const place = { hostname: url.hostname.replace(/^\[|\]$/g, ''), port: Number(url.port) || (secure ? 443 : 80), secure }
+  const connections = createConnections(place, idleConnection_ms)
+  const headers: Record<string, string> = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
   const listeners: (() => void)[] = []
 
   const health = createHealth({
@@ -41,9 +39,9 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
     async probe() {
       // Every server has a list of models; vLLM's own check also knows whether its engine lives.
       const path = kind === 'vllm' ? `${url.pathname.slice(0, -'/v1'.length)}/health` : `${url.pathname}/models`
-      const response = await send({ ...where, agent: false }, { method: 'GET', path, headers }, AbortSignal.timeout(probeTimeout_ms))
+      const response = await send(connections, { method: 'GET', path, headers }, AbortSignal.timeout(probeTimeout_ms), true)
       response.resume()
-      return response.statusCode === 200
+      return response.status === 200
     },
   })
 
@@ -55,10 +53,10 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
     })
   }
 
-  async function post(path: string, payload: string, more: http.OutgoingHttpHeaders, signal: AbortSignal): Promise<http.IncomingMessage> {
+  async function post(path: string, payload: string, more: Record<string, string>, signal: AbortSignal): Promise<Incoming> {
     health.used()
     try {
-      return await send(where, { method: 'POST', path: url.pathname + path, headers: { ...headers, ...more }, payload }, signal)
+      return await send(connections, { method: 'POST', path: url.pathname + path, headers: { ...headers, ...more }, payload }, signal)
     } catch (error) {
       throw error instanceof NotAnswered && !signal.aborted ? gone(error) : error
     }
@@ -72,12 +70,12 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
     return error instanceof NotAnswered ? gone(error) : error
   }
 
-  async function readWhole(response: http.IncomingMessage, signal: AbortSignal): Promise<Buffer> {
+  async function readWhole(response: Incoming, signal: AbortSignal): Promise<Buffer> {
     return readAll(response, answerMax_bytes).catch((error) => {
       throw broken(error, signal)
     })
   }
-  const readText = async (response: http.IncomingMessage, signal: AbortSignal) => (await readWhole(response, signal)).toString('utf8')
+  const readText = async (response: Incoming, signal: AbortSignal) => (await readWhole(response, signal)).toString('utf8')
 
   const adapters = createAdapters({
     root: settings.adapter_root,
@@ -85,7 +83,7 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
       const timeout = AbortSignal.timeout(adapterTimeout_ms)
       try {
         const response = await post(path, JSON.stringify(body), {}, timeout)
-        return { status: response.statusCode ?? 500, text: await readText(response, timeout) }
+        return { status: response.status, text: await readText(response, timeout) }
       } catch (error) {
         if (!timeout.aborted || error instanceof ReplicaFailure) throw error
         throw new ReplicaFailure(
@@ -132,7 +130,7 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
           { 'x-request-id': ask.request_id },
           signal,
         )
-        if (response.statusCode === 200) {
+        if (response.status === 200) {
           requireType(response, ask.stream)
           try {
             return {
@@ -148,7 +146,7 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
             throw broken(error, signal)
           }
         }
-        const status = response.statusCode ?? 500
+        const { status } = response
         const text = await readText(response, signal)
         if (attempt === 0 && status === 404 && adapter) {
           // It was started anew, or has made room for others.
@@ -167,7 +165,7 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
 }
 
 /** Something else on the way, such as a proxy's page, answers with 200 too. Throws a ReplicaFailure where this is not what was asked for. */
-function requireType(response: http.IncomingMessage, stream: boolean): void {
+function requireType(response: Incoming, stream: boolean): void {
   const type = response.headers['content-type'] ?? 'no type'
   if ((stream ? /^text\/event-stream\b/i : /^application\/json\b/i).test(type)) return
   response.destroy()
@@ -185,5 +183,6 @@ function renamed(bytes: Buffer, name: string): Buffer {
   } catch {}
   if (typeof answer !== 'object' || answer === null || Array.isArray(answer))
     throw new ReplicaFailure('engine_failed', 'The server of this model answered with something that is not a JSON object.')
+  if ((answer as { model?: unknown }).model === name && isUtf8(bytes)) return bytes
   return Buffer.from(JSON.stringify({ ...answer, model: name }))
 }
