@@ -57,7 +57,7 @@ const growAgainMs = 10_000
 const idleKept = 4
 // Compute buffers and logits of a context, about what they were measured to be for small models, and what each adapter in memory adds.
 const contextBytes = 48 * 1024 * 1024
-const bytesPerAdapter = 1.5 * 1024 * 1024
+const bytesPerAdapter = 1024 * 1024
 
 export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): LanePool {
   let pooledLanes: PooledLane[] = []

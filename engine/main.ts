@@ -13,6 +13,7 @@ import { createLeftUsage } from './left-usage.ts'
 import { listen } from './listen.ts'
 import { type ContextOptions, createContext, createContextAside } from './llama/context.ts'
 import { openLibrary } from './llama/library.ts'
+import { returnLargeBlocks } from './llama/malloc.ts'
 import { createThreadpool } from './llama/threadpool.ts'
 import { createMetrics } from './metrics.ts'
 import { createModels } from './models.ts'
@@ -37,6 +38,7 @@ async function main(): Promise<void> {
   const args = parseCommandLine(process.argv.slice(2))
   if (args.parent_pipe) exitWithParent()
 
+  returnLargeBlocks()
   const library = openLibrary(args.lib)
   const threadpool = createThreadpool(library, args.threads)
   const limits: MemoryLimits = { slots: args.slots, lane_bytes: Math.floor(totalmem() / 8), total_bytes: Math.floor(totalmem() / 4) }
