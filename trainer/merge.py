@@ -17,6 +17,8 @@ from gguf import quants
 
 from trainer.protocol import Protocol
 
+EXIT_NOT_MERGEABLE = 3
+
 # A sum is kept in eight bits where the base has fewer: what training adds is far below the steps of four, and most of it would be
 # rounded away. What is wider stays as it is.
 WIDE = (Type.F32, Type.F16, Type.BF16)
@@ -122,7 +124,7 @@ def main() -> int:
         merge(*(Path(name) for name in sys.argv[1:4]))
     except NotMergeableError as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_NOT_MERGEABLE
     return 0
 
 

@@ -6,7 +6,7 @@ import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../contract/errors.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
 import { NotAnswered, readAll, send } from './replicas/http.ts'
-import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
+import { LoadFailure, type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
 import { unlessAborted } from './unless-aborted.ts'
 import { countsOf, type TokenCounts } from './usage-of.ts'
 
@@ -83,7 +83,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     // The caller of the API did not write this request: its paths and parameters are for the log.
     log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
     if (statusCode === 503) throw engineError(503, text)
-    throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
+    throw new LoadFailure()
   }
 
   async function ask(life: EngineLife, path: string, payload: string) {
