@@ -30,6 +30,8 @@ const ScoreRequest = z.looseObject({
     )
     .min(1)
     .max(16),
+  /** Tokens that are computed in one go; 1 computes them as answers are. */
+  at_once: z.int().min(1).max(tokensAtOnce).default(tokensAtOnce),
 })
 
 /** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, and whether the last token ends an answer. */
@@ -38,7 +40,7 @@ export type Scored = { prompt: number[] | null; logprobs: number[]; ends: boolea
 export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
 
 export async function scoreTokens(models: Models, scoring: Scoring, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { model: name, rows } = await readBody(request, ScoreRequest)
+  const { model: name, rows, at_once } = await readBody(request, ScoreRequest)
   const served = models.get(name)
   const { vocab } = served.model
   for (const { tokens, targets } of rows) {
@@ -54,18 +56,19 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
     const context = await scoring(served, longest, tokensAtOnce)
     try {
       const scored: Scored[] = []
+      let least_ms = Number.POSITIVE_INFINITY
       for (const { prompt, tokens, targets } of rows) {
         const timeless = !/strftime_now/.test(served.model.chat_template ?? '')
         const logprobs: number[] = []
         const visit = (place: number, logits: Float32Array) => logprobs.push(logits[tokens[place]!]! - logSumExp(logits))
-        await eachLogits(context, tokens, new Set(targets), vocab.size, visit, gone.signal)
+        least_ms = Math.min(least_ms, await eachLogits(context, tokens, new Set(targets), vocab.size, visit, gone.signal, at_once))
         scored.push({
           prompt: timeless ? await tokenizePrompt(served.model, renderChat(served.model, prompt)) : null,
           logprobs,
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
         })
       }
-      sendJson(response, 200, { rows: scored })
+      sendJson(response, 200, { rows: scored, least_ms })
     } finally {
       context.free()
     }
@@ -91,7 +94,10 @@ export async function promptPlaces(scoring: Scoring, served: ServedModel, prompt
   return places
 }
 
-/** Computes `tokens` from an empty cache and visits the logits from which each token of the `wanted` places would be chosen, in order. */
+/**
+ * Computes `tokens` from an empty cache and visits the logits from which each token of the `wanted` places would be chosen, in order.
+ * Returns how long the fastest piece took, in milliseconds: the others may have had less of the machine.
+ */
 async function eachLogits(
   context: Context,
   tokens: readonly number[],
@@ -99,17 +105,22 @@ async function eachLogits(
   vocabSize: number,
   visit: (place: number, logits: Float32Array) => void,
   signal: AbortSignal,
-): Promise<void> {
+  atOnce = tokensAtOnce,
+): Promise<number> {
   context.truncate(0, 0)
+  let least_ms = Number.POSITIVE_INFINITY
   let last = 0
   for (const place of wanted) last = Math.max(last, place)
-  for (let from = 0; from < last; from += tokensAtOnce) {
-    const to = Math.min(last, from + tokensAtOnce)
+  for (let from = 0; from < last; from += atOnce) {
+    const began = performance.now()
+    const to = Math.min(last, from + atOnce)
     for (let place = from; place < to; place++) context.add(tokens[place]!, place, 0, wanted.has(place + 1))
     if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
     for (let place = from; place < to; place++) if (wanted.has(place + 1)) visit(place + 1, context.logits(place - from, vocabSize))
+    least_ms = Math.min(least_ms, performance.now() - began)
     // Streams go on in between, and a caller who has left wants no more.
     await nextTurn()
     if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
   }
+  return least_ms
 }

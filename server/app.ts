@@ -10,7 +10,7 @@ import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
 import { requireKeys } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors } from './http/errors.ts'
-import { mountHealth } from './http/health.ts'
+import { type Gauge, mountHealth } from './http/health.ts'
 import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
@@ -37,6 +37,8 @@ export interface Services {
   version: string
   /** Why the service cannot take requests now, or undefined. */
   ready(): Promise<string | undefined>
+  /** What /metrics tells beside the requests. */
+  gauges: Gauge[]
   /** Aborts when the service begins to stop: streams that would never end by themselves end then. */
   stopping: AbortSignal
   /** Aborts when the time to stop is over: answers under way end with an error event. */
@@ -74,7 +76,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
   await describeApi(app, services.version)
-  mountHealth(app, services.ready)
+  mountHealth(app, services.ready, services.gauges)
   requireKeys(app, (key) => services.accounts.findKey(key))
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub)

@@ -37,6 +37,12 @@ const settings = {
   upstreams: optional(text, 'Servers that serve base models in place of the own engine: the path of a JSON file or its text; see docs/upstreams.md.'),
   max_waiting: setting(whole(0, 100_000), '256', 'Requests that may wait for their turn, a model; more are refused with Retry-After.'),
   idle_unload_seconds: setting(whole(0, 10_000_000), '3600', 'A model that nobody asked for in this time leaves the engine’s memory; 0: never.'),
+  merged_memory_mb: setting(
+    whole(0, 100_000_000),
+    String(Math.round(os.totalmem() / 8e6)),
+    'What merged copies of hot adapters may take together, in MB, in memory and on disk; 0: none is made.',
+  ),
+  merge_after_tokens: setting(whole(1, 1_000_000_000), '5000', 'Output tokens in about five minutes from which an adapter gets a merged copy.'),
   threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),

@@ -13,10 +13,13 @@ import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
 import { createEngineClient } from './inference/engine-client.ts'
 import { createEngineProcess } from './inference/engine-process.ts'
+import { createCheck } from './inference/merging/check.ts'
+import { createCopies } from './inference/merging/copies.ts'
 import { createPools } from './inference/replicas/pools.ts'
 import { createSalt } from './inference/replicas/salt.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
 import { createInference } from './inference/service.ts'
+import { createScoring } from './inference/trust.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { createEstimator } from './tuning/estimate.ts'
@@ -66,7 +69,19 @@ export async function createServices(config: Config, log: Logger) {
   const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
   const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
-  const inference = createInference({ hub, models, engine: engineClient, pools, usage })
+  const scores = createScoring(engineClient)
+  const copies = createCopies({
+    models,
+    pools,
+    check: createCheck(scores),
+    dataDir,
+    python,
+    memory_bytes: config.merged_memory_mb * 1e6,
+    after_tokens: config.merge_after_tokens,
+    min_free_mb,
+    log,
+  })
+  const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage })
   const deployments = createDeployments({ db, models, inference })
 
   const services: Services = {
@@ -87,12 +102,17 @@ export async function createServices(config: Config, log: Logger) {
       await db.selectFrom('migrations').select('name').limit(1).execute()
       return engine.problem()
     },
+    gauges: [
+      { name: 'tunery_merged_adapters', help: 'Adapters that are served from a merged copy.', read: () => copies.counts().serving },
+      { name: 'tunery_merge_refusals', help: 'Adapters that turned out not to be worth a merged copy.', read: () => copies.counts().refused },
+    ],
   }
 
   return {
     ...services,
     /** Removes what a crash left behind. Before requests are taken: an upload that has begun has no row yet either. */
     async sweep() {
+      await copies.sweep()
       await datasets.sweep()
       await tuning.sweep()
     },

@@ -14,6 +14,7 @@ const row = (tuned: number[], origin: number[]) => ({
 const probe: Probe = { rows: [row([-0.1, -0.1], [-3, -5]), row([-0.2, -0.1], [-4, -2])] }
 const scores = (logprobs: number[][], more: Partial<Scores['rows'][number]> = {}): Scores => ({
   rows: logprobs.map((each) => ({ prompt: [1, 2], logprobs: each, ends: true, ...more })),
+  least_ms: 1,
 })
 const trained = [
   [-0.15, -0.1],

@@ -1,8 +1,15 @@
 import type { FastifyInstance } from 'fastify'
 import client from 'prom-client'
 
+/** A figure that is read when it is asked for. */
+export interface Gauge {
+  name: string
+  help: string
+  read(): number
+}
+
 /** Liveness, readiness and Prometheus metrics; open to whoever reaches the port, and telling nothing of any account. */
-export function mountHealth(app: FastifyInstance, ready: () => Promise<string | undefined>): void {
+export function mountHealth(app: FastifyInstance, ready: () => Promise<string | undefined>, gauges: readonly Gauge[]): void {
   const registry = new client.Registry()
   client.collectDefaultMetrics({ register: registry })
   const seconds = new client.Histogram({
@@ -12,6 +19,15 @@ export function mountHealth(app: FastifyInstance, ready: () => Promise<string | 
     buckets: [0.005, 0.02, 0.1, 0.5, 2, 10, 60],
     registers: [registry],
   })
+  for (const { name, help, read } of gauges)
+    new client.Gauge({
+      name,
+      help,
+      registers: [registry],
+      collect() {
+        this.set(read())
+      },
+    })
   app.addHook('onResponse', (request, reply, done) => {
     const { route } = request.routeOptions.config
     if (route) seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)

@@ -20,7 +20,11 @@ export const Probe = z.object({
 })
 export type Probe = z.infer<typeof Probe>
 
-const Scores = z.object({ rows: z.array(z.object({ prompt: z.array(z.int()).nullable(), logprobs: z.array(z.number().nullable()), ends: z.boolean() })) })
+const Scores = z.object({
+  rows: z.array(z.object({ prompt: z.array(z.int()).nullable(), logprobs: z.array(z.number().nullable()), ends: z.boolean() })),
+  /** How long the engine computed the fastest of the pieces. */
+  least_ms: z.number(),
+})
 export type Scores = z.infer<typeof Scores>
 
 export const readProbe = async (file: string): Promise<Probe> => Probe.parse(JSON.parse(await readFile(file, 'utf8')))
@@ -71,6 +75,14 @@ export function compare(probe: Probe, tuned: Scores, origin: Scores): Comparison
             ? `The engine's probabilities do not follow the training: it changed them by ${change.toFixed(3)} on average, and the engine's differ from that by ${difference.toFixed(3)}. The files of this model do not hold what was trained. Train it again; if that does not help, the service's log and docs/decisions/006-engine-and-trainer.md say more.`
             : null
   return { agrees: problem === null, problem, rows: probe.rows.length, tokens, change, difference, base_difference }
+}
+
+/** How far two scores of the same rows are apart, on average over the tokens, in nats. */
+export function apart(one: Scores, other: Scores): number {
+  const differences = one.rows.flatMap((row, index) =>
+    row.logprobs.map((logprob, place) => Math.abs(number(logprob) - number(other.rows[index]!.logprobs[place]))),
+  )
+  return differences.reduce((sum, each) => sum + each, 0) / Math.max(1, differences.length)
 }
 
 /** What an engine computes that is no number cannot be written in JSON: as far from right as can be. */

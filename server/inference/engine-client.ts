@@ -5,7 +5,7 @@ import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../contract/errors.ts'
 import type { EngineLife, EngineProcess } from './engine-process.ts'
 import { readAll, send } from './replicas/http.ts'
-import { type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
+import { LoadFailure, type ModelStatus, ReplicaFailure, type Target } from './replicas/replica.ts'
 import { NotAnswered } from './replicas/wire/connection.ts'
 import type { Incoming } from './replicas/wire/incoming.ts'
 import { unlessAborted } from './unless-aborted.ts'
@@ -84,7 +84,7 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     // The caller of the API did not write this request: its paths and parameters are for the log.
     log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
     if (status === 503) throw engineError(503, text)
-    throw new ApiError('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
+    throw new LoadFailure()
   }
 
   async function ask(life: EngineLife, path: string, payload: string) {

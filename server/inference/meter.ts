@@ -21,7 +21,7 @@ export interface Meter {
 }
 
 /** `pending` holds what `endLater` waits for. */
-export function startMeter(journal: UsageJournal, metered: Metered, pending: Set<Promise<void>>): Meter {
+export function startMeter(journal: Pick<UsageJournal, 'record'>, metered: Metered, pending: Set<Promise<void>>): Meter {
   const created_at = Date.now()
   const began = performance.now()
   let ended = false

@@ -7,12 +7,13 @@ import type { TunedModels } from '../tuning/models.ts'
 import type { UsageKind } from '../usage/record.ts'
 import type { Usage } from '../usage/service.ts'
 import type { EngineClient } from './engine-client.ts'
+import type { Copies } from './merging/copies.ts'
 import { type Meter, startMeter } from './meter.ts'
 import type { Served } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
 import type { Target } from './replicas/replica.ts'
 import { createResolver, type Names } from './resolve.ts'
-import { compareModels } from './trust.ts'
+import { compareModels, type Scoring } from './trust.ts'
 
 /** What is asked of a model, and where below the base address. */
 export interface Operation {
@@ -59,14 +60,22 @@ interface Options {
   models: TunedModels
   engine: EngineClient
   pools: Pools
+  scores: Scoring
+  copies: Copies
   usage: Usage
 }
 
-export function createInference({ hub, models, engine, pools, usage }: Options): Inference {
+export function createInference({ hub, models, engine, pools, scores, copies, usage }: Options): Inference {
   /** What is still to be heard of what those used who have left. */
   const leaving = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools })
-  compareModels(models, engine)
+  const journal: Pick<Usage, 'record'> = {
+    record(record) {
+      usage.record(record)
+      copies.used(record)
+    },
+  }
+  compareModels(models, engine, scores)
   models.onDeleted((tuned) => {
     const own = { id: tuned.id, gguf: tuned.gguf }
     void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })
@@ -78,7 +87,7 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
     const statusOf = (id: string) => {
       const known = targets.get(id)
       try {
-        return pools.status(known ? resolver.targetOf(known) : { base: { id, ...hub.localOrUndefined(id) } })
+        return pools.status(known ? (copies.of(id) ?? resolver.targetOf(known)) : { base: { id, ...hub.localOrUndefined(id) } })
       } catch {
         // The weights that it stands on are not here any more.
         return 'not_loaded' as const
@@ -108,7 +117,10 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
     namesChanged: resolver.changed,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     load: pools.load,
-    close: async () => void (await Promise.allSettled(leaving)),
+    async close() {
+      await copies.close()
+      await Promise.allSettled(leaving)
+    },
 
     async requireTrusted(account_id, model) {
       if (!(await models.find(account_id, model))) return
@@ -120,9 +132,10 @@ export function createInference({ hub, models, engine, pools, usage }: Options):
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, target } = await resolver.resolve(account_id, model)
-      const meter = startMeter(usage, { request_id, account_id, key_id, model, model_id, kind }, leaving)
+      const meter = startMeter(journal, { request_id, account_id, key_id, model, model_id, kind }, leaving)
       try {
-        return { served: await pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal), meter }
+        const attempt = (target: Target) => pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
+        return { served: await copies.run(account_id, target, attempt), meter }
       } catch (error) {
         // Whose client left before there was an answer has used the engine all the same.
         if (signal.aborted) meter.endLater(engine.usageOfLeft(request_id), undefined)

@@ -93,3 +93,25 @@ test('a stream goes on to its end while its adapter is unloaded', async () => {
   assert.ok(textOf(events).length > 0)
   assert.equal((await unloaded).status, 200)
 })
+
+test('what a merge makes of base and adapter says what the two say together', async () => {
+  const merged = join(folder, 'merged.gguf')
+  // Not a pipe: its end would end the merge.
+  execFileSync(join(root, '.local/python/bin/python'), ['-m', 'trainer.merge', modelPath, first, merged], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  assert.equal((await load('apart', first)).status, 200)
+  assert.equal((await engine.ask('POST', '/internal/load_model', { name: 'merged', path: merged })).status, 200)
+  const prompt =
+    'The fox ran through the forest until it came to a river. It looked for a bridge, but there was none, so it sat down and waited for the ' +
+    'rain to end. In the morning an old man came by, who had a boat, and asked what it was doing there all alone. I am waiting for the water ' +
+    'to go, said the fox. Then you will wait for a long time, said the man, and laughed.'
+  const score = async (model: string) => {
+    const { status, json } = await engine.ask('POST', '/v1/completions', { model, prompt, echo: true, logprobs: 1, max_tokens: 1 })
+    assert.equal(status, 200, JSON.stringify(json))
+    return json.choices[0].logprobs.token_logprobs.slice(1) as number[]
+  }
+  const distance = (one: number[], other: number[]) => one.reduce((sum, each, place) => sum + Math.abs(each - other[place]!), 0) / one.length
+  const together = await score('apart')
+  const [fromBase, fromMerged] = [distance(together, await score(modelName)), distance(together, await score('merged'))]
+  // Eight bits of what flows between the layers make about 0.06 of it, with an adapter as without.
+  assert.ok(fromMerged < 0.1 && fromMerged < fromBase / 2, `${fromMerged} from the merged file, ${fromBase} from the base`)
+})

@@ -70,6 +70,13 @@ export interface Replica {
   onFree(tell: () => void): void
 }
 
+/** The weights could not be loaded; the service's log says why. */
+export class LoadFailure extends ApiError {
+  constructor() {
+    super('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
+  }
+}
+
 /** The replica failed, not the request. `lost` where it had the request already: one that kills its server must not kill them all. */
 export class ReplicaFailure extends ApiError {
   readonly lost: boolean
