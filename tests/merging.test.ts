@@ -74,11 +74,14 @@ test('a hot adapter is served merged: the same answers, and each under way at th
     while (!over) streams.push(await stream(`${app.url}/chat/completions`, app.key, chat(model, { stream: true, max_tokens: 64, temperature: 1 })).whole)
   }
   const clients = [client(), client(), client(), client()]
-  await until('the adapter is merged', async () => (await merged()) === 1)
-  const before = streams.length
-  await until('answers of the copy', () => streams.length > before + 8)
-  over = true
-  await Promise.all(clients)
+  try {
+    await until('the adapter is merged', async () => (await merged()) === 1)
+    const before = streams.length
+    await until('answers of the copy', () => streams.length > before + 8)
+  } finally {
+    over = true
+    await Promise.all(clients)
+  }
   for (const { status, done, events } of streams) {
     assert.deepEqual([status, done], [200, true])
     assert.deepEqual([...new Set(events.map((event) => event.model))], [model])

@@ -6,12 +6,11 @@ import type { Pointer } from './structs.ts'
 const threadpoolNew = koffi.proto('void* tunery_threadpool_new(ggml_threadpool_params* params)')
 
 /**
- * Starts `threads` compute threads. `poll` is how long a thread spins for the next graph before it sleeps, in units of 131,072 pause
- * instructions: the library's default of 50 is some tenths of a second, so that the threads are awake from one step to the next, and an
- * idle engine uses no processor a moment later. On a virtual machine, waking a thread that sleeps costs up to a fifth of a step. Lives as
- * long as the process.
+ * Starts `threads` compute threads. `poll` is how long a thread spins for the next graph before it sleeps, in units of 131,072
+ * pause instructions (1 is some milliseconds, 50 the library's default): enough to bridge the gap between two steps is enough,
+ * and an idle engine uses no processor at all. Lives as long as the process.
  */
-export function createThreadpool(library: Library, threads: number, poll = 50): Pointer {
+export function createThreadpool(library: Library, threads: number, poll = 1): Pointer {
   const create = library.ggml_backend_reg_get_proc_address(library.ggml_backend_reg_by_name('CPU'), 'ggml_threadpool_new')
   if (!create) throw new Error("The library's CPU backend has no ggml_threadpool_new.")
   const pool = koffi.call(create, threadpoolNew, { ...library.ggml_threadpool_params_default(threads), poll }) as Pointer
