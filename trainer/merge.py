@@ -116,9 +116,9 @@ def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray, scale: float) 
 
 
 def main() -> int:
-    # Last in line for the cores: answers go first.
+    # Answers go first, but not alone: beside streams that fill the cores, the last in line would take minutes for its seconds.
     with suppress(OSError):
-        os.nice(19)
+        os.nice(10)
     Protocol().watch()
     try:
         merge(*(Path(name) for name in sys.argv[1:4]))
