@@ -4,7 +4,7 @@ import { createBatchFiller } from './batch.ts'
 import { abandonGeneration, acceptToken, chooseToken, failGeneration, type Generation } from './generation.ts'
 import type { Context } from './llama/context.ts'
 import type { Vocab } from './llama/vocab.ts'
-import { commonPrefix, copyGainMin, nearestFree, type Placement, place, runsWith, type Slot } from './prefix-cache.ts'
+import { commonPrefix, nearestFree, type Placement, place, runsWith, type Slot } from './prefix-cache.ts'
 import { createPromptPace } from './prompt-pace.ts'
 import { type Running, startRunning } from './running.ts'
 import { createSlots, type Lent, type Slots } from './slots.ts'
@@ -25,7 +25,7 @@ export type LaneOptions = {
   onFault(error: unknown): void
   /** Takes a generation whose `moved` says where to go on. */
   onOutgrown(generation: Generation): void
-  /** A beginning of a prompt of this account that a lane of other slots has cached, if it is longer than `tokens`. */
+  /** A beginning of a prompt of this account that a lane of other slots has cached, if a copy of it pays beside the `tokens` that the slot has already. */
   borrow(prompt: readonly number[], account: string, tokens: number): Lent | null
 }
 
@@ -99,7 +99,7 @@ export function createLane(options: LaneOptions): Lane {
       if (moved.saved) slots.fill(slot, moved.saved, moved.tokens.slice())
     } else {
       const shares = options.can_share_prefix && request.sampling.seed === null
-      const lent = shares ? options.borrow(request.prompt, request.account, keep + copyGainMin(options.tokens_per_slot)) : null
+      const lent = shares ? options.borrow(request.prompt, request.account, keep) : null
       if (lent) slots.fill(slot, lent.saved, lent.tokens)
       slots.cut(slot, Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)))
       generation.cached_tokens = slot.cached.length

@@ -1,7 +1,7 @@
 // The slots of a lane: what each has in its cache, in a context that may be exchanged for a wider one.
 import type { Context } from './llama/context.ts'
 import type { SavedSequence } from './llama/saved-sequence.ts'
-import { commonPrefix, type Slot } from './prefix-cache.ts'
+import { commonPrefix, copyGainMin, type Slot } from './prefix-cache.ts'
 
 export type Lent = { tokens: number[]; saved: SavedSequence }
 
@@ -14,7 +14,7 @@ export type Slots = {
   copy(from: Slot, to: Slot): void
   /** Puts a cache of another lane into a slot. One that is too long changes nothing; after one that fails the slot is empty. */
   fill(slot: Slot, saved: SavedSequence, tokens: number[]): void
-  /** A beginning of a prompt of this account, if more than `tokens` of it are cached, in a cache of `tokens_max` at most. */
+  /** A beginning of a prompt of this account, if a copy of it spares more than it costs beside `tokens` that need none, in a cache of `tokens_max` at most. */
   lend(prompt: readonly number[], account: string, tokens: number, tokens_max: number): Lent | null
   /** Goes on in a context of more slots; what is cached moves along. */
   moveInto(wider: Context, count: number): void
@@ -54,7 +54,7 @@ export function createSlots(first: Context, count: number, tokens_per_slot: numb
     lend(prompt, account, tokens, tokens_max) {
       const shared = (slot: Slot) => (slot.account === account && slot.cached.length <= tokens_max ? commonPrefix(slot.cached, prompt, prompt.length - 1) : 0)
       const best = slots.reduce((found, slot) => (shared(slot) > shared(found) ? slot : found))
-      if (shared(best) <= tokens) return null
+      if (shared(best) < tokens + copyGainMin(best.cached.length)) return null
       const saved = context.save(best.index)
       return saved && { tokens: best.cached.slice(), saved }
     },

@@ -34,16 +34,13 @@ export function streamSink(response: ServerResponse, dialect: Dialect, withUsage
     start()
     if (!response.writableNeedDrain) response.write(': keepalive\n\n')
   }, keepaliveMs)
-  const leave = beat.join()
-  let stopped = false
   const stop = () => {
-    if (!stopped) leave()
-    stopped = true
     clearInterval(keepalive)
     if (held) clearTimeout(held)
   }
   // A client that leaves before the first text gets no event any more, and the timer must go with it.
   response.once('close', stop)
+  response.once('close', beat.join())
 
   const start = () => {
     if (!response.headersSent) response.writeHead(200, streamHeaders)

@@ -49,7 +49,7 @@ export function compareModels(models: TunedModels, engine: EngineClient, scores:
     return found
   }
 
-  /** One comparison of a model at a time, and one of all. */
+  /** One comparison of a model at a time, and one of all: each may hold whole weights. */
   const underWay = new Map<string, Promise<Comparison | undefined>>()
   const inTurn = createTurn()
   models.compareWith((tuned, origin) => {

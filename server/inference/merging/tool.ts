@@ -1,4 +1,4 @@
-// Runs the merge of two files: a process of its own, whose memory goes with it and whose place is behind everybody else's.
+// Runs the merge of two files: a process of its own, whose memory goes with it and which leaves the cores to answers.
 import { spawn } from 'node:child_process'
 import { mkdir } from 'node:fs/promises'
 import path from 'node:path'
