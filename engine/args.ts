@@ -12,10 +12,11 @@ export type Args = {
   parent_pipe: boolean
   slots: number
   speculation: boolean
+  eight_bits: boolean
 }
 
 export const usage =
-  'node engine/main.ts --listen unix:/path.sock | HOST:PORT [--model NAME=FILE.gguf]... [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation]'
+  'node engine/main.ts --listen unix:/path.sock | HOST:PORT [--model NAME=FILE.gguf]... [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits]'
 
 const slotsDefault = 32
 
@@ -31,6 +32,7 @@ export function parseCommandLine(argv: string[]): Args {
       'parent-pipe': { type: 'boolean', default: false },
       slots: { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
+      'no-eight-bits': { type: 'boolean', default: false },
     },
   })
   if (!values.listen) throw new Error('--listen is missing.')
@@ -44,6 +46,7 @@ export function parseCommandLine(argv: string[]): Args {
     parent_pipe: values['parent-pipe'],
     slots: Math.min(positive('--slots', values.slots, slotsDefault), 64),
     speculation: !values['no-speculation'],
+    eight_bits: !values['no-eight-bits'],
   }
 }
 

@@ -12,8 +12,10 @@ import type { MemoryLimits } from './lane-sizes.ts'
 import { createLeftUsage } from './left-usage.ts'
 import { listen } from './listen.ts'
 import { type ContextOptions, createContext, createContextAside } from './llama/context.ts'
+import { loadFastest } from './llama/eight-bits.ts'
 import { openLibrary } from './llama/library.ts'
 import { returnLargeBlocks } from './llama/malloc.ts'
+import { loadModel } from './llama/model.ts'
 import { createThreadpool } from './llama/threadpool.ts'
 import { createMetrics } from './metrics.ts'
 import { createModels } from './models.ts'
@@ -70,7 +72,8 @@ async function main(): Promise<void> {
   const embedder = createEmbedder((served, shape) => makeContextAside(served, { ...shape, embeddings: true }))
   const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
   const scheduler = createScheduler(backend, limits, { onStep: (stats) => metrics.step(stats), onFault })
-  const models = createModels(library, adapters, inTurn, async (served) => {
+  const load = (path: string) => (args.eight_bits ? loadFastest(library, path, args.threads) : loadModel(library, path))
+  const models = createModels(library, load, adapters, inTurn, async (served) => {
     await embedder.release(served)
     await scheduler.release(served)
   })

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
 import type { Adapter, Adapters } from './adapters.ts'
 import type { Library } from './llama/library.ts'
-import { freeModel, loadModel } from './llama/model.ts'
+import { freeModel, type Model } from './llama/model.ts'
 import type { ServedModel } from './served-model.ts'
 import { createTurn, type Turn } from './turn.ts'
 
@@ -23,8 +23,14 @@ export type Models = {
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
-/** In `nativeTurn`, nothing else reads or frees adapters or makes contexts. `onFree` must free whatever was made of the model (its lanes) before the model's own memory goes. */
-export function createModels(library: Library, adapters: Adapters, nativeTurn: Turn, onFree: (served: ServedModel) => Promise<void>): Models {
+/** `load` reads a base's file. In `nativeTurn`, nothing else reads or frees adapters or makes contexts. `onFree` must free whatever was made of the model (its lanes) before the model's own memory goes. */
+export function createModels(
+  library: Library,
+  load: (path: string) => Promise<Model>,
+  adapters: Adapters,
+  nativeTurn: Turn,
+  onFree: (served: ServedModel) => Promise<void>,
+): Models {
   const served = new Map<string, ServedModel>()
   const draining = new Map<ServedModel, Promise<void>>()
   // Loads take their turn: two for one name must not both find it free.
@@ -75,7 +81,7 @@ export function createModels(library: Library, adapters: Adapters, nativeTurn: T
         if (isLoaded(name, path, null)) return
         await assertReadable(path, 'path')
         try {
-          add(name, path, await loadModel(library, path), null, null, matryoshka)
+          add(name, path, await load(path), null, null, matryoshka)
         } catch (error) {
           throw new ApiError('invalid_request', `The model '${name}' can't be loaded: ${(error as Error).message}`, { param: 'path' })
         }

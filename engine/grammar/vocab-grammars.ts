@@ -29,6 +29,8 @@ export const defaultLimits = {
   /** Workers that serve a costly grammar each. */
   costly_workers: 4,
   trials_waiting: 16,
+  /** How long a grammar waits for the trials before its own. */
+  trial_wait_ms: 10_000,
   /** How long an idle worker is kept, and how long a refusal for its cost holds. */
   idle_ms: 60_000,
   refusal_ms: 60_000,
@@ -136,13 +138,26 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     return judged
   }
 
-  /** One trial at a time: they are the work that strangers' schemas can make slow. */
+  /** One trial at a time: they are the work that strangers' schemas can make slow. One that waits too long for its turn loses it. */
   const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
-    if (trials >= limits.trials_waiting) throw new ApiError('overloaded', 'Too many new schemas are waiting to be compiled. Try again shortly.')
+    const crowded = () => new ApiError('overloaded', 'Too many new schemas are waiting to be compiled. Try again shortly.')
+    if (trials >= limits.trials_waiting) throw crowded()
     trials++
-    const done = lastTrial.then(work).finally(() => trials--)
+    let isLate = false
+    const late = Promise.withResolvers<never>()
+    const timer = setTimeout(() => {
+      isLate = true
+      trials--
+      late.reject(crowded())
+    }, limits.trial_wait_ms)
+    const run = async () => {
+      if (isLate) throw crowded()
+      clearTimeout(timer)
+      return work().finally(() => trials--)
+    }
+    const done = lastTrial.then(run)
     lastTrial = done.catch(() => {})
-    return done
+    return Promise.race([done, late.promise])
   }
 
   const tryOut = async (wanted: Wanted): Promise<Verdict> => {

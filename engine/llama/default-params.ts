@@ -1,7 +1,7 @@
 // A struct that follows another version's header would hand wrong numbers to C without any error. The library's own defaults are
 // known values at known places: reading them back through our structs shows a shift at once.
 import type { LlamaFunctions } from './functions.ts'
-import type { ContextParams, ModelParams, ThreadpoolParams } from './structs.ts'
+import type { ContextParams, ModelParams, QuantizeParams, ThreadpoolParams } from './structs.ts'
 
 const modelDefaults: ModelParams = {
   devices: null,
@@ -63,6 +63,24 @@ const contextDefaults: ContextParams = {
   ctx_other: null,
 }
 
+const quantizeDefaults: QuantizeParams = {
+  nthread: 0,
+  ftype: 7,
+  output_tensor_type: 43,
+  token_embedding_type: 43,
+  allow_requantize: false,
+  quantize_output_tensor: true,
+  only_copy: false,
+  pure: false,
+  keep_split: false,
+  dry_run: false,
+  imatrix: null,
+  kv_overrides: null,
+  tt_overrides: null,
+  prune_layers: null,
+  max_buf_size: 8 * 2 ** 30,
+}
+
 const threadpoolDefaults: Omit<ThreadpoolParams, 'cpumask'> = { n_threads: 3, prio: 0, poll: 50, strict_cpu: false, paused: false }
 
 /** Throws, naming each field, where the library's default parameters do not read as the header of our version says. */
@@ -70,6 +88,7 @@ export function assertDefaultParams(library: LlamaFunctions): void {
   const wrong = [
     ...differences('llama_model_params', modelDefaults, library.llama_model_default_params()),
     ...differences('llama_context_params', contextDefaults, library.llama_context_default_params()),
+    ...differences('llama_model_quantize_params', quantizeDefaults, library.llama_model_quantize_default_params()),
     ...differences('ggml_threadpool_params', threadpoolDefaults, library.ggml_threadpool_params_default(3)),
   ]
   if (wrong.length > 0)

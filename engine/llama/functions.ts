@@ -1,11 +1,12 @@
 // The functions of llama.h and ggml that the engine calls, with their types on both sides.
 import type { LibraryHandle } from 'koffi'
 import './structs.ts'
-import type { Batch, ContextParams, ModelParams, Pointer, ThreadpoolParams } from './structs.ts'
+import type { Batch, ContextParams, ModelParams, Pointer, QuantizeParams, ThreadpoolParams } from './structs.ts'
 
 type Callback = (error: unknown, result: Pointer) => void
 export type LoadModel = ((path: string, params: ModelParams) => Pointer) & { async: (path: string, params: ModelParams, done: Callback) => void }
 export type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & { async: (model: Pointer, params: ContextParams, done: Callback) => void }
+export type Quantize = { async: (from: string, to: string, params: QuantizeParams, done: (error: unknown, status: number) => void) => void }
 export type Tokenize = ((
   vocab: Pointer,
   text: Buffer,
@@ -29,10 +30,13 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
 
     llama_log_set: bind<(callback: Pointer, userData: Pointer) => void>(llama, 'void llama_log_set(void*, void*)'),
     llama_backend_init: bind<() => void>(llama, 'void llama_backend_init()'),
+    llama_supports_gpu_offload: bind<() => boolean>(llama, 'bool llama_supports_gpu_offload()'),
     llama_version: bind<() => string>(llama, 'const char* llama_version()'),
 
     llama_model_default_params: bind<() => ModelParams>(llama, 'llama_model_params llama_model_default_params()'),
     llama_model_load_from_file: bind<LoadModel>(llama, 'void* llama_model_load_from_file(const char*, llama_model_params)'),
+    llama_model_quantize_default_params: bind<() => QuantizeParams>(llama, 'llama_model_quantize_params llama_model_quantize_default_params()'),
+    llama_model_quantize: bind<Quantize>(llama, 'uint32_t llama_model_quantize(const char*, const char*, llama_model_quantize_params*)'),
     llama_model_free: bind<(model: Pointer) => void>(llama, 'void llama_model_free(void*)'),
     llama_model_get_vocab: bind<(model: Pointer) => Pointer>(llama, 'void* llama_model_get_vocab(void*)'),
     llama_model_n_ctx_train: bind<(model: Pointer) => number>(llama, 'int32_t llama_model_n_ctx_train(void*)'),

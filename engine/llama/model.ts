@@ -20,6 +20,8 @@ export type Model = {
   /** Of the key and value caches of all layers in 16 bits. */
   kv_bytes_per_token: number
   weight_bytes: number
+  /** GGUF's `general.file_type`: what most of the weights are quantized to; null where the file does not say. */
+  file_type: string | null
   /** Whether the cache of a sequence can be cut at any token, so that a beginning can be used again. */
   can_share_prefix: boolean
   /** Whether the cache is nothing but keys and values of every token: no windows, no recurrent state. */
@@ -47,6 +49,7 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     reads_both_ways: metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
     makes_embeddings: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
+    file_type: metadata(library, handle, 'general.file_type') ?? null,
     weight_bytes: Number(library.llama_model_size(handle)),
     can_share_prefix: !isRecurrent,
     has_plain_cache: !isRecurrent && library.llama_model_n_swa(handle) === 0,

@@ -83,11 +83,30 @@ export const threadpoolParamsFields = {
   paused: 'bool',
 } as const
 
+export const quantizeParamsFields = {
+  nthread: 'int32_t',
+  ftype: 'int32_t',
+  output_tensor_type: 'int32_t',
+  token_embedding_type: 'int32_t',
+  allow_requantize: 'bool',
+  quantize_output_tensor: 'bool',
+  only_copy: 'bool',
+  pure: 'bool',
+  keep_split: 'bool',
+  dry_run: 'bool',
+  imatrix: 'void*',
+  kv_overrides: 'void*',
+  tt_overrides: 'void*',
+  prune_layers: 'void*',
+  max_buf_size: 'size_t',
+} as const
+
 /** Every struct by its name in C. Made once: koffi's type names are global to the process. */
 export const structs = {
   llama_model_params: koffi.struct('llama_model_params', modelParamsFields),
   llama_context_params: koffi.struct('llama_context_params', contextParamsFields),
   llama_batch: koffi.struct('llama_batch', batchFields),
+  llama_model_quantize_params: koffi.struct('llama_model_quantize_params', quantizeParamsFields),
   ggml_threadpool_params: koffi.struct('ggml_threadpool_params', threadpoolParamsFields),
 } as const
 
@@ -98,5 +117,6 @@ type Value<T> = T extends 'bool' ? boolean : T extends 'void*' ? Pointer : numbe
 type Struct<F> = { [K in keyof F]: Value<F[K]> }
 export type ModelParams = Struct<typeof modelParamsFields>
 export type ContextParams = Struct<typeof contextParamsFields>
+export type QuantizeParams = Struct<typeof quantizeParamsFields>
 export type Batch = Struct<typeof batchFields>
 export type ThreadpoolParams = Omit<Struct<typeof threadpoolParamsFields>, 'cpumask'> & { cpumask: boolean[] }

@@ -180,6 +180,19 @@ test('hostile schemas end within bounds, while the masks of another session go o
   assert.ok(longest_ms < 1_000, `a mask was waited for for ${longest_ms} ms`)
 })
 
+test('a schema waits no longer than its bound for those before it, and is told to come again', async () => {
+  const own = createGrammars({ trial_wait_ms: 200 })
+  const [slow, ...waiting] = await Promise.allSettled(
+    [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) => own.open(vocab, { kind: 'json_schema', schema })),
+  )
+  assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable')
+  for (const one of waiting)
+    assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
+    // Those that gave up hold no place.
+  ;(await own.open(vocab, { kind: 'json_schema', schema: person })).close()
+  await own.close()
+})
+
 test('a session whose mask takes too long fails alone: the others of its worker go on where they were', async () => {
   // Bounds under which a mask of some 15 ms is served with others, and is too slow then.
   const own = createGrammars({ mask_ms: 6, cheap_mask_ms: 10_000, slow_mask_ms: 10_000, cheap_compile_ms: 10_000 })

@@ -8,12 +8,13 @@ import { test } from 'node:test'
 import koffi from 'koffi'
 import { assertDefaultParams } from '../../engine/llama/default-params.ts'
 import { openLibrary } from '../../engine/llama/library.ts'
-import { batchFields, contextParamsFields, modelParamsFields, structs, threadpoolParamsFields } from '../../engine/llama/structs.ts'
+import { batchFields, contextParamsFields, modelParamsFields, quantizeParamsFields, structs, threadpoolParamsFields } from '../../engine/llama/structs.ts'
 import { root } from './engine-process.ts'
 
 const fields = {
   llama_model_params: Object.keys(modelParamsFields),
   llama_context_params: Object.keys(contextParamsFields),
+  llama_model_quantize_params: Object.keys(quantizeParamsFields),
   llama_batch: Object.keys(batchFields),
   ggml_threadpool_params: Object.keys(threadpoolParamsFields),
 }

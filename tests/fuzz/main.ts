@@ -64,6 +64,7 @@ const engine = () => Number(readdirSync('/proc').find((pid) => new RegExp(`^PPid
 const megabytes = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(status(pid))?.[1] ?? 0) / 1000
 
 const statuses = new Map<string, number>()
+const slowest: { number: number; kind: string; seconds: number }[] = []
 const failures: string[] = []
 function failed(what: string) {
   failures.push(what)
@@ -72,9 +73,11 @@ function failed(what: string) {
 
 async function run(number: number): Promise<void> {
   const made = makeCase(seed, number, models)
+  const began = performance.now()
   try {
     const answer = await ask(made)
     const kind = `${made.path} ${answer.status}`
+    slowest.push({ number, kind, seconds: (performance.now() - began) / 1000 })
     statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
     if (values.case) console.log(`${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`)
     checkAnswer(made.path, answer)
@@ -136,6 +139,8 @@ console.log(
     .map(([code, times]) => `${code}: ${times}`)
     .join(', '),
 )
+const longest = slowest.sort((a, b) => b.seconds - a.seconds).slice(0, 5)
+console.log(`longest: ${longest.map(({ number, kind, seconds }) => `case ${number} (${kind}) ${seconds.toFixed(1)} s`).join(', ')}`)
 const total = (values.case ? 1 : count) + checks
 console.log(`seed ${seed}`)
 console.log(`${total - failures.length} passed, ${failures.length} failed`)
