@@ -37,6 +37,8 @@ export type Lane = {
   slotCount(): number
   /** How many prompts are not computed to their end. */
   prompts(): number
+  /** How many answers are being written. */
+  answers(): number
   /** Goes on in a context of more slots; what runs and what is cached moves along. */
   moveInto(wider: Context, slots: number): void
   lend: Slots['lend']
@@ -210,7 +212,8 @@ export function createLane(options: LaneOptions): Lane {
     waiting: [],
     used_at_ms: performance.now(),
     running: () => running.length,
-    prompts: () => lane.waiting.length + running.filter(({ tokens, slot }) => slot.cached.length < tokens.length).length,
+    prompts: () => lane.waiting.length + running.length - lane.answers(),
+    answers: () => running.filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
     slotCount: () => slots.all().length,
     moveInto(wider, count) {
       // Where a cache cannot be moved, its tokens are computed again.

@@ -1,4 +1,10 @@
-// How many tokens of prompts a step may hold so that other streams wait no longer than agreed.
+// How long a step may take for prompts, and how many of their tokens that is, so that other streams wait no longer than agreed.
+
+// A long prompt is computed in pieces of about this time, all lanes with prompts together, between two steps of the other streams. Many prompts
+// that wait get longer pieces, since a step costs nearly as much with few streams as with all of them, and so do prompts that hold up no
+// stream: short pieces take half as long again. But a client that leaves is noticed between two steps.
+const promptMs = 150
+const promptMsMax = 350
 
 const chunkMin = 16
 const chunkFirst = 64
@@ -32,4 +38,15 @@ export function createPromptPace(): PromptPace {
       msPerToken = moved(msPerToken, Math.max(ms - plain(rows), ms / 4) / tokens)
     },
   }
+}
+
+/**
+ * Milliseconds for the prompts of one lane in its next step, by how many prompts and answers each of `lanes` has. Lanes share alike: a long prompt alone in
+ * its lane does not stand behind the many of another.
+ */
+export function promptTime(lanes: readonly { prompts(): number; answers(): number }[]): number {
+  const waiting = lanes.map((lane) => lane.prompts()).filter((prompts) => prompts > 0)
+  const all = waiting.reduce((sum, prompts) => sum + prompts, 0)
+  const holdsUp = lanes.some((lane) => lane.answers() > 0)
+  return (holdsUp ? Math.min(promptMsMax, promptMs * all) : promptMsMax) / Math.max(1, waiting.length)
 }

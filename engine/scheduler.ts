@@ -6,6 +6,7 @@ import { abandonGeneration, createGeneration, failGeneration, type Generation, t
 import type { StepStats } from './lane.ts'
 import { type Backend, createLanePool, hasWork, type PooledLane, waitIn } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
+import { promptTime } from './prompt-pace.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type Submission = { /** Of the model's lanes, the one to begin in. */ size: number; request: GenerationRequest; events: GenerationEvents }
@@ -20,11 +21,6 @@ export type Scheduler = {
 }
 
 const waitingMax = 256
-// A long prompt is computed in pieces of about this time, all lanes together, between two steps of the other streams. Many prompts
-// that wait get longer pieces, since a step costs nearly as much with few streams as with all of them; but a client that leaves is
-// noticed between two steps.
-const promptMs = 150
-const promptMsMax = 350
 const memoryWaitMsMax = 10_000
 const idleCheckMs = 5000
 
@@ -48,19 +44,19 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     looping = true
     for (let busy = withWork(); busy.length > 0; busy = withWork()) {
       for (const pooled of busy) {
-        stepOnce(pooled, busy.length)
+        stepOnce(pooled)
         await nextTurn()
       }
     }
     looping = false
   }
 
-  const stepOnce = (pooled: PooledLane, busy: number) => {
+  const stepOnce = (pooled: PooledLane) => {
     const { lane } = pooled
     // It may have been closed while another was stepped.
     if (!lane) return
     try {
-      const stats = lane.step(Math.min(promptMsMax, promptMs * lane.prompts()) / busy)
+      const stats = lane.step(promptTime(pool.all().flatMap((other) => other.lane ?? [])))
       if (!stats) return
       hooks.onStep(stats)
       if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)

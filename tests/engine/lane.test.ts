@@ -5,7 +5,7 @@ import { createGeneration, type Generation } from '../../engine/generation.ts'
 import { createLane, type Lane } from '../../engine/lane.ts'
 import type { Context } from '../../engine/llama/context.ts'
 import type { Vocab } from '../../engine/llama/vocab.ts'
-import { createPromptPace } from '../../engine/prompt-pace.ts'
+import { createPromptPace, promptTime } from '../../engine/prompt-pace.ts'
 import { plainSampling } from './plain-sampling.ts'
 
 const endToken = 0
@@ -204,6 +204,17 @@ test('who asks for a seed gets the whole prompt computed, the same each time', (
     runToEnd(lane)
   }
   assert.equal(calls.flatMap(({ computed }) => computed).filter(({ token }) => token === 's'.charCodeAt(0)).length, 200)
+})
+
+test('prompts that hold up nobody get long pieces, and a lane with one prompt gets as much time as one with many', () => {
+  const lane = (prompts: number, answers: number) => ({ prompts: () => prompts, answers: () => answers })
+  const long = promptTime([lane(1, 0)])
+  assert.equal(promptTime([lane(8, 0)]), long)
+  assert.ok(promptTime([lane(1, 1)]) < long / 2, 'a stream waits for a prompt no longer than for a short piece')
+  assert.equal(promptTime([lane(8, 3)]), long)
+  assert.equal(promptTime([lane(1, 0), lane(8, 3), lane(0, 5)]), long / 2)
+  // What a client that leaves may wait for is half a second.
+  assert.ok(long <= 400)
 })
 
 test('pieces of prompts follow the measured speed, apart from what the other streams cost', () => {
