@@ -1,12 +1,17 @@
 // Guessing the next tokens by looking the last few up in what has been read and written already ("prompt look-up", Saxena 2023). A
 // guess is checked by the model in the same step, so it changes how fast an answer comes but not what it says.
 
-// How many tokens must have stood together before: many as long as no guess was right, since on a CPU a wrong guess of a few tokens costs
-// as much as writing two; few while guesses are right.
+// How many tokens must have stood together before: many as long as no guess was right, since on a CPU a wrong guess costs
+// as much as writing three or four; few while guesses are right.
 const doubtful = [4] as const
 const confident = [4, 3, 2] as const
-const guessFirst = 4
-export const guessMax = 12
+// With the token before them they make a multiple of four: the library's kernels compute four columns in the time of three, and a fifth costs as much as all four.
+const guessFirst = 7
+const guessLeast = 3
+const guessStep = 4
+export const guessMax = 15
+/** So many guesses in a row have to be wholly right before longer ones are made: the end of what is repeated is where a guess is lost. */
+const hitsToGrow = 2
 // After this many wrong guesses in a row the model is left alone for a while.
 const missesMax = 3
 const pauseFirst = 16
@@ -21,6 +26,7 @@ export type Speculation = {
 
 export function createSpeculation(): Speculation {
   let length = guessFirst
+  let hits = 0
   let isConfident = false
   let misses = 0
   let pause = pauseFirst
@@ -37,13 +43,14 @@ export function createSpeculation(): Speculation {
     checked(guessed, right) {
       // Half right pays for the rows that were computed in vain.
       isConfident = right * 2 >= guessed
+      hits = right === guessed ? hits + 1 : 0
       if (isConfident) {
         misses = 0
         pause = pauseFirst
-        if (right === guessed) length = Math.min(guessMax, length * 2)
+        if (hits >= hitsToGrow) length = Math.min(guessMax, length + guessStep)
         return
       }
-      length = Math.max(2, Math.ceil(length / 2))
+      length = guessLeast
       if (++misses < missesMax) return
       misses = 0
       skip = pause

@@ -121,12 +121,16 @@ test('log-probabilities are those of the model, untouched by penalties, bias and
 
 test('a guess follows the latest place where the last tokens stood before; fewer of them are enough while guesses are right', () => {
   const speculation = createSpeculation()
-  assert.deepEqual(speculation.guess([1, 2, 3, 4, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4], 12), [5, 6, 7, 8])
+  assert.deepEqual(speculation.guess([1, 2, 3, 4, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4], 12), [5, 6, 7, 8, 1, 2, 3])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 2), [5, 6])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5], 12), [])
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [], 'two alone are not enough at first')
-  speculation.checked(4, 4)
+  speculation.checked(7, 7)
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [4, 5, 6, 1, 2, 3])
+  const long = [1, 2, 3, 4, ...Array.from({ length: 20 }, (_, index) => 10 + index), 1, 2, 3, 4]
+  assert.equal(speculation.guess(long, 12).length, 7)
+  speculation.checked(7, 7)
+  assert.equal(speculation.guess(long, 12).length, 11, 'longer ones once several in a row were right')
   speculation.checked(8, 0)
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [])
   for (let round = 0; round < 2; round++) speculation.checked(8, 0)
