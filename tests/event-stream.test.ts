@@ -48,14 +48,15 @@ test('data is found without its space, beside other fields and in more than one 
   assert.ok(watch.failed)
 })
 
-test('a running usage is known whether or not it is passed on, and is taken out only where it was asked for by this service and stands last', () => {
+test('a running usage is known whether or not it is passed on, and is taken out only where it was asked for by this service', () => {
   const used = { prompt_tokens: 9, completion_tokens: 2, cached_tokens: 4 }
   const beside = `${runningUsage},"metrics":{"a":{}}`
   for (const [options, given, passed] of [
     [foreign, runningUsage, ''],
     [{ ...foreign, keepRunning: true }, runningUsage, runningUsage],
     [{ ...foreign, askedRunning: false }, runningUsage, runningUsage],
-    [foreign, beside, beside],
+    [foreign, beside, ',"metrics":{"a":{}}'],
+    [{ ...foreign, askedRunning: false }, beside, beside],
   ] as const) {
     const watch = watchStream(options)
     assert.equal(take(watch, frame('a', given)), mine('a', passed))

@@ -108,13 +108,15 @@ export function watchStream({ keepUsage, keepRunning, rename, foreign, askedRunn
     return renamed(foreign ? noted(frame) : frame)
   }
 
-  /** Notes the usage that stands beside a piece; the frame without it where the client has not asked for it and it stands last. */
+  /** Notes the usage that stands beside a piece; the frame without it where the client has not asked for it. */
   function noted(frame: Buffer): Buffer {
     const place = runningUsage.map((key) => ({ at: frame.lastIndexOf(key), key })).find(({ at }) => at !== -1)
     if (!place) return frame
     running = frame
+    if (!askedRunning || keepRunning) return frame
     const object = frame.toString('utf8', place.at + place.key.length - 1, frame.length - endOfFrame.length)
-    return askedRunning && !keepRunning && isJson(object) ? Buffer.concat([frame.subarray(0, place.at), endOfFrame]) : frame
+    // It stands last in nearly all frames; in vLLM's first one other fields follow.
+    return isJson(object) ? Buffer.concat([frame.subarray(0, place.at), endOfFrame]) : withoutUsage(frame)
   }
 
   function renamed(frame: Buffer): Buffer {
@@ -138,6 +140,15 @@ function plainFrame(frame: Buffer): Buffer {
   const lines = frame.toString('utf8').split('\n')
   const data = lines.filter((line) => line.startsWith('data:')).map((line) => line.slice('data:'.length).trim())
   return data.length > 0 ? Buffer.from(`data: ${data.join(' ')}\n\n`) : frame
+}
+
+function withoutUsage(frame: Buffer): Buffer {
+  try {
+    const { usage: _, ...rest } = JSON.parse(frame.toString('utf8', dataAt))
+    return Buffer.from(`data: ${JSON.stringify(rest)}\n\n`)
+  } catch {
+    return frame
+  }
 }
 
 function isJson(text: string): boolean {
