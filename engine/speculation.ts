@@ -5,7 +5,7 @@
 // as much as writing three or four; few while guesses are right.
 const doubtful = [4] as const
 const confident = [4, 3, 2] as const
-// With the token before them they make a multiple of four: the library's kernels compute four columns in the time of three, and a fifth costs as much as all four.
+// With the token before them they make a multiple of four, which is what the library's kernels take at once: docs/performance.md has what steps cost.
 const guessFirst = 7
 const guessLeast = 3
 const guessStep = 4

@@ -8,8 +8,9 @@ import { aside, type Library } from './library.ts'
 import { freeModel, loadModel, type Model } from './model.ts'
 import type { Pointer } from './structs.ts'
 
-/** Of llama.h's `llama_ftype`. */
-const fileTypes = { q4_1: '3', q5_1: '9', q8_0: 7 }
+/** Of llama.h's `llama_ftype`: Q4_1 and Q5_1 as a file says them, and what is written. */
+const slowTypes: readonly (string | null)[] = ['3', '9']
+const q8_0 = 7
 /** Larger files stay as they are: what the copy takes beside them on the disk is no longer small. */
 const fileBytesMax = 2e9
 const freeBytesMin = 1e9
@@ -32,7 +33,7 @@ export async function loadFastest(library: Library, path: string, threads: numbe
     }
   }
   const model = await loadModel(library, path)
-  if (size > fileBytesMax || !([fileTypes.q4_1, fileTypes.q5_1] as (string | null)[]).includes(model.file_type)) return model
+  if (size > fileBytesMax || !slowTypes.includes(model.file_type)) return model
   try {
     await write(library, path, copy, mtime, threads, size)
     const faster = await loadModel(library, copy)
@@ -55,7 +56,7 @@ async function write(library: Library, path: string, copy: string, mtime: Date, 
   if (bavail * bsize < 2 * size + freeBytesMin) throw new Error('too little room')
   const part = `${copy}.${randomUUID()}.part`
   try {
-    const params = { ...library.llama_model_quantize_default_params(), nthread: threads, ftype: fileTypes.q8_0, allow_requantize: true }
+    const params = { ...library.llama_model_quantize_default_params(), nthread: threads, ftype: q8_0, allow_requantize: true }
     const status = await aside<number>((done) => library.llama_model_quantize.async(path, part, params, done))
     if (status !== 0) throw new Error('the library could not write it')
     const file = await open(part, 'r+')
