@@ -2,7 +2,7 @@
 import { allot } from './allotment.ts'
 import type { Running } from './running.ts'
 import type { Slots } from './slots.ts'
-import { guessMax } from './speculation.ts'
+import { fillUp, guessMax } from './speculation.ts'
 
 type Sizes = { batch_tokens: number; tokens_per_slot: number }
 type BatchFiller = (running: readonly Running[], prompt_tokens_max: number) => { prompt_tokens: number; rows: number }
@@ -22,26 +22,33 @@ export function createBatchFiller(slots: Slots, { batch_tokens, tokens_per_slot 
   let alone = 0
 
   const addAnswer = (entry: Running, mayGuess: boolean) => {
-    const { slot, generation, speculation } = entry
-    const context = slots.context()
-    entry.logits_at = context.add(entry.next, slot.cached.length, slot.index, true)
+    const { slot } = entry
+    entry.logits_at = slots.context().add(entry.next, slot.cached.length, slot.index, true)
     slot.cached.push(entry.next)
-    const room = Math.min(generation.request.max_tokens - generation.completion_tokens - 1, tokens_per_slot - slot.cached.length, guessMax)
-    entry.guessed = speculation && mayGuess && room > 0 ? speculation.guess(slot.cached, room) : []
+    if (mayGuess) addGuess(entry, guessMax)
+  }
+
+  const addGuess = (entry: Running, max: number) => {
+    const { slot, generation, speculation } = entry
+    const room = Math.min(generation.request.max_tokens - generation.completion_tokens - 1, tokens_per_slot - slot.cached.length, max)
+    entry.guessed = speculation && room > 0 ? speculation.guess(slot.cached, room) : []
     for (const token of entry.guessed) {
-      context.add(token, slot.cached.length, slot.index, true)
+      slots.context().add(token, slot.cached.length, slot.index, true)
       slot.cached.push(token)
     }
   }
 
-  const addPrompt = (entry: Running, count: number) => {
+  const addPrompt = (entry: Running, count: number, mayGuess: boolean) => {
     const { slot, tokens } = entry
     for (let added = 0; added < count; added++) {
       const position = slot.cached.length
       const wanted = position === tokens.length - 1 && entry.next < 0
       const index = slots.context().add(tokens[position]!, position, slot.index, wanted)
-      if (wanted) entry.logits_at = index
       slot.cached.push(tokens[position]!)
+      if (!wanted) continue
+      entry.logits_at = index
+      // The step is made for the prompt anyway: a guess of how the answer begins costs little more in it than what fills the columns up.
+      if (mayGuess) addGuess(entry, fillUp(slots.context().batchLength()))
     }
   }
 
@@ -52,13 +59,14 @@ export function createBatchFiller(slots: Slots, { batch_tokens, tokens_per_slot 
     const shares = new Map([...allotted].map(([{ entry }, count]) => [entry, count]))
     const promptsAlone = prompts.length >= manyPrompts && alone < stepsAlone
     alone = promptsAlone ? alone + 1 : 0
+    const mayGuess = running.length <= speculatedMax
     let prompt_tokens = 0
     let rows = 0
     for (const entry of running) {
       entry.logits_at = -1
       const count = shares.get(entry)
-      if (count !== undefined) addPrompt(entry, count)
-      else if (leftOf(entry) === 0 && !entry.held && !promptsAlone) addAnswer(entry, running.length <= speculatedMax)
+      if (count !== undefined) addPrompt(entry, count, mayGuess)
+      else if (leftOf(entry) === 0 && !entry.held && !promptsAlone) addAnswer(entry, mayGuess)
       else continue
       prompt_tokens += count ?? 0
       rows++

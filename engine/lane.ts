@@ -8,6 +8,7 @@ import { commonPrefix, nearestFree, type Placement, place, runsWith, type Slot }
 import { createPromptPace } from './prompt-pace.ts'
 import { type Running, startRunning } from './running.ts'
 import { createSlots, type Lent, type Slots } from './slots.ts'
+import { createSpeculation } from './speculation.ts'
 
 export type LaneOptions = {
   vocab: Vocab
@@ -92,11 +93,15 @@ export function createLane(options: LaneOptions): Lane {
     running.sort((a, b) => a.slot.index - b.slot.index)
   }
 
+  // A grammar's masks cannot be taken back. Who asks for a seed gets the same computation each time: no rows that depend on what else is running.
+  const speculationFor = ({ grammar, sampling }: Generation['request']) =>
+    options.speculate && options.can_share_prefix && !grammar && sampling.seed === null ? createSpeculation(vocab.isEndOfGeneration) : null
+
   const join = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
     const { request, moved } = generation
     if (donor) slots.copy(donor, slot)
     slots.cut(slot, keep)
-    const entry = startRunning(slot, generation, options.speculate && options.can_share_prefix)
+    const entry = startRunning(slot, generation, speculationFor(request))
     if (moved) {
       if (moved.saved) slots.fill(slot, moved.saved, moved.tokens.slice())
     } else {

@@ -1,7 +1,7 @@
 // A generation in a slot of a lane.
 import type { Generation } from './generation.ts'
 import type { Slot } from './prefix-cache.ts'
-import { createSpeculation, type Speculation } from './speculation.ts'
+import type { Speculation } from './speculation.ts'
 
 export type Running = {
   slot: Slot
@@ -20,7 +20,7 @@ export type Running = {
 }
 
 /** Begins a generation, or goes on with one that comes from another lane. */
-export function startRunning(slot: Slot, generation: Generation, maySpeculate: boolean): Running {
+export function startRunning(slot: Slot, generation: Generation, speculation: Speculation | null): Running {
   const { request, moved } = generation
   return {
     slot,
@@ -28,9 +28,7 @@ export function startRunning(slot: Slot, generation: Generation, maySpeculate: b
     tokens: moved?.tokens ?? request.prompt,
     next: moved?.next ?? -1,
     guessed: [],
-    // A grammar's masks cannot be taken back. Who asks for a seed gets the same computation each time: no rows that depend on what
-    // else is running.
-    speculation: maySpeculate && !request.grammar && request.sampling.seed === null ? createSpeculation() : null,
+    speculation,
     logits_at: -1,
     held: null,
   }

@@ -5,10 +5,10 @@
 // as much as writing three or four; few while guesses are right.
 const doubtful = [4] as const
 const confident = [4, 3, 2] as const
-// With the token before them they make a multiple of four, which is what the library's kernels take at once: docs/performance.md has what steps cost.
+// What the library's kernels take at once: docs/performance.md has what steps cost. With the token before them, guesses make a multiple of it.
+const columns = 4
 const guessFirst = 7
 const guessLeast = 3
-const guessStep = 4
 export const guessMax = 15
 /** So many guesses in a row have to be wholly right before longer ones are made: the end of what is repeated is where a guess is lost. */
 const hitsToGrow = 2
@@ -17,6 +17,9 @@ const missesMax = 3
 const pauseFirst = 16
 const pauseMax = 256
 
+/** How many tokens to guess after a prompt that makes `tokens` tokens of a step: the columns are filled up. */
+export const fillUp = (tokens: number) => guessLeast + ((columns - ((tokens + guessLeast) % columns)) % columns)
+
 export type Speculation = {
   /** Tokens that may come after `tokens` (prompt and answer so far); empty where there is nothing to go by. At most `max`. */
   guess(tokens: readonly number[], max: number): number[]
@@ -24,7 +27,8 @@ export type Speculation = {
   checked(guessed: number, right: number): void
 }
 
-export function createSpeculation(): Speculation {
+/** `endsAt` tells the tokens that end an answer: what came after one elsewhere is not guessed. */
+export function createSpeculation(endsAt: (token: number) => boolean): Speculation {
   let length = guessFirst
   let hits = 0
   let isConfident = false
@@ -38,7 +42,10 @@ export function createSpeculation(): Speculation {
         return []
       }
       const at = find(tokens, isConfident ? confident : doubtful)
-      return at < 0 ? [] : tokens.slice(at, Math.min(at + Math.min(length, max), tokens.length))
+      if (at < 0) return []
+      const guessed = tokens.slice(at, at + Math.min(length, max))
+      const end = guessed.findIndex(endsAt)
+      return end < 0 ? guessed : guessed.slice(0, end)
     },
     checked(guessed, right) {
       // Half right pays for the rows that were computed in vain.
@@ -47,7 +54,7 @@ export function createSpeculation(): Speculation {
       if (isConfident) {
         misses = 0
         pause = pauseFirst
-        if (hits >= hitsToGrow) length = Math.min(guessMax, length + guessStep)
+        if (hits >= hitsToGrow) length = Math.min(guessMax, length + columns)
         return
       }
       length = guessLeast

@@ -19,6 +19,21 @@ test('heat fades by half in its time, and what is added counts in full', () => {
   assert.equal(heat.value(), 125)
 })
 
+test('heat is not spent while an answer is under way that nothing has been added for yet', () => {
+  let now = 0
+  const heat = createHeat(200, () => now)
+  heat.expect()
+  now = 60_000
+  assert.equal(heat.isSpent(), false)
+  heat.add(800)
+  now = 600_000
+  assert.equal(heat.isSpent(), false)
+  now = 700_000
+  assert.equal(heat.isSpent(), true)
+  heat.expect()
+  assert.equal(heat.isSpent(), false)
+})
+
 test('the hottest that earned a copy gets it where there is room; what is cool gets none', () => {
   assert.deepEqual(plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], earned, 100), { merge: 'hot', giveUp: [] })
   assert.deepEqual(plan([candidate('cool', 999)], [], earned, 100), { giveUp: [] })

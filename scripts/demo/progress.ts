@@ -37,4 +37,8 @@ export function createProgress(out: NodeJS.WriteStream) {
   }
 }
 
-export const clock = (seconds: number) => `${Math.floor(seconds / 60)}:${String(Math.round(seconds) % 60).padStart(2, '0')}`
+/** As minutes:seconds. Rounded before it is split, or 59.6 s would read 0:00. */
+export function clock(seconds: number): string {
+  const whole = Math.round(seconds)
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`
+}

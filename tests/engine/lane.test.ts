@@ -48,8 +48,8 @@ function fakeContext(calls: Call[], decodes: number[]): Context {
   }
 }
 
-function makeLane(options: { slots?: number; tokens_per_slot?: number; decodes?: number[] } = {}) {
-  const { slots = 2, tokens_per_slot = 4096, decodes = [] } = options
+function makeLane(options: { slots?: number; tokens_per_slot?: number; decodes?: number[]; speculate?: boolean } = {}) {
+  const { slots = 2, tokens_per_slot = 4096, decodes = [], speculate = false } = options
   const calls: Call[] = []
   let made = 0
   const makeContext = () => {
@@ -64,7 +64,7 @@ function makeLane(options: { slots?: number; tokens_per_slot?: number; decodes?:
     tokens_per_slot,
     batch_tokens: 512,
     can_share_prefix: true,
-    speculate: false,
+    speculate,
     makeContext,
     onFault: (error) => assert.fail(String(error)),
     onOutgrown: (generation) => outgrown.push(generation),
@@ -129,6 +129,20 @@ test('a cancelled request leaves its slot before the next step, also in the midd
   assert.deepEqual(calls[1]!.computed.map(({ token }) => String.fromCharCode(token)).join(''), 'zzz')
   runToEnd(lane)
   assert.deepEqual([long.outcome, next.outcome], ['open', 'length'])
+})
+
+test('how an answer begins is guessed in the step of its prompt, and a wrong guess leaves nothing behind', () => {
+  for (const [prompt, steps] of [
+    ['abcdxxxyyabcd', 1],
+    ['abcdqqqyyabcd', 4],
+  ] as const) {
+    const { lane, calls } = makeLane({ speculate: true })
+    const asked = ask(lane, prompt, { max_tokens: 4 })
+    runToEnd(lane)
+    assert.deepEqual([asked.text, calls.length], ['xxxx', steps])
+    assert.equal(calls[0]!.computed.length, 16, 'the columns are filled up')
+    assert.equal((calls[1] ?? calls[0])!.computed.find(({ position }) => position === 13)!.position, 13)
+  }
 })
 
 test('the next turn of a conversation computes only what is new', () => {

@@ -120,10 +120,11 @@ test('log-probabilities are those of the model, untouched by penalties, bias and
 })
 
 test('a guess follows the latest place where the last tokens stood before; fewer of them are enough while guesses are right', () => {
-  const speculation = createSpeculation()
+  const speculation = createSpeculation((token) => token === 0)
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4], 12), [5, 6, 7, 8, 1, 2, 3])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 2), [5, 6])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5], 12), [])
+  assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 0, 7, 1, 2, 3, 4], 12), [5], 'what came after an end is another answer')
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [], 'two alone are not enough at first')
   speculation.checked(7, 7)
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [4, 5, 6, 1, 2, 3])

@@ -1,6 +1,6 @@
 // `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: bodies of every kind for the inference routes of the whole
-// service. No answer may be a 500 or anything but what the contract says, none may take longer than half a minute, and neither process
-// may die or grow. A failing case is printed with what makes it again.
+// service. No answer may be a 500 or anything but what the contract says, none may take longer than as many long prompts as are asked at
+// once, or half a minute, and neither process may die or grow. A failing case is printed with what makes it again.
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
 import { parseArgs } from 'node:util'
@@ -9,7 +9,9 @@ import { type Answer, checkAnswer } from './answers.ts'
 import { paths } from './bodies.ts'
 import { type Case, makeCase } from './cases.ts'
 
-const limit_ms = 30_000
+const leastLimit_ms = 30_000
+/** Tokens of a prompt that is long among these cases. */
+const longPrompt = 3000
 /** How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first. */
 // The engine's lanes alone may take a quarter of the machine's memory; they are made as requests of each length come.
 const growth_mb = 1000
@@ -30,6 +32,7 @@ const atOnce = Number(values['at-once'])
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
+let limit_ms = leastLimit_ms
 const agent = new http.Agent({ keepAlive: true, maxSockets: atOnce })
 
 function ask({ path, headers, bytes }: Case): Promise<Answer> {
@@ -47,7 +50,7 @@ function ask({ path, headers, bytes }: Case): Promise<Answer> {
     request.on('error', (error: NodeJS.ErrnoException) => {
       // A service may close a kept connection at the moment it is used again.
       if (error.code === 'ECONNRESET' && request.reusedSocket) ask({ path, headers, bytes } as Case).then(resolve, reject)
-      else reject(error.name === 'TimeoutError' || error.name === 'AbortError' ? new Error(`no whole answer in ${limit_ms / 1000} s`) : error)
+      else reject(error.name === 'TimeoutError' || error.name === 'AbortError' ? new Error(`no whole answer in ${Math.round(limit_ms / 1000)} s`) : error)
     })
     request.end(bytes)
   })
@@ -106,6 +109,10 @@ function must(what: string, holds: boolean) {
 try {
   console.log(`seed ${seed}`)
   await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 })
+  const began = performance.now()
+  await service.api('POST', '/completions', { model, prompt: ' word'.repeat(longPrompt), max_tokens: 1 })
+  limit_ms = Math.max(leastLimit_ms, Math.ceil(atOnce * (performance.now() - began)))
+  console.log(`limit ${Math.round(limit_ms / 1000)} s`)
   if (values.case) await run(Number(values.case))
   else {
     const first = engine()

@@ -186,7 +186,7 @@ export function createCopies({ models, pools, check, dataDir, python, memory_byt
   })
 
   const timer = setInterval(() => {
-    for (const [id, entry] of entries) if (entry.heat.value() < 1 && mayTry(entry)) entries.delete(id)
+    for (const [id, entry] of entries) if (entry.heat.isSpent() && mayTry(entry)) entries.delete(id)
     next()
   }, look_ms)
   timer.unref()
@@ -197,6 +197,7 @@ export function createCopies({ models, pools, check, dataDir, python, memory_byt
       // Servers elsewhere merge nothing for us.
       if (memory_bytes === 0 || !adapter || !base.gguf || pools.hasUpstream(base.id)) return attempt(target)
       const entry = entryOf(account_id, { ...target, adapter })
+      entry.heat.expect()
       const { copy } = entry
       if (!copy) return attempt(target)
       copy.users++
