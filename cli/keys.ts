@@ -1,21 +1,11 @@
-import { type ScopePreset, scopePresets } from '../contract/route.ts'
-import { createAccounts } from '../server/accounts/service.ts'
-import { readConfig } from '../server/config.ts'
-import { openDatabase } from '../server/db/open.ts'
+import { type ScopePreset, scopePresets } from '../contract/scopes.ts'
+import { withAccounts } from './accounts.ts'
 import { UsageError } from './usage.ts'
 
 /** Makes a key in the data folder's database, beside a running server or without one. */
 export async function keys({ name, scopes, json }: { name?: string; scopes: string; json: boolean }): Promise<void> {
   if (!name?.trim() || name.length > 200) throw new UsageError('Give the key a name of at most 200 characters: ./tunery keys create --name NAME')
   if (!Object.hasOwn(scopePresets, scopes)) throw new UsageError(`--scopes is one of ${Object.keys(scopePresets).join(', ')}.`)
-  const config = readConfig(process.env)
-  const db = await openDatabase(config.data_dir)
-  try {
-    const accounts = createAccounts(db, config.default_tier)
-    await accounts.ensureOwner()
-    const key = await accounts.createKey(name.trim(), scopes as ScopePreset)
-    console.log(json ? JSON.stringify(key) : `${key.key}\n\nThis key is shown once. It may: ${key.scopes.join(', ')}.`)
-  } finally {
-    await db.destroy()
-  }
+  const key = await withAccounts((accounts) => accounts.createKey(name.trim(), scopes as ScopePreset))
+  console.log(json ? JSON.stringify(key) : `${key.key}\n\nThis key is shown once. It may: ${key.scopes.join(', ')}.`)
 }

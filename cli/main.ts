@@ -1,5 +1,7 @@
 import { parseArgs } from 'node:util'
+import { ApiError } from '../contract/errors.ts'
 import { ConfigError } from '../server/config.ts'
+import { accounts } from './accounts.ts'
 import { config } from './config.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
@@ -7,8 +9,13 @@ import { UsageError } from './usage.ts'
 
 const usage = `Usage: ./tunery COMMAND
 
-  keys create --name NAME [--scopes full|inference|read_only] [--json]
+  keys create --name NAME [--scopes full|inference|read_only|operator] [--json]
                         make an API key for the data folder; it is shown once
+  accounts list [--json]
+  accounts create --name NAME [--tier TIER] [--email OWNER] [--json]
+                        make an account with its owner and their first key, which is shown once
+  accounts set ID [--name NAME] [--tier TIER]
+  accounts suspend ID | accounts reinstate ID
   models add ID [--from FOLDER]
                         bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
   config [--json]       list every setting with its value; --json: and its default
@@ -23,6 +30,8 @@ async function main(args: string[]): Promise<void> {
       name: { type: 'string' },
       scopes: { type: 'string', default: 'full' },
       from: { type: 'string' },
+      tier: { type: 'string' },
+      email: { type: 'string' },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
     },
@@ -31,12 +40,17 @@ async function main(args: string[]): Promise<void> {
   const [command, action, ...rest] = positionals
   if (command === 'config' && !action) return config(values.json)
   if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
+  if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)
 }
 
 main(process.argv.slice(2)).catch((error: unknown) => {
-  const known = error instanceof UsageError || error instanceof ConfigError || String((error as { code?: string }).code).startsWith('ERR_PARSE_ARGS')
+  const known =
+    error instanceof UsageError ||
+    error instanceof ConfigError ||
+    error instanceof ApiError ||
+    String((error as { code?: string }).code).startsWith('ERR_PARSE_ARGS')
   console.error(known ? (error as Error).message : ((error as Error).stack ?? error))
   process.exit(known ? 2 : 1)
 })

@@ -1,13 +1,14 @@
 import { z } from 'zod'
 import { Time } from './common.ts'
 import { Tier } from './hub.ts'
-import { route, scopes } from './route.ts'
+import { route } from './route.ts'
+import { roles, scopes } from './scopes.ts'
 
 export const Profile = z.object({
   id: z.string(),
   name: z.string(),
   email: z.string().nullable(),
-  role: z.enum(['owner', 'admin', 'member', 'viewer']),
+  role: z.enum(roles),
   account: z.object({ id: z.string(), name: z.string() }),
   tier: Tier,
   key: z.object({ id: z.string(), name: z.string(), prefix: z.string(), scopes: z.array(z.enum(scopes)), created_at: Time }),

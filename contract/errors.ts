@@ -29,11 +29,15 @@ export const errorCodes = {
   // 401, 403, 404, 405
   invalid_api_key: 401,
   insufficient_permissions: 403,
+  account_suspended: 403,
   not_found: 404,
   model_not_found: 404,
   dataset_not_found: 404,
   job_not_found: 404,
   deployment_not_found: 404,
+  key_not_found: 404,
+  member_not_found: 404,
+  account_not_found: 404,
   method_not_allowed: 405,
   // 413, 415, 429
   body_too_large: 413,

@@ -31,7 +31,7 @@ export type Model = z.infer<typeof Model>
 const Models = z.object({ models: z.array(Model) })
 
 export const Tier = z.object({
-  id: z.enum(['free', 'pro', 'enterprise']),
+  id: z.string(),
   name: z.string(),
   requests_per_minute: z.int().nullable().describe('Null is unlimited.'),
   requests_per_day: z.int().nullable(),
@@ -39,6 +39,7 @@ export const Tier = z.object({
 })
 export type Tier = z.infer<typeof Tier>
 
+/** Those there are where the operator sets none. */
 export const tiers: Tier[] = [
   { id: 'free', name: 'Free', requests_per_minute: 60, requests_per_day: 1000, max_concurrent: 2 },
   { id: 'pro', name: 'Pro', requests_per_minute: 1000, requests_per_day: 50_000, max_concurrent: 10 },

@@ -1,26 +1,6 @@
 import type { z } from 'zod'
 import { ErrorBody } from './errors.ts'
-
-/** What a key may be allowed to do. Every route states the one it needs. */
-export const scopes = [
-  'hub:read',
-  'datasets:read',
-  'datasets:write',
-  'tuning:read',
-  'tuning:write',
-  'deployments:read',
-  'deployments:write',
-  'inference',
-  'profile:read',
-] as const
-export type Scope = (typeof scopes)[number]
-
-export const scopePresets: Record<'full' | 'inference' | 'read_only', readonly Scope[]> = {
-  full: scopes,
-  inference: ['hub:read', 'inference', 'profile:read'],
-  read_only: scopes.filter((scope) => scope.endsWith(':read')),
-}
-export type ScopePreset = keyof typeof scopePresets
+import type { Scope } from './scopes.ts'
 
 /**
  * One operation of the wire contract. `path` is relative to the base address and spells parameters `{name}`; a parameter that ends in

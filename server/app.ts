@@ -8,7 +8,7 @@ import { datasetRoutes } from './datasets/routes.ts'
 import type { Datasets } from './datasets/service.ts'
 import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
-import { requireKeys } from './http/auth.ts'
+import { requireKeys, requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors } from './http/errors.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import { parseJsonBody } from './http/json.ts'
@@ -19,6 +19,7 @@ import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
 import { inferenceRoutes } from './inference/routes.ts'
 import type { Inference } from './inference/service.ts'
+import type { Plans } from './plans.ts'
 import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
@@ -26,6 +27,7 @@ import type { Usage } from './usage/service.ts'
 
 export interface Services {
   accounts: Accounts
+  plans: Plans
   hub: Hub
   datasets: Datasets
   tuning: Tuning
@@ -75,11 +77,12 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   app.decorateRequest('bodyText', null)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
+  requireScopes(app)
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
   requireKeys(app, (key) => services.accounts.findKey(key))
   accountRoutes(app, services.accounts)
-  hubRoutes(app, services.hub)
+  hubRoutes(app, services.hub, services.plans.tiers)
   datasetRoutes(app, services.datasets)
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.cutting)

@@ -20,6 +20,7 @@ import { createSalt } from './inference/replicas/salt.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
 import { createInference } from './inference/service.ts'
 import { createScoring } from './inference/trust.ts'
+import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { createEstimator } from './tuning/estimate.ts'
@@ -40,18 +41,13 @@ export async function createServices(config: Config, log: Logger) {
   const upstreams = readUpstreams(config.upstreams, process.env)
   const db = await openDatabase(dataDir)
   const queue = createQueue(db)
-  const pricing = {
-    currency: config.currency,
-    training_per_million_tokens: config.training_price,
-    input_per_million_tokens: config.input_price,
-    output_per_million_tokens: config.output_price,
-  }
   const python = path.join(root, '.local/python/bin/python')
   const converters = path.join(root, '.local/llama/source')
   const stopping = new AbortController()
   const cutting = new AbortController()
-  const accounts = createAccounts(db, config.default_tier)
-  const hub = createHub(config.models_dir, pricing)
+  const plans = readPlans(config)
+  const accounts = createAccounts({ db, plans, defaultTier: config.default_tier, log })
+  const hub = createHub(config.models_dir, plans.pricing)
   const datasets = createDatasets({
     db,
     queue,
@@ -86,6 +82,7 @@ export async function createServices(config: Config, log: Logger) {
 
   const services: Services = {
     accounts,
+    plans,
     hub,
     datasets,
     tuning,
@@ -120,6 +117,7 @@ export async function createServices(config: Config, log: Logger) {
     async startWork() {
       await queue.takeOverAll()
       await usage.start()
+      const keeping = accounts.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
@@ -171,7 +169,7 @@ export async function createServices(config: Config, log: Logger) {
       return {
         async stop() {
           keepIdle()
-          await Promise.all(workers.map((worker) => worker.stop()))
+          await Promise.all([keeping.close(), ...workers.map((worker) => worker.stop())])
         },
       }
     },

@@ -29,7 +29,7 @@ test('every setting that scripts rely on is accepted, and each has a default', (
 
 test('an unknown setting and a wrong value are refused, all of them at once', () => {
   assert.throws(
-    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_DEFAULT_TIER: 'gold' }),
+    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_CURRENCY: 'gold' }),
     (error: Error) =>
       error instanceof ConfigError && /TUNERY_PROT/.test(error.message) && /TUNERY_PORT is 'x'/.test(error.message) && /gold/.test(error.message),
   )
@@ -43,9 +43,22 @@ test('the command line lists the settings, makes keys and explains wrong words',
     const key = JSON.parse(execFileSync(tunery, ['keys', 'create', '--name', 'ci', '--scopes', 'inference', '--json'], { env, encoding: 'utf8' }))
     assert.match(key.key, /^tny_[0-9A-Za-z]{36}$/)
     assert.match(key.id, /^key_/)
+    const run = (...args: string[]) => JSON.parse(execFileSync(tunery, ['accounts', ...args, '--json'], { env, encoding: 'utf8' }))
+    const made = run('create', '--name', 'Acme', '--tier', 'free')
+    assert.deepEqual([made.account.tier, made.owner.role, made.key.slice(0, 4)], ['free', 'owner', 'tny_'])
+    assert.equal(run('set', made.account.id, '--tier', 'pro').tier, 'pro')
+    assert.equal(run('suspend', made.account.id).status, 'suspended')
+    assert.equal(run('reinstate', made.account.id).status, 'active')
+    assert.deepEqual(
+      run('list').map(({ name }: { name: string }) => name),
+      ['Acme', 'Owner'],
+    )
     for (const [args, says] of [
       [['keys', 'create'], /--name/],
       [['keys', 'create', '--name', 'x', '--scopes', 'all'], /full, inference, read_only/],
+      [['accounts', 'create'], /--name/],
+      [['accounts', 'suspend'], /its account is missing/],
+      [['accounts', 'set', 'acc_none', '--tier', 'pro'], /no account 'acc_none'/],
       [['frobnicate'], /not a command/],
       [['models', 'add', '../x'], /OWNER\/NAME/],
     ] as const) {

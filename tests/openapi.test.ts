@@ -4,7 +4,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import type { Route } from '../contract/route.ts'
-import { scopes } from '../contract/route.ts'
+import { scopes } from '../contract/scopes.ts'
 import { root } from '../server/config.ts'
 import { startApp, type TestApp } from './support/service.ts'
 

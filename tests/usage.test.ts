@@ -7,8 +7,9 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import pino from 'pino'
 import { createAccounts } from '../server/accounts/service.ts'
-import { root } from '../server/config.ts'
+import { readConfig, root } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { readPlans } from '../server/plans.ts'
 import type { UsageRecord } from '../server/usage/record.ts'
 import { createUsage } from '../server/usage/service.ts'
 import { until } from './support/client.ts'
@@ -91,7 +92,7 @@ test('a server that is killed under load loses no answer that a client saw compl
   }
   const { server, url } = await startServer()
   const db = await openDatabase(dataDir)
-  const key = (await createAccounts(db, 'free').createKey('test', 'full')).key
+  const key = (await createAccounts({ db, plans: readPlans(readConfig({})), defaultTier: 'free', log }).createKey('test', 'full')).key
   const seen = new Map<string, number>()
   let asked = 0
   async function ask(streams: boolean) {

@@ -1,83 +1,78 @@
-import { hash, timingSafeEqual } from 'node:crypto'
+import type { Logger } from 'pino'
 import type { z } from 'zod'
 import type { Profile } from '../../contract/accounts.ts'
-import { type Tier, tiers } from '../../contract/hub.ts'
-import { type Scope, type ScopePreset, scopePresets } from '../../contract/route.ts'
+import type { AuditEntry } from '../../contract/audit.ts'
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { NewApiKey } from '../../contract/keys.ts'
+import type { ScopePreset } from '../../contract/scopes.ts'
+import { commandLine } from '../audit.ts'
+import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
-import { newId } from '../ids.ts'
-import { createShortCache } from '../short-cache.ts'
-import { isWellFormed, newKey, prefixLength } from './key-format.ts'
+import type { Plans } from '../plans.ts'
+import { createCallers } from './callers.ts'
+import { createKeys, type Keys } from './keys.ts'
+import { createMembers, type Members } from './members.ts'
+import { createOperator, type Operator } from './operator.ts'
 import * as store from './store.ts'
 
-export interface NewKey {
-  id: string
-  name: string
-  key: string
-  scopes: readonly Scope[]
-}
-
 export interface Accounts {
-  /** Makes the owner's account and user where there is no account yet. */
+  keys: Keys
+  members: Members
+  operator: Operator
+  /** Makes the owner's account and user where there is no account yet. Throws a ConfigError where an account has a tier that there is no more. */
   ensureOwner(): Promise<void>
   /** Makes the owner's first key where no key has ever been made; else undefined. */
-  createFirstKey(): Promise<NewKey | undefined>
+  createFirstKey(): Promise<NewApiKey | undefined>
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
-  /** Makes a key for a user, by default the installation's owner. The key itself is not stored and cannot be shown again. */
-  createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewKey>
+  /** Makes a key on the operator's command line, for a member, by default the installation's owner. */
+  createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
   /** Whose key it is. One that is revoked, by whatever process, is not found any more within half a second. */
   findKey(key: string): Promise<Caller | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
+  audit(caller: Caller, query: ListQuery): Promise<{ items: AuditEntry[]; has_more: boolean }>
+  /** Writes when keys were last used; `start` does it now and then, until what it returns is closed. */
+  flush(): Promise<void>
+  start(): { close(): Promise<void> }
 }
 
-const hashOf = (key: string) => hash('sha256', key, 'hex')
-/** How long a key is believed without asking the database: another process may revoke it there. */
-const keyKept_ms = 500
+interface Options {
+  db: Db
+  plans: Plans
+  defaultTier: string
+  log: Logger
+  now?: () => number
+}
 
-export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => number = Date.now): Accounts {
-  async function makeKey(account_id: string, user_id: string, name: string, preset: ScopePreset): Promise<NewKey> {
-    const key = newKey()
-    const row = {
-      id: newId('key'),
-      account_id,
-      user_id,
-      name,
-      prefix: key.slice(0, prefixLength),
-      hash: hashOf(key),
-      scopes_json: JSON.stringify(scopePresets[preset]),
-    }
-    await store.insertKey(db, { ...row, created_at: now() })
-    return { id: row.id, name, key, scopes: scopePresets[preset] }
-  }
+/** How often it is written when keys were last used. */
+const flush_ms = 15_000
+
+export function createAccounts({ db, plans, defaultTier, log, now = Date.now }: Options): Accounts {
+  const callers = createCallers(db, log, now)
+  const keys = createKeys(db, callers.changed, now)
+  const members = createMembers(db, callers.changed, now)
+  const operator = createOperator({ db, plans, defaultTier, keys, changed: callers.changed, now })
 
   async function createAccount(name: string) {
-    const account_id = newId('acc')
-    const user_id = newId('usr')
-    await db
-      .transaction()
-      .execute((trx) =>
-        store.insertAccount(
-          trx,
-          { id: account_id, name, tier: defaultTier, created_at: now() },
-          { id: user_id, account_id, name, email: null, role: 'owner', created_at: now() },
-        ),
-      )
-    return { account_id, user_id }
-  }
-
-  const callers = createShortCache<Caller>(keyKept_ms)
-  async function callerOf(key: string, keyHash: string): Promise<Caller | undefined> {
-    for (const row of await store.keysByPrefix(db, key.slice(0, prefixLength)))
-      if (timingSafeEqual(Buffer.from(keyHash, 'hex'), Buffer.from(row.hash, 'hex')))
-        return { account_id: row.account_id, user_id: row.user_id, key_id: row.id, scopes: JSON.parse(row.scopes_json) as Scope[] }
-    return undefined
+    const { account, owner } = await db.transaction().execute((trx) => operator.make(trx, commandLine, { name, owner: { name, email: null } }))
+    return { account_id: account.id, user_id: owner.id }
   }
 
   return {
+    keys,
+    members,
+    operator,
+    findKey: callers.find,
+    flush: callers.flush,
+
     createAccount,
 
     async ensureOwner() {
-      if ((await store.countAccounts(db)) === 0) await createAccount('Owner')
+      const gone = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
+      if (gone) throw new ConfigError(`Accounts have the tier '${gone}', which is not among the tiers any more. Put it back into TUNERY_PLANS_FILE.`)
+      if (!plans.tier(defaultTier)) throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
+      if (!(await store.anyAccount(db))) await createAccount('Owner')
     },
 
     async createFirstKey() {
@@ -85,29 +80,49 @@ export function createAccounts(db: Db, defaultTier: Tier['id'], now: () => numbe
     },
 
     async createKey(name, preset, user_id) {
-      const user = user_id ? await store.userById(db, user_id) : await store.firstOwner(db)
-      if (!user) throw new Error('there is no account yet: start the service once with `npm start`')
-      return makeKey(user.account_id, user.id, name, preset)
-    },
-
-    async findKey(key) {
-      if (!isWellFormed(key)) return undefined
-      const keyHash = hashOf(key)
-      return callers.find(keyHash, () => callerOf(key, keyHash))
+      return db.transaction().execute(async (trx) => {
+        const member = user_id ? await store.userById(trx, user_id) : await store.firstOwner(trx)
+        if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
+        return keys.give(trx, commandLine, member, { name, scopes: preset })
+      })
     },
 
     async profile(caller) {
-      const user = await store.userById(db, caller.user_id)
-      const account = await store.accountById(db, caller.account_id)
-      const key = await store.keyById(db, caller.key_id)
+      const { account_id, user_id, key_id, scopes } = caller
+      const [user, account, key] = [await store.userById(db, user_id), await store.account(db, account_id), await store.keyEver(db, account_id, key_id)]
       return {
-        id: user.id,
-        name: user.name,
-        email: user.email,
-        role: user.role,
-        account: { id: account.id, name: account.name },
-        tier: tiers.find((tier) => tier.id === account.tier)!,
-        key: { id: key.id, name: key.name, prefix: key.prefix, scopes: [...caller.scopes], created_at: new Date(key.created_at).toISOString() },
+        id: user!.id,
+        name: user!.name,
+        email: user!.email,
+        role: user!.role,
+        account: { id: account!.id, name: account!.name },
+        tier: plans.tier(account!.tier)!,
+        key: { id: key!.id, name: key!.name, prefix: key!.prefix, scopes: [...scopes], created_at: new Date(key!.created_at).toISOString() },
+      }
+    },
+
+    async audit({ account_id }, { limit, after }) {
+      const last = after ? await store.auditEntry(db, account_id, after) : undefined
+      if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to go on after.`)
+      const rows = await store.listAudit(db, account_id, limit, last)
+      const items = rows.slice(0, limit).map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
+        id,
+        created_at: new Date(created_at).toISOString(),
+        action,
+        target,
+        details: JSON.parse(details_json),
+        by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
+      }))
+      return { items, has_more: rows.length > limit }
+    },
+
+    start() {
+      const timer = setInterval(() => void callers.flush(), flush_ms).unref()
+      return {
+        async close() {
+          clearInterval(timer)
+          await callers.flush()
+        },
       }
     },
   }

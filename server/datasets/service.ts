@@ -4,6 +4,7 @@ import path from 'node:path'
 import type { ListQuery } from '../../contract/common.ts'
 import type { Dataset, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
 import { type Hub, maxRowTokens } from '../hub/service.ts'
@@ -24,10 +25,10 @@ import type { TokenCount, Tokens } from './tokens.ts'
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
 
 export interface Datasets {
-  upload(account_id: string, upload: FormFile<UploadFields>): Promise<Dataset>
+  upload(by: By, upload: FormFile<UploadFields>): Promise<Dataset>
   list(account_id: string, query: ListQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
-  delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
+  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
   validate(account_id: string, id: string, model_id: string | undefined): Promise<Validation>
   preview(account_id: string, id: string, query: { model_id?: string; row: number }): Promise<Preview>
   /** Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes longer. */
@@ -133,7 +134,8 @@ export function createDatasets(options: Options): Datasets {
     },
     hubToken: (id) => hubTokens.get(id),
 
-    async upload(account_id, { file, filename, fields }) {
+    async upload(by, { file, filename, fields }) {
+      const { account_id } = by
       await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('ds')
       const { folder } = filesOf(dataDir, id, 'jsonl')
@@ -168,6 +170,7 @@ export function createDatasets(options: Options): Datasets {
         if (hf_token) hubTokens.set(id, hf_token)
         await db.transaction().execute(async (trx) => {
           await store.insert(trx, dataset)
+          await recordAct(trx, by, 'dataset.created', id, { name: dataset.name, sha256: dataset.sha256 }, dataset.created_at)
           await queue.enqueue(trx, queueKind, id)
         })
         queue.wake()
@@ -191,7 +194,8 @@ export function createDatasets(options: Options): Datasets {
 
     get: async (account_id, id) => toWire(await row(account_id, id)),
 
-    async delete(account_id, id) {
+    async delete(by, id) {
+      const { account_id } = by
       const dataset = await row(account_id, id)
       await db.transaction().execute(async (trx) => {
         await row(account_id, id, trx)
@@ -202,6 +206,7 @@ export function createDatasets(options: Options): Datasets {
         }
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
+        await recordAct(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
       })
       hubTokens.delete(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)

@@ -1,11 +1,14 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
+import type { Role } from '../../contract/scopes.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
 
 interface Accounts {
   id: string
   name: string
-  tier: 'free' | 'pro' | 'enterprise'
+  tier: string
+  /** Since when it is refused; null where it is not. */
+  suspended_at: number | null
   created_at: number
 }
 
@@ -14,7 +17,9 @@ interface Users {
   account_id: string
   name: string
   email: string | null
-  role: 'owner' | 'admin' | 'member' | 'viewer'
+  role: Role
+  /** Since when they are no member any more. */
+  removed_at: number | null
   created_at: number
 }
 
@@ -29,6 +34,25 @@ interface ApiKeys {
   hash: string
   scopes_json: string
   created_at: number
+  expires_at: number | null
+  revoked_at: number | null
+  /** To the minute. */
+  last_used_at: number | null
+}
+
+/** Who did what. */
+interface Audit {
+  /** In the order of what was done, also within a millisecond. */
+  seq: Generated<number>
+  id: string
+  account_id: string
+  created_at: number
+  action: string
+  target: string
+  details_json: string
+  kind: 'key' | 'operator' | 'command_line'
+  user_id: string | null
+  key_id: string | null
 }
 
 interface Datasets {
@@ -173,6 +197,7 @@ export interface Schema {
   accounts: Accounts
   users: Users
   api_keys: ApiKeys
+  audit: Audit
   datasets: Datasets
   dataset_tokens: DatasetTokens
   tuning_jobs: TuningJobs

@@ -4,9 +4,9 @@ import { mount } from '../http/mount.ts'
 import type { Deployments } from './service.ts'
 
 export function deploymentRoutes(app: FastifyInstance, deployments: Deployments): void {
-  mount(app, createDeployment, ({ caller, body }) => deployments.create(caller.account_id, body))
+  mount(app, createDeployment, ({ caller, body }) => deployments.create(caller, body))
   mount(app, listDeployments, ({ caller, query }) => deployments.list(caller.account_id, query))
   mount(app, getDeployment, ({ caller, params }) => deployments.get(caller.account_id, params.name))
-  mount(app, switchDeployment, ({ caller, params, body }) => deployments.switch(caller.account_id, params.name, body.model))
-  mount(app, deleteDeployment, ({ caller, params }) => deployments.delete(caller.account_id, params.name))
+  mount(app, switchDeployment, ({ caller, params, body }) => deployments.switch(caller, params.name, body.model))
+  mount(app, deleteDeployment, ({ caller, params }) => deployments.delete(caller, params.name))
 }

@@ -1,6 +1,7 @@
 import type { ListQuery } from '../../contract/common.ts'
 import type { Deployment } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
+import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { recordEvent } from '../events.ts'
 import { newId } from '../ids.ts'
@@ -9,12 +10,12 @@ import type { TunedModels } from '../tuning/models.ts'
 import * as store from './store.ts'
 
 export interface Deployments {
-  create(account_id: string, request: { model: string; name: string }): Promise<Deployment>
+  create(by: By, request: { model: string; name: string }): Promise<Deployment>
   /** Lets a name serve another model. The new one is loaded first; a request sees the old or the new, never neither. */
-  switch(account_id: string, name: string, model: string): Promise<Deployment>
+  switch(by: By, name: string, model: string): Promise<Deployment>
   list(account_id: string, query: ListQuery): Promise<{ items: Deployment[]; has_more: boolean }>
   get(account_id: string, name: string): Promise<Deployment>
-  delete(account_id: string, name: string): Promise<{ id: string; deleted: true }>
+  delete(by: By, name: string): Promise<{ id: string; deleted: true }>
   /** Brings those to an end that were starting when the service was killed. */
   recover(): Promise<void>
 }
@@ -89,7 +90,8 @@ export function createDeployments({
   }
 
   return {
-    async create(account_id, { model, name }) {
+    async create(by, { model, name }) {
+      const { account_id } = by
       const taken = () =>
         new ApiError('name_taken', `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`, {
           details: { name },
@@ -103,6 +105,7 @@ export function createDeployments({
         await db.transaction().execute(async (trx) => {
           await stillThere(trx, account_id, model)
           await store.insert(trx, deployment)
+          await recordAct(trx, by, 'deployment.created', deployment.id, { name, model }, time)
         })
         inference.namesChanged()
       } catch (error) {
@@ -113,7 +116,8 @@ export function createDeployments({
       return toWire(await row(account_id, name))
     },
 
-    async switch(account_id, name, model) {
+    async switch(by, name, model) {
+      const { account_id } = by
       const deployment = await row(account_id, name)
       const target = await inference.target(account_id, model)
       await inference.requireTrusted(account_id, model)
@@ -123,6 +127,7 @@ export function createDeployments({
         const updated = await store.update(trx, deployment.id, { model, status: 'ready', error_json: null, updated_at: now() })
         if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
         await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())
+        await recordAct(trx, by, 'deployment.switched', deployment.id, { name, from: deployment.model, to: model }, now())
       })
       inference.namesChanged()
       return toWire(await row(account_id, name))
@@ -141,9 +146,12 @@ export function createDeployments({
 
     get: async (account_id, name) => toWire(await row(account_id, name)),
 
-    async delete(account_id, name) {
-      const { id } = await row(account_id, name)
-      await store.remove(db, id)
+    async delete(by, name) {
+      const { id, model } = await row(by.account_id, name)
+      await db.transaction().execute(async (trx) => {
+        const removed = await store.remove(trx, id)
+        if (removed.numDeletedRows > 0n) await recordAct(trx, by, 'deployment.deleted', id, { name, model }, now())
+      })
       inference.namesChanged()
       return { id, deleted: true }
     },

@@ -12,7 +12,7 @@ export const find = (db: Db | Trx, account_id: string, name: string) =>
 export const update = (trx: Trx, id: string, values: Partial<DeploymentRow>) =>
   trx.updateTable('deployments').set(values).where('id', '=', id).executeTakeFirst()
 
-export const remove = (db: Db, id: string) => db.deleteFrom('deployments').where('id', '=', id).execute()
+export const remove = (trx: Trx, id: string) => trx.deleteFrom('deployments').where('id', '=', id).executeTakeFirst()
 
 export const all = (db: Db, account_id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()

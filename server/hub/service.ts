@@ -47,7 +47,7 @@ const ModelFile = z.object({
 })
 
 /** The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know counts too. */
-export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
+export function createHub(modelsDir: string, pricing: (id: string) => Model['pricing']): Hub {
   const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
 
   function local(id: string): LocalBase | undefined {
@@ -89,7 +89,7 @@ export function createHub(modelsDir: string, pricing: Model['pricing']): Hub {
       huggingface_id: entry ? id : null,
       // What cannot be trained here today is not promised: methods follow the weights.
       methods: base?.kind === 'text' ? ['lora', 'qlora', 'full'] : [],
-      pricing,
+      pricing: pricing(id),
       weights: {
         available: base !== undefined,
         size_mb: base ? Math.round(statSync(base.gguf).size / 1e6) : (entry?.size_mb ?? null),

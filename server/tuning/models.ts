@@ -5,6 +5,7 @@ import path from 'node:path'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel } from '../../contract/models.ts'
+import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
 import { type AdopterOptions, createAdopter } from './adopt.ts'
@@ -49,8 +50,8 @@ export interface TunedModels {
   get(account_id: string, id: string): Promise<TunedModel>
   list(account_id: string, query: ListQuery): Promise<{ items: TunedModel[]; has_more: boolean }>
   /** Takes an adapter that was trained elsewhere. */
-  bring(account_id: string, form: FormFile<AdapterFields>): Promise<TunedModel>
-  delete(account_id: string, id: string): Promise<{ id: string; deleted: true }>
+  bring(by: By, form: FormFile<AdapterFields>): Promise<TunedModel>
+  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
   /** Inside the transaction that makes another feature need it. Throws model_not_found where it was deleted. */
   require(trx: Trx, account_id: string, id: string): Promise<void>
   /** The comparison of a model, made now where it has not been; undefined where what it was made from is gone. */
@@ -126,7 +127,8 @@ export function createTunedModels(options: AdopterOptions & { now?: () => number
       return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
     },
 
-    async bring(account_id, form) {
+    async bring(by, form) {
+      const { account_id } = by
       const made = await adopter.adopt(account_id, form)
       const created_at = now()
       const { base_model_id, parent_model_id } = made.origin
@@ -147,6 +149,7 @@ export function createTunedModels(options: AdopterOptions & { now?: () => number
           comparison_json: comparison && JSON.stringify(comparison),
           size_bytes: made.size_bytes,
         })
+        await recordAct(trx, by, 'model.brought', made.id, { sha256: made.gguf_sha256 }, created_at)
       })
       await register.catch(async (error) => {
         await rm(modelDir(dataDir, made.id), { recursive: true, force: true })
@@ -155,7 +158,8 @@ export function createTunedModels(options: AdopterOptions & { now?: () => number
       return toWire(await row(account_id, made.id))
     },
 
-    async delete(account_id, id) {
+    async delete(by, id) {
+      const { account_id } = by
       const model = await row(account_id, id)
       await db.transaction().execute(async (trx) => {
         await row(account_id, id, trx)
@@ -164,6 +168,7 @@ export function createTunedModels(options: AdopterOptions & { now?: () => number
         const user = users.find((found) => found !== undefined)
         if (user) throw new ApiError('in_use', `The model is needed by ${user}. Delete that first, or wait for its end.`, { details: { used_by: user } })
         await store.deleteModel(trx, id)
+        await recordAct(trx, by, 'model.deleted', id, {}, now())
       })
       await rm(modelDir(dataDir, id), { recursive: true, force: true })
       for (const tell of listeners) tell(servable(model))

@@ -21,19 +21,19 @@ import type { TunedModels } from './models.ts'
 import type { Tuning } from './service.ts'
 
 export function tuningRoutes(app: FastifyInstance, tuning: Tuning, models: TunedModels, stopping: AbortSignal): void {
-  mount(app, createJob, ({ caller, body }) => tuning.create(caller.account_id, body))
+  mount(app, createJob, ({ caller, body }) => tuning.create(caller, body))
   mount(app, estimateJob, ({ caller, body }) => tuning.estimate(caller.account_id, body))
   mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
-  mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller.account_id, params.job_id))
-  mount(app, pauseJob, ({ caller, params }) => tuning.pause(caller.account_id, params.job_id))
-  mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller.account_id, params.job_id))
+  mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller, params.job_id))
+  mount(app, pauseJob, ({ caller, params }) => tuning.pause(caller, params.job_id))
+  mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller, params.job_id))
   mount(app, listCheckpoints, ({ caller, params }) => tuning.checkpoints(caller.account_id, params.job_id))
   mount(app, listJobRows, ({ caller, params, query }) => tuning.rows(caller.account_id, params.job_id, query))
-  mount(app, uploadAdapter, ({ request, caller }) => readForm(request, AdapterFields, (form) => models.bring(caller.account_id, form)))
+  mount(app, uploadAdapter, ({ request, caller }) => readForm(request, AdapterFields, (form) => models.bring(caller, form)))
   mount(app, listTunedModels, ({ caller, query }) => models.list(caller.account_id, query))
   mount(app, getTunedModel, ({ caller, params }) => models.get(caller.account_id, params.model_id))
-  mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller.account_id, params.model_id))
+  mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller, params.model_id))
   mount(app, jobEvents, async ({ caller, params, query, reply }) => {
     const gone = new AbortController()
     reply.raw.on('close', () => gone.abort())

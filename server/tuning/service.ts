@@ -5,6 +5,7 @@ import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobRow, ResolvedConfig } from '../../contract/tuning.ts'
+import { type By, recordAct } from '../audit.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
@@ -25,14 +26,14 @@ import { type Asked, statusEvent } from './work.ts'
 export const queueKind = 'tuning'
 
 export interface Tuning {
-  create(account_id: string, request: z.output<typeof CreateJob>): Promise<Job>
+  create(by: By, request: z.output<typeof CreateJob>): Promise<Job>
   /** What a job would take. Throws what `create` does. */
   estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
   list(account_id: string, query: ListQuery): Promise<{ items: Job[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Job>
-  cancel(account_id: string, id: string): Promise<Job>
-  pause(account_id: string, id: string): Promise<Job>
-  resume(account_id: string, id: string): Promise<Job>
+  cancel(by: By, id: string): Promise<Job>
+  pause(by: By, id: string): Promise<Job>
+  resume(by: By, id: string): Promise<Job>
   /** The models that a job left. */
   checkpoints(account_id: string, id: string): Promise<{ items: z.input<typeof JobCheckpoint>[] }>
   /** The rows that a completed job found strangest, worst first. */
@@ -70,9 +71,12 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     return job
   }
 
-  /** Changes a job in one transaction, then tells those whom it concerns. */
-  async function change(account_id: string, id: string, write: (trx: Trx, job: store.JobRow) => Promise<void>, tell: () => void): Promise<Job> {
-    await db.transaction().execute(async (trx) => write(trx, await row(account_id, id, trx)))
+  /** Changes a job in one transaction, then tells those whom it concerns. `write` says whether there was anything to change. */
+  async function change(by: By, action: string, id: string, write: (trx: Trx, job: store.JobRow) => Promise<boolean>, tell: () => void): Promise<Job> {
+    const { account_id } = by
+    await db.transaction().execute(async (trx) => {
+      if (await write(trx, await row(account_id, id, trx))) await recordAct(trx, by, action, id, {}, now())
+    })
     tell()
     news.emit(id)
     return toWire(await row(account_id, id))
@@ -100,7 +104,8 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
   })
 
   return {
-    async create(account_id, { model_id, dataset_id, config }) {
+    async create(by, { model_id, dataset_id, config }) {
+      const { account_id } = by
       const origin = await originOf(db, hub, dataDir, account_id, model_id)
       const resolved = { ...resolveConfig(config, origin, hub.linearModules(origin.base)), tokenizer: frozenText(origin.base.hf) }
       await requireFreeDisk(dataDir, min_free_mb)
@@ -138,6 +143,7 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
         })
         await store.appendEvents(trx, id, [{ type: 'status', message: 'The job waits for its turn.', data: { status: 'queued' } }], created_at)
         await queue.enqueue(trx, queueKind, id)
+        await recordAct(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
       })
       queue.wake()
       return toWire(await row(account_id, id))
@@ -160,12 +166,13 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
 
     get: async (account_id, id) => toWire(await row(account_id, id)),
 
-    cancel: (account_id, id) =>
+    cancel: (by, id) =>
       change(
-        account_id,
+        by,
+        'job.cancelled',
         id,
         async (trx, job) => {
-          if (job.status === 'cancelled') return
+          if (job.status === 'cancelled') return false
           if (ended.has(job.status))
             throw new ApiError('job_not_cancellable', `The job is ${job.status}; only a queued or running job can be cancelled.`, {
               details: { status: job.status },
@@ -174,29 +181,33 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
           await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
           await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
           await queue.cancel(trx, queueKind, id)
+          return true
         },
         () => wishes.get(id)?.abort('cancel' satisfies Asked),
       ),
 
-    pause: (account_id, id) =>
+    pause: (by, id) =>
       change(
-        account_id,
+        by,
+        'job.paused',
         id,
         async (trx, job) => {
           if (ended.has(job.status))
             throw new ApiError('job_not_pausable', `The job is ${job.status}; only a queued or running job can be paused.`, { details: { status: job.status } })
-          if (job.paused) return
+          if (job.paused) return false
           await store.updateJob(trx, id, { paused: 1 })
           const message = job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
           await store.appendEvents(trx, id, [statusEvent(job.status, message, { paused: true })], now())
           if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
+          return true
         },
         () => wishes.get(id)?.abort('pause' satisfies Asked),
       ),
 
-    resume: (account_id, id) =>
+    resume: (by, id) =>
       change(
-        account_id,
+        by,
+        'job.resumed',
         id,
         async (trx, job) => {
           if (!job.paused) throw new ApiError('job_not_resumable', `The job is ${job.status} and not paused.`, { details: { status: job.status } })
@@ -204,6 +215,7 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
           await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
           // One whose trainer is still stopping goes back to the queue when it has.
           if (job.status === 'queued') await queue.enqueue(trx, queueKind, id)
+          return true
         },
         () => queue.wake(),
       ),

@@ -1,4 +1,5 @@
-import { type Kysely, PostgresAdapter, sql } from 'kysely'
+import { type Kysely, sql } from 'kysely'
+import { counted } from '../counted.ts'
 
 export async function up(db: Kysely<unknown>): Promise<void> {
   const schema = db.schema
@@ -104,8 +105,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .execute()
   await schema
     .createTable('queue_entries')
-    // Postgres numbers by identity, SQLite by its row id.
-    .addColumn('id', 'integer', (c) => (isPostgres(db) ? c.generatedAlwaysAsIdentity().primaryKey() : c.primaryKey().autoIncrement()))
+    .addColumn('id', 'integer', counted(db))
     .addColumn('kind', 'text', (c) => c.notNull())
     .addColumn('ref', 'text', (c) => c.notNull())
     .addColumn('status', 'text', (c) => c.notNull())
@@ -126,5 +126,3 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .execute()
 }
-
-const isPostgres = (db: Kysely<unknown>) => db.getExecutor().adapter instanceof PostgresAdapter

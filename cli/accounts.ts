@@ -1,0 +1,57 @@
+import pino from 'pino'
+import { type Accounts, createAccounts } from '../server/accounts/service.ts'
+import { commandLine } from '../server/audit.ts'
+import { readConfig } from '../server/config.ts'
+import { openDatabase } from '../server/db/open.ts'
+import { readPlans } from '../server/plans.ts'
+import { UsageError } from './usage.ts'
+
+/** Works on the accounts in the data folder's database, beside a running server or without one. */
+export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>): Promise<T> {
+  const config = readConfig(process.env)
+  const db = await openDatabase(config.data_dir)
+  try {
+    const accounts = createAccounts({ db, plans: readPlans(config), defaultTier: config.default_tier, log: pino({ level: 'silent' }) })
+    await accounts.ensureOwner()
+    return await work(accounts)
+  } finally {
+    await db.destroy()
+  }
+}
+
+interface Options {
+  name?: string
+  tier?: string
+  email?: string
+  json: boolean
+}
+
+/** The operator's commands over all accounts: `create`, `list`, `set ID --tier T`, `suspend ID`, `reinstate ID`. */
+export async function accounts(action: string, id: string | undefined, { name, tier, email, json }: Options): Promise<void> {
+  const show = (value: object, text: string) => console.log(json ? JSON.stringify(value) : text)
+  if (action === 'create' && id === undefined) {
+    if (!name?.trim()) throw new UsageError('Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]')
+    const owner = { name: name.trim(), email: email ?? null }
+    const made = await withAccounts(({ operator }) => operator.create(commandLine, { name: owner.name, tier, owner }))
+    return show(made, `${made.account.id}  ${made.account.tier}  ${made.account.name}\n\n${made.key}\n\nThis key of its owner is shown once.`)
+  }
+  if (action === 'list' && id === undefined) {
+    const all = await withAccounts(async ({ operator }) => {
+      const found = []
+      for (let after: string | undefined, more = true; more; ) {
+        const page = await operator.list({ limit: 100, after })
+        found.push(...page.items)
+        more = page.has_more
+        after = page.items.at(-1)?.id
+      }
+      return found
+    })
+    return show(all, all.map((each) => `${each.id}  ${each.status.padEnd(9)}  ${each.tier.padEnd(12)}  ${each.name}`).join('\n'))
+  }
+  const change = { set: { name, tier }, suspend: { status: 'suspended' }, reinstate: { status: 'active' } }[action] as
+    | { name?: string; tier?: string; status?: 'active' | 'suspended' }
+    | undefined
+  if (!change || !id) throw new UsageError(`'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists what there is.`)
+  const changed = await withAccounts(({ operator }) => operator.change(commandLine, id, change))
+  show(changed, `${changed.id}  ${changed.status}  ${changed.tier}  ${changed.name}`)
+}

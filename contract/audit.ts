@@ -1,0 +1,29 @@
+import { z } from 'zod'
+import { ListQuery, page, Time } from './common.ts'
+import { route } from './route.ts'
+
+export const AuditEntry = z.object({
+  id: z.string(),
+  created_at: Time,
+  action: z.string().describe('What was done, such as `key.created`.'),
+  target: z.string().describe('The id of what it was done to.'),
+  details: z.record(z.string(), z.unknown()),
+  by: z
+    .object({
+      kind: z.enum(['key', 'operator', 'command_line']).describe('An API key of the account, the operator of the service, or its command line.'),
+      user_id: z.string().nullable(),
+      key_id: z.string().nullable(),
+    })
+    .describe('Who did it. What the operator did shows neither member nor key: these belong to another account.'),
+})
+export type AuditEntry = z.infer<typeof AuditEntry>
+
+export const listAudit = route({
+  method: 'GET',
+  path: '/audit',
+  scope: 'audit:read',
+  tag: 'Account',
+  summary: 'What was changed in the account and by whom, newest first',
+  query: ListQuery,
+  responses: { 200: page(AuditEntry) },
+})

@@ -1,0 +1,82 @@
+import { z } from 'zod'
+import { Deleted, ListQuery, page, Time } from './common.ts'
+import { route } from './route.ts'
+import { type ScopePreset, scopePresets, scopes } from './scopes.ts'
+
+export const Name = z.string().trim().min(1).max(200)
+
+export const ApiKey = z.object({
+  id: z.string(),
+  name: z.string(),
+  prefix: z.string().describe('How the key begins; no more of it is kept in the clear.'),
+  scopes: z.array(z.enum(scopes)).describe('What the key carries. The role of its member bounds them at every request.'),
+  user_id: z.string().describe('The member whose key it is.'),
+  status: z.enum(['active', 'expired']),
+  created_at: Time,
+  expires_at: Time.nullable(),
+  last_used_at: Time.nullable().describe('To the minute.'),
+})
+export type ApiKey = z.infer<typeof ApiKey>
+
+export const NewApiKey = ApiKey.extend({ key: z.string().describe('The key itself. It is shown this once and cannot be read again.') })
+export type NewApiKey = z.infer<typeof NewApiKey>
+
+const presets = Object.keys(scopePresets).filter((name) => name !== 'operator') as [Exclude<ScopePreset, 'operator'>]
+
+const tag = 'Keys'
+const KeyParams = z.object({ key_id: z.string() })
+
+export const createKey = route({
+  method: 'POST',
+  path: '/keys',
+  scope: 'keys:write',
+  tag,
+  summary: 'Make an API key; it is shown once',
+  body: z.strictObject({
+    name: Name,
+    scopes: z
+      .union([z.enum(presets), z.array(z.enum(scopes)).min(1).max(scopes.length)])
+      .default('full')
+      .describe('A preset, cut to what you may do yourself, or a list, all of which you must be allowed to.'),
+    expires_at: Time.nullable().default(null).describe('From when on the key is refused; null: never.'),
+    user_id: z.string().max(100).optional().describe('The member whose key it is to be; yourself if left out. Of others only with `members:write`.'),
+  }),
+  responses: { 201: NewApiKey },
+})
+export const listKeys = route({
+  method: 'GET',
+  path: '/keys',
+  scope: 'keys:read',
+  tag,
+  summary: 'Your keys, newest first; with `members:write`, those of all members',
+  query: ListQuery,
+  responses: { 200: page(ApiKey) },
+})
+export const getKey = route({
+  method: 'GET',
+  path: '/keys/{key_id}',
+  scope: 'keys:read',
+  tag,
+  summary: 'One key',
+  params: KeyParams,
+  responses: { 200: ApiKey },
+})
+export const renameKey = route({
+  method: 'PUT',
+  path: '/keys/{key_id}',
+  scope: 'keys:write',
+  tag,
+  summary: 'Rename a key',
+  params: KeyParams,
+  body: z.strictObject({ name: Name }),
+  responses: { 200: ApiKey },
+})
+export const revokeKey = route({
+  method: 'DELETE',
+  path: '/keys/{key_id}',
+  scope: 'keys:write',
+  tag,
+  summary: 'Revoke a key, for good; requests with it are refused within a second',
+  params: KeyParams,
+  responses: { 200: Deleted },
+})

@@ -1,0 +1,67 @@
+import { z } from 'zod'
+import { Deleted, ListQuery, page, Time } from './common.ts'
+import { Name } from './keys.ts'
+import { route } from './route.ts'
+import { roles } from './scopes.ts'
+
+const Role = z.enum(roles)
+
+export const Member = z.object({
+  id: z.string(),
+  name: z.string(),
+  email: z.string().nullable(),
+  role: Role.describe('Bounds what keys of this member may do.'),
+  created_at: Time,
+})
+export type Member = z.infer<typeof Member>
+
+const Email = z.email().max(254).nullable()
+const tag = 'Members'
+const MemberParams = z.object({ user_id: z.string() })
+
+export const addMember = route({
+  method: 'POST',
+  path: '/members',
+  scope: 'members:write',
+  tag,
+  summary: 'Add a member to the account; `POST /keys` with the member’s id makes a key for them',
+  body: z.strictObject({ name: Name, email: Email.default(null), role: Role.default('member') }),
+  responses: { 201: Member },
+})
+export const listMembers = route({
+  method: 'GET',
+  path: '/members',
+  scope: 'members:read',
+  tag,
+  summary: 'The members of the account, newest first',
+  query: ListQuery,
+  responses: { 200: page(Member) },
+})
+export const getMember = route({
+  method: 'GET',
+  path: '/members/{user_id}',
+  scope: 'members:read',
+  tag,
+  summary: 'One member',
+  params: MemberParams,
+  responses: { 200: Member },
+})
+export const changeMember = route({
+  method: 'PUT',
+  path: '/members/{user_id}',
+  scope: 'members:write',
+  tag,
+  summary: 'Change a member’s name, email or role; a role that is taken away is gone from the member’s keys within a second',
+  params: MemberParams,
+  body: z.strictObject({ name: Name.optional(), email: Email.optional(), role: Role.optional() }),
+  responses: { 200: Member },
+})
+export const removeMember = route({
+  method: 'DELETE',
+  path: '/members/{user_id}',
+  scope: 'members:write',
+  tag,
+  summary: 'Remove a member and revoke their keys; what they made stays the account’s',
+  params: MemberParams,
+  responses: { 200: Deleted },
+})

@@ -1,0 +1,58 @@
+// The operator's view over all accounts.
+import { z } from 'zod'
+import { ListQuery, page, Time } from './common.ts'
+import { Name } from './keys.ts'
+import { Member } from './members.ts'
+import { route } from './route.ts'
+
+export const Account = z.object({
+  id: z.string(),
+  name: z.string(),
+  tier: z.string().describe('The id of one of `GET /hub/tiers`.'),
+  status: z.enum(['active', 'suspended']),
+  members: z.int(),
+  created_at: Time,
+})
+export type Account = z.infer<typeof Account>
+
+const operation = { scope: 'operator', tag: 'Operator' } as const
+const AccountParams = z.object({ account_id: z.string() })
+const TierId = z.string().min(1).max(64)
+
+export const createAccount = route({
+  ...operation,
+  method: 'POST',
+  path: '/operator/accounts',
+  summary: 'Make an account with its owner and the owner’s first key, which is shown once',
+  body: z.strictObject({
+    name: Name,
+    tier: TierId.optional().describe('The default tier if left out.'),
+    owner: z.strictObject({ name: Name, email: z.email().max(254).nullable().default(null) }),
+  }),
+  responses: { 201: z.object({ account: Account, owner: Member, key: z.string() }) },
+})
+export const listAccounts = route({
+  ...operation,
+  method: 'GET',
+  path: '/operator/accounts',
+  summary: 'All accounts, newest first',
+  query: ListQuery,
+  responses: { 200: page(Account) },
+})
+export const getAccount = route({
+  ...operation,
+  method: 'GET',
+  path: '/operator/accounts/{account_id}',
+  summary: 'One account',
+  params: AccountParams,
+  responses: { 200: Account },
+})
+export const changeAccount = route({
+  ...operation,
+  method: 'PUT',
+  path: '/operator/accounts/{account_id}',
+  summary: 'Rename an account, set its tier, suspend or reinstate it; a suspended one is refused within a second, its work waits',
+  params: AccountParams,
+  body: z.strictObject({ name: Name.optional(), tier: TierId.optional(), status: z.enum(['active', 'suspended']).optional() }),
+  responses: { 200: Account },
+})

@@ -1,0 +1,105 @@
+import type { z } from 'zod'
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { addMember, changeMember, Member } from '../../contract/members.ts'
+import { recordAct } from '../audit.ts'
+import type { Db, Trx } from '../db/open.ts'
+import type { Caller } from '../http/auth.ts'
+import { newId } from '../ids.ts'
+import * as store from './store.ts'
+
+export interface Members {
+  add(caller: Caller, asked: z.output<typeof addMember.body>): Promise<Member>
+  list(caller: Caller, query: ListQuery): Promise<{ items: Member[]; has_more: boolean }>
+  get(caller: Caller, id: string): Promise<Member>
+  change(caller: Caller, id: string, asked: z.output<typeof changeMember.body>): Promise<Member>
+  remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
+}
+
+export const memberToWire = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
+  id,
+  name,
+  email,
+  role,
+  created_at: new Date(created_at).toISOString(),
+})
+
+/** `changed` is told that what keys may do has changed, after it has been committed. */
+export function createMembers(db: Db, changed: () => void, now: () => number): Members {
+  async function find(trx: Db | Trx, { account_id }: Caller, id: string): Promise<store.UserRow> {
+    const row = await store.member(trx, account_id, id)
+    if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
+    return row
+  }
+
+  /** Owners are made and changed by owners alone. */
+  async function requireOwner(trx: Trx, caller: Caller): Promise<void> {
+    if ((await store.member(trx, caller.account_id, caller.user_id))?.role !== 'owner')
+      throw new ApiError('insufficient_permissions', 'Only an owner of the account may make, change or remove an owner.', { details: { role: 'owner' } })
+  }
+
+  async function requireAnotherOwner(trx: Trx, { account_id, id }: store.UserRow): Promise<void> {
+    if (!(await store.otherOwner(trx, account_id, id)))
+      throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', { param: 'role' })
+  }
+
+  async function requireFreeEmail(trx: Trx, account_id: string, email: string | null, id: string): Promise<void> {
+    if (email && (await store.emailTaken(trx, account_id, email, id)))
+      throw new ApiError('name_taken', `Another member has the email address '${email}'.`, { param: 'email' })
+  }
+
+  return {
+    async add(caller, asked) {
+      return db.transaction().execute(async (trx) => {
+        if (asked.role === 'owner') await requireOwner(trx, caller)
+        const { account_id } = caller
+        const email = asked.email?.toLowerCase() ?? null
+        const row = { id: newId('usr'), account_id, name: asked.name, email, role: asked.role, removed_at: null, created_at: now() }
+        await requireFreeEmail(trx, account_id, email, row.id)
+        await store.insertUser(trx, row)
+        await recordAct(trx, caller, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
+        return memberToWire(row)
+      })
+    },
+
+    async list(caller, { limit, after }) {
+      const last = after ? await store.userById(db, after) : undefined
+      if (after && last?.account_id !== caller.account_id) throw new ApiError('member_not_found', `There is no member '${after}' to go on after.`)
+      const rows = await store.listMembers(db, caller.account_id, limit, last)
+      return { items: rows.slice(0, limit).map(memberToWire), has_more: rows.length > limit }
+    },
+
+    get: async (caller, id) => memberToWire(await find(db, caller, id)),
+
+    async change(caller, id, { name, email, role }) {
+      const member = await db.transaction().execute(async (trx) => {
+        const before = await find(trx, caller, id)
+        if (before.role === 'owner' || role === 'owner') await requireOwner(trx, caller)
+        if (before.role === 'owner' && role && role !== 'owner') await requireAnotherOwner(trx, before)
+        const values = { name: name ?? before.name, email: email === undefined ? before.email : (email?.toLowerCase() ?? null), role: role ?? before.role }
+        await requireFreeEmail(trx, caller.account_id, values.email, id)
+        await store.updateUser(trx, id, values)
+        const was = { name: before.name, email: before.email, role: before.role }
+        await recordAct(trx, caller, 'member.changed', id, { from: was, to: values }, now())
+        return memberToWire({ ...before, ...values })
+      })
+      changed()
+      return member
+    },
+
+    async remove(caller, id) {
+      await db.transaction().execute(async (trx) => {
+        const before = await find(trx, caller, id)
+        if (before.role === 'owner') {
+          await requireOwner(trx, caller)
+          await requireAnotherOwner(trx, before)
+        }
+        await store.updateUser(trx, id, { removed_at: now() })
+        await store.revokeKeysOf(trx, id, now())
+        await recordAct(trx, caller, 'member.removed', id, { name: before.name }, now())
+      })
+      changed()
+      return { id, deleted: true }
+    },
+  }
+}

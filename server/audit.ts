@@ -1,0 +1,28 @@
+import type { Trx } from './db/open.ts'
+import { newId } from './ids.ts'
+
+/** On whose behalf something is changed. */
+export interface Actor {
+  kind: 'key' | 'operator' | 'command_line'
+  user_id: string | null
+  key_id: string | null
+}
+
+/** Someone who changes something that belongs to an account. */
+export interface By extends Actor {
+  account_id: string
+}
+
+export const commandLine: Actor = { kind: 'command_line', user_id: null, key_id: null }
+
+/**
+ * Records who changed what, in the transaction that changes it. `action` is a noun and a verb in the past, such as `key.created`; `target` the id of
+ * what was changed; `details` what else an owner would want to know, and never a secret.
+ */
+export async function recordAct(trx: Trx, by: By, action: string, target: string, details: Record<string, unknown>, created_at: number): Promise<void> {
+  const { account_id, kind, user_id, key_id } = by
+  await trx
+    .insertInto('audit')
+    .values({ id: newId('aud'), account_id, created_at, action, target, details_json: JSON.stringify(details), kind, user_id, key_id })
+    .execute()
+}
