@@ -26,6 +26,9 @@ export const errorCodes = {
   job_not_completed: 400,
   name_taken: 400,
   in_use: 400,
+  address_blocked: 400,
+  too_many: 400,
+  idempotency_key_reused: 400,
   // 401, 403, 404, 405
   invalid_api_key: 401,
   insufficient_permissions: 403,
@@ -38,6 +41,8 @@ export const errorCodes = {
   key_not_found: 404,
   member_not_found: 404,
   account_not_found: 404,
+  webhook_not_found: 404,
+  delivery_not_found: 404,
   method_not_allowed: 405,
   // 413, 415, 429
   body_too_large: 413,
@@ -50,6 +55,7 @@ export const errorCodes = {
   engine_unavailable: 503,
   overloaded: 503,
   storage_full: 503,
+  storage_unavailable: 503,
   shutting_down: 503,
 } as const
 

@@ -12,6 +12,10 @@ export const scopes = [
   'deployments:write',
   'inference',
   'profile:read',
+  'usage:read',
+  'usage:write',
+  'webhooks:read',
+  'webhooks:write',
   'keys:read',
   'keys:write',
   'members:read',
@@ -27,9 +31,19 @@ export type Role = (typeof roles)[number]
 /** Rules over all accounts, and is given on the operator's command line only: no account can take it for itself. */
 const operator: Scope = 'operator'
 
-const viewer: readonly Scope[] = ['hub:read', 'datasets:read', 'tuning:read', 'deployments:read', 'profile:read', 'keys:read', 'keys:write', 'members:read']
+const viewer: readonly Scope[] = [
+  'hub:read',
+  'datasets:read',
+  'tuning:read',
+  'deployments:read',
+  'profile:read',
+  'usage:read',
+  'keys:read',
+  'keys:write',
+  'members:read',
+]
 const member: readonly Scope[] = [...viewer, 'datasets:write', 'tuning:write', 'deployments:write', 'inference']
-const admin: readonly Scope[] = [...member, 'members:write', 'audit:read']
+const admin: readonly Scope[] = [...member, 'usage:write', 'webhooks:read', 'webhooks:write', 'members:write', 'audit:read']
 
 /** The most that a key of a member with this role may do. Everyone may make keys of their own; an owner alone may make and change owners. */
 export const roleScopes: Record<Role, readonly Scope[]> = { viewer, member, admin, owner: [...admin, operator] }

@@ -67,14 +67,14 @@ const settings = {
   storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private. No effect yet.'),
-  secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest. No effect yet.'),
+  secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest, made where there is none. Default: secret.key in the data folder.'),
 } satisfies Record<string, Setting>
 
 type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address', 'webhook_allow', 'secret_key_file'])
+const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address', 'webhook_allow'])
 
 /** A setting that cannot be used, told so that the operator can mend it. */
 export class ConfigError extends Error {}

@@ -13,7 +13,10 @@ const fullBefore = JSON.stringify([
   'inference',
   'profile:read',
 ])
-const fullNow = JSON.stringify([...JSON.parse(fullBefore), 'keys:read', 'keys:write', 'members:read', 'members:write', 'audit:read'])
+const fullNow = JSON.stringify([
+  ...JSON.parse(fullBefore),
+  ...['usage:read', 'usage:write', 'webhooks:read', 'webhooks:write', 'keys:read', 'keys:write', 'members:read', 'members:write', 'audit:read'],
+])
 
 /** Keys that expire and are revoked, members that leave, accounts that are suspended, and the log of who did what. */
 export async function up(db: Kysely<unknown>): Promise<void> {
