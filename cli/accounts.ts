@@ -3,6 +3,7 @@ import { type Accounts, createAccounts } from '../server/accounts/service.ts'
 import { commandLine } from '../server/audit.ts'
 import { readConfig } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import { UsageError } from './usage.ts'
 
@@ -11,7 +12,9 @@ export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>):
   const config = readConfig(process.env)
   const db = await openDatabase(config.data_dir)
   try {
-    const accounts = createAccounts({ db, plans: readPlans(config), defaultTier: config.default_tier, log: pino({ level: 'silent' }) })
+    const plans = readPlans(config)
+    const log = pino({ level: 'silent' })
+    const accounts = createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: config.default_tier, log })
     await accounts.ensureOwner()
     return await work(accounts)
   } finally {

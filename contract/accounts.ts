@@ -4,6 +4,8 @@ import { Tier } from './hub.ts'
 import { route } from './route.ts'
 import { roles, scopes } from './scopes.ts'
 
+const WindowUsed = z.object({ used: z.int(), resets_at: Time })
+
 export const Profile = z.object({
   id: z.string(),
   name: z.string(),
@@ -11,6 +13,8 @@ export const Profile = z.object({
   role: z.enum(roles),
   account: z.object({ id: z.string(), name: z.string() }),
   tier: Tier,
+  limits: Tier.pick({ requests_per_minute: true, requests_per_day: true, max_concurrent: true }),
+  usage: z.object({ minute: WindowUsed, day: WindowUsed, concurrent: z.int() }).describe('What the account has used of its limits until now.'),
   key: z.object({ id: z.string(), name: z.string(), prefix: z.string(), scopes: z.array(z.enum(scopes)), created_at: Time }),
 })
 export type Profile = z.infer<typeof Profile>

@@ -192,6 +192,7 @@ export const chatCompletions = route({
   produces: 'text/event-stream',
   responses: { 200: ChatResponse },
   openai: true,
+  concurrent: true,
 })
 export const chatBatch = route({
   method: 'POST',
@@ -202,4 +203,5 @@ export const chatBatch = route({
   body: BatchRequest,
   responses: { 200: BatchResponse },
   openai: true,
+  concurrent: true,
 })

@@ -48,4 +48,5 @@ export const completions = route({
   produces: 'text/event-stream',
   responses: { 200: CompletionResponse },
   openai: true,
+  concurrent: true,
 })

@@ -29,4 +29,5 @@ export const embeddings = route({
   body: EmbeddingsRequest,
   responses: { 200: EmbeddingsResponse },
   openai: true,
+  concurrent: true,
 })

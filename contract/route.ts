@@ -19,6 +19,8 @@ export interface Route {
   responses: Record<number, z.ZodType>
   /** Speaks OpenAI's dialect: its errors carry `type` and `param`, and unknown fields are ignored. */
   openai?: boolean
+  /** Counts among what an account has under way at once, until its answer has ended. */
+  concurrent?: boolean
   /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream'
   consumes?: 'multipart/form-data'

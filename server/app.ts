@@ -8,8 +8,9 @@ import { datasetRoutes } from './datasets/routes.ts'
 import type { Datasets } from './datasets/service.ts'
 import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
-import { requireKeys, requireScopes } from './http/auth.ts'
+import { requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors } from './http/errors.ts'
+import { guardRoutes } from './http/guard.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
@@ -19,6 +20,7 @@ import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
 import { inferenceRoutes } from './inference/routes.ts'
 import type { Inference } from './inference/service.ts'
+import type { Limits } from './limits/service.ts'
 import type { Plans } from './plans.ts'
 import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
@@ -28,6 +30,7 @@ import type { Usage } from './usage/service.ts'
 export interface Services {
   accounts: Accounts
   plans: Plans
+  limits: Limits
   hub: Hub
   datasets: Datasets
   tuning: Tuning
@@ -80,12 +83,12 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   requireScopes(app)
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
-  requireKeys(app, (key) => services.accounts.findKey(key))
+  guardRoutes(app, { find: services.accounts.findKey }, services.limits)
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub, services.plans.tiers)
   datasetRoutes(app, services.datasets)
   tuningRoutes(app, services.tuning, services.models, services.stopping)
-  inferenceRoutes(app, services.inference, services.cutting)
+  inferenceRoutes(app, services.inference, services.limits, services.cutting)
   deploymentRoutes(app, services.deployments)
   await app.ready()
   return app

@@ -20,6 +20,7 @@ import { createSalt } from './inference/replicas/salt.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
 import { createInference } from './inference/service.ts'
 import { createScoring } from './inference/trust.ts'
+import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
@@ -46,7 +47,8 @@ export async function createServices(config: Config, log: Logger) {
   const stopping = new AbortController()
   const cutting = new AbortController()
   const plans = readPlans(config)
-  const accounts = createAccounts({ db, plans, defaultTier: config.default_tier, log })
+  const limits = createLimits({ db, plans, log })
+  const accounts = createAccounts({ db, plans, limits, defaultTier: config.default_tier, log })
   const hub = createHub(config.models_dir, plans.pricing)
   const datasets = createDatasets({
     db,
@@ -83,6 +85,7 @@ export async function createServices(config: Config, log: Logger) {
   const services: Services = {
     accounts,
     plans,
+    limits,
     hub,
     datasets,
     tuning,
@@ -117,7 +120,7 @@ export async function createServices(config: Config, log: Logger) {
     async startWork() {
       await queue.takeOverAll()
       await usage.start()
-      const keeping = accounts.start()
+      const keeping = [accounts.start(), limits.start()]
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
@@ -144,6 +147,7 @@ export async function createServices(config: Config, log: Logger) {
         changed,
         asked,
         forget,
+        place: accounts.placeForWork,
         now: Date.now,
       }
       const preparing = {
@@ -169,7 +173,7 @@ export async function createServices(config: Config, log: Logger) {
       return {
         async stop() {
           keepIdle()
-          await Promise.all([keeping.close(), ...workers.map((worker) => worker.stop())])
+          await Promise.all([...keeping.map((each) => each.close()), ...workers.map((worker) => worker.stop())])
         },
       }
     },

@@ -11,6 +11,7 @@ import { createAccounts } from '../server/accounts/service.ts'
 import { readConfig } from '../server/config.ts'
 import { up } from '../server/db/migrations/0006-accounts.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import { startApp } from './support/service.ts'
 
@@ -66,7 +67,9 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
   const config = readConfig({ TUNERY_DATA_DIR: data, ...settings })
   const db = await openDatabase(data)
   try {
-    await createAccounts({ db, plans: readPlans(config), defaultTier: config.default_tier, log: pino({ level: 'silent' }) }).ensureOwner()
+    const plans = readPlans(config)
+    const log = pino({ level: 'silent' })
+    await createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: config.default_tier, log }).ensureOwner()
   } finally {
     await db.destroy()
   }

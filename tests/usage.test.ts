@@ -9,6 +9,7 @@ import pino from 'pino'
 import { createAccounts } from '../server/accounts/service.ts'
 import { readConfig, root } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import type { UsageRecord } from '../server/usage/record.ts'
 import { createUsage } from '../server/usage/service.ts'
@@ -92,7 +93,8 @@ test('a server that is killed under load loses no answer that a client saw compl
   }
   const { server, url } = await startServer()
   const db = await openDatabase(dataDir)
-  const key = (await createAccounts({ db, plans: readPlans(readConfig({})), defaultTier: 'free', log }).createKey('test', 'full')).key
+  const plans = readPlans(readConfig({}))
+  const key = (await createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: 'free', log }).createKey('test', 'full')).key
   const seen = new Map<string, number>()
   let asked = 0
   async function ask(streams: boolean) {

@@ -10,7 +10,7 @@ import * as store from './store.ts'
 
 export interface Callers {
   /** Whose key it is; undefined for one that is mistyped, unknown, revoked or expired. What another process changes is seen within half a second. */
-  find(key: string): Promise<Caller | undefined>
+  find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
   /** Something about keys, members or accounts has changed: the next request sees it. */
   changed(): void
   /** Writes when keys were last used. */
@@ -21,11 +21,14 @@ export const hashOf = (key: string) => hash('sha256', key, 'hex')
 
 /** How long a key is believed without asking the database: another process may revoke it there. */
 const kept_ms = 500
+const right_max = 10_000
 /** How exactly the last use of a key is told. */
 const minute_ms = 60_000
 
 export function createCallers(db: Db, log: Logger, now: () => number): Callers {
   const known = createShortCache<{ caller: Caller; expires_at: number }>(kept_ms)
+  /** Hashes of keys that were right once: their owners are let in from an address that others guess from. */
+  const right = new Set<string>()
   let used = new Map<string, number>()
 
   async function lookUp(key: string, keyHash: string) {
@@ -45,15 +48,18 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
         tier,
         suspended: row.suspended_at !== null,
       }
+      if (right.size >= right_max) right.clear()
+      right.add(keyHash)
       return { caller, expires_at: row.expires_at ?? Number.POSITIVE_INFINITY }
     }
     return undefined
   }
 
   return {
-    async find(key) {
+    async find(key, knownOnly = false) {
       if (!isWellFormed(key)) return undefined
       const keyHash = hashOf(key)
+      if (knownOnly && !right.has(keyHash)) return undefined
       const found = await known.find(keyHash, () => lookUp(key, keyHash))
       return found && found.expires_at > now() ? found.caller : undefined
     },

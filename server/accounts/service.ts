@@ -10,6 +10,7 @@ import { commandLine } from '../audit.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
+import type { Limits } from '../limits/service.ts'
 import type { Plans } from '../plans.ts'
 import { createCallers } from './callers.ts'
 import { createKeys, type Keys } from './keys.ts'
@@ -29,7 +30,9 @@ export interface Accounts {
   /** Makes a key on the operator's command line, for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
   /** Whose key it is. One that is revoked, by whatever process, is not found any more within half a second. */
-  findKey(key: string): Promise<Caller | undefined>
+  findKey(key: string, knownOnly?: boolean): Promise<Caller | undefined>
+  /** Takes one of the places that an account has for work at once; undefined where all are taken, or where the account is suspended: its work waits. */
+  placeForWork(account_id: string): Promise<(() => void) | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
   audit(caller: Caller, query: ListQuery): Promise<{ items: AuditEntry[]; has_more: boolean }>
   /** Writes when keys were last used; `start` does it now and then, until what it returns is closed. */
@@ -40,6 +43,7 @@ export interface Accounts {
 interface Options {
   db: Db
   plans: Plans
+  limits: Limits
   defaultTier: string
   log: Logger
   now?: () => number
@@ -48,7 +52,7 @@ interface Options {
 /** How often it is written when keys were last used. */
 const flush_ms = 15_000
 
-export function createAccounts({ db, plans, defaultTier, log, now = Date.now }: Options): Accounts {
+export function createAccounts({ db, plans, limits, defaultTier, log, now = Date.now }: Options): Accounts {
   const callers = createCallers(db, log, now)
   const keys = createKeys(db, callers.changed, now)
   const members = createMembers(db, callers.changed, now)
@@ -87,7 +91,14 @@ export function createAccounts({ db, plans, defaultTier, log, now = Date.now }: 
       })
     },
 
+    async placeForWork(account_id) {
+      const { tier, suspended_at } = (await store.account(db, account_id))!
+      return suspended_at === null ? limits.slot({ account_id, tier }) : undefined
+    },
+
     async profile(caller) {
+      const { minute, day, concurrent } = await limits.state(caller)
+      const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: new Date(resets_at).toISOString() })
       const { account_id, user_id, key_id, scopes } = caller
       const [user, account, key] = [await store.userById(db, user_id), await store.account(db, account_id), await store.keyEver(db, account_id, key_id)]
       return {
@@ -97,6 +108,8 @@ export function createAccounts({ db, plans, defaultTier, log, now = Date.now }: 
         role: user!.role,
         account: { id: account!.id, name: account!.name },
         tier: plans.tier(account!.tier)!,
+        limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
+        usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
         key: { id: key!.id, name: key!.name, prefix: key!.prefix, scopes: [...scopes], created_at: new Date(key!.created_at).toISOString() },
       }
     },

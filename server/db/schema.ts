@@ -188,6 +188,13 @@ interface Usage {
   finish: 'complete' | 'client_left' | 'broken'
 }
 
+/** Requests of a UTC day, `YYYY-MM-DD`. */
+interface DayCounts {
+  account_id: string
+  day: string
+  requests: number
+}
+
 interface Migrations {
   name: string
   applied_at: number
@@ -207,6 +214,7 @@ export interface Schema {
   queue_entries: QueueEntries
   events: Events
   usage: Usage
+  day_counts: DayCounts
   migrations: Migrations
 }
 

@@ -1,7 +1,10 @@
-import type { FastifyContextConfig, FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyContextConfig, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
+import type { Route } from '../../contract/route.ts'
 import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
 import type { Actor } from '../audit.ts'
+import { createAttempts, wrongKeysPerMinute } from './attempts.ts'
+import { refusal, tell } from './limits.ts'
 
 /** Who makes a request: a key of a member of an account. */
 export interface Caller extends Actor {
@@ -26,34 +29,46 @@ export function requireScopes(app: FastifyInstance): void {
   })
 }
 
-/**
- * Lets a request on only with a valid key that carries the route's scope, before its body is read. `find` looks a key up and answers
- * undefined for a wrong one.
- */
-export function requireKeys(app: FastifyInstance, find: (key: string) => Promise<Caller | undefined>): void {
-  app.decorateRequest('caller', null)
-  app.addHook('onRequest', async (request) => {
-    const route = request.routeOptions.config.route
-    if (!route) return
-    const caller = await callerOf(request, find)
-    if (caller.suspended) throw new ApiError('account_suspended', 'This account is suspended. Ask the operator of this service to reinstate it.')
-    if (!caller.scopes.includes(route.scope))
-      throw new ApiError(
-        'insufficient_permissions',
-        `This operation needs the scope '${route.scope}', which this key does not carry or its member's role does not allow.`,
-        { details: { scope: route.scope } },
-      )
-    request.caller = caller
-  })
+export interface Keys {
+  /** Whose key it is; undefined for a wrong one. `knownOnly`: only a key that was right before is looked up. */
+  find(key: string, knownOnly: boolean): Promise<Caller | undefined>
 }
 
-async function callerOf(request: FastifyRequest, find: (key: string) => Promise<Caller | undefined>): Promise<Caller> {
-  const header = request.headers.authorization
-  if (!header) throw new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
-  const key = /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1]
-  if (!key) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
-  const caller = await find(key)
-  if (!caller)
+/** Finds out who makes a request. Wrong keys are limited per address, before any look-up. */
+export function createIdentify(keys: Keys): (request: FastifyRequest, reply: FastifyReply) => Promise<Caller> {
+  const attempts = createAttempts()
+  return async (request, reply) => {
+    const until = attempts.refusedUntil(request.ip)
+    const key = keyIn(request)
+    const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
+    if (caller) return caller
+    if (until !== undefined) {
+      tell(reply, await attempts.window(request.ip))
+      throw refusal({ limit: 'wrong_keys_per_minute', max: wrongKeysPerMinute, resets_at: until })
+    }
+    if (typeof key !== 'string') {
+      tell(reply, await attempts.window(request.ip))
+      throw key
+    }
+    tell(reply, await attempts.wrong(request.ip))
     throw new ApiError('invalid_api_key', 'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.')
-  return caller
+  }
+}
+
+/** Throws unless the caller's account is not suspended and their key carries the route's scope. */
+export function requirePermission({ suspended, scopes: carried }: Caller, { scope }: Route): void {
+  if (suspended) throw new ApiError('account_suspended', 'This account is suspended. Ask the operator of this service to reinstate it.')
+  if (!carried.includes(scope))
+    throw new ApiError(
+      'insufficient_permissions',
+      `This operation needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,
+      { details: { scope } },
+    )
+}
+
+/** The key of a request, or the error of one that has none. */
+function keyIn({ headers }: FastifyRequest): string | ApiError {
+  const header = headers.authorization
+  if (!header) return new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
+  return /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1] ?? new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
 }

@@ -13,7 +13,7 @@ export function handleErrors(app: FastifyInstance): void {
     // A client that hung up is no fault of the service, and hears nothing any more.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
-    if (known.status === 503) reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
+    if (known.status === 503 || known.status === 429) reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
     if (known.status === 413 || request.routeOptions.config.route?.consumes) {

@@ -4,19 +4,23 @@ import { ApiError, errorBody } from '../../contract/errors.ts'
 import { validationError } from '../http/mount.ts'
 import type { TokenCounts } from './usage-of.ts'
 
-/**
- * How many of a batch's requests are under way at once. The account's own limit on concurrent requests belongs here too, as each of
- * these counts as one.
- */
+/** How many of a batch's requests are under way at once, at most. */
 const concurrency = 16
 
 /** Answers one request of the batch; resolves with the text of its answer. */
 export type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes: Buffer; counts: TokenCounts }>
 
+/** Each request of a batch counts as one of its own: `admit` counts one or throws, `slot` takes a place among those under way. */
+export interface BatchLimits {
+  admit(): Promise<void>
+  slot(): (() => void) | undefined
+}
+
 /** Resolves with the JSON text of the whole answer. A request that fails is answered with its error, in its place. */
 export async function answerBatch(
   { requests, ...shared }: BatchRequest,
   signal: AbortSignal,
+  limits: BatchLimits,
   answer: AnswerOne,
   onFault: (error: unknown) => void,
 ): Promise<string> {
@@ -28,6 +32,9 @@ export async function answerBatch(
     while (next < requests.length && !signal.aborted) {
       const index = next++
       try {
+        // The first was counted as the request that brought them all.
+        if (index > 0) await limits.admit()
+        widen()
         const { bytes, counts } = await answer(requestOf(shared, conversation, requests[index]!), index)
         responses[index] = bytes.toString('utf8')
         total.prompt_tokens += counts.prompt_tokens
@@ -39,7 +46,24 @@ export async function answerBatch(
       }
     }
   }
-  await Promise.all(Array.from({ length: Math.min(concurrency, requests.length) }, work))
+  const others: Promise<void>[] = []
+  let working = 1
+  /** Takes one more under way, where the account has a place for it now. The first has that of the batch itself. */
+  function widen(): void {
+    if (working >= concurrency || next >= requests.length) return
+    const release = limits.slot()
+    if (!release) return
+    working++
+    others.push(
+      work().finally(() => {
+        working--
+        release()
+      }),
+    )
+  }
+  await work()
+  // Those that were begun begin no others any more: all requests are taken.
+  await Promise.all(others)
   signal.throwIfAborted()
   const usage = {
     prompt_tokens: total.prompt_tokens,

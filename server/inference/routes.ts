@@ -4,6 +4,7 @@ import { type CompletionRequest, completions } from '../../contract/completions.
 import { type EmbeddingsRequest, embeddings } from '../../contract/embeddings.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { getCallableModel, listCallableModels } from '../../contract/inference.ts'
+import { type Limits, refusal } from '../http/limits.ts'
 import { answered, type Call, mount } from '../http/mount.ts'
 import { answerBatch } from './batch.ts'
 import { openStream } from './opening.ts'
@@ -17,7 +18,7 @@ const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
 /** Made once: an error for every client that leaves would cost its stack each time. */
 const left = new Error('the client left')
 
-export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutting: AbortSignal): void {
+export function inferenceRoutes(app: FastifyInstance, inference: Inference, limits: Limits, cutting: AbortSignal): void {
   const underWay = new Set<AbortController>()
   cutting.addEventListener('abort', () => {
     for (const each of underWay) each.abort()
@@ -76,8 +77,15 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, cutt
       const { served, meter } = await inference.answer(chat, asked, signal)
       return takeWhole(served, meter)
     }
+    const own = {
+      async admit() {
+        const { refused } = await limits.admit(caller)
+        if (refused) throw refusal(refused)
+      },
+      slot: () => limits.slot(caller),
+    }
     const onFault = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
-    reply.type('application/json; charset=utf-8').send(await answerBatch(body, signal, one, onFault).catch(asStopping))
+    reply.type('application/json; charset=utf-8').send(await answerBatch(body, signal, own, one, onFault).catch(asStopping))
     return answered
   })
 }

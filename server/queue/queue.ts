@@ -37,6 +37,8 @@ export interface Queue {
   finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
   /** Gives the entry back to be claimed again from `run_at` on. */
   release(trx: Trx, claim: Claim, run_at: number): Promise<void>
+  /** Gives back an entry that was not begun, to be claimed again from `run_at` on: its attempt does not count. */
+  putBack(claim: Claim, run_at: number): Promise<void>
   /** Ends whatever entry lives for this ref; a worker that holds it loses its lease. Returns the worker's claim where there was one. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
   /** Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone. */
@@ -119,6 +121,14 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .where(held(claim))
         .executeTakeFirst()
       if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
+    },
+
+    async putBack(claim, run_at) {
+      await db
+        .updateTable('queue_entries')
+        .set((eb) => ({ status: 'waiting', worker: null, lease_until: null, run_at, attempt: eb('attempt', '-', 1) }))
+        .where(held(claim))
+        .execute()
     },
 
     async cancel(trx, kind, ref) {

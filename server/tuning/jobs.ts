@@ -14,7 +14,28 @@ import * as store from './store.ts'
 import { Result, runTrainer, type TrainerLine } from './trainer.ts'
 import { type Asked, statusEvent, type TuningWork, underClaim } from './work.ts'
 
+/** How soon a job is looked at again whose account has no place for it. */
+const place_ms = 1000
+
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+  const place = await placeFor(work, claim)
+  if (!place) return
+  try {
+    await workInPlace(work, claim, stopping)
+  } finally {
+    place()
+  }
+}
+
+/** A running job is one of what its account has under way; where it may have no more, the job lets others by and is looked at again. */
+async function placeFor(work: TuningWork, claim: Claim): Promise<(() => void) | undefined> {
+  const job = await store.jobById(work.db, claim.ref)
+  const place = job ? await work.place(job.account_id) : () => {}
+  if (!place) await work.queue.putBack(claim, work.now() + place_ms)
+  return place
+}
+
+async function workInPlace(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const job = await begin(work, claim)
   if (!job) return
   try {

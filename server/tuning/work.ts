@@ -25,6 +25,8 @@ export interface TuningWork {
   log: Logger
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking
+  /** Takes a place among what the account may have under way; undefined where it must wait. */
+  place(account_id: string): Promise<(() => void) | undefined>
   /** Tells readers of a job's events that there are more. */
   changed(job_id: string): void
   /** Aborts when the job's trainer must stop, in this process; the reason is what was asked. */

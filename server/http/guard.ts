@@ -1,0 +1,18 @@
+import type { FastifyInstance } from 'fastify'
+import { createIdentify, type Keys, requirePermission } from './auth.ts'
+import { type Limits, requireLimits } from './limits.ts'
+
+/** Lets a request reach a route of the contract only with a valid key, within its account's limits and with the route's scope, before its body is read. */
+export function guardRoutes(app: FastifyInstance, keys: Keys, limits: Limits): void {
+  const identify = createIdentify(keys)
+  app.decorateRequest('caller', null)
+  // One hook for all of it: each costs every request its turn.
+  app.addHook('onRequest', async (request, reply) => {
+    const { route } = request.routeOptions.config
+    if (!route) return
+    const caller = await identify(request, reply)
+    await requireLimits(limits, caller, route, reply)
+    requirePermission(caller, route)
+    request.caller = caller
+  })
+}

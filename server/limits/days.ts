@@ -1,0 +1,127 @@
+// Requests of the UTC day, counted in memory and written ahead: the database always holds at least as many as were admitted, so that a
+// killed process admits no more than the day allows, and loses at most what it had written ahead.
+import type { Logger } from 'pino'
+import type { Db } from '../db/open.ts'
+import * as store from './store.ts'
+
+export interface Days {
+  /** Counts one request. Returns false, and counts nothing, where `limit` of the day have been counted. */
+  admit(account_id: string, limit: number | null): Promise<boolean>
+  /** Takes one back that was counted last, of a request that was refused after all. */
+  takeBack(account_id: string): void
+  used(account_id: string): Promise<number>
+  /** Writes what was counted and tells of it; of a limited account only tells, as more than that is written already. */
+  flush(): Promise<void>
+  /** Writes what was counted to the last request, when no more of them come. */
+  close(): Promise<void>
+  /** Calls for accounts whose count has changed, now and then. */
+  onCounted(listener: (account_id: string, requests: number) => Promise<void>): void
+}
+
+interface Count {
+  day: string
+  used: number
+  /** What the database holds: ahead of what was used in an account with a limit, behind it in others. */
+  written: number
+  told: number
+  limited: boolean
+  extending: Promise<void> | undefined
+}
+
+const day_ms = 86_400_000
+/** The part of a day's limit that is written ahead: what a killed process may lose. */
+const ahead = 1 / 200
+
+export const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
+export const endOfDay = (time: number) => (Math.floor(time / day_ms) + 1) * day_ms
+
+export function createDays(db: Db, log: Logger, now: () => number): Days {
+  const counts = new Map<string, Count>()
+  const loading = new Map<string, Promise<Count>>()
+
+  const listeners: ((account_id: string, requests: number) => Promise<void>)[] = []
+
+  async function write(account_id: string, count: Count): Promise<void> {
+    const { day, used } = count
+    await store.setRequests(db, account_id, day, used)
+    count.written = used
+  }
+
+  async function load(account_id: string, day: string): Promise<Count> {
+    const before = counts.get(account_id)
+    if (before && before.used !== before.written) await write(account_id, before)
+    const used = await store.requestsOf(db, account_id, day)
+    const count: Count = { day, used, written: used, told: used, limited: false, extending: undefined }
+    counts.set(account_id, count)
+    return count
+  }
+
+  function countOf(account_id: string): Count | Promise<Count> {
+    const day = dayOf(now())
+    const known = counts.get(account_id)
+    if (known?.day === day) return known
+    const name = `${account_id} ${day}`
+    const under = loading.get(name) ?? load(account_id, day).finally(() => loading.delete(name))
+    loading.set(name, under)
+    return under
+  }
+
+  /** Writes ahead. Where the database cannot be written the service goes on: after a kill some requests of that time would not be known. */
+  function extend(account_id: string, count: Count, limit: number): Promise<void> {
+    const target = Math.min(limit, count.used + Math.max(1, Math.ceil(limit * ahead)))
+    count.extending ??= store
+      .setRequests(db, account_id, count.day, target)
+      .catch((error) => log.warn({ err: error, account_id }, 'the day’s requests could not be written; they are counted in memory'))
+      .then(() => {
+        count.written = Math.max(target, count.used)
+        count.extending = undefined
+      })
+    return count.extending
+  }
+
+  return {
+    async admit(account_id, limit) {
+      for (;;) {
+        const count = await countOf(account_id)
+        count.limited = limit !== null
+        if (limit !== null) {
+          if (count.used >= limit) return false
+          if (count.used >= count.written) {
+            await extend(account_id, count, limit)
+            // The day may have ended meanwhile.
+            continue
+          }
+          if (count.written < limit && count.written - count.used <= (limit * ahead) / 2) void extend(account_id, count, limit)
+        }
+        count.used++
+        return true
+      }
+    },
+
+    takeBack(account_id) {
+      const count = counts.get(account_id)
+      if (count && count.used > 0) count.used--
+    },
+
+    used: async (account_id) => (await countOf(account_id)).used,
+
+    async flush() {
+      for (const [account_id, count] of counts) {
+        const { used } = count
+        if (used === count.told) continue
+        if (!count.limited) await write(account_id, count)
+        for (const listener of listeners) await listener(account_id, used)
+        count.told = used
+      }
+    },
+
+    async close() {
+      for (const [account_id, count] of counts) {
+        await count.extending
+        if (count.used !== count.written) await write(account_id, count)
+      }
+    },
+
+    onCounted: (listener) => void listeners.push(listener),
+  }
+}
