@@ -25,6 +25,7 @@ import type { Plans } from './plans.ts'
 import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
+import { usageRoutes } from './usage/routes.ts'
 import type { Usage } from './usage/service.ts'
 
 export interface Services {
@@ -86,6 +87,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   guardRoutes(app, { find: services.accounts.findKey }, services.limits)
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub, services.plans.tiers)
+  usageRoutes(app, services.usage)
   datasetRoutes(app, services.datasets)
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.limits, services.cutting)

@@ -5,6 +5,7 @@ import { type Pricing, Tier, tiers as usualTiers } from '../contract/hub.ts'
 import { type Config, ConfigError } from './config.ts'
 
 export interface Plans {
+  currency: string
   tiers: readonly Tier[]
   tier(id: string): Tier | undefined
   pricing(model_id: string): z.output<typeof Pricing>
@@ -53,7 +54,7 @@ export function readPlans({ plans_file: file, currency, training_price, input_pr
   if (twice) throw new ConfigError(`${file}: the tier '${twice.id}' stands in it twice.`)
   const byId = new Map(tiers.map((tier) => [tier.id, tier]))
   const base = { ...usual, ...(given.currency && { currency: given.currency }), ...given.default }
-  return { tiers, tier: (id) => byId.get(id), pricing: (model_id) => ({ ...base, ...given.models[model_id] }) }
+  return { currency: base.currency, tiers, tier: (id) => byId.get(id), pricing: (model_id) => ({ ...base, ...given.models[model_id] }) }
 }
 
 function parse(file: string): z.output<typeof PlansFile> {

@@ -26,6 +26,7 @@ import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
+import { createJobMeter } from './tuning/metering.ts'
 import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 import { createTracking } from './tuning/tracking.ts'
@@ -49,6 +50,7 @@ export async function createServices(config: Config, log: Logger) {
   const plans = readPlans(config)
   const limits = createLimits({ db, plans, log })
   const accounts = createAccounts({ db, plans, limits, defaultTier: config.default_tier, log })
+  const usage = createUsage({ db, limits, dataDir, currency: plans.currency, log })
   const hub = createHub(config.models_dir, plans.pricing)
   const datasets = createDatasets({
     db,
@@ -61,9 +63,9 @@ export async function createServices(config: Config, log: Logger) {
     min_free_mb,
     defaultBase,
   })
-  const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), dataDir, threads, min_free_mb })
+  const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
+  const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), meter, dataDir, threads, min_free_mb })
   const models = createTunedModels({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
-  const usage = createUsage({ db, dataDir, log })
   const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
   const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
@@ -79,7 +81,7 @@ export async function createServices(config: Config, log: Logger) {
     min_free_mb,
     log,
   })
-  const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage })
+  const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage, pricing: plans.pricing })
   const deployments = createDeployments({ db, models, inference })
 
   const services: Services = {
@@ -147,6 +149,7 @@ export async function createServices(config: Config, log: Logger) {
         changed,
         asked,
         forget,
+        meter,
         place: accounts.placeForWork,
         now: Date.now,
       }

@@ -84,7 +84,13 @@ test('what is still to be heard of those who have left can be waited for, and fa
   const pending = new Set<Promise<void>>()
   const metered = { request_id: 'r', account_id: 'a', key_id: 'k', model: 'm', model_id: 'm', kind: 'chat' as const }
   const counts = (completion_tokens: number) => ({ prompt_tokens: 1, completion_tokens, cached_tokens: 0 })
-  const meter = () => startMeter({ record: (record: UsageRecord) => void records.push(record) } as never, metered, pending)
+  const meter = () =>
+    startMeter(
+      { record: (record: UsageRecord) => void records.push(record) } as never,
+      metered,
+      { input_per_million_tokens: 0, output_per_million_tokens: 0 },
+      pending,
+    )
   meter().endLater(new Promise((resolve) => setTimeout(resolve, 20, counts(1))), counts(9))
   meter().endLater(Promise.resolve(undefined), counts(2))
   meter().endLater(Promise.reject(new Error('the engine is gone')), counts(3))

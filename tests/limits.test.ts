@@ -85,7 +85,7 @@ test('a window opens with its first request and ends a minute later; what is ref
   try {
     await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
     const bounds = tier('t', 2, 3, null)
-    const plans = { tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }
+    const plans = { currency: 'USD', tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }
     const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
@@ -112,7 +112,8 @@ test('the day’s count survives a restart to the request; after a kill no more 
   try {
     await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
     const bounds = tier('t', null, 1000, null)
-    const begin = () => createLimits({ db, plans: { tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }, log: pino({ level: 'silent' }) })
+    const begin = () =>
+      createLimits({ db, plans: { currency: 'USD', tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
       (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused).length

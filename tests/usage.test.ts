@@ -5,14 +5,15 @@ import { appendFileSync, copyFileSync, existsSync, mkdtempSync, readdirSync, rea
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import pino from 'pino'
 import { createAccounts } from '../server/accounts/service.ts'
 import { readConfig, root } from '../server/config.ts'
-import { openDatabase } from '../server/db/open.ts'
+import { type Db, openDatabase } from '../server/db/open.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import type { UsageRecord } from '../server/usage/record.ts'
-import { createUsage } from '../server/usage/service.ts'
+import { createUsage, type Usage } from '../server/usage/service.ts'
 import { until } from './support/client.ts'
 import { startApp } from './support/service.ts'
 import { stream } from './support/streams.ts'
@@ -38,7 +39,6 @@ test('whole, streamed and batched answers are metered as their clients were told
   const app = await startApp()
   try {
     const { usage } = app.services
-    const started = Date.now()
     await app.api('POST', '/deployments', { model: tiny, name: 'mine' })
     const whole = await app.api('POST', '/chat/completions', body({ model: 'mine' }))
     const told = [whole.body.usage]
@@ -54,12 +54,12 @@ test('whole, streamed and batched answers are metered as their clients were told
     told.push(batch.body.usage)
     await app.api('POST', '/chat/completions', body({ temperature: 9 }))
     await usage.fold()
-    const totals = await usage.totals(app.owner.account_id, started)
+    const totals = (await app.api('GET', '/usage')).body.total
     const sum = (field: string) => told.reduce((total, each) => total + each[field], 0)
     assert.deepEqual([totals.requests, totals.prompt_tokens, totals.completion_tokens], [6, sum('prompt_tokens'), sum('completion_tokens')])
     const row = await usage.find(app.owner.account_id, whole.headers.get('x-request-id')!)
     assert.deepEqual([row!.model, row!.model_id, row!.kind, row!.finish], ['mine', tiny, 'chat', 'complete'])
-    assert.equal((await usage.totals(app.owner.account_id, 0, started)).requests, 0)
+    assert.equal((await app.other.api('GET', '/usage')).body.total.requests, 0)
     assert.equal(await usage.find('acc_other', row!.request_id), undefined)
 
     const left = stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 1900 }))
@@ -128,8 +128,12 @@ test('a server that is killed under load loses no answer that a client saw compl
   again.server.kill('SIGKILL')
 })
 
+const newUsage = (db: Db, dataDir: string) => createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })
+/** Of the day of the records below. */
+const totals = async (usage: Usage) => (await usage.report('acc_1', { from: '1970-01-01', to: '1970-01-01', group_by: ['day'] })).total
+
 function record(number: number, fields: Partial<UsageRecord> = {}): UsageRecord {
-  const counts = { prompt_tokens: 10, completion_tokens: 1, cached_tokens: 0, duration_ms: 5 }
+  const counts = { prompt_tokens: 10, completion_tokens: 1, cached_tokens: 0, duration_ms: 5, cost: 0.25 }
   const names = { account_id: 'acc_1', key_id: 'key_1', model: 'm', model_id: 'm', kind: 'chat' as const, finish: 'complete' as const }
   return { request_id: `req_${number}`, created_at: 1000 + number, ...names, ...counts, ...fields }
 }
@@ -138,41 +142,44 @@ test('a file that was folded but not removed, and a line that a power cut tore, 
   const dataDir = newFolder()
   const folder = path.join(dataDir, 'usage')
   const db = await openDatabase(dataDir)
-  const first = createUsage({ db, dataDir, log })
+  const first = newUsage(db, dataDir)
   for (let number = 0; number < 450; number++) first.record(record(number))
   const [name] = readdirSync(folder)
   copyFileSync(path.join(folder, name!), path.join(dataDir, 'kept'))
   await first.fold()
-  const expected = { requests: 450, prompt_tokens: 4500, completion_tokens: 450, cached_tokens: 0 }
-  assert.deepEqual(await first.totals('acc_1'), expected)
+  const expected = { requests: 450, prompt_tokens: 4500, completion_tokens: 450, cached_tokens: 0, trained_tokens: 0, seconds: 2.25, cost: 112.5 }
+  assert.deepEqual(await totals(first), expected)
   assert.deepEqual(readdirSync(folder), [])
   await first.close()
   copyFileSync(path.join(dataDir, 'kept'), path.join(folder, name!))
   appendFileSync(path.join(folder, name!), '{"request_id":"req_torn","cre')
-  const second = createUsage({ db, dataDir, log })
+  const second = newUsage(db, dataDir)
   await second.start()
-  assert.deepEqual(await second.totals('acc_1'), expected)
+  assert.deepEqual(await totals(second), expected)
   second.record(record(1000))
   await second.close()
-  assert.equal((await second.totals('acc_1')).requests, 451)
+  assert.equal((await totals(second)).requests, 451)
   await db.destroy()
 })
 
-test('while much is brought into the database, others reach it', async () => {
+test('while much is brought into the database this thread goes on, and reaches the database', async () => {
   const dataDir = newFolder()
   const db = await openDatabase(dataDir)
-  const usage = createUsage({ db, dataDir, log })
-  for (let number = 0; number < 3000; number++) usage.record(record(number))
+  const usage = newUsage(db, dataDir)
+  for (let number = 0; number < 20_000; number++) usage.record(record(number))
   let folded = false
   const folding = usage.fold().then(() => {
     folded = true
   })
-  await new Promise((resolve) => setImmediate(resolve))
-  const early = await usage.totals('acc_1')
-  assert.equal(folded, false)
-  assert.ok(early.requests > 0 && early.requests < 3000, String(early.requests))
+  const seen = new Set<number>()
+  while (!folded) {
+    const { count } = await db.selectFrom('usage').select(db.fn.countAll<number>().as('count')).executeTakeFirstOrThrow()
+    seen.add(count)
+    await setImmediate()
+  }
   await folding
-  assert.equal((await usage.totals('acc_1')).requests, 3000)
+  assert.ok(seen.size > 5, `${seen.size} states of the database were seen on the way`)
+  assert.equal((await totals(usage)).requests, 20_000)
   await usage.close()
   await db.destroy()
 })
@@ -181,12 +188,12 @@ test('while the disk is full requests go on, and what they used is written when 
   const dataDir = newFolder()
   const folder = path.join(dataDir, 'usage')
   const db = await openDatabase(dataDir)
-  const usage = createUsage({ db, dataDir, log })
+  const usage = newUsage(db, dataDir)
   symlinkSync('/dev/full', path.join(folder, '0000000001.jsonl'))
   for (let number = 0; number < 3; number++) usage.record(record(number))
   unlinkSync(path.join(folder, '0000000001.jsonl'))
   await usage.fold()
-  assert.equal((await usage.totals('acc_1')).requests, 3)
+  assert.equal((await totals(usage)).requests, 3)
   await usage.close()
   await db.destroy()
 })

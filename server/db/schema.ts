@@ -95,6 +95,11 @@ interface TuningJobs {
   threads: number
   error_json: string | null
   trained_tokens: number
+  /** The key that it was made with. */
+  key_id: string
+  /** How long its trainers ran, and since when one runs. */
+  ran_ms: number
+  running_since: number | null
   validation_dataset_id: string | null
   /** 1 where a person asked that it wait until it is told to go on. */
   paused: 0 | 1
@@ -171,8 +176,9 @@ interface Events {
   created_at: number
 }
 
-/** What one request of inference used. */
+/** What one request of inference, or one job, used. */
 interface Usage {
+  /** Of a job, its id. */
   request_id: string
   created_at: number
   account_id: string
@@ -180,18 +186,45 @@ interface Usage {
   /** The name that the client asked for, and the id of the model that it stood for. */
   model: string
   model_id: string
-  kind: 'chat' | 'completion' | 'embedding'
+  kind: 'chat' | 'completion' | 'embedding' | 'training'
   prompt_tokens: number
   completion_tokens: number
   cached_tokens: number
+  trained_tokens: number
   duration_ms: number
-  finish: 'complete' | 'client_left' | 'broken'
+  /** By the prices of that time, in the currency of the settings. */
+  cost: number
+  finish: 'complete' | 'client_left' | 'broken' | 'failed' | 'cancelled'
 }
 
-/** Requests of a UTC day, `YYYY-MM-DD`. */
+/** The sums of `usage`, by the start of the UTC day. */
+interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'finish'> {
+  day: number
+  requests: number
+}
+
+/** What an account is told of when it is used up in part; null: its tier's limit, or none. */
+interface UsageThresholds {
+  account_id: string
+  requests_per_day: number | null
+  tokens_per_month: number | null
+  cost_per_month: number | null
+  percents_json: string
+}
+
+/** Which thresholds were told of already. */
+interface UsageNotices {
+  account_id: string
+  metric: 'requests_per_day' | 'tokens_per_month' | 'cost_per_month'
+  period: number
+  bound: number
+  percent: number
+}
+
+/** Requests of the API, by the start of the UTC day. */
 interface DayCounts {
   account_id: string
-  day: string
+  day: number
   requests: number
 }
 
@@ -214,6 +247,9 @@ export interface Schema {
   queue_entries: QueueEntries
   events: Events
   usage: Usage
+  usage_days: UsageDays
+  usage_thresholds: UsageThresholds
+  usage_notices: UsageNotices
   day_counts: DayCounts
   migrations: Migrations
 }

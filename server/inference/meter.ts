@@ -13,6 +13,12 @@ export interface Metered {
   kind: UsageKind
 }
 
+/** Prices of a million tokens. */
+export interface Prices {
+  input_per_million_tokens: number
+  output_per_million_tokens: number
+}
+
 export interface Meter {
   /** To be called before the client has the end of its answer. Only the first call counts. */
   end(finish: UsageFinish, counts: TokenCounts): void
@@ -21,7 +27,7 @@ export interface Meter {
 }
 
 /** `pending` holds what `endLater` waits for. */
-export function startMeter(journal: Pick<UsageJournal, 'record'>, metered: Metered, pending: Set<Promise<void>>): Meter {
+export function startMeter(journal: Pick<UsageJournal, 'record'>, metered: Metered, prices: Prices, pending: Set<Promise<void>>): Meter {
   const created_at = Date.now()
   const began = performance.now()
   let ended = false
@@ -29,7 +35,9 @@ export function startMeter(journal: Pick<UsageJournal, 'record'>, metered: Meter
     end(finish, { prompt_tokens, completion_tokens, cached_tokens }) {
       if (ended) return
       ended = true
-      journal.record({ ...metered, created_at, prompt_tokens, completion_tokens, cached_tokens, duration_ms: Math.round(performance.now() - began), finish })
+      const cost = (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6
+      const duration_ms = Math.round(performance.now() - began)
+      journal.record({ ...metered, created_at, prompt_tokens, completion_tokens, cached_tokens, duration_ms, cost, finish })
     },
     endLater(used, otherwise) {
       const ending = used

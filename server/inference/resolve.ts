@@ -15,6 +15,8 @@ export interface Names {
 export interface Resolved {
   /** The id of the model that the name stands for. */
   model_id: string
+  /** The base that it stands on, or was made from: what it costs goes by that. */
+  base_model_id: string
   target: Target
 }
 
@@ -51,17 +53,17 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
 
   const isBase = (model: string) => pools.hasUpstream(model) || hub.has(model)
 
-  async function target(account_id: string, model: string): Promise<Target> {
+  async function resolve(account_id: string, model: string): Promise<Omit<Resolved, 'model_id'>> {
     const tuned = await models.find(account_id, model)
     if (!tuned && !isBase(model))
       throw new ApiError('model_not_found', `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`, { param: 'model' })
     const found = tuned ? targetOf(tuned) : { base: base(model) }
     pools.requireServable(found)
-    return found
+    return { base_model_id: tuned?.base_model_id ?? model, target: found }
   }
 
   return {
-    target,
+    target: async (account_id, model) => (await resolve(account_id, model)).target,
     targetOf,
     isBase,
     names: () => names,
@@ -72,7 +74,7 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
     resolve: (account_id, name) =>
       known.find(`${account_id}\n${name}`, async () => {
         const model_id = (await names?.find(account_id, name))?.model ?? name
-        return { model_id, target: await target(account_id, model_id) }
+        return { model_id, ...(await resolve(account_id, model_id)) }
       }) as Promise<Resolved> | Resolved,
   }
 }

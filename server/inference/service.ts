@@ -3,6 +3,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { ModelCard, ModelList } from '../../contract/inference.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/service.ts'
+import type { Plans } from '../plans.ts'
 import type { TunedModels } from '../tuning/models.ts'
 import type { UsageKind } from '../usage/record.ts'
 import type { Usage } from '../usage/service.ts'
@@ -63,9 +64,10 @@ interface Options {
   scores: Scoring
   copies: Copies
   usage: Usage
+  pricing: Plans['pricing']
 }
 
-export function createInference({ hub, models, engine, pools, scores, copies, usage }: Options): Inference {
+export function createInference({ hub, models, engine, pools, scores, copies, usage, pricing }: Options): Inference {
   /** What is still to be heard of what those used who have left. */
   const leaving = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools })
@@ -131,8 +133,8 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     async answer({ kind, path }, { caller, request_id, body, text, stream }, signal) {
       const { account_id, key_id } = caller
       const { model } = body
-      const { model_id, target } = await resolver.resolve(account_id, model)
-      const meter = startMeter(journal, { request_id, account_id, key_id, model, model_id, kind }, leaving)
+      const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
+      const meter = startMeter(journal, { request_id, account_id, key_id, model, model_id, kind }, pricing(base_model_id), leaving)
       try {
         const attempt = (target: Target) => pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
         return { served: await copies.run(account_id, target, attempt), meter }

@@ -15,16 +15,19 @@ export interface Days {
   /** Writes what was counted to the last request, when no more of them come. */
   close(): Promise<void>
   /** Calls for accounts whose count has changed, now and then. */
-  onCounted(listener: (account_id: string, requests: number) => Promise<void>): void
+  onCounted(listener: CountListener): void
 }
 
+/** Hears how many requests of the day an account has made, of how many. */
+export type CountListener = (account_id: string, requests: number, limit: number | null) => Promise<void>
+
 interface Count {
-  day: string
+  day: number
   used: number
   /** What the database holds: ahead of what was used in an account with a limit, behind it in others. */
   written: number
   told: number
-  limited: boolean
+  limit: number | null
   extending: Promise<void> | undefined
 }
 
@@ -32,14 +35,14 @@ const day_ms = 86_400_000
 /** The part of a day's limit that is written ahead: what a killed process may lose. */
 const ahead = 1 / 200
 
-export const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
-export const endOfDay = (time: number) => (Math.floor(time / day_ms) + 1) * day_ms
+export const startOfDay = (time: number) => time - (time % day_ms)
+export const endOfDay = (time: number) => startOfDay(time) + day_ms
 
 export function createDays(db: Db, log: Logger, now: () => number): Days {
   const counts = new Map<string, Count>()
   const loading = new Map<string, Promise<Count>>()
 
-  const listeners: ((account_id: string, requests: number) => Promise<void>)[] = []
+  const listeners: CountListener[] = []
 
   async function write(account_id: string, count: Count): Promise<void> {
     const { day, used } = count
@@ -47,17 +50,17 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
     count.written = used
   }
 
-  async function load(account_id: string, day: string): Promise<Count> {
+  async function load(account_id: string, day: number): Promise<Count> {
     const before = counts.get(account_id)
     if (before && before.used !== before.written) await write(account_id, before)
     const used = await store.requestsOf(db, account_id, day)
-    const count: Count = { day, used, written: used, told: used, limited: false, extending: undefined }
+    const count: Count = { day, used, written: used, told: used, limit: null, extending: undefined }
     counts.set(account_id, count)
     return count
   }
 
   function countOf(account_id: string): Count | Promise<Count> {
-    const day = dayOf(now())
+    const day = startOfDay(now())
     const known = counts.get(account_id)
     if (known?.day === day) return known
     const name = `${account_id} ${day}`
@@ -83,7 +86,7 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
     async admit(account_id, limit) {
       for (;;) {
         const count = await countOf(account_id)
-        count.limited = limit !== null
+        count.limit = limit
         if (limit !== null) {
           if (count.used >= limit) return false
           if (count.used >= count.written) {
@@ -109,8 +112,8 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
       for (const [account_id, count] of counts) {
         const { used } = count
         if (used === count.told) continue
-        if (!count.limited) await write(account_id, count)
-        for (const listener of listeners) await listener(account_id, used)
+        if (count.limit === null) await write(account_id, count)
+        for (const listener of listeners) await listener(account_id, used, count.limit)
         count.told = used
       }
     },

@@ -1,9 +1,9 @@
 import type { Db } from '../db/open.ts'
 
-export const requestsOf = async (db: Db, account_id: string, day: string) =>
+export const requestsOf = async (db: Db, account_id: string, day: number) =>
   Number((await db.selectFrom('day_counts').select('requests').where('account_id', '=', account_id).where('day', '=', day).executeTakeFirst())?.requests ?? 0)
 
-export const setRequests = (db: Db, account_id: string, day: string, requests: number) =>
+export const setRequests = (db: Db, account_id: string, day: number, requests: number) =>
   db
     .insertInto('day_counts')
     .values({ account_id, day, requests })

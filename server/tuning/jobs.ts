@@ -7,6 +7,7 @@ import type { ResolvedConfig } from '../../contract/tuning.ts'
 import { recordEvent } from '../events.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { record } from './lines.ts'
+import { startClock } from './metering.ts'
 import { afterCrash, complete, fail, giveBack, pause } from './outcomes.ts'
 import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
@@ -118,6 +119,7 @@ async function begin(work: TuningWork, claim: Claim): Promise<store.JobRow | und
       await work.queue.finish(trx, claim, 'done')
       return undefined
     }
+    await startClock(trx, job, time)
     const events: store.NewEvent[] = []
     // Its worker died without a word: the lease ran out, or this server has just started on the database of a dead one.
     if (job.status === 'running') events.push(statusEvent('queued', 'The worker of this job ended before the job did; it goes on from its last checkpoint.'))

@@ -5,6 +5,7 @@ import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
 import { recordEvent } from '../events.ts'
 import type { Claim } from '../queue/queue.ts'
 import { moveToModels } from './artifacts.ts'
+import { stopClock } from './metering.ts'
 import { originWeights } from './models.ts'
 import { type Origin, originOf } from './origin.ts'
 import { modelDir, rowsFile, runDir } from './paths.ts'
@@ -65,6 +66,7 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       estimated_completion: null,
       finished_at: time,
     })
+    await work.meter.end(trx, job.id, 'complete', time)
     const told = { model: made.id, train_loss, step: result.step, ...watched }
     if (comparison?.problem)
       await store.appendEvents(trx, job.id, [{ type: 'warning', message: comparison.problem, data: { code: 'model_disagrees', ...comparison } }], time)
@@ -87,6 +89,7 @@ export async function fail(work: TuningWork, claim: Claim, job: store.JobRow, er
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
     await store.updateJob(trx, job.id, { status: 'failed', error_json: JSON.stringify(error), estimated_completion: null, finished_at: time })
+    await work.meter.end(trx, job.id, 'failed', time)
     await store.appendEvents(
       trx,
       job.id,
@@ -106,6 +109,7 @@ export async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
     const saved = exit.status === stoppedStatus && (await store.checkpoints(trx, job.id, 1)).length > 0 ? ' Its progress is saved.' : ''
+    await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     await store.appendEvents(trx, job.id, [statusEvent('queued', `The service is stopping; the job goes on when it starts again.${saved}`)], time)
     await work.queue.release(trx, claim, time)
@@ -120,6 +124,7 @@ export async function afterCrash(work: TuningWork, claim: Claim, job: store.JobR
   }
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
+    await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
     const events: store.NewEvent[] = [
       { type: 'warning', message: `${what}. It is tried again from the last checkpoint.`, data: { code: 'trainer_crashed', crashes } },
@@ -139,6 +144,7 @@ export async function pause(work: TuningWork, claim: Claim, job: store.JobRow): 
     const paused = (await store.jobById(trx, job.id))?.paused === 1
     const [last] = await store.checkpoints(trx, job.id, 1)
     const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to go on.'
+    await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     await store.appendEvents(trx, job.id, [statusEvent('queued', message, { paused })], time)
     if (paused) await work.queue.finish(trx, claim, 'done')

@@ -16,11 +16,13 @@ import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
 import type { Estimator } from './estimate.ts'
 import { ended, follow } from './follow.ts'
+import type { JobMeter } from './metering.ts'
 import { originOf } from './origin.ts'
 import { modelDir, rowsFile } from './paths.ts'
 import { strangestRows } from './row-losses.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
+import { toWire } from './wire.ts'
 import { type Asked, statusEvent } from './work.ts'
 
 export const queueKind = 'tuning'
@@ -53,6 +55,7 @@ interface Options {
   hub: Hub
   datasets: Datasets
   estimator: Estimator
+  meter: JobMeter
   dataDir: string
   threads: number
   min_free_mb: number
@@ -60,7 +63,19 @@ interface Options {
   now?: () => number
 }
 
-export function createTuning({ db, queue, hub, datasets, estimator, dataDir, threads, min_free_mb, keepalive_ms = 15_000, now = Date.now }: Options): Tuning {
+export function createTuning({
+  db,
+  queue,
+  hub,
+  datasets,
+  estimator,
+  meter,
+  dataDir,
+  threads,
+  min_free_mb,
+  keepalive_ms = 15_000,
+  now = Date.now,
+}: Options): Tuning {
   const news = new EventEmitter()
   news.setMaxListeners(0)
   const wishes = new Map<string, AbortController>()
@@ -135,6 +150,9 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
           threads,
           error_json: null,
           trained_tokens: 0,
+          key_id: by.key_id ?? '',
+          ran_ms: 0,
+          running_since: null,
           crashes: 0,
           model: null,
           created_at,
@@ -179,6 +197,7 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
             })
           const time = now()
           await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
+          await meter.end(trx, id, 'cancelled', time)
           await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
           await queue.cancel(trx, queueKind, id)
           return true
@@ -267,25 +286,3 @@ export function createTuning({ db, queue, hub, datasets, estimator, dataDir, thr
     },
   }
 }
-
-const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
-
-const toWire = (job: store.JobRow): Job => ({
-  id: job.id,
-  status: job.status,
-  paused: job.paused === 1,
-  model_id: job.model_id,
-  dataset_id: job.dataset_id,
-  progress: job.progress,
-  current_epoch: job.current_epoch,
-  metrics: JSON.parse(job.metrics_json),
-  estimated_completion: iso(job.estimated_completion),
-  created_at: new Date(job.created_at).toISOString(),
-  started_at: iso(job.started_at),
-  finished_at: iso(job.finished_at),
-  error: job.error_json ? JSON.parse(job.error_json) : null,
-  config: JSON.parse(job.config_json),
-  resolved_config: JSON.parse(job.resolved_config_json),
-  trained_tokens: job.trained_tokens,
-  model: job.model,
-})

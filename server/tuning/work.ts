@@ -3,6 +3,7 @@ import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models.ts'
 import type * as store from './store.ts'
 import type { Tracking } from './tracking.ts'
@@ -25,6 +26,7 @@ export interface TuningWork {
   log: Logger
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking
+  meter: JobMeter
   /** Takes a place among what the account may have under way; undefined where it must wait. */
   place(account_id: string): Promise<(() => void) | undefined>
   /** Tells readers of a job's events that there are more. */

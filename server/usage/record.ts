@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import type { NewRow } from '../db/schema.ts'
 
 export const usageKinds = ['chat', 'completion', 'embedding'] as const
 export type UsageKind = (typeof usageKinds)[number]
@@ -22,6 +23,10 @@ export const UsageRecord = z.object({
   /** Those of the prompt's tokens that an earlier request had computed. */
   cached_tokens: z.int().min(0),
   duration_ms: z.int().min(0),
+  cost: z.number().min(0).default(0),
   finish: z.enum(usageFinishes),
 })
 export type UsageRecord = z.infer<typeof UsageRecord>
+
+/** A row of usage, of a request or a job. */
+export type UsageRow = NewRow<'usage'>

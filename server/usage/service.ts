@@ -1,74 +1,69 @@
-// What requests used: taken down in a journal as they end, folded into the database in batches.
+// What requests and jobs used: requests are taken down in a journal as they end and folded into the database about once a second, jobs
+// are added in the transaction that ends them.
 import path from 'node:path'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import type { Db } from '../db/open.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
+import { recordAct } from '../audit.ts'
+import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
+import type { Caller } from '../http/auth.ts'
+import type { Limits } from '../limits/service.ts'
 import { createTurn } from '../turn.ts'
-import { openJournal, readJournal, removeJournal } from './journal.ts'
-import type { UsageRecord } from './record.ts'
+import { addUsage } from './add.ts'
+import { createFolding } from './folding.ts'
+import { openJournal } from './journal.ts'
+import type { UsageRecord, UsageRow } from './record.ts'
 import * as store from './store.ts'
+import { reached, tellThresholds, thresholdsOf } from './thresholds.ts'
 
 const fold_ms = 1000
-/** Rows read and written at once; between two batches, other work gets its turn. */
-const batchRows = 50
-/** Batches a transaction: while one is open, whoever else asks the database waits; each costs a sync of the disk at its end. */
-const batchesTogether = 20
-
-export interface UsageTotals {
-  requests: number
-  prompt_tokens: number
-  completion_tokens: number
-  cached_tokens: number
-}
+const day_ms = 86_400_000
+const usualDays = 30
+const days_max = 366
+const rows_max = 10_000
 
 export interface Usage {
   /** Takes down what a request used. Call it before the client has the end of the answer: what it saw complete is never lost then. */
   record(record: UsageRecord): void
+  /** Adds what a job used, in the transaction that ends it. */
+  add(trx: Trx, row: UsageRow, at: number): Promise<void>
   /** Brings what was recorded until now into the database. */
   fold(): Promise<void>
-  /** What an account used from one time on and before another, in unix milliseconds; of what has been folded. */
-  totals(account_id: string, from?: number, to?: number): Promise<UsageTotals>
+  /** What an account used; all that has been answered is in it. */
+  report(account_id: string, query: UsageQuery): Promise<UsageReport>
   find(account_id: string, request_id: string): Promise<Row<'usage'> | undefined>
+  thresholds(account_id: string): Promise<Thresholds>
+  setThresholds(caller: Caller, thresholds: Thresholds): Promise<Thresholds>
   /** Folds what an earlier process left, then about once a second. */
   start(): Promise<void>
   close(): Promise<void>
 }
 
-export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log: Logger }): Usage {
+interface Options {
+  db: Db
+  limits: Pick<Limits, 'onCounted'>
+  dataDir: string
+  currency: string
+  log: Logger
+  now?: () => number
+}
+
+export function createUsage({ db, limits, dataDir, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
+  const folding = createFolding({ dataDir, log_level: log.level })
   const inTurn = createTurn()
   /** Complete files that are not in the database yet. */
   let files: string[] = []
   let timer: NodeJS.Timeout | undefined
   let running = false
 
-  /**
-   * Each file is removed once all of it is in the database, durably. Where the process dies before that, the file is folded again, and
-   * those of its rows that are there, known by their requests, change nothing.
-   */
   async function foldFiles(): Promise<void> {
     files.push(...journal.rotate())
     while (files.length > 0) {
-      const file = files[0]!
-      const batches = readJournal(file, batchRows, log)
-      while (await foldSome(batches));
-      removeJournal(file)
+      await folding.fold(files[0]!)
       files = files.slice(1)
     }
-  }
-
-  /** Resolves with whether there may be more. */
-  function foldSome(batches: Iterator<UsageRecord[]>): Promise<boolean> {
-    return db.transaction().execute(async (trx) => {
-      for (let count = 0; count < batchesTogether; count++) {
-        const { value: rows, done } = batches.next()
-        if (done) return false
-        await store.insert(trx, rows)
-        await nextTurn()
-      }
-      return true
-    })
   }
 
   async function tick(): Promise<void> {
@@ -81,19 +76,58 @@ export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log
     if (running) timer = setTimeout(tick, fold_ms).unref()
   }
 
+  /** What was reached of the day when it was last looked at: nearly always the same, and then the database need not be asked. */
+  const told = new Map<string, string>()
+  limits.onCounted(async (account_id, used, limit) => {
+    const { requests_per_day, percents } = await thresholdsOf(db, account_id)
+    const bound = requests_per_day ?? limit
+    if (bound === null) return
+    const at = now()
+    const from = at - (at % day_ms)
+    const reachedNow = `${from} ${bound} ${reached(used, bound, percents)}`
+    if (told.get(account_id) === reachedNow) return
+    await db.transaction().execute((trx) => tellThresholds(trx, account_id, { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents }, at))
+    told.set(account_id, reachedNow)
+  })
+
   return {
     record: journal.append,
+    add: (trx, row, at) => addUsage(trx, [row], at),
     fold: () => inTurn(foldFiles),
-    totals: async (account_id, from = 0, to = Number.MAX_SAFE_INTEGER) => {
-      const found = await store.totals(db, account_id, from, to)
-      return {
-        requests: Number(found.requests),
-        prompt_tokens: Number(found.prompt_tokens),
-        completion_tokens: Number(found.completion_tokens),
-        cached_tokens: Number(found.cached_tokens),
-      }
-    },
     find: (account_id, request_id) => store.byRequest(db, account_id, request_id),
+    thresholds: (account_id) => thresholdsOf(db, account_id),
+
+    async report(account_id, { from, to, group_by }) {
+      const last = to ?? isoDay(now())
+      const first = from ?? isoDay(Date.parse(last) - (usualDays - 1) * day_ms)
+      const [start, end] = [Date.parse(first), Date.parse(last) + day_ms]
+      if (start >= end) throw new ApiError('invalid_request', "'from' is after 'to'.", { param: 'from' })
+      if (end - start > days_max * day_ms) throw new ApiError('invalid_request', `At most ${days_max} days can be asked for at once.`, { param: 'from' })
+      await inTurn(foldFiles).catch((error) => log.error({ err: error }, 'usage could not be folded before it was told'))
+      const columns = [...new Set(group_by)].flatMap((group) => columnsOf[group])
+      const rows = await store.grouped(db, account_id, start, end, columns, rows_max + 1)
+      if (rows.length > rows_max)
+        throw new ApiError('invalid_request', `That is more than ${rows_max} rows. Ask for fewer days, or group by less.`, { param: 'group_by' })
+      const items = rows.map(({ day, model, model_id, key_id, kind, ...sums }) => ({
+        ...(day !== undefined && { day: isoDay(Number(day)) }),
+        ...(model !== undefined && { model, model_id }),
+        ...(key_id !== undefined && { key_id }),
+        ...(kind !== undefined && { kind }),
+        ...toWire(sums),
+      }))
+      return { from: first, to: last, currency, items, total: toWire(await store.total(db, account_id, start, end)) }
+    },
+
+    async setThresholds(caller, thresholds) {
+      const { percents, ...bounds } = thresholds
+      const { account_id } = caller
+      await db.transaction().execute(async (trx) => {
+        await store.setThresholds(trx, { account_id, ...bounds, percents_json: JSON.stringify(percents) })
+        await recordAct(trx, caller, 'thresholds.changed', account_id, { ...thresholds }, now())
+      })
+      return thresholds
+    },
+
     async start() {
       running = true
       await tick()
@@ -102,7 +136,22 @@ export function createUsage({ db, dataDir, log }: { db: Db; dataDir: string; log
       running = false
       clearTimeout(timer)
       await inTurn(foldFiles).catch((error) => log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'))
+      await folding.close()
       journal.close()
     },
   }
 }
+
+const columnsOf: Record<UsageGroup, store.GroupColumn[]> = { day: ['day'], model: ['model', 'model_id'], key: ['key_id'], kind: ['kind'] }
+
+const isoDay = (time: number) => new Date(time).toISOString().slice(0, 10)
+
+const toWire = ({ requests, prompt_tokens, completion_tokens, cached_tokens, trained_tokens, duration_ms, cost }: store.Sums) => ({
+  requests,
+  prompt_tokens,
+  completion_tokens,
+  cached_tokens,
+  trained_tokens,
+  seconds: duration_ms / 1000,
+  cost,
+})

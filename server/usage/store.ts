@@ -1,28 +1,72 @@
-import { sql } from 'kysely'
+import { type SelectQueryBuilder, sql } from 'kysely'
 import type { Db, Trx } from '../db/open.ts'
-import type { NewRow, Row } from '../db/schema.ts'
+import type { NewRow, Row, Schema } from '../db/schema.ts'
+import type { UsageRow } from './record.ts'
 
-/** Adds rows; one whose request is there already changes nothing. */
-export const insert = (trx: Trx, rows: NewRow<'usage'>[]) =>
-  trx
+/** Adds rows; one whose request is there already changes nothing. Resolves with the requests that were not there. */
+export const insert = async (trx: Trx, rows: UsageRow[]): Promise<Set<string>> => {
+  const added = await trx
     .insertInto('usage')
     .values(rows)
     .onConflict((conflict) => conflict.column('request_id').doNothing())
+    .returning('request_id')
     .execute()
+  return new Set(added.map(({ request_id }) => request_id))
+}
+
+export const sums = ['requests', 'prompt_tokens', 'completion_tokens', 'cached_tokens', 'trained_tokens', 'duration_ms', 'cost'] as const
+export type Sums = Record<(typeof sums)[number], number>
+const dayKey = ['account_id', 'day', 'model', 'model_id', 'key_id', 'kind'] as const
+
+/** Adds to the days' sums; no two rows may be of the same key. */
+export const addToDays = (trx: Trx, rows: NewRow<'usage_days'>[]) =>
+  trx
+    .insertInto('usage_days')
+    .values(rows)
+    .onConflict((conflict) =>
+      conflict.columns([...dayKey]).doUpdateSet((eb) => Object.fromEntries(sums.map((sum) => [sum, eb(`usage_days.${sum}`, '+', eb.ref(`excluded.${sum}`))]))),
+    )
+    .execute()
+
+const ofDays = (db: Db | Trx, account_id: string, from: number, to: number) =>
+  db.selectFrom('usage_days').where('account_id', '=', account_id).where('day', '>=', from).where('day', '<', to)
+
+const summed = <O>(query: SelectQueryBuilder<Schema, 'usage_days', O>) =>
+  query.select(sums.map((sum) => sql<number>`coalesce(sum(${sql.ref(sum)}), 0)`.as(sum)))
+
+const toNumbers = <R extends Sums>(row: R): R => ({ ...row, ...Object.fromEntries(sums.map((sum) => [sum, Number(row[sum])])) })
+
+/** What an account used from one day on and before another. */
+export const total = async (db: Db | Trx, account_id: string, from: number, to: number): Promise<Sums> =>
+  toNumbers((await summed(ofDays(db, account_id, from, to)).executeTakeFirstOrThrow()) as Sums)
+
+export type GroupColumn = 'day' | 'model' | 'model_id' | 'key_id' | 'kind'
+
+/** The same by some of the columns, in their order; at most `limit` rows. */
+export async function grouped(db: Db, account_id: string, from: number, to: number, by: GroupColumn[], limit: number) {
+  let query = summed(ofDays(db, account_id, from, to).select(by).groupBy(by))
+  for (const column of by) query = query.orderBy(column)
+  return ((await query.limit(limit).execute()) as (Sums & Partial<Pick<Row<'usage_days'>, GroupColumn>>)[]).map(toNumbers)
+}
 
 export const byRequest = (db: Db, account_id: string, request_id: string): Promise<Row<'usage'> | undefined> =>
   db.selectFrom('usage').selectAll().where('account_id', '=', account_id).where('request_id', '=', request_id).executeTakeFirst()
 
-export const totals = (db: Db, account_id: string, from: number, to: number) =>
-  db
-    .selectFrom('usage')
-    .select((eb) => [
-      eb.fn.countAll<number>().as('requests'),
-      sql<number>`coalesce(sum(prompt_tokens), 0)`.as('prompt_tokens'),
-      sql<number>`coalesce(sum(completion_tokens), 0)`.as('completion_tokens'),
-      sql<number>`coalesce(sum(cached_tokens), 0)`.as('cached_tokens'),
-    ])
-    .where('account_id', '=', account_id)
-    .where('created_at', '>=', from)
-    .where('created_at', '<', to)
-    .executeTakeFirstOrThrow()
+export const thresholds = (db: Db | Trx, account_id: string) =>
+  db.selectFrom('usage_thresholds').selectAll().where('account_id', '=', account_id).executeTakeFirst()
+
+export const setThresholds = (trx: Trx, row: NewRow<'usage_thresholds'>) =>
+  trx
+    .insertInto('usage_thresholds')
+    .values(row)
+    .onConflict((conflict) => conflict.column('account_id').doUpdateSet(row))
+    .execute()
+
+/** Resolves with whether it was not there. */
+export const addNotice = async (trx: Trx, notice: NewRow<'usage_notices'>): Promise<boolean> =>
+  (await trx
+    .insertInto('usage_notices')
+    .values(notice)
+    .onConflict((conflict) => conflict.doNothing())
+    .returning('percent')
+    .executeTakeFirst()) !== undefined

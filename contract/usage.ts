@@ -1,0 +1,99 @@
+import { z } from 'zod'
+import { route } from './route.ts'
+
+const Day = z.iso.date()
+
+export const usageGroups = ['day', 'model', 'key', 'kind'] as const
+export type UsageGroup = (typeof usageGroups)[number]
+
+export const UsageQuery = z.strictObject({
+  from: Day.optional().describe('First UTC day, `YYYY-MM-DD`; by default 29 days before the last.'),
+  to: Day.optional().describe('Last UTC day; by default today.'),
+  group_by: z
+    .string()
+    .max(100)
+    .default('day')
+    .transform((text) => text.split(','))
+    .pipe(z.array(z.enum(usageGroups)).min(1).max(usageGroups.length))
+    .describe('One or more of `day`, `model`, `key`, `kind`, with commas between.'),
+})
+export type UsageQuery = z.output<typeof UsageQuery>
+
+const sums = {
+  requests: z.int().describe('Requests of inference and ended jobs.'),
+  prompt_tokens: z.int(),
+  completion_tokens: z.int(),
+  cached_tokens: z.int().describe('Those of the prompt’s that an earlier request had computed.'),
+  trained_tokens: z.int(),
+  seconds: z.number(),
+  cost: z.number().describe('By the prices when it was used, in `currency`.'),
+}
+
+export const UsageReport = z.object({
+  from: Day,
+  to: Day,
+  currency: z.string(),
+  items: z.array(
+    z.object({
+      day: Day.optional(),
+      model: z.string().optional().describe('The name that was asked for: of a deployment, of a base, or the id of a tuned model.'),
+      model_id: z.string().optional().describe('The model that the name stood for.'),
+      key_id: z.string().optional(),
+      kind: z.enum(['chat', 'completion', 'embedding', 'training']).optional(),
+      ...sums,
+    }),
+  ),
+  total: z.object(sums),
+})
+export type UsageReport = z.infer<typeof UsageReport>
+
+const bound = (schema: z.ZodNumber) => schema.positive().nullable()
+
+export const Thresholds = z.strictObject({
+  requests_per_day: bound(z.int()).default(null).describe('Null: the limit of the account’s tier, where it has one.'),
+  tokens_per_month: bound(z.int()).default(null).describe('Tokens in, out and trained, of the UTC month. Null: nothing is told.'),
+  cost_per_month: bound(z.number()).default(null),
+  percents: z
+    .array(z.int().min(1).max(100))
+    .min(1)
+    .max(10)
+    .default([80, 100])
+    .transform((percents) => [...new Set(percents)].sort((a, b) => a - b))
+    .describe('At which parts of each `usage.threshold` is told, once a day or month.'),
+})
+export type Thresholds = z.output<typeof Thresholds>
+
+const ThresholdsOut = z.object({
+  requests_per_day: z.int().nullable(),
+  tokens_per_month: z.int().nullable(),
+  cost_per_month: z.number().nullable(),
+  percents: z.array(z.int()),
+})
+
+const tag = 'Usage'
+export const getUsage = route({
+  method: 'GET',
+  path: '/usage',
+  scope: 'usage:read',
+  tag,
+  summary: 'What the account used and what it cost, by day, model, key or kind',
+  query: UsageQuery,
+  responses: { 200: UsageReport },
+})
+export const getThresholds = route({
+  method: 'GET',
+  path: '/usage/thresholds',
+  scope: 'usage:read',
+  tag,
+  summary: 'What the account is told of when it is used up in part',
+  responses: { 200: ThresholdsOut },
+})
+export const setThresholds = route({
+  method: 'PUT',
+  path: '/usage/thresholds',
+  scope: 'usage:write',
+  tag,
+  summary: 'Set them',
+  body: Thresholds,
+  responses: { 200: ThresholdsOut },
+})
