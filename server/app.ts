@@ -12,6 +12,7 @@ import { requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors } from './http/errors.ts'
 import { guardRoutes } from './http/guard.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
+import type { Idempotency } from './http/idempotency.ts'
 import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
@@ -32,6 +33,7 @@ export interface Services {
   accounts: Accounts
   plans: Plans
   limits: Limits
+  idempotency: Idempotency
   hub: Hub
   datasets: Datasets
   tuning: Tuning
@@ -79,6 +81,8 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   })
   app.removeContentTypeParser('text/plain')
   app.decorateRequest('bodyText', null)
+  app.decorateRequest('formDigest', null)
+  app.decorate('idempotency', services.idempotency)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
   requireScopes(app)

@@ -6,6 +6,8 @@ export interface Actor {
   kind: 'key' | 'operator' | 'command_line'
   user_id: string | null
   key_id: string | null
+  /** Where the request may come again: writes, in the transaction that creates something, what was created. */
+  once?: { mark(trx: Trx, target: string): Promise<void> }
 }
 
 /** Someone who changes something that belongs to an account. */
@@ -20,7 +22,8 @@ export const commandLine: Actor = { kind: 'command_line', user_id: null, key_id:
  * what was changed; `details` what else an owner would want to know, and never a secret.
  */
 export async function recordAct(trx: Trx, by: By, action: string, target: string, details: Record<string, unknown>, created_at: number): Promise<void> {
-  const { account_id, kind, user_id, key_id } = by
+  const { account_id, kind, user_id, key_id, once } = by
+  await once?.mark(trx, target)
   await trx
     .insertInto('audit')
     .values({ id: newId('aud'), account_id, created_at, action, target, details_json: JSON.stringify(details), kind, user_id, key_id })

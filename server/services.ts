@@ -11,6 +11,7 @@ import { createTokens } from './datasets/tokens.ts'
 import { openDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
+import { createIdempotency } from './idempotency.ts'
 import { createEngineClient } from './inference/engine-client.ts'
 import { createEngineProcess } from './inference/engine-process.ts'
 import { createCheck } from './inference/merging/check.ts'
@@ -24,6 +25,7 @@ import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
+import { createSecrets } from './secrets.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
 import { createJobMeter } from './tuning/metering.ts'
@@ -48,6 +50,8 @@ export async function createServices(config: Config, log: Logger) {
   const stopping = new AbortController()
   const cutting = new AbortController()
   const plans = readPlans(config)
+  const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
+  const idempotency = createIdempotency({ db, secrets, log })
   const limits = createLimits({ db, plans, log })
   const accounts = createAccounts({ db, plans, limits, defaultTier: config.default_tier, log })
   const usage = createUsage({ db, limits, dataDir, currency: plans.currency, log })
@@ -88,6 +92,7 @@ export async function createServices(config: Config, log: Logger) {
     accounts,
     plans,
     limits,
+    idempotency,
     hub,
     datasets,
     tuning,
@@ -122,7 +127,7 @@ export async function createServices(config: Config, log: Logger) {
     async startWork() {
       await queue.takeOverAll()
       await usage.start()
-      const keeping = [accounts.start(), limits.start()]
+      const keeping = [accounts.start(), limits.start(), idempotency.start()]
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning

@@ -228,6 +228,16 @@ interface DayCounts {
   requests: number
 }
 
+/** What was created under an Idempotency-Key, and the answer to it, which may hold a secret. */
+interface IdempotencyKeys {
+  account_id: string
+  key: string
+  fingerprint: string
+  target: string
+  answer_sealed: string | null
+  created_at: number
+}
+
 interface Migrations {
   name: string
   applied_at: number
@@ -251,6 +261,7 @@ export interface Schema {
   usage_thresholds: UsageThresholds
   usage_notices: UsageNotices
   day_counts: DayCounts
+  idempotency_keys: IdempotencyKeys
   migrations: Migrations
 }
 

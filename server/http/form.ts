@@ -1,8 +1,10 @@
 // Uploads: one file and some text fields, as multipart/form-data.
+import { createHash } from 'node:crypto'
+import { Readable } from 'node:stream'
 import type { FastifyRequest } from 'fastify'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
-import { validationError } from './mount.ts'
+import { validationError } from './validation.ts'
 
 export interface FormFile<F> {
   file: NodeJS.ReadableStream
@@ -11,11 +13,13 @@ export interface FormFile<F> {
   fields(): Promise<F>
 }
 
+const limits = { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY }
+
 /** Reads a form part by part: `take` gets its file as it arrives, whether its fields come before or after it. */
 export async function readForm<F, T>(request: FastifyRequest, schema: z.ZodType<F>, take: (form: FormFile<F>) => Promise<T>): Promise<T> {
   if (!request.isMultipart()) throw new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')
   const given: Record<string, string> = {}
-  const parts = request.parts({ limits: { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY } })
+  const parts = request.parts({ limits })
   const parsed = () => {
     const result = schema.safeParse(given)
     if (!result.success) throw validationError(result.error.issues, 'form')
@@ -38,12 +42,50 @@ export async function readForm<F, T>(request: FastifyRequest, schema: z.ZodType<
       await readRest(parts, given)
       return parsed()
     }
-    const filename = part.filename?.trim().slice(0, 200) || 'file'
-    return await take({ file: part.file, filename, fields }).catch((error) => {
+    const filename = nameOf(part)
+    const file = request.formDigest ? hashed(part.file) : { stream: part.file }
+    if ('digest' in file) request.formDigest = () => digestOf(given, filename, file.digest())
+    return await take({ file: file.stream, filename, fields }).catch((error) => {
       // The form's reader has no class or code for a body that ends too early.
       throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
     })
   }
+}
+
+/** Reads a form to its end, for nothing but its digest: the same as `readForm` gives to a request that asked for one. */
+export async function digestForm(request: FastifyRequest): Promise<string> {
+  if (!request.isMultipart()) return ''
+  const given: Record<string, string> = {}
+  let [filename, digest] = ['', '']
+  const parts = request.parts({ limits })
+  for (;;) {
+    const { value: part, done } = await next(parts)
+    if (done) return digestOf(given, filename, digest)
+    if (part.type === 'field') {
+      keep(given, part)
+      continue
+    }
+    const file = hashed(part.file)
+    for await (const _ of file.stream);
+    filename = nameOf(part)
+    digest = file.digest()
+  }
+}
+
+const nameOf = ({ filename }: { filename: string | undefined }) => filename?.trim().slice(0, 200) || 'file'
+
+const digestOf = (fields: Record<string, string>, filename: string, file: string) => JSON.stringify([Object.entries(fields).sort(), filename, file])
+
+/** The same bytes, with their SHA-256 when they have been read. */
+function hashed(file: NodeJS.ReadableStream): { stream: NodeJS.ReadableStream; digest(): string } {
+  const hash = createHash('sha256')
+  async function* bytes() {
+    for await (const chunk of file) {
+      hash.update(chunk as Buffer)
+      yield chunk
+    }
+  }
+  return { stream: Readable.from(bytes(), { objectMode: false }), digest: () => hash.copy().digest('hex') }
 }
 
 function keep(given: Record<string, string>, { fieldname, value }: { fieldname: string; value: unknown }): void {

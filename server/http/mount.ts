@@ -5,6 +5,8 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import { errorResponses, type Route } from '../../contract/route.ts'
 import type { Caller } from './auth.ts'
+import { createsSomething, once } from './idempotency.ts'
+import { validationError } from './validation.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -35,6 +37,7 @@ export const answered = Symbol('answered')
 /** Mounts one route with its handler. The handler's result is sent with the route's success status, after its schema has seen it. */
 export function mount<R extends Route>(app: FastifyInstance, route: R, handler: (call: Call<R>) => Promise<Success<R> | typeof answered>): void {
   const status = Number(Object.keys(route.responses)[0])
+  const creates = createsSomething(route)
   const streams = route.produces !== undefined
   const place = (where: FastifyInstance) => {
     for (const base of ['/v1', '/api/v1'])
@@ -55,14 +58,16 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
         } as object,
         handler: async (request, reply) => {
           if (!request.caller) throw new Error('a route was reached without a caller')
-          const result = await handler({
-            body: request.body as Call<R>['body'],
-            params: renameWildcard(route, request.params) as Call<R>['params'],
-            query: request.query as Call<R>['query'],
-            caller: request.caller,
-            request,
-            reply,
-          })
+          const call = (caller: Caller) =>
+            handler({
+              body: request.body as Call<R>['body'],
+              params: renameWildcard(route, request.params) as Call<R>['params'],
+              query: request.query as Call<R>['query'],
+              caller,
+              request,
+              reply,
+            })
+          const result = creates ? await once(route, request, reply, request.caller, call as (caller: Caller) => Promise<object>) : await call(request.caller)
           if (result === answered) return reply
           return reply.status(status).send(result)
         },
@@ -100,37 +105,3 @@ export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =
     const result = schema.safeParse(data)
     return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body') }
   }
-
-/** Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. */
-export function validationError(issues: readonly z.core.$ZodIssue[], where: string): ApiError {
-  const issue = deepest(issues[0]!)
-  const field = issue.path.map(String).join('.')
-  const details = {
-    field: field || where,
-    issues: issues.slice(0, 10).map((each) => ({ field: deepest(each).path.map(String).join('.'), message: deepest(each).message })),
-  }
-  if (issue.code === 'unrecognized_keys') {
-    const names = issue.keys.map((key) => (field ? `${field}.${key}` : key))
-    return new ApiError(
-      'unknown_field',
-      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}. Remove it or check its spelling.`,
-      {
-        details: { ...details, field: names[0] },
-        param: names[0],
-      },
-    )
-  }
-  if (issue.code === 'custom' && issue.params?.unsupported)
-    return new ApiError('parameter_not_supported', `'${field}' ${issue.message}.`, { details, param: field })
-  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, { details, param: field || undefined })
-}
-
-// A union's own message says only 'invalid input'; the branch that came closest says what is wrong.
-function deepest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
-  if (issue.code !== 'invalid_union') return issue
-  const branches = issue.errors.filter((branch) => branch.length > 0)
-  const best = branches.sort(
-    (a, b) => b[0]!.path.length - a[0]!.path.length || Number(a[0]!.code === 'invalid_type') - Number(b[0]!.code === 'invalid_type'),
-  )[0]?.[0]
-  return best ? deepest({ ...best, path: [...issue.path, ...best.path] }) : issue
-}

@@ -5,6 +5,7 @@ import { jsonSchemaTransform } from 'fastify-type-provider-zod'
 import { z } from 'zod'
 import { ErrorBody } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
+import { createsSomething } from './idempotency.ts'
 
 /** Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at /docs. */
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
@@ -35,6 +36,19 @@ const forDescription = (route: Route, schema: object) => ({ ...schema, ...(route
 function withStreams(route: Route, schema: object): object {
   const json = (type: z.ZodType) => z.toJSONSchema(type, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
   const content: Record<string, unknown> = { ...schema }
+  if (createsSomething(route))
+    content.headers = {
+      type: 'object',
+      properties: {
+        'Idempotency-Key': {
+          type: 'string',
+          minLength: 1,
+          maxLength: 255,
+          pattern: '^[!-~]+$',
+          description: 'The same key and body give the same answer for 24 hours.',
+        },
+      },
+    }
   if (route.consumes === 'multipart/form-data')
     content.body = {
       type: 'object',

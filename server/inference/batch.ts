@@ -1,7 +1,7 @@
 // Many conversations in one request: each is validated, answered and metered as one of its own.
 import { type BatchRequest, ChatRequest, Messages } from '../../contract/chat.ts'
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { validationError } from '../http/mount.ts'
+import { validationError } from '../http/validation.ts'
 import type { TokenCounts } from './usage-of.ts'
 
 /** How many of a batch's requests are under way at once, at most. */
