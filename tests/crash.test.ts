@@ -1,61 +1,17 @@
 // What a SIGKILL may not break: the server's in the middle of a training, the engine's in the middle of an answer.
 import assert from 'node:assert/strict'
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { spawn } from 'node:child_process'
 import http from 'node:http'
-import os from 'node:os'
-import path from 'node:path'
 import { after, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../server/config.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
+import { alive, children, dataFolder, ended } from './support/server.ts'
 import { startApp } from './support/service.ts'
-import { tiny, tinyModelsDir } from './support/tiny.ts'
+import { tiny } from './support/tiny.ts'
 
-const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-crash-'))
-const env = {
-  ...process.env,
-  TUNERY_DATA_DIR: dataDir,
-  TUNERY_MODELS_DIR: tinyModelsDir(),
-  TUNERY_PORT: '0',
-  TUNERY_LOG_LEVEL: 'fatal',
-  TUNERY_CHECKPOINT_SECONDS: '1',
-}
-const servers: ChildProcess[] = []
-after(() => {
-  for (const server of servers) server.kill('SIGKILL')
-  rmSync(dataDir, { recursive: true, force: true })
-})
-
-async function startServer(): Promise<{ server: ChildProcess; url: string }> {
-  const file = path.join(dataDir, 'server.json')
-  rmSync(file, { force: true })
-  const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
-  servers.push(server)
-  await until('the server to listen', () => existsSync(file))
-  return { server, url: JSON.parse(readFileSync(file, 'utf8')).url }
-}
-
-/** The process ids of a process's children whose command line has this text. */
-function children(parent: number, text: string): number[] {
-  try {
-    return execFileSync('pgrep', ['-P', String(parent), '-f', text], { encoding: 'utf8' })
-      .trim()
-      .split('\n')
-      .map(Number)
-  } catch {
-    return []
-  }
-}
-
-function alive(pid: number): boolean {
-  try {
-    // A process that has ended but was not waited for is still listed, as a zombie.
-    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
-  } catch {
-    return false
-  }
-}
+const folder = dataFolder('crash', { TUNERY_CHECKPOINT_SECONDS: '1' })
+after(() => folder.remove())
 
 function metrics(socketPath: string): Promise<string> {
   return new Promise((resolve, reject) => {
@@ -69,25 +25,21 @@ function metrics(socketPath: string): Promise<string> {
   })
 }
 
-const ended = (child: ChildProcess) =>
-  new Promise<void>((resolve) => (child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve())))
-
 test('a server killed while a job trains: no trainer and no engine stays, the next start goes on from the checkpoint', async () => {
-  const first = await startServer()
-  const { key } = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }))
+  const first = await folder.start()
+  const key = folder.key()
   let api: Client = client(first.url, key)
   const dataset = (await api.upload(colourRows(16))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1, learning_rate: 0.001 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'checkpoint')
-  const left = [...children(first.server.pid!, 'trainer.train'), ...children(first.server.pid!, 'engine/main.ts')]
+  const left = [...children(first.pid, 'trainer.train'), ...children(first.pid, 'engine/main.ts')]
   assert.equal(left.length, 2, 'a trainer and an engine were at work')
 
-  first.server.kill('SIGKILL')
-  await ended(first.server)
+  await first.end('SIGKILL')
   await until('the trainer and the engine to be gone', () => !left.some(alive))
 
-  const second = await startServer()
+  const second = await folder.start()
   api = client(second.url, key)
   const job = await api.untilEnded(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
@@ -103,59 +55,52 @@ test('a server killed while a job trains: no trainer and no engine stays, the ne
   assert.ok(Number(resumed) > 0, 'an event tells the step')
   assert.equal(resumed, checkpoint, 'the newest checkpoint was taken')
 
-  second.server.kill('SIGTERM')
-  await ended(second.server)
-  assert.equal(second.server.exitCode, 0)
+  assert.equal(await second.end('SIGTERM'), 0)
 })
 
 test('a server that is asked to stop while a job trains gives the job back with its progress saved', async () => {
-  const first = await startServer()
-  const { key } = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }))
+  const first = await folder.start()
+  const key = folder.key()
   let api: Client = client(first.url, key)
   const dataset = (await api.upload(colourRows(16))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'metrics')
-  const left = [...children(first.server.pid!, 'trainer.train'), ...children(first.server.pid!, 'engine/main.ts')]
-  first.server.kill('SIGTERM')
-  await ended(first.server)
-  assert.equal(first.server.exitCode, 0)
+  const left = [...children(first.pid, 'trainer.train'), ...children(first.pid, 'engine/main.ts')]
+  assert.equal(await first.end('SIGTERM'), 0)
   assert.deepEqual(left.filter(alive), [])
 
-  const second = await startServer()
+  const second = await folder.start()
   api = client(second.url, key)
   const resumed = await api.untilEvent(id, (event) => event.data?.resumed_from_step !== undefined)
   assert.ok(Number(resumed.data!.resumed_from_step) > 0)
   await api.api('POST', `/fine-tuning/jobs/${id}/cancel`)
-  second.server.kill('SIGTERM')
-  await ended(second.server)
+  await second.end('SIGTERM')
 })
 
 test('a dataset whose reading a SIGKILL cut off is read by the next server', async () => {
-  const first = await startServer()
-  const { key } = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }))
+  const first = await folder.start()
+  const key = folder.key()
   const rows = Array.from({ length: 300_000 }, (_, i) => `question ${i},answer ${i}`).join('\n')
   const upload = client(first.url, key)
     .upload(`prompt,completion\n${rows}`, { format: 'csv' })
     .catch(() => undefined)
-  await until('the file to be read', () => children(first.server.pid!, 'reader/main.ts').length > 0)
-  first.server.kill('SIGKILL')
-  await ended(first.server)
+  await until('the file to be read', () => children(first.pid, 'reader/main.ts').length > 0)
+  await first.end('SIGKILL')
   await upload
 
-  const second = await startServer()
+  const second = await folder.start()
   const { api } = client(second.url, key)
   const { id } = (await api('GET', '/datasets/')).body.items[0]
   await until('the rows to be there', async () => (await api('GET', `/datasets/${id}`)).body.status === 'ready')
   assert.equal((await api('GET', `/datasets/${id}`)).body.rows, 300_000)
   assert.equal((await api('POST', `/datasets/${id}/validate`)).body.valid, true)
-  second.server.kill('SIGTERM')
-  await ended(second.server)
+  await second.end('SIGTERM')
 })
 
 test('a second server on the same data folder is refused with the reason', async () => {
-  const first = await startServer()
-  const second = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'pipe'] })
+  const first = await folder.start()
+  const second = spawn(process.execPath, ['server/main.ts'], { cwd: root, env: folder.env, stdio: ['ignore', 'ignore', 'pipe'] })
   let said = ''
   second.stderr.on('data', (text) => {
     said += text
@@ -163,8 +108,7 @@ test('a second server on the same data folder is refused with the reason', async
   await ended(second)
   assert.equal(second.exitCode, 1)
   assert.match(said, /already serves the data folder/)
-  first.server.kill('SIGTERM')
-  await ended(first.server)
+  await first.end('SIGTERM')
 })
 
 test('an engine killed while it serves: the request fails cleanly, the next one works', async () => {

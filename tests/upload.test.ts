@@ -1,30 +1,26 @@
 // A large upload goes to disk as it arrives: the server's memory does not grow with it, and a client that gives up leaves nothing.
 import assert from 'node:assert/strict'
-import { execFileSync, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
-import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../server/config.ts'
 import { client, until } from './support/client.ts'
+import { dataFolder, type RunningServer } from './support/server.ts'
 
-const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-upload-'))
-const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'error' }
-const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+const folder = dataFolder('upload', { TUNERY_LOG_LEVEL: 'error' })
+const { dataDir } = folder
+let server: RunningServer
 let url: string
 let key: string
 before(async () => {
-  const file = path.join(dataDir, 'server.json')
-  await until('the server to listen', () => existsSync(file))
-  url = JSON.parse(readFileSync(file, 'utf8')).url
-  key = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' })).key
+  server = await folder.start()
+  url = server.url
+  key = folder.key()
 })
 after(async () => {
-  server.kill('SIGTERM')
-  await new Promise((resolve) => server.once('exit', resolve))
-  rmSync(dataDir, { recursive: true, force: true })
+  await server.end('SIGTERM')
+  folder.remove()
 })
 
 /** The most memory that the server has ever had resident, in MB. */

@@ -1,29 +1,25 @@
 // What is metered is what clients were told, to the token, whatever becomes of the process or the disk in between.
 import assert from 'node:assert/strict'
-import { type ChildProcess, spawn } from 'node:child_process'
-import { appendFileSync, copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, unlinkSync } from 'node:fs'
+import { appendFileSync, copyFileSync, mkdtempSync, readdirSync, rmSync, symlinkSync, unlinkSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import pino from 'pino'
-import { createAccounts } from '../server/accounts/service.ts'
-import { readConfig, root } from '../server/config.ts'
 import { type Db, openDatabase } from '../server/db/open.ts'
-import { createLimits } from '../server/limits/service.ts'
-import { readPlans } from '../server/plans.ts'
 import type { UsageRecord } from '../server/usage/record.ts'
 import { createUsage, type Usage } from '../server/usage/service.ts'
 import { until } from './support/client.ts'
+import { type DataFolder, dataFolder } from './support/server.ts'
 import { startApp } from './support/service.ts'
 import { stream } from './support/streams.ts'
-import { tiny, tinyModelsDir } from './support/tiny.ts'
+import { tiny } from './support/tiny.ts'
 
 const log = pino({ level: 'silent' })
 const folders: string[] = []
-const servers: ChildProcess[] = []
+const servers: DataFolder[] = []
 after(() => {
-  for (const server of servers) server.kill('SIGKILL')
+  for (const each of servers) each.remove()
   for (const folder of folders) rmSync(folder, { recursive: true, force: true })
 })
 function newFolder(): string {
@@ -81,20 +77,12 @@ test('whole, streamed and batched answers are metered as their clients were told
 })
 
 test('a server that is killed under load loses no answer that a client saw complete, and counts none twice', async () => {
-  const dataDir = newFolder()
-  const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
-  const file = path.join(dataDir, 'server.json')
-  async function startServer() {
-    rmSync(file, { force: true })
-    const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
-    servers.push(server)
-    await until('the server to listen', () => existsSync(file))
-    return { server, url: JSON.parse(readFileSync(file, 'utf8')).url as string }
-  }
-  const { server, url } = await startServer()
+  const folder = dataFolder('usage')
+  servers.push(folder)
+  const { dataDir } = folder
+  const { url, end } = await folder.start()
+  const key = folder.key()
   const db = await openDatabase(dataDir)
-  const plans = readPlans(readConfig({}))
-  const key = (await createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: 'free', log }).createKey('test', 'full')).key
   const seen = new Map<string, number>()
   let asked = 0
   async function ask(streams: boolean) {
@@ -113,9 +101,9 @@ test('a server that is killed under load loses no answer that a client saw compl
   const askers = [true, true, false, false].map(ask)
   // Some of them folded, some not yet.
   await until('answers on both sides of a fold', async () => (await db.selectFrom('usage').select('request_id').execute()).length > 0 && seen.size > 40)
-  server.kill('SIGKILL')
+  await end('SIGKILL')
   await Promise.all(askers)
-  const again = await startServer()
+  const again = await folder.start()
   const rows = await until('the rest to be folded', async () => {
     const found = await db.selectFrom('usage').select(['request_id', 'completion_tokens']).execute()
     return found.length >= seen.size && readdirSync(path.join(dataDir, 'usage')).length === 0 ? found : undefined
@@ -125,7 +113,7 @@ test('a server that is killed under load loses no answer that a client saw compl
   for (const [id, tokens] of seen) assert.equal(metered.get(id), tokens, `${id} was seen with ${tokens} tokens`)
   assert.ok(rows.length <= asked, 'nothing was invented')
   await db.destroy()
-  again.server.kill('SIGKILL')
+  await again.end('SIGKILL')
 })
 
 const newUsage = (db: Db, dataDir: string) => createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })

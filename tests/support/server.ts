@@ -1,0 +1,91 @@
+// The service as its users run it: a process of its own, on a data folder that outlives it.
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { root } from '../../server/config.ts'
+import { until } from './client.ts'
+import { tinyModelsDir } from './tiny.ts'
+
+export interface RunningServer {
+  process: ChildProcess
+  pid: number
+  url: string
+  /** Sends the signal and waits for the end. Resolves with the exit status; null where a signal ended it. */
+  end(signal: 'SIGTERM' | 'SIGKILL'): Promise<number | null>
+}
+
+export interface DataFolder {
+  dataDir: string
+  env: NodeJS.ProcessEnv
+  /** Starts a server and waits until it listens. */
+  start(): Promise<RunningServer>
+  /** What `./tunery` answers with to these words and `--json`. */
+  tunery(...words: string[]): Record<string, string>
+  /** Makes a key on the command line, with every scope. */
+  key(): string
+  /** Kills what still runs and removes the folder. */
+  remove(): void
+}
+
+/** A data folder with the tiny models, and servers on it. */
+export function dataFolder(name: string, settings: Record<string, string> = {}, dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`))): DataFolder {
+  const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
+  const env = { ...process.env, ...usual, ...settings }
+  const servers: ChildProcess[] = []
+  const tunery = (...words: string[]) => JSON.parse(execFileSync(path.join(root, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
+  return {
+    dataDir,
+    env,
+    tunery,
+    key: () => tunery('keys', 'create', '--name', 'ci').key,
+    async start() {
+      const file = path.join(dataDir, 'server.json')
+      rmSync(file, { force: true })
+      const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+      servers.push(server)
+      await until('the server to listen', () => {
+        if (server.exitCode !== null) throw new Error(`the server ended with status ${server.exitCode}`)
+        return existsSync(file)
+      })
+      return {
+        process: server,
+        pid: server.pid!,
+        url: JSON.parse(readFileSync(file, 'utf8')).url,
+        async end(signal) {
+          server.kill(signal)
+          await ended(server)
+          return server.exitCode
+        },
+      }
+    },
+    remove() {
+      for (const server of servers) server.kill('SIGKILL')
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+export const ended = (child: ChildProcess) =>
+  new Promise<void>((resolve) => (child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve())))
+
+/** The process ids of a process's children whose command line has this text. */
+export function children(parent: number, text: string): number[] {
+  try {
+    return execFileSync('pgrep', ['-P', String(parent), '-f', text], { encoding: 'utf8' })
+      .trim()
+      .split('\n')
+      .map(Number)
+  } catch {
+    return []
+  }
+}
+
+export function alive(pid: number): boolean {
+  try {
+    // A process that has ended but was not waited for is still listed, as a zombie.
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
+  } catch {
+    return false
+  }
+}
