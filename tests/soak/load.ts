@@ -1,0 +1,120 @@
+// Clients that use the service while its processes are killed, and note what it has acknowledged.
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { colourRows } from '../support/client.ts'
+import { stream } from '../support/streams.ts'
+import { tiny } from '../support/tiny.ts'
+import type { Ledger } from './ledger.ts'
+
+interface Options {
+  /** Where the service is now; it has another port after each start. */
+  url(): string
+  key: string
+  ledger: Ledger
+  random(): number
+  /** Something that may never be. */
+  fault(text: string): void
+}
+
+/** Begins the load; what it returns ends it and waits until it has. */
+export function startLoad({ url, key, ledger, random, fault }: Options): { stop(): Promise<void> } {
+  let stopped = false
+  const pick = <T>(items: readonly T[]): T | undefined => items[Math.floor(random() * items.length)]
+
+  /** Undefined where nothing was acknowledged: the connection broke, or the service said that it cannot at the moment. */
+  async function ask(method: string, route: string, body?: object | FormData, headers: Record<string, string> = {}, as = key) {
+    try {
+      const form = body instanceof FormData
+      const response = await fetch(url() + route, {
+        method,
+        headers: { authorization: `Bearer ${as}`, ...(body && !form && { 'content-type': 'application/json' }), ...headers },
+        ...(body && { body: form ? body : JSON.stringify(body) }),
+      })
+      const answer = (await response.json()) as Record<string, string>
+      if (response.status >= 500) return undefined
+      return { status: response.status, body: answer }
+    } catch {
+      return undefined
+    }
+  }
+
+  /** The same request until it is acknowledged, as a client does that must not create twice. */
+  async function create(route: string, body: object) {
+    const idempotency_key = randomUUID()
+    for (;;) {
+      const answer = await ask('POST', route, body, { 'idempotency-key': idempotency_key })
+      if (answer?.status === 201) return { idempotency_key, body: answer.body }
+      // A secret that is shown once may have been lost with a kill: that it was made is acknowledged all the same.
+      if (answer && JSON.stringify(answer.body).includes('idempotency_key_reused')) return undefined
+      // What it needs may have been deleted meanwhile, by another of these clients.
+      if (answer && answer.status !== 404) fault(`POST ${route} was answered with ${answer.status}: ${JSON.stringify(answer.body)}`)
+      if (answer || stopped) return undefined
+      await sleep(50)
+    }
+  }
+
+  const works: Record<string, () => Promise<void>> = {
+    async datasets() {
+      const form = new FormData()
+      form.append('file', new Blob([colourRows(16)]), 'rows.jsonl')
+      const made = await ask('POST', '/datasets', form)
+      if (made?.status === 201) ledger.add({ kind: 'dataset', id: made.body.id! })
+      const used = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
+      const old = random() < 0.3 ? pick(ledger.of('dataset').filter(({ id }) => !used.has(id))) : undefined
+      const gone = old && (await ask('DELETE', `/datasets/${old.id}`))
+      if (gone?.status === 200) ledger.add({ kind: 'dataset_deleted', id: old!.id })
+      await sleep(300)
+    },
+    async jobs() {
+      const ended = new Set(ledger.of('job_ended').map(({ id }) => id))
+      const open = ledger.of('job').filter(({ id }) => !ended.has(id))
+      for (const { id } of open) {
+        const job = await ask('GET', `/fine-tuning/jobs/${id}`)
+        if (job?.status === 404) fault(`the job ${id} is lost`)
+        if (job && ['completed', 'failed', 'cancelled'].includes(job.body.status!)) ledger.add({ kind: 'job_ended', id, status: job.body.status! })
+      }
+      if (open.length < 2) {
+        const gone = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
+        const dataset = ledger.of('dataset').findLast(({ id }) => !gone.has(id))
+        const config = { training_config: { epochs: 2 } }
+        const made = dataset && (await create('/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config }))
+        if (made) ledger.add({ kind: 'job', id: made.body.id!, idempotency_key: made.idempotency_key })
+      }
+      await sleep(300)
+    },
+    async keys() {
+      const made = await create('/keys', { name: 'soak' })
+      if (made) ledger.add({ kind: 'key', id: made.body.id!, key: made.body.key!, idempotency_key: made.idempotency_key })
+      const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
+      const old = random() < 0.5 ? pick(ledger.of('key').filter(({ id }) => !revoked.has(id))) : undefined
+      const gone = old && (await ask('DELETE', `/keys/${old.id}`))
+      if (gone?.status === 200) ledger.add({ kind: 'key_revoked', id: old!.id, key: old!.key })
+      await sleep(200)
+    },
+    async deployments() {
+      const name = `soak-${randomUUID()}`
+      const made = await ask('POST', '/deployments', { name, model: tiny })
+      if (made?.status === 201) ledger.add({ kind: 'deployment', name, model: tiny })
+      await sleep(1000)
+    },
+  }
+  const chat = async () => {
+    const streams = random() < 0.5
+    const max_tokens = 1 + Math.floor(random() * 40)
+    const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], stream: streams, max_tokens, min_tokens: max_tokens, ignore_eos: true }
+    const answer = await stream(`${url()}/chat/completions`, key, body).whole.catch(() => undefined)
+    const whole = answer?.status === 200 && (streams ? answer.done : answer.text.endsWith('}'))
+    if (whole) ledger.add({ kind: 'answer', request_id: String(answer.headers['x-request-id']), completion_tokens: max_tokens })
+    else await sleep(50)
+  }
+  const loop = async (work: () => Promise<void>) => {
+    while (!stopped) await work()
+  }
+  const loops = [...Object.values(works), chat, chat, chat].map(loop)
+  return {
+    async stop() {
+      stopped = true
+      await Promise.all(loops)
+    },
+  }
+}

@@ -1,0 +1,30 @@
+// `npm run test:soak`: hundreds of kills. One that was broken off goes on where it stopped, with `--folder`.
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { parseArgs } from 'node:util'
+import { soak } from './soak.ts'
+
+const { values } = parseArgs({
+  options: {
+    kills: { type: 'string', default: '300' },
+    seed: { type: 'string', default: '1' },
+    each: { type: 'string', default: '20' },
+    folder: { type: 'string' },
+  },
+})
+const folder = values.folder ? path.resolve(values.folder) : mkdtempSync(path.join(os.tmpdir(), 'tunery-soak-'))
+mkdirSync(folder, { recursive: true })
+console.log(`in ${folder}, seed ${values.seed}; if it is broken off, --folder ${folder} goes on`)
+const began = Date.now()
+const { faults, kills, counts } = await soak({
+  folder,
+  seed: Number(values.seed),
+  kills: Number(values.kills),
+  verifyEach: Number(values.each),
+  say: (text) => console.log(`${Math.round((Date.now() - began) / 1000)} s: ${text}`),
+})
+for (const fault of faults) console.error(fault)
+console.log(JSON.stringify({ kills, counts, seconds: Math.round((Date.now() - began) / 1000), faults: faults.length }))
+if (faults.length === 0 && !values.folder) rmSync(folder, { recursive: true, force: true })
+process.exit(faults.length > 0 ? 1 : 0)

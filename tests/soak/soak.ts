@@ -1,0 +1,120 @@
+// Kills the service's processes at random moments under load, many times, and holds it to what it acknowledged.
+import { readdirSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Client, client, until } from '../support/client.ts'
+import { alive, children, dataFolder, type RunningServer } from '../support/server.ts'
+import { type Ledger, openLedger } from './ledger.ts'
+import { startLoad } from './load.ts'
+import { verify } from './verify.ts'
+
+export interface SoakOptions {
+  folder: string
+  seed: number
+  kills: number
+  say(text: string): void
+  /** How many kills lie between two looks at everything. */
+  verifyEach: number
+}
+
+export interface SoakResult {
+  faults: string[]
+  kills: Record<string, number>
+  counts: Record<string, number>
+}
+
+/** Numbers from 0 to 1, the same for the same seed (mulberry32). */
+export function seeded(seed: number): () => number {
+  let state = seed >>> 0
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
+  }
+}
+
+const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.train' } as const
+
+/** Goes on from the kills that the folder's ledger holds. */
+export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions): Promise<SoakResult> {
+  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_LOG_LEVEL: 'fatal' }, path.join(folder, 'data'))
+  const ledger = openLedger(path.join(folder, 'ledger.jsonl'))
+  const faults: string[] = []
+  const key = data.key()
+  let server = await data.start()
+  let done = ledger.of('killed').length
+  if (done > 0) say(`${done} of ${kills} kills were done before`)
+
+  while (done < kills && faults.length === 0) {
+    const random = seeded(seed + done)
+    const load = startLoad({ url: () => server.url, key, ledger, random, fault: (text) => faults.push(text) })
+    const stop = Math.min(kills, done + verifyEach)
+    for (; done < stop && faults.length === 0; done++) {
+      const victim = random() < 0.5 ? 'server' : random() < 0.5 ? 'engine' : 'trainer'
+      await sleep(200 + random() * 4000)
+      const [killed, running] = await kill(victim, server)
+      server = running
+      ledger.add({ kind: 'killed', what: killed })
+    }
+    await load.stop()
+    await endOfJobs(client(server.url, key))
+    faults.push(...(await verify(client(server.url, key), data.dataDir, ledger)))
+    say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
+  }
+  const status = await server.end('SIGTERM')
+  if (status !== 0) faults.push(`the last server ended with ${status}`)
+  const left = processesOn(data.dataDir)
+  if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
+  return { faults, kills: killsOf(ledger), counts: countsOf(ledger) }
+
+  /** Kills one of the processes, the server where the other does not come up in time; then waits until all that it had started is gone, and starts another. */
+  async function kill(victim: keyof typeof victims, running: RunningServer): Promise<[keyof typeof victims, RunningServer]> {
+    for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
+      const pids = children(running.pid, victims[victim])
+      for (const pid of pids) process.kill(pid, 'SIGKILL')
+      if (pids.length > 0) return [victim, running]
+      await sleep(100)
+    }
+    const own = processesOn(data.dataDir).filter((pid) => pid !== running.pid)
+    await running.end('SIGKILL')
+    await until('what the server had started to be gone', () => !own.some(alive))
+    return ['server', await data.start()]
+  }
+}
+
+/** Resolves when every job has ended; the tiny ones take seconds each. */
+async function endOfJobs({ api }: Client): Promise<void> {
+  for (;;) {
+    const { items } = (await api('GET', '/fine-tuning/jobs?limit=100')).body
+    if (!items.some(({ status }: { status: string }) => status === 'queued' || status === 'running')) return
+    await sleep(200)
+  }
+}
+
+/** The processes that were started on a data folder, whoever their parent is now. */
+function processesOn(dataDir: string): number[] {
+  const setting = `TUNERY_DATA_DIR=${dataDir}\0`
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => {
+      try {
+        return alive(pid) && readFileSync(`/proc/${pid}/environ`, 'latin1').includes(setting)
+      } catch {
+        return false
+      }
+    })
+}
+
+const killsOf = (ledger: Ledger) => countBy(ledger.of('killed').map(({ what }) => what))
+const countsOf = (ledger: Ledger) =>
+  Object.fromEntries(
+    (['dataset', 'dataset_deleted', 'job', 'job_ended', 'key', 'key_revoked', 'deployment', 'answer'] as const).map((kind) => [kind, ledger.of(kind).length]),
+  )
+
+function countBy(names: string[]): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const name of names) counts[name] = (counts[name] ?? 0) + 1
+  return counts
+}
