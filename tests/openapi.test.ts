@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict'
-import { globSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { pathToFileURL } from 'node:url'
-import type { Route } from '../contract/route.ts'
 import { scopes } from '../contract/scopes.ts'
 import { root } from '../server/config.ts'
+import { contractRoutes } from './support/routes.ts'
 import { startApp, type TestApp } from './support/service.ts'
 
 let app: TestApp
@@ -16,14 +15,6 @@ after(() => app.stop())
 
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()
-
-async function contractRoutes(): Promise<Route[]> {
-  const files = globSync('contract/*.ts', { cwd: root })
-  const modules = await Promise.all(files.map((file) => import(pathToFileURL(path.join(root, file)).href)))
-  return modules
-    .flatMap((module) => Object.values(module))
-    .filter((value): value is Route => typeof value === 'object' && value !== null && 'path' in value && 'scope' in value)
-}
 
 test('every route of the contract is mounted, described, and needs a known scope', async () => {
   const document = await description()

@@ -38,7 +38,7 @@ const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.train'
 
 /** Goes on from the kills that the folder's ledger holds. */
 export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions): Promise<SoakResult> {
-  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_LOG_LEVEL: 'fatal' }, path.join(folder, 'data'))
+  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_LOG_LEVEL: 'fatal' }, { dataDir: path.join(folder, 'data') })
   const ledger = openLedger(path.join(folder, 'ledger.jsonl'))
   const faults: string[] = []
   const key = data.key()

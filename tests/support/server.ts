@@ -1,6 +1,6 @@
 // The service as its users run it: a process of its own, on a data folder that outlives it.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { root } from '../../server/config.ts'
@@ -28,8 +28,12 @@ export interface DataFolder {
   remove(): void
 }
 
-/** A data folder with the tiny models, and servers on it. */
-export function dataFolder(name: string, settings: Record<string, string> = {}, dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`))): DataFolder {
+/** A data folder with the tiny models, and servers on it; `log` takes what they print. */
+export function dataFolder(
+  name: string,
+  settings: Record<string, string> = {},
+  { dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)), log }: { dataDir?: string; log?: string } = {},
+): DataFolder {
   const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
   const env = { ...process.env, ...usual, ...settings }
   const servers: ChildProcess[] = []
@@ -42,7 +46,9 @@ export function dataFolder(name: string, settings: Record<string, string> = {}, 
     async start() {
       const file = path.join(dataDir, 'server.json')
       rmSync(file, { force: true })
-      const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+      const printed = log === undefined ? undefined : openSync(log, 'a')
+      const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', printed ?? 'ignore', printed ?? 'inherit'] })
+      if (printed !== undefined) closeSync(printed)
       servers.push(server)
       await until('the server to listen', () => {
         if (server.exitCode !== null) throw new Error(`the server ended with status ${server.exitCode}`)
