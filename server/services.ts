@@ -8,7 +8,7 @@ import { type Config, root } from './config.ts'
 import { queueKind as datasetKind, prepareDataset } from './datasets/prepare.ts'
 import { createDatasets } from './datasets/service.ts'
 import { createTokens } from './datasets/tokens.ts'
-import { openDatabase } from './db/open.ts'
+import { openThreadedDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
 import { createEngineClient } from './inference/engine-client.ts'
@@ -39,7 +39,7 @@ export const createLog = (config: Config): Logger =>
 export async function createServices(config: Config, log: Logger) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
   const upstreams = readUpstreams(config.upstreams, process.env)
-  const db = await openDatabase(dataDir)
+  const db = await openThreadedDatabase(dataDir)
   const queue = createQueue(db)
   const python = path.join(root, '.local/python/bin/python')
   const converters = path.join(root, '.local/llama/source')
