@@ -3,6 +3,7 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { buildApp } from './app.ts'
 import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
+import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices } from './services.ts'
 import { storageError } from './storage.ts'
@@ -69,7 +70,7 @@ async function showFirstKey(accounts: Awaited<ReturnType<typeof createServices>>
 }
 
 function explain(error: Error & { code?: string; syscall?: string }): string {
-  if (error instanceof ConfigError) return error.message
+  if (error instanceof ConfigError || error instanceof NewerDatabase) return error.message
   if (error.syscall === 'listen' && error.code === 'EACCES') return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
   if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`
   if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? '')) return `TUNERY_HOST is not an address of this machine: ${error.message}.`

@@ -1,6 +1,6 @@
 // Files that must be there after a power cut once their row says so: written aside, synced, moved into place, the folder synced.
 import { createHash } from 'node:crypto'
-import { createWriteStream } from 'node:fs'
+import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, rename, rm, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { Transform } from 'node:stream'
@@ -10,6 +10,25 @@ import { ApiError } from '../contract/errors.ts'
 export interface Stored {
   size_bytes: number
   sha256: string
+}
+
+/** A file, or a folder with all that is in it, that a row of the database names. It is not changed while that row is there. */
+export interface Held {
+  /** Relative to the data folder. */
+  path: string
+  /** Of a file, where its row knows it, in hex. */
+  sha256?: string
+  /** Whose it is, in words. */
+  of: string
+  /** Whether its row is of no use without it. */
+  needed: boolean
+}
+
+/** The SHA-256 of a file, in hex. */
+export async function hashFile(file: string): Promise<string> {
+  const hash = createHash('sha256')
+  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 })) hash.update(chunk as Buffer)
+  return hash.digest('hex')
 }
 
 /** Streams `source` to `file` and returns its size and hash. `look` sees each chunk and may throw. Nothing stays behind on a failure. */

@@ -23,7 +23,7 @@ class ImmediateSqliteDialect extends SqliteDialect {
   }
 }
 
-const fileOf = (dataDir: string) => path.join(dataDir, 'tunery.db')
+export const fileOf = (dataDir: string) => path.join(dataDir, 'tunery.db')
 
 /** Opens the database in the data folder, in this thread, and brings its tables up to date. */
 export async function openDatabase(dataDir: string): Promise<Db> {
@@ -50,11 +50,11 @@ async function migrated(dialect: SqliteDialect): Promise<Db> {
 
 /**
  * Holds the data folder for this process: a second server on the same folder would take over the first one's running jobs. The lock is
- * the operating system's, on a file of its own, so it is gone when the process is, however it ended.
+ * the operating system's, on a file of its own, so it is gone when the process is, however it ended. Undefined where another holds it.
  */
-export function lockDataDir(dataDir: string): { release(): void } | undefined {
+export function lockDataDir(dataDir: string, name = 'server.lock'): { release(): void } | undefined {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  const lock = new SQLite(path.join(dataDir, 'server.lock'), { timeout: 0 })
+  const lock = new SQLite(path.join(dataDir, name), { timeout: 0 })
   try {
     lock.pragma('locking_mode = EXCLUSIVE')
     lock.exec('begin exclusive')
