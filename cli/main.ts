@@ -1,7 +1,11 @@
 import { parseArgs } from 'node:util'
 import { ApiError } from '../contract/errors.ts'
+import { BackupError } from '../server/backup/error.ts'
 import { ConfigError } from '../server/config.ts'
+import { NewerDatabase } from '../server/db/migrate.ts'
+import { storageError } from '../server/storage.ts'
 import { accounts } from './accounts.ts'
+import { backup, check, restore } from './backup.ts'
 import { config } from './config.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
@@ -18,6 +22,9 @@ const usage = `Usage: ./tunery COMMAND
   accounts suspend ID | accounts reinstate ID
   models add ID [--from FOLDER]
                         bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
+  check [--json]        look whether the database and every file that it needs are whole; status 1 where not
+  backup FOLDER         copy the database and its files into a new folder, beside a running service
+  restore FOLDER        bring a backup into an empty data folder
   config [--json]       list every setting with its value; --json: and its default
 
 Settings come from the environment: TUNERY_DATA_DIR, TUNERY_PORT, …; './tunery config' lists them.`
@@ -39,6 +46,9 @@ async function main(args: string[]): Promise<void> {
   if (values.help || positionals.length === 0) return console.log(usage)
   const [command, action, ...rest] = positionals
   if (command === 'config' && !action) return config(values.json)
+  if (command === 'check' && !action) return check(values.json)
+  if (command === 'backup' && action && rest.length === 0) return backup(action)
+  if (command === 'restore' && action && rest.length === 0) return restore(action)
   if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
@@ -50,6 +60,9 @@ main(process.argv.slice(2)).catch((error: unknown) => {
     error instanceof UsageError ||
     error instanceof ConfigError ||
     error instanceof ApiError ||
+    error instanceof BackupError ||
+    error instanceof NewerDatabase ||
+    storageError(error) ||
     String((error as { code?: string }).code).startsWith('ERR_PARSE_ARGS')
   console.error(known ? (error as Error).message : ((error as Error).stack ?? error))
   process.exit(known ? 2 : 1)

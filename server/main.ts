@@ -3,8 +3,10 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { buildApp } from './app.ts'
 import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
+import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices } from './services.ts'
+import { storageError } from './storage.ts'
 
 /** How long requests under way may take when the service stops. */
 const grace_ms = 20_000
@@ -67,14 +69,17 @@ async function showFirstKey(accounts: Awaited<ReturnType<typeof createServices>>
   console.log(`The owner's API key is in ${file}. Move it to where you keep secrets, then delete the file.`)
 }
 
-function explain(error: Error & { code?: string }): string {
-  if (error instanceof ConfigError) return error.message
+function explain(error: Error & { code?: string; syscall?: string }): string {
+  if (error instanceof ConfigError || error instanceof NewerDatabase) return error.message
+  if (error.syscall === 'listen' && error.code === 'EACCES') return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
   if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`
   if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? '')) return `TUNERY_HOST is not an address of this machine: ${error.message}.`
-  if (['ENOTDIR', 'EEXIST', 'EACCES', 'EROFS', 'EPERM', 'SQLITE_CANTOPEN', 'SQLITE_READONLY'].includes(error.code ?? ''))
-    return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
-  if (error.code === 'SQLITE_NOTADB')
-    return 'A file in the data folder is not the SQLite database that it should be (tunery.db or server.lock). Restore it, or set TUNERY_DATA_DIR.'
+  if (error.code?.startsWith('SQLITE_BUSY')) return `Another process holds the database: ${error.message}. Start again when it has ended.`
+  if (['SQLITE_NOTADB', 'SQLITE_CORRUPT'].some((code) => error.code?.startsWith(code)))
+    return `The database in the data folder is damaged (tunery.db or server.lock): ${error.message}. './tunery check' says more; './tunery restore' brings a backup back.`
+  const storage = storageError(error)?.code
+  if (storage === 'storage_full') return `The disk of the data folder is full: ${error.message}. Make room and start again.`
+  if (storage) return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
   return error.stack ?? String(error)
 }
 

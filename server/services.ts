@@ -8,7 +8,7 @@ import { type Config, root } from './config.ts'
 import { queueKind as datasetKind, prepareDataset } from './datasets/prepare.ts'
 import { createDatasets } from './datasets/service.ts'
 import { createTokens } from './datasets/tokens.ts'
-import { openDatabase } from './db/open.ts'
+import { type Db, openThreadedDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
 import { createHub } from './hub/service.ts'
 import { createIdempotency } from './idempotency.ts'
@@ -39,11 +39,11 @@ const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 export const createLog = (config: Config): Logger =>
   pino({ level: config.log_level, redact: ['req.headers.authorization'] }, pino.destination({ dest: 2, sync: true }))
 
-/** Opens the database and wires the services. Starts no process and no work; `startWork` does. */
-export async function createServices(config: Config, log: Logger) {
+/** Opens the database, where none is given, and wires the services. Starts no process and no work; `startWork` does. */
+export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
   const upstreams = readUpstreams(config.upstreams, process.env)
-  const db = await openDatabase(dataDir)
+  const db = database ?? (await openThreadedDatabase(dataDir))
   const queue = createQueue(db)
   const python = path.join(root, '.local/python/bin/python')
   const converters = path.join(root, '.local/llama/source')

@@ -1,6 +1,6 @@
 // Files that must be there after a power cut once their row says so: written aside, synced, moved into place, the folder synced.
 import { createHash } from 'node:crypto'
-import { createWriteStream } from 'node:fs'
+import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, rename, rm, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { Transform } from 'node:stream'
@@ -10,6 +10,25 @@ import { ApiError } from '../contract/errors.ts'
 export interface Stored {
   size_bytes: number
   sha256: string
+}
+
+/** A file, or a folder with all that is in it, that a row of the database names. It is not changed while that row is there. */
+export interface Held {
+  /** Relative to the data folder. */
+  path: string
+  /** Of a file, where its row knows it, in hex. */
+  sha256?: string
+  /** Whose it is, in words. */
+  of: string
+  /** Whether its row is of no use without it. */
+  needed: boolean
+}
+
+/** The SHA-256 of a file, in hex. */
+export async function hashFile(file: string): Promise<string> {
+  const hash = createHash('sha256')
+  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 })) hash.update(chunk as Buffer)
+  return hash.digest('hex')
 }
 
 /** Streams `source` to `file` and returns its size and hash. `look` sees each chunk and may throw. Nothing stays behind on a failure. */
@@ -51,6 +70,21 @@ export async function syncPath(target: string): Promise<number> {
   } finally {
     await handle.close()
   }
+}
+
+/** Of files, and of SQLite, whose codes may go on after these names (SQLITE_IOERR_WRITE). */
+const full = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL']
+const unavailable = ['EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
+const sqliteUnavailable = /^SQLITE_(BUSY|LOCKED|READONLY|IOERR|CANTOPEN|PROTOCOL)/
+
+/** What a failure of the disk or the database is to whom it concerns; undefined for any other failure. */
+export function storageError(error: unknown): ApiError | undefined {
+  const code = (error as { code?: unknown } | undefined)?.code
+  if (typeof code !== 'string') return undefined
+  if (full.includes(code)) return new ApiError('storage_full', 'The disk of the service is full. Nothing was stored; try again when there is room.')
+  if (unavailable.includes(code) || sqliteUnavailable.test(code))
+    return new ApiError('storage_unavailable', 'The service cannot use its database or its data folder. Try again in a moment; its log has the cause.')
+  return undefined
 }
 
 /** Throws storage_full while less than `min_free_mb` is free on the disk of `folder`. */

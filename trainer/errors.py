@@ -4,7 +4,7 @@
 class JobError(Exception):
     """A failure with a code of the service's list and a sentence for people.
 
-    Codes: out_of_memory, dataset_invalid, base_missing, adapter_invalid, non_finite_loss, internal.
+    Codes: out_of_memory, dataset_invalid, base_missing, adapter_invalid, non_finite_loss, storage_full, internal.
     """
 
     def __init__(self, code: str, message: str, **data: object) -> None:

@@ -67,13 +67,17 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
 
 def explain(problem: BaseException) -> JobError:
-    """Any failure as one with a code. Memory's have many faces: Python's, CUDA's, and the CPU allocator's RuntimeError."""
+    """Any failure as one with a code. Memory's have many faces: Python's, CUDA's, and the CPU allocator's RuntimeError;
+    a full disk's are Python's and those of the libraries that write."""
     if isinstance(problem, JobError):
         return problem
     text = str(problem).lower()
     if isinstance(problem, MemoryError) or "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text:
         advice = "Lower batch_size or max_length, or take a smaller base."
         return JobError("out_of_memory", f"The machine's memory is not enough for this run. {advice}")
+    # Torch says of a write that failed no more than that it did.
+    if any(words in text for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")):
+        return JobError("storage_full", "The disk is full, or cannot be written.")
     return JobError("internal", f"The trainer failed: {type(problem).__name__}: {problem}")
 
 

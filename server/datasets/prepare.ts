@@ -5,7 +5,7 @@ import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
-import { requireFreeDisk, syncPath } from '../storage.ts'
+import { requireFreeDisk, storageError, syncPath } from '../storage.ts'
 import { filesOf } from './files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import type { ReadResult } from './reader/main.ts'
@@ -16,6 +16,8 @@ import * as store from './store.ts'
 export const queueKind = 'dataset'
 const maxAttempts = 3
 const retry_ms = 500
+/** Each attempt waits longer than the one before, up to this many times as long. */
+const retry_growth = 60
 /** Rows may be this many times the size of their file, and some more: a small file that holds far more is made to fill disks. */
 const most_compressed = 250
 const spare_bytes = 64e6
@@ -39,7 +41,8 @@ export async function prepareDataset(work: PrepareWork, claim: Claim, signal: Ab
   const dataset = await store.byId(work.db, claim.ref)
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
-  if (result === 'again') return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + retry_ms))
+  const wait_ms = retry_ms * Math.min(claim.attempt, retry_growth)
+  if (result === 'again') return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + wait_ms))
   const made = result && 'check' in result ? result : undefined
   if (made?.sha256) {
     await syncPath(files.part)
@@ -91,7 +94,9 @@ async function read(
     // The service stops, or has lost the lease: the next attempt reads it again.
     if (signal.aborted) throw new LeaseLost(claim)
     work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
-    if (claim.attempt < maxAttempts) return 'again'
+    // A disk that is full is not the file's fault. The process that reads can only say so in words.
+    const full = storageError(error) || /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
+    if (full || claim.attempt < maxAttempts) return 'again'
     return { unreadable: { code: 'file_not_readable', message: 'The service failed at reading this file. Its log has the reason.' } }
   } finally {
     await rm(files.fetched, { recursive: true, force: true })

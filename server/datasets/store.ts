@@ -12,6 +12,8 @@ export const find = (db: Db | Trx, account_id: string, id: string) =>
 export const list = (db: Db, account_id: string, limit: number, after: DatasetRow | undefined): Promise<DatasetRow[]> =>
   newestFirst(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), limit, after)
 
+export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
+
 export const byId = (db: Db | Trx, id: string) => db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) => trx.updateTable('datasets').set(values).where('id', '=', id).execute()

@@ -5,6 +5,7 @@ import type { ConnectionError, FastifyError, FastifyInstance, FastifyReply, Fast
 import { isResponseSerializationError } from 'fastify-type-provider-zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { newId } from '../ids.ts'
+import { storageError } from '../storage.ts'
 
 /** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
 export function handleErrors(app: FastifyInstance): void {
@@ -75,8 +76,8 @@ function toApiError(error: FastifyError | ApiError, request: FastifyRequest): Ap
         return new ApiError('body_too_large', 'The body is larger than this operation takes.')
     }
     if (error.statusCode && error.statusCode >= 400 && error.statusCode < 500) return new ApiError('invalid_request', error.message)
-    if (['ENOSPC', 'EDQUOT', 'SQLITE_FULL'].includes(error.code))
-      return new ApiError('storage_full', 'The disk of the service is full. Nothing was stored; try again when there is room.')
+    const storage = storageError(error)
+    if (storage) return storage
   }
   return new ApiError('internal_error', `Something failed inside the service. Its log has the cause under the request id ${request.id}.`, {
     details: { request_id: request.id },

@@ -6,9 +6,10 @@ import { ApiError } from '../../contract/errors.ts'
 import type { ResolvedConfig } from '../../contract/tuning.ts'
 import { recordEvent } from '../events.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
+import { storageError } from '../storage.ts'
 import { record } from './lines.ts'
 import { startClock } from './metering.ts'
-import { afterCrash, complete, fail, giveBack, pause } from './outcomes.ts'
+import { afterCrash, complete, fail, giveBack, pause, waitForRoom } from './outcomes.ts'
 import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
 import * as store from './store.ts'
@@ -42,7 +43,8 @@ async function workInPlace(work: TuningWork, claim: Claim, stopping: AbortSignal
   try {
     await attempt(work, claim, job, stopping)
   } catch (error) {
-    if (error instanceof LeaseLost) throw error
+    // A disk or a database that fails is nothing that the job did: it is taken up again when its lease has run out, and goes on.
+    if (error instanceof LeaseLost || storageError(error)) throw error
     // What the job itself cannot help (a base that was removed) ends it; anything else may be the machine's doing and is tried again.
     if (error instanceof ApiError)
       return fail(work, claim, job, { code: error.code.startsWith('model_') ? 'base_missing' : error.code, message: error.message })
@@ -98,6 +100,7 @@ async function attempt(work: TuningWork, claim: Claim, job: store.JobRow, stoppi
   if (result && exit.status === 0) return complete(work, claim, job, result)
   if (stopping.aborted) return giveBack(work, claim, job, exit)
   if (asked.aborted) return pause(work, claim, job)
+  if (failure?.code === 'storage_full') return waitForRoom(work, claim, job)
   if (failure) return fail(work, claim, job, failure)
   const how = exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`
   work.log.warn({ job: job.id, attempt: claim.attempt, exit }, 'a trainer died')

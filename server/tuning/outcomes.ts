@@ -14,6 +14,8 @@ import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './t
 import { statusEvent, type TuningWork, underClaim } from './work.ts'
 
 const maxCrashes = 3
+/** How long a job waits before it tries whether a full disk has room again. */
+const room_wait_ms = 60_000
 
 /** Moves the results to where models live, then says so in one transaction with the job's end. */
 export async function complete(work: TuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
@@ -113,6 +115,19 @@ export async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     await store.appendEvents(trx, job.id, [statusEvent('queued', `The service is stopping; the job goes on when it starts again.${saved}`)], time)
     await work.queue.release(trx, claim, time)
+  })
+}
+
+/** The disk is full, which the job cannot help: it goes on from its last checkpoint once there is room. */
+export async function waitForRoom(work: TuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+  await underClaim(work, claim, async (trx) => {
+    const time = work.now()
+    await stopClock(trx, job.id, time)
+    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
+    const message = 'The disk of the service is full. The job waits until there is room, and goes on from its last checkpoint.'
+    const events: store.NewEvent[] = [{ type: 'warning', message, data: { code: 'storage_full' } }, statusEvent('queued', 'The job waits to be tried again.')]
+    await store.appendEvents(trx, job.id, events, time)
+    await work.queue.release(trx, claim, time + room_wait_ms)
   })
 }
 

@@ -23,6 +23,8 @@ export const jobById = (db: Db | Trx, id: string) => db.selectFrom('tuning_jobs'
 export const listJobs = (db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> =>
   newestFirst(db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id), limit, after)
 
+export const unfinishedJobs = (db: Db) => db.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).execute()
+
 /** A job that still needs this dataset, if there is one. */
 export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
   trx
@@ -91,6 +93,8 @@ export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
 
 export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
+
+export const everyModel = (db: Db) => db.selectFrom('models').select(['id', 'kind', 'gguf_sha256']).execute()
 
 export const modelExists = async (db: Db, id: string) => (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
 

@@ -3,15 +3,16 @@ import os from 'node:os'
 import path from 'node:path'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
+import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
 import { createLog, createServices } from '../../server/services.ts'
 import { client } from './client.ts'
 import { tinyModelsDir } from './tiny.ts'
 
 /** The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the engine and trainers are real processes. */
-export async function startApp(settings: Record<string, string> = {}) {
+export async function startApp(settings: Record<string, string> = {}, open: (dataDir: string) => Promise<Db> = openThreadedDatabase) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', ...settings })
-  const services = await createServices(config, createLog(config))
+  const services = await createServices(config, createLog(config), await open(dataDir))
   const owner = await services.accounts.createAccount('test')
   const other = await services.accounts.createAccount('other')
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key

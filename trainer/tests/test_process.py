@@ -90,3 +90,17 @@ def test_a_failure_is_one_error_line_and_status_1(job):
     assert lines[-1]["data"] == {"code": "dataset_invalid", "row": 1}
     assert process.wait(10) == 1
     assert process.stdout.read() == b""
+
+
+def test_a_full_disk_is_told_by_its_code(tmp_path):
+    import torch
+
+    from trainer.train import explain
+
+    # By a link: what writes aside and renames replaces the link, and not the machine's device.
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    for write in [lambda: full.write_text("x"), lambda: torch.save(torch.zeros(9), str(full))]:
+        with pytest.raises((OSError, RuntimeError)) as raised:
+            write()
+        assert explain(raised.value).code == "storage_full", repr(raised.value)

@@ -1,0 +1,31 @@
+import path from 'node:path'
+import pkg from '../package.json' with { type: 'json' }
+import { backUp } from '../server/backup/backup.ts'
+import { checkDataDir } from '../server/backup/check.ts'
+import type { Manifest } from '../server/backup/manifest.ts'
+import { restore as restoreBackup } from '../server/backup/restore.ts'
+import { readConfig } from '../server/config.ts'
+
+const sizeOf = ({ files }: Manifest) => `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
+
+/** Looks whether what the data folder holds is whole. The exit status is 1 where it is not. */
+export async function check(json: boolean): Promise<void> {
+  const { data_dir } = readConfig(process.env)
+  const problems = await checkDataDir(data_dir)
+  if (json) console.log(JSON.stringify({ ok: problems.length === 0, problems }))
+  else console.log(problems.length === 0 ? `${data_dir} is whole.` : problems.join('\n'))
+  if (problems.length > 0) process.exitCode = 1
+}
+
+/** Backs the data folder up, beside a running server or without one. */
+export async function backup(target: string): Promise<void> {
+  const folder = path.resolve(target)
+  const manifest = await backUp(readConfig(process.env).data_dir, folder, pkg.version)
+  console.log(`Backed up into ${folder}: ${sizeOf(manifest)}. The key of the secrets (secret.key) is not in it; keep that apart.`)
+}
+
+export async function restore(source: string): Promise<void> {
+  const { data_dir } = readConfig(process.env)
+  const manifest = await restoreBackup(path.resolve(source), data_dir)
+  console.log(`Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. Put your secret.key in place before the service starts.`)
+}

@@ -1,0 +1,39 @@
+import SQLite from 'better-sqlite3'
+import type { QueryResult } from 'kysely'
+
+/** How long a statement waits for another process that writes. */
+export const busy_timeout_ms = 10_000
+
+/** A connection that writes. What it has committed is there after a power cut. */
+export function openWriter(file: string, timeout_ms: number): SQLite.Database {
+  const sqlite = new SQLite(file, { timeout: timeout_ms })
+  try {
+    sqlite.pragma('journal_mode = WAL')
+    sqlite.pragma('synchronous = FULL')
+    sqlite.pragma('foreign_keys = ON')
+    return sqlite
+  } catch (error) {
+    sqlite.close()
+    throw error
+  }
+}
+
+/** A connection that only reads, beside one that writes. It waits for nobody: SQLITE_BUSY comes at once. */
+export function openReader(file: string): SQLite.Database {
+  const sqlite = new SQLite(file, { timeout: 0, fileMustExist: true })
+  try {
+    sqlite.pragma('query_only = ON')
+    return sqlite
+  } catch (error) {
+    sqlite.close()
+    throw error
+  }
+}
+
+/** Runs one statement and returns what Kysely reads of it. */
+export function runStatement(sqlite: SQLite.Database, sql: string, parameters: readonly unknown[]): QueryResult<unknown> {
+  const statement = sqlite.prepare(sql)
+  if (statement.reader) return { rows: statement.all(parameters) }
+  const { changes, lastInsertRowid } = statement.run(parameters)
+  return { rows: [], numAffectedRows: BigInt(changes), insertId: BigInt(lastInsertRowid) }
+}

@@ -1,0 +1,97 @@
+// A disk that is really full, below the whole service: a small filesystem in memory, in a mount namespace of the server's own.
+import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { root } from '../server/config.ts'
+import { client, colourRows, until } from './support/client.ts'
+import { tiny, tinyModelsDir } from './support/tiny.ts'
+
+const unshare = process.getuid?.() === 0 ? ['-m'] : ['-Urm']
+const possible = spawnSync('unshare', [...unshare, 'sh', '-c', 'mount -t tmpfs tmpfs /mnt']).status === 0
+
+/** A server on a small filesystem of its own; `data` is its data folder as this process sees it. */
+async function startOnSmallDisk(size_mb: number) {
+  const mount = mkdtempSync(path.join(os.tmpdir(), 'tunery-full-'))
+  const env = {
+    ...process.env,
+    TUNERY_DATA_DIR: mount,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: 'silent',
+    TUNERY_MIN_FREE_DISK_MB: '0',
+    TUNERY_CHECKPOINT_SECONDS: '1',
+  }
+  const script = `mount -t tmpfs -o size=${size_mb}m tmpfs "$1" && exec "$2" server/main.ts`
+  const server = spawn('unshare', [...unshare, 'sh', '-c', script, 'sh', mount, process.execPath], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+  const data = `/proc/${server.pid}/root${mount}`
+  const file = path.join(data, 'server.json')
+  const filler = path.join(data, 'filler')
+  await until('the server to listen', () => existsSync(file))
+  return {
+    ...client(JSON.parse(readFileSync(file, 'utf8')).url, readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()),
+    trainers: () => spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.train'], { encoding: 'utf8' }).stdout.trim(),
+    fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
+    makeRoom: () => rmSync(filler),
+    async stop() {
+      server.kill('SIGTERM')
+      if (server.exitCode === null) await once(server, 'exit')
+      rmSync(mount, { recursive: true, force: true })
+    },
+  }
+}
+
+const skip = !possible && 'this machine lets nobody mount a filesystem of their own'
+
+test('a full disk refuses what is new and loses nothing; with room again the same server goes on', { skip }, async () => {
+  const { api, upload, fill, makeRoom, stop } = await startOnSmallDisk(8)
+  try {
+    const known = (await upload(colourRows(8))).body.id
+    fill()
+    const kept: string[] = []
+    const refused = await until('the database to take no more', async () => {
+      const answer = await api('POST', '/keys', { name: `k${kept.length}` })
+      if (answer.status !== 201) return answer
+      kept.push(answer.body.id)
+      return undefined
+    })
+    assert.deepEqual([refused.status, refused.body.error.code], [503, 'storage_full'])
+    const large = await upload(colourRows(2000))
+    assert.deepEqual([large.status, large.body.error.code], [503, 'storage_full'])
+    assert.equal((await api('GET', `/datasets/${known}`)).status, 200)
+    makeRoom()
+    assert.equal((await upload(colourRows(2000))).status, 201)
+    assert.equal((await api('POST', '/keys', { name: 'room' })).status, 201)
+    const ids: string[] = (await api('GET', '/keys?limit=100')).body.items.map(({ id }: { id: string }) => id)
+    for (const id of kept) assert.ok(ids.includes(id), id)
+    assert.equal((await api('GET', '/datasets/')).body.items.length, 2)
+  } finally {
+    await stop()
+  }
+})
+
+test('a job that meets a full disk waits, goes on from its checkpoint and is done', { skip }, async () => {
+  const { api, upload, untilEvent, untilEnded, events, trainers, fill, makeRoom, stop } = await startOnSmallDisk(100)
+  try {
+    const { id: dataset_id } = (await upload(colourRows(16))).body
+    const config = { training_config: { epochs: 50, batch_size: 1 } }
+    const { id } = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body
+    await untilEvent(id, (event) => event.type === 'checkpoint')
+    fill()
+    await until('the trainer to give up', () => trainers() === '')
+    makeRoom()
+    const job = await untilEnded(id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    let resumed: unknown
+    for await (const { data } of events(id)) {
+      assert.notEqual(data?.code, 'trainer_crashed')
+      resumed ??= data?.resumed_from_step
+    }
+    assert.ok(Number(resumed) > 0)
+  } finally {
+    await stop()
+  }
+})
