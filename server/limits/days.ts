@@ -5,8 +5,8 @@ import type { Db } from '../db/open.ts'
 import * as store from './store.ts'
 
 export interface Days {
-  /** Counts one request. Returns false, and counts nothing, where `limit` of the day have been counted. */
-  admit(account_id: string, limit: number | null): Promise<boolean>
+  /** Counts one request. Resolves with which of the day it is; with undefined, and nothing counted, where `limit` of the day have been counted. */
+  admit(account_id: string, limit: number | null): Promise<number | undefined>
   /** Takes one back that was counted last, of a request that was refused after all. */
   takeBack(account_id: string): void
   used(account_id: string): Promise<number>
@@ -88,7 +88,7 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
         const count = await countOf(account_id)
         count.limit = limit
         if (limit !== null) {
-          if (count.used >= limit) return false
+          if (count.used >= limit) return undefined
           if (count.used >= count.written) {
             await extend(account_id, count, limit)
             // The day may have ended meanwhile.
@@ -96,8 +96,7 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
           }
           if (count.written < limit && count.written - count.used <= (limit * ahead) / 2) void extend(account_id, count, limit)
         }
-        count.used++
-        return true
+        return ++count.used
       }
     },
 

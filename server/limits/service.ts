@@ -60,7 +60,8 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
     async admit(caller) {
       const { account_id } = caller
       const { requests_per_minute, requests_per_day } = tierOf(caller.tier)
-      if (!(await days.admit(account_id, requests_per_day))) {
+      const ofDay = await days.admit(account_id, requests_per_day)
+      if (ofDay === undefined) {
         const resets_at = endOfDay(now())
         const max = requests_per_day!
         return { window: { limit: max, remaining: 0, resets_at }, refused: { limit: 'requests_per_day', max, resets_at } }
@@ -72,8 +73,7 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
         const max = requests_per_minute
         return { window: { limit: max, remaining: 0, resets_at }, refused: { limit: 'requests_per_minute', max, resets_at } }
       }
-      const day = requests_per_day === null ? undefined : window(requests_per_day, await days.used(account_id), endOfDay(now()))
-      return { window: tighter(window(requests_per_minute, consumedPoints, resets_at), day) }
+      return { window: tighter(window(requests_per_minute, consumedPoints, resets_at), window(requests_per_day, ofDay, endOfDay(now()))) }
     },
 
     async window(caller) {
