@@ -24,6 +24,8 @@ import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
 import type { Usage } from './usage/service.ts'
+import { webhookRoutes } from './webhooks/routes.ts'
+import type { Webhooks } from './webhooks/service.ts'
 
 export interface Services {
   accounts: Accounts
@@ -35,6 +37,7 @@ export interface Services {
   usage: Usage
   inference: Inference
   deployments: Deployments
+  webhooks: Webhooks
   log: Logger
   version: string
   /** Why the service cannot take requests now, or undefined. */
@@ -87,6 +90,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.cutting)
   deploymentRoutes(app, services.deployments)
+  webhookRoutes(app, services.webhooks)
   await app.ready()
   return app
 }

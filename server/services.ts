@@ -23,12 +23,15 @@ import { createScoring } from './inference/trust.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
+import { createSecrets } from './secrets.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
 import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 import { createTracking } from './tuning/tracking.ts'
 import { createUsage } from './usage/service.ts'
+import { readAllowed } from './webhooks/addresses.ts'
+import { createWebhooks } from './webhooks/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -39,6 +42,7 @@ export const createLog = (config: Config): Logger =>
 export async function createServices(config: Config, log: Logger) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
   const upstreams = readUpstreams(config.upstreams, process.env)
+  const allowed = readAllowed(config.webhook_allow)
   const db = await openDatabase(dataDir)
   const queue = createQueue(db)
   const python = path.join(root, '.local/python/bin/python')
@@ -79,6 +83,8 @@ export async function createServices(config: Config, log: Logger) {
   })
   const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage })
   const deployments = createDeployments({ db, models, inference })
+  const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
+  const webhooks = createWebhooks({ db, secrets, allowed, max: config.max_webhooks, version: pkg.version, log })
 
   const services: Services = {
     accounts,
@@ -90,6 +96,7 @@ export async function createServices(config: Config, log: Logger) {
     usage,
     inference,
     deployments,
+    webhooks,
     log,
     version: pkg.version,
     stopping: stopping.signal,
@@ -116,8 +123,10 @@ export async function createServices(config: Config, log: Logger) {
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
+      await webhooks.takeOverAll()
       await usage.start()
       const keeping = accounts.start()
+      const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
@@ -169,7 +178,7 @@ export async function createServices(config: Config, log: Logger) {
       return {
         async stop() {
           keepIdle()
-          await Promise.all([keeping.close(), ...workers.map((worker) => worker.stop())])
+          await Promise.all([keeping.close(), delivering.stop(), ...workers.map((worker) => worker.stop())])
         },
       }
     },
