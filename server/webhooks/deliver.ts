@@ -18,7 +18,7 @@ export interface Delivering {
 
 export interface Deliverer {
   start(): Delivering
-  /** Something is due now. */
+  /** Something is due now; without this it is seen within a second. */
   wake(): void
 }
 

@@ -19,7 +19,7 @@ import * as store from './store.ts'
 import { BadTarget, readTarget } from './target.ts'
 import { attemptToWire, deliveryToWire, webhookToWire } from './wire.ts'
 
-export interface Webhooks extends Pick<Deliverer, 'start'> {
+export interface Webhooks extends Deliverer {
   create(by: By, asked: z.output<typeof createWebhook.body>): Promise<NewWebhook>
   list(account_id: string, query: ListQuery): Promise<{ items: Webhook[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Webhook>
@@ -95,7 +95,7 @@ export function createWebhooks(options: Options): Webhooks {
   }
 
   return {
-    start: deliverer.start,
+    ...deliverer,
     takeOverAll: async () => void (await store.releaseAll(db)),
 
     async create(by, { url, events, secret }) {
