@@ -203,6 +203,21 @@ test('a test is one try, also of a webhook that is disabled; what was deleted ge
   assert.equal((await it.db.selectFrom('webhook_deliveries').select('id').where('webhook_id', '=', id).execute()).length, 0)
 })
 
+test('while the key that opens the secrets is missing, deliveries wait and use up no try', async () => {
+  await it.pause()
+  const id = await it.register(at('/locked'))
+  const lines: string[] = []
+  const elsewhere = it.another('another.key', lines)
+  await it.happen('locked up')
+  const wrong = elsewhere.start()
+  await until('the log to say so', () => lines.some((line) => line.includes('TUNERY_SECRET_KEY_FILE')))
+  await wrong.stop()
+  assert.deepEqual([(await it.deliveries(id))[0]!.attempt_count, receiver.of('/locked').length], [0, 0])
+  it.goOn()
+  it.passTo(it.clock.time + lease_ms)
+  await until('it', async () => (await it.deliveries(id))[0]!.status === 'delivered')
+})
+
 test('while an account is suspended nothing is sent for it; what waited goes on when it is reinstated', async () => {
   const id = await it.register(at('/suspended'))
   await it.pause()

@@ -72,6 +72,7 @@ test('bad registrations are refused with what is wrong, and an account has twent
     [{ url, events: eventTypes, secret: 'naïve secrets' }, 'invalid_request'],
     [{ url, events: eventTypes, secret: 'line\nbreaks' }, 'invalid_request'],
     [{ url, events: eventTypes, secret: 'whsec_not_base64' }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'whsec_YQ==' }, 'invalid_request'],
     [{ url, events: eventTypes, colour: 'red' }, 'unknown_field'],
     [{ url: '', events: eventTypes }, 'invalid_request'],
     [{ url: 'nowhere', events: eventTypes }, 'invalid_request'],

@@ -32,7 +32,7 @@ interface Options {
 }
 
 /** The most tries of this process at once. */
-const atOnce = 128
+const atOnce = 256
 /** Longer than a try can take. */
 export const lease_ms = 30_000
 /** How soon what another part of the service has recorded is seen. */

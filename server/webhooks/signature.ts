@@ -10,9 +10,9 @@ export function secretProblem(secret: string): string | undefined {
   if (!/^[\x20-\x7e]+$/.test(secret)) return 'may have printable ASCII characters only'
   if (!secret.startsWith(prefix)) return undefined
   const rest = secret.slice(prefix.length)
-  return rest !== '' && Buffer.from(rest, 'base64').toString('base64') === rest
-    ? undefined
-    : `begins with ${prefix}, so the rest must be base64 with its padding`
+  const key = Buffer.from(rest, 'base64')
+  if (key.length >= 8 && key.toString('base64') === rest) return undefined
+  return `begins with ${prefix}, so the rest must be base64, with its padding, of 8 bytes or more`
 }
 
 /** The key that Standard Webhooks signs with: what `whsec_` is followed by, decoded; any other secret's bytes as given. */

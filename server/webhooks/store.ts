@@ -49,7 +49,7 @@ export const lastAttempts = (db: Any, of: readonly DeliveryRow[]) =>
 
 /** The most tries at once to one webhook; and to all of those whose last try failed, so that who lets them hang leaves room for others. */
 const perWebhook = 2
-const toFailing = 64
+const toFailing = 128
 
 /**
  * A delivery that is due, leased until `lease_until`; undefined where there is none. One whose webhook has as many tries under way as it may, or is

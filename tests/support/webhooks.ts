@@ -25,14 +25,14 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
   const clock = { time: Date.now() }
   await db.insertInto('accounts').values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time }).execute()
   /** As another process on the same database would have it. */
-  const another = () =>
+  const another = (key = 'secret.key', lines?: string[]) =>
     createWebhooks({
       db,
-      secrets: createSecrets(path.join(dataDir, 'secret.key')),
+      secrets: createSecrets(path.join(dataDir, key)),
       allowed: readAllowed(allow),
       max: 1000,
       version: 'test',
-      log: pino({ level: 'silent' }),
+      log: pino({ level: lines ? 'info' : 'silent' }, { write: (line: string) => void lines?.push(line) }),
       now: () => clock.time,
       ...options,
     })
