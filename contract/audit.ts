@@ -10,7 +10,9 @@ export const AuditEntry = z.object({
   details: z.record(z.string(), z.unknown()),
   by: z
     .object({
-      kind: z.enum(['key', 'operator', 'command_line']).describe('An API key of the account, the operator of the service, or its command line.'),
+      kind: z
+        .enum(['key', 'operator', 'command_line', 'service'])
+        .describe('An API key of the account, the operator of the service, its command line, or the service itself.'),
       user_id: z.string().nullable(),
       key_id: z.string().nullable(),
     })

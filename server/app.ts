@@ -28,6 +28,8 @@ import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
 import { usageRoutes } from './usage/routes.ts'
 import type { Usage } from './usage/service.ts'
+import { webhookRoutes } from './webhooks/routes.ts'
+import type { Webhooks } from './webhooks/service.ts'
 
 export interface Services {
   accounts: Accounts
@@ -41,6 +43,7 @@ export interface Services {
   usage: Usage
   inference: Inference
   deployments: Deployments
+  webhooks: Webhooks
   log: Logger
   version: string
   /** Why the service cannot take requests now, or undefined. */
@@ -96,6 +99,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.limits, services.cutting)
   deploymentRoutes(app, services.deployments)
+  webhookRoutes(app, services.webhooks)
   await app.ready()
   return app
 }

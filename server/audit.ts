@@ -3,7 +3,7 @@ import { newId } from './ids.ts'
 
 /** On whose behalf something is changed. */
 export interface Actor {
-  kind: 'key' | 'operator' | 'command_line'
+  kind: 'key' | 'operator' | 'command_line' | 'service'
   user_id: string | null
   key_id: string | null
   /** Where the request may come again: writes, in the transaction that creates something, what was created. */
@@ -16,6 +16,8 @@ export interface By extends Actor {
 }
 
 export const commandLine: Actor = { kind: 'command_line', user_id: null, key_id: null }
+/** What the service does of itself. */
+export const theService: Actor = { kind: 'service', user_id: null, key_id: null }
 
 /**
  * Records who changed what, in the transaction that changes it. `action` is a noun and a verb in the past, such as `key.created`; `target` the id of

@@ -66,7 +66,8 @@ const settings = {
   redis_url: optional(text, 'Redis for limits over several processes. No effect yet.'),
   storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
-  webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private. No effect yet.'),
+  webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private, IPv6 as [::1]/128:80.'),
+  max_webhooks: setting(whole(1, 1000), '20', 'Most webhooks of an account.'),
   secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest, made where there is none. Default: secret.key in the data folder.'),
 } satisfies Record<string, Setting>
 
@@ -74,7 +75,7 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address', 'webhook_allow'])
+const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address'])
 
 /** A setting that cannot be used, told so that the operator can mend it. */
 export class ConfigError extends Error {}

@@ -33,6 +33,8 @@ import { createTunedModels } from './tuning/models.ts'
 import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
 import { createTracking } from './tuning/tracking.ts'
 import { createUsage } from './usage/service.ts'
+import { readAllowed } from './webhooks/addresses.ts'
+import { createWebhooks } from './webhooks/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
@@ -43,6 +45,7 @@ export const createLog = (config: Config): Logger =>
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
   const upstreams = readUpstreams(config.upstreams, process.env)
+  const allowed = readAllowed(config.webhook_allow)
   const db = database ?? (await openThreadedDatabase(dataDir))
   const queue = createQueue(db)
   const python = path.join(root, '.local/python/bin/python')
@@ -87,6 +90,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   })
   const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage, pricing: plans.pricing })
   const deployments = createDeployments({ db, models, inference })
+  const webhooks = createWebhooks({ db, secrets, allowed, max: config.max_webhooks, version: pkg.version, log })
 
   const services: Services = {
     accounts,
@@ -100,6 +104,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     usage,
     inference,
     deployments,
+    webhooks,
     log,
     version: pkg.version,
     stopping: stopping.signal,
@@ -126,8 +131,10 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
+      await webhooks.takeOverAll()
       await usage.start()
       const keeping = [accounts.start(), limits.start(), idempotency.start()]
+      const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
@@ -181,7 +188,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       return {
         async stop() {
           keepIdle()
-          await Promise.all([...keeping.map((each) => each.close()), ...workers.map((worker) => worker.stop())])
+          await Promise.all([delivering.stop(), ...keeping.map((each) => each.close()), ...workers.map((worker) => worker.stop())])
         },
       }
     },

@@ -50,7 +50,7 @@ interface Audit {
   action: string
   target: string
   details_json: string
-  kind: 'key' | 'operator' | 'command_line'
+  kind: 'key' | 'operator' | 'command_line' | 'service'
   user_id: string | null
   key_id: string | null
 }
@@ -176,6 +176,51 @@ interface Events {
   created_at: number
 }
 
+interface Webhooks {
+  id: string
+  account_id: string
+  url: string
+  events_json: string
+  /** The secrets in force, oldest first, each encrypted, and until when it is; null of the newest alone. */
+  secrets_json: string
+  disabled_at: number | null
+  disabled_reason: 'requested' | 'gone' | 'failing' | null
+  /** How many tries in a row have failed, since when, and until when none is made. */
+  failures: number
+  failing_since: number | null
+  slowed_until: number | null
+  created_at: number
+  updated_at: number
+}
+
+/** An event on its way to one webhook. */
+interface WebhookDeliveries {
+  id: string
+  account_id: string
+  webhook_id: string
+  event_id: string
+  type: string
+  status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
+  attempts: number
+  /** When it is to be tried; null when it has ended. */
+  next_attempt_at: number | null
+  /** Until when whoever tries it may; it also tells one claim from the next. */
+  lease_until: number | null
+  created_at: number
+}
+
+/** One try at a delivery. */
+interface WebhookAttempts {
+  delivery_id: string
+  number: number
+  started_at: number
+  duration_ms: number
+  response_status: number | null
+  /** The first kB of the answer. */
+  response_body: string | null
+  error_json: string | null
+}
+
 /** What one request of inference, or one job, used. */
 interface Usage {
   /** Of a job, its id. */
@@ -262,6 +307,9 @@ export interface Schema {
   usage_notices: UsageNotices
   day_counts: DayCounts
   idempotency_keys: IdempotencyKeys
+  webhooks: Webhooks
+  webhook_deliveries: WebhookDeliveries
+  webhook_attempts: WebhookAttempts
   migrations: Migrations
 }
 

@@ -1,0 +1,100 @@
+// Which addresses a webhook may reach: those of the public internet, and what the operator allows beside them.
+import { isIP } from 'node:net'
+import ipaddr from 'ipaddr.js'
+import { ConfigError } from '../config.ts'
+
+type Address = ipaddr.IPv4 | ipaddr.IPv6
+
+/** A range that the operator allows; on every port where `port` is null. */
+export interface Allowed {
+  range: [Address, number]
+  port: number | null
+}
+
+export interface AddressRules {
+  /** Why an address may not be reached on a port; undefined where it may. */
+  refusal(address: string, port: number): string | undefined
+  /** Whether the operator allows anything beside the public internet. */
+  readonly opened: boolean
+}
+
+/** Reads `CIDR[:port],…`, with IPv6 as `[::1]/128:80`. Throws a ConfigError that names the part that is wrong. */
+export function readAllowed(text: string | undefined): Allowed[] {
+  if (text === undefined) return []
+  return text
+    .split(',')
+    .map((part) => part.trim())
+    .filter(Boolean)
+    .map((part) => {
+      const found = /^(?:\[([^\]]+)\]|([\d.]+))\/(\d{1,3})(?::(\d{1,5}))?$/.exec(part)
+      const address = found?.[1] ?? found?.[2] ?? ''
+      const bits = Number(found?.[3])
+      const port = found?.[4] === undefined ? null : Number(found[4])
+      const version = isIP(address)
+      if (version !== (found?.[1] ? 6 : 4) || bits > (version === 6 ? 128 : 32) || port === 0 || (port ?? 0) > 65_535)
+        throw new ConfigError(`TUNERY_WEBHOOK_ALLOW: '${part}' is no range of addresses. Write 10.1.0.0/16, 10.1.2.3/32:8080 or [fd00::]/8:443.`)
+      return { range: [ipaddr.parse(address), bits], port }
+    })
+}
+
+// What clouds answer on with credentials, also where a range around it is allowed: no webhook has business there.
+const metadata = [
+  '169.254.169.254',
+  '169.254.170.2',
+  '169.254.170.23',
+  '168.63.129.16',
+  '100.100.100.200',
+  '192.0.0.192',
+  'fd00:ec2::254',
+  'fd00:ec2::23',
+  'fd20:ce::254',
+].map((text) => ipaddr.parse(text).toNormalizedString())
+
+export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
+  const allows = (address: Address, port: number) =>
+    allowed.some(({ range, port: only }) => (only === null || only === port) && range[0].kind() === address.kind() && address.match(range))
+
+  function refusalOf(address: Address, port: number): string | undefined {
+    if (metadata.includes(address.toNormalizedString())) return 'it is a metadata service'
+    const kind = address.kind() === 'ipv4' ? (address as ipaddr.IPv4).range() : kindOf6(address as ipaddr.IPv6)
+    if (kind !== 'unicast' && !allows(address, port)) return `it is not of the public internet (${kind})`
+    // A tunnel that the operator allows leads on to what is written inside of the address.
+    const inner = address.kind() === 'ipv6' ? embedded(address as ipaddr.IPv6) : undefined
+    return inner && refusalOf(inner, port)
+  }
+
+  return {
+    opened: allowed.length > 0,
+    refusal(text, port) {
+      if (!isIP(text)) return 'it is no address'
+      // `process` turns ::ffff:a.b.c.d, which the system connects to by IPv4, into what it stands for.
+      return refusalOf(ipaddr.process(text), port)
+    },
+  }
+}
+
+const globalUnicast = ipaddr.IPv6.parse('2000::')
+
+/** The kind of an IPv6 address; `unicast` of what is routed in public alone. Whatever is of no known kind is not. */
+function kindOf6(address: ipaddr.IPv6): string {
+  const range = address.range()
+  if (range !== 'unicast') return range
+  if (!address.match(globalUnicast, 3)) return 'outside of 2000::/3'
+  return isIsatap(address) ? 'isatap' : range
+}
+
+/** ISATAP writes an IPv4 address behind 0:5efe, or 200:5efe, in any network's addresses. */
+const isIsatap = ({ parts }: ipaddr.IPv6) => (parts[4] === 0 || parts[4] === 0x200) && parts[5] === 0x5efe
+
+/** The IPv4 address that a transition form carries, or undefined. */
+function embedded(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
+  const { parts } = address
+  const from = (high: number, low: number) => new ipaddr.IPv4([high >> 8, high & 255, low >> 8, low & 255])
+  const last = from(parts[6]!, parts[7]!)
+  const range: string = address.range()
+  if (range === '6to4') return from(parts[1]!, parts[2]!)
+  if (range === 'teredo') return from(parts[6]! ^ 0xffff, parts[7]! ^ 0xffff)
+  if (range === 'rfc6052' || range === 'rfc6145' || isIsatap(address)) return last
+  // ::a.b.c.d; of ::1 and :: it would be nothing.
+  return range === 'unicast' && parts.slice(0, 6).every((part) => part === 0) ? last : undefined
+}

@@ -1,0 +1,225 @@
+import type { Logger } from 'pino'
+import type { z } from 'zod'
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { changeWebhook, createWebhook, Delivery, DeliveryDetails, NewWebhook, rotateSecret, Webhook } from '../../contract/webhooks.ts'
+import { type By, recordAct } from '../audit.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { insertEvent, newDelivery } from '../events.ts'
+import { newId } from '../ids.ts'
+import type { Secrets } from '../secrets.ts'
+import { type Allowed, createAddressRules } from './addresses.ts'
+import { createDeliverer, type Deliverer } from './deliver.ts'
+import { keptSecrets, payloadOf } from './payload.ts'
+import { type Resolve, resolve as resolveByDns } from './resolve.ts'
+import { healthy } from './schedule.ts'
+import { createSend } from './send.ts'
+import { newSecret, secretProblem } from './signature.ts'
+import * as store from './store.ts'
+import { BadTarget, readTarget } from './target.ts'
+import { attemptToWire, deliveryToWire, webhookToWire } from './wire.ts'
+
+export interface Webhooks extends Deliverer {
+  create(by: By, asked: z.output<typeof createWebhook.body>): Promise<NewWebhook>
+  list(account_id: string, query: ListQuery): Promise<{ items: Webhook[]; has_more: boolean }>
+  get(account_id: string, id: string): Promise<Webhook>
+  change(by: By, id: string, asked: z.output<typeof changeWebhook.body>): Promise<Webhook>
+  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
+  /** Gives it another secret; those in force before stay so for the overlap. */
+  rotate(by: By, id: string, asked: z.output<typeof rotateSecret.body>): Promise<NewWebhook>
+  test(by: By, id: string): Promise<Delivery>
+  deliveries(account_id: string, id: string, query: ListQuery): Promise<{ items: Delivery[]; has_more: boolean }>
+  delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails>
+  redeliver(by: By, id: string, delivery_id: string): Promise<Delivery>
+  /** Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone. */
+  takeOverAll(): Promise<void>
+}
+
+interface Options {
+  db: Db
+  secrets: Secrets
+  allowed: readonly Allowed[]
+  /** The most webhooks of an account. */
+  max: number
+  version: string
+  log: Logger
+  now?: () => number
+  resolve?: Resolve
+  timeout_ms?: number
+}
+
+/** The most secrets of a webhook in force at once. */
+const secretsMax = 4
+const hour_ms = 3_600_000
+
+export function createWebhooks(options: Options): Webhooks {
+  const { db, secrets, allowed, max, version, log, now = Date.now, resolve = resolveByDns, timeout_ms = 15_000 } = options
+  const rules = createAddressRules(allowed)
+  const deliverer = createDeliverer({ db, secrets, send: createSend({ rules, resolve, timeout_ms }), version, log, now })
+
+  async function find(trx: Db | Trx, account_id: string, id: string): Promise<store.WebhookRow> {
+    const row = await store.webhook(trx, account_id, id)
+    if (!row) throw new ApiError('webhook_not_found', `There is no webhook '${id}'.`)
+    return row
+  }
+
+  async function findDelivery(trx: Db | Trx, webhook_id: string, id: string): Promise<store.DeliveryRow> {
+    const row = await store.delivery(trx, webhook_id, id)
+    if (!row) throw new ApiError('delivery_not_found', `There is no delivery '${id}' of this webhook.`)
+    return row
+  }
+
+  function requireTarget(url: string): URL {
+    try {
+      return readTarget(url, rules).url
+    } catch (error) {
+      if (!(error instanceof BadTarget)) throw error
+      throw new ApiError(error.blocked ? 'address_blocked' : 'invalid_request', `'url': ${error.message}. Give an address of the public internet.`, {
+        param: 'url',
+        details: { field: 'url' },
+      })
+    }
+  }
+
+  function requireSecret(given: string | undefined): string {
+    const problem = given === undefined ? undefined : secretProblem(given)
+    if (problem) throw new ApiError('invalid_request', `'secret': it ${problem}.`, { param: 'secret', details: { field: 'secret' } })
+    return given ?? newSecret()
+  }
+
+  /** Adds a delivery of an event that is due at once. */
+  async function enqueue(trx: Trx, webhook_id: string, event: { id: string; account_id: string; type: string }): Promise<store.DeliveryRow> {
+    const row = newDelivery(webhook_id, event, now())
+    await store.insertDelivery(trx, row)
+    return row
+  }
+
+  return {
+    ...deliverer,
+    takeOverAll: async () => void (await store.releaseAll(db)),
+
+    async create(by, { url, events, secret }) {
+      const { host } = requireTarget(url)
+      const used = requireSecret(secret)
+      const row = await db.transaction().execute(async (trx) => {
+        if ((await store.countWebhooks(trx, by.account_id)) >= max)
+          throw new ApiError('too_many', `The account has ${max} webhooks, which is the most it may have. Delete one first.`, { details: { max } })
+        const [id, time] = [newId('whk'), now()]
+        const made = {
+          id,
+          account_id: by.account_id,
+          url,
+          events_json: JSON.stringify(events),
+          secrets_json: JSON.stringify([{ sealed: secrets.seal(used, id), expires_at: null }]),
+          ...healthy,
+          created_at: time,
+          updated_at: time,
+        }
+        await store.insertWebhook(trx, made)
+        await recordAct(trx, by, 'webhook.created', id, { host, events }, time)
+        return made
+      })
+      return { ...webhookToWire(row, now()), ...(secret === undefined && { secret: used }) }
+    },
+
+    async list(account_id, { limit, after }) {
+      const last = after ? await store.webhook(db, account_id, after) : undefined
+      if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to go on after.`)
+      const rows = await store.listWebhooks(db, account_id, limit, last)
+      return { items: rows.slice(0, limit).map((row) => webhookToWire(row, now())), has_more: rows.length > limit }
+    },
+
+    get: async (account_id, id) => webhookToWire(await find(db, account_id, id), now()),
+
+    async change(by, id, { url, events, disabled }) {
+      const host = url === undefined ? undefined : requireTarget(url).host
+      const changed = await db.transaction().execute(async (trx) => {
+        const before = await find(trx, by.account_id, id)
+        const time = now()
+        const { failures, failing_since, slowed_until } = healthy
+        const values: Partial<store.WebhookRow> = {
+          ...(url !== undefined && { url }),
+          ...(events !== undefined && { events_json: JSON.stringify(events) }),
+          // Another address, or whoever says that it is well again, begins anew.
+          ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
+          ...(disabled === false && { disabled_at: null, disabled_reason: null }),
+          ...(disabled === true && before.disabled_at === null && { disabled_at: time, disabled_reason: 'requested' as const }),
+          updated_at: time,
+        }
+        await store.updateWebhook(trx, id, values)
+        await recordAct(trx, by, 'webhook.changed', id, { host, events, disabled }, time)
+        return { ...before, ...values }
+      })
+      deliverer.wake()
+      return webhookToWire(changed, now())
+    },
+
+    async delete(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const { url } = await find(trx, by.account_id, id)
+        await store.deleteWebhook(trx, id)
+        await recordAct(trx, by, 'webhook.deleted', id, { host: new URL(url).host }, now())
+      })
+      return { id, deleted: true }
+    },
+
+    async rotate(by, id, asked) {
+      const { secret, overlap_hours } = asked ?? { overlap_hours: 24 }
+      const used = requireSecret(secret)
+      const row = await db.transaction().execute(async (trx) => {
+        const before = await find(trx, by.account_id, id)
+        const time = now()
+        const until = time + overlap_hours * hour_ms
+        const old = overlap_hours === 0 ? [] : keptSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
+        if (old.length >= secretsMax)
+          throw new ApiError('too_many', `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with "overlap_hours": 0.`)
+        const secrets_json = JSON.stringify([...old, { sealed: secrets.seal(used, id), expires_at: null }])
+        await store.updateWebhook(trx, id, { secrets_json, updated_at: time })
+        await recordAct(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
+        return { ...before, secrets_json, updated_at: time }
+      })
+      return { ...webhookToWire(row, now()), ...(secret === undefined && { secret: used }) }
+    },
+
+    async test(by, id) {
+      const row = await db.transaction().execute(async (trx) => {
+        await find(trx, by.account_id, id)
+        const event = await insertEvent(trx, by.account_id, 'webhook.test', { webhook_id: id }, now())
+        await recordAct(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
+        return enqueue(trx, id, event)
+      })
+      deliverer.wake()
+      return deliveryToWire(row, undefined)
+    },
+
+    async deliveries(account_id, id, { limit, after }) {
+      await find(db, account_id, id)
+      const last = after ? await findDelivery(db, id, after) : undefined
+      const rows = await store.listDeliveries(db, id, limit, last)
+      const shown = rows.slice(0, limit)
+      const tries = new Map((await store.lastAttempts(db, shown)).map((each) => [each.delivery_id, each]))
+      return { items: shown.map((row) => deliveryToWire(row, tries.get(row.id))), has_more: rows.length > limit }
+    },
+
+    async delivery(account_id, id, delivery_id) {
+      await find(db, account_id, id)
+      const row = await findDelivery(db, id, delivery_id)
+      const tries = await store.attempts(db, delivery_id)
+      const payload = payloadOf(await store.event(db, row.event_id))
+      return { ...deliveryToWire(row, tries.at(-1)), payload, attempts: tries.map(attemptToWire) }
+    },
+
+    async redeliver(by, id, delivery_id) {
+      const row = await db.transaction().execute(async (trx) => {
+        const webhook = await find(trx, by.account_id, id)
+        const { event_id, account_id, type } = await findDelivery(trx, id, delivery_id)
+        if (webhook.disabled_at !== null)
+          throw new ApiError('invalid_request', `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`)
+        await recordAct(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
+        return enqueue(trx, id, { id: event_id, account_id, type })
+      })
+      deliverer.wake()
+      return deliveryToWire(row, undefined)
+    },
+  }
+}

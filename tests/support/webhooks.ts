@@ -1,0 +1,68 @@
+// Webhooks on a database of their own, with a clock that is set by hand.
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import pino from 'pino'
+import { openDatabase } from '../../server/db/open.ts'
+import { recordEvent } from '../../server/events.ts'
+import { createSecrets } from '../../server/secrets.ts'
+import { readAllowed } from '../../server/webhooks/addresses.ts'
+import type { Resolve } from '../../server/webhooks/resolve.ts'
+import { createWebhooks } from '../../server/webhooks/service.ts'
+
+export const account_id = 'acc_test'
+export const by = { kind: 'key' as const, account_id, user_id: null, key_id: null }
+
+interface Options {
+  allow?: string
+  resolve?: Resolve
+  timeout_ms?: number
+}
+
+export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Options = {}) {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-webhooks-'))
+  const db = await openDatabase(dataDir)
+  const clock = { time: Date.now() }
+  await db.insertInto('accounts').values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time }).execute()
+  /** As another process on the same database would have it. */
+  const another = (key = 'secret.key', lines?: string[]) =>
+    createWebhooks({
+      db,
+      secrets: createSecrets(path.join(dataDir, key)),
+      allowed: readAllowed(allow),
+      max: 1000,
+      version: 'test',
+      log: pino({ level: lines ? 'info' : 'silent' }, { write: (line: string) => void lines?.push(line) }),
+      now: () => clock.time,
+      ...options,
+    })
+  const webhooks = another()
+  let delivering = webhooks.start()
+  return {
+    db,
+    clock,
+    webhooks,
+    another,
+    register: async (url: string) => (await webhooks.create(by, { url, events: ['model.deployed'] })).id,
+    /** Records an event that every webhook wants. */
+    async happen(name: string): Promise<void> {
+      await db.transaction().execute((trx) => recordEvent(trx, account_id, 'model.deployed', { name }, clock.time))
+      webhooks.wake()
+    },
+    passTo(time: number): void {
+      clock.time = Math.max(clock.time, time)
+      webhooks.wake()
+    },
+    /** What is or was to be sent to a webhook, oldest first. */
+    deliveries: async (id: string) => (await webhooks.deliveries(account_id, id, { limit: 100 })).items.toReversed(),
+    pause: () => delivering.stop(),
+    goOn: () => {
+      delivering = webhooks.start()
+    },
+    async stop() {
+      await delivering.stop()
+      await db.destroy()
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
