@@ -26,6 +26,12 @@ before(async () => {
   await until('the deployment to be ready', async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready')
   theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
   theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
+  theirs.webhook_id = (await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })).body.id
+  theirs.delivery_id = (await api('POST', `/webhooks/${theirs.webhook_id}/test`)).body.id
+  await until('the delivery to have ended', async () => {
+    const { body } = await api('GET', `/webhooks/${theirs.webhook_id}/deliveries/${theirs.delivery_id}`)
+    return body.next_attempt_at === null
+  })
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs)) nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
 })
@@ -47,6 +53,8 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /members': () => undefined,
   'PUT /members/{user_id}': () => ({ role: 'viewer' }),
   'PUT /usage/thresholds': () => undefined,
+  'POST /webhooks': () => undefined,
+  'PUT /webhooks/{webhook_id}': () => ({ disabled: true }),
   'POST /operator/accounts': () => ({ name: 'x', owner: { name: 'x' } }),
   'PUT /operator/accounts/{account_id}': () => ({ tier: 'free' }),
 }
@@ -114,6 +122,7 @@ test('lists hold what is one’s own, and go on after nothing of others', async 
     ['/deployments', 'name'],
     ['/keys', 'key_id'],
     ['/members', 'user_id'],
+    ['/webhooks', 'webhook_id'],
   ] as const) {
     const after = (ids: Record<string, string>) => ask(app.otherKey, 'GET', `${list}?after=${ids[name]}`)
     const [their, nobody] = [await after(theirs), await after(nobodys)]
