@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Client, client, until } from '../support/client.ts'
+import { startReceiver } from '../support/receiver.ts'
 import { alive, children, dataFolder, type RunningServer } from '../support/server.ts'
 import { type Ledger, openLedger } from './ledger.ts'
 import { startLoad } from './load.ts'
@@ -38,11 +39,13 @@ const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.train'
 
 /** Goes on from the kills that the folder's ledger holds. */
 export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions): Promise<SoakResult> {
-  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_LOG_LEVEL: 'fatal' }, { dataDir: path.join(folder, 'data') })
+  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' }, { dataDir: path.join(folder, 'data') })
   const ledger = openLedger(path.join(folder, 'ledger.jsonl'))
   const faults: string[] = []
   const key = data.key()
+  const receiver = await startReceiver()
   let server = await data.start()
+  const webhook = await register(client(server.url, key), receiver.url)
   let done = ledger.of('killed').length
   if (done > 0) say(`${done} of ${kills} kills were done before`)
 
@@ -59,10 +62,16 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
     }
     await load.stop()
     await endOfJobs(client(server.url, key))
-    faults.push(...(await verify(client(server.url, key), data.dataDir, ledger)))
+    const events = await endOfDeliveries(client(server.url, key), webhook)
+    const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
+    faults.push(
+      ...events.filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id)).map((each) => `not received: ${JSON.stringify(each)}`),
+    )
+    faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
     say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
   }
   const status = await server.end('SIGTERM')
+  receiver.stop()
   if (status !== 0) faults.push(`the last server ended with ${status}`)
   const left = processesOn(data.dataDir)
   if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
@@ -89,6 +98,30 @@ async function endOfJobs({ api }: Client): Promise<void> {
     const { items } = (await api('GET', '/fine-tuning/jobs?limit=100')).body
     if (!items.some(({ status }: { status: string }) => status === 'queued' || status === 'running')) return
     await sleep(200)
+  }
+}
+
+const eventTypes = ['training.started', 'training.completed', 'training.failed', 'model.deployed']
+
+async function register({ api }: Client, url: string): Promise<string> {
+  // An earlier run's receiver is gone.
+  for (const { id } of (await api('GET', '/webhooks')).body.items) await api('DELETE', `/webhooks/${id}`)
+  const { status, body } = await api('POST', '/webhooks', { url, events: eventTypes })
+  if (status !== 201) throw new Error(`the webhook was refused: ${JSON.stringify(body)}`)
+  return body.id
+}
+
+/** Resolves with a webhook's deliveries when none is on its way any more; the first second try comes after five seconds. */
+async function endOfDeliveries({ api }: Client, webhook: string): Promise<{ event_id: string; status: string }[]> {
+  for (;;) {
+    const found: { id: string; event_id: string; status: string }[] = []
+    for (let more = true; more; ) {
+      const { items, has_more } = (await api('GET', `/webhooks/${webhook}/deliveries?limit=100${found.length > 0 ? `&after=${found.at(-1)!.id}` : ''}`)).body
+      found.push(...items)
+      more = has_more
+    }
+    if (!found.some(({ status }) => status === 'pending')) return found
+    await sleep(500)
   }
 }
 

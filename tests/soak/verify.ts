@@ -15,7 +15,7 @@ async function all(api: Client['api'], route: string): Promise<Map<string, Recor
 }
 
 /** Resolves with what is wrong. The service runs, and no load is on it. */
-export async function verify({ api }: Client, dataDir: string, ledger: Ledger): Promise<string[]> {
+export async function verify({ api }: Client, dataDir: string, ledger: Ledger, webhook: string): Promise<string[]> {
   const faults: string[] = []
   const check = (right: boolean, text: string) => {
     if (!right) faults.push(text)
@@ -65,6 +65,14 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger): 
       const ended = told('training.completed', id) + told('training.failed', id)
       check(ended === (status === 'completed' || status === 'failed' ? 1 : 0), `the end of ${id}, which is ${status}, was written ${ended} times`)
     }
+    // Each event since the webhook was registered has its one delivery.
+    const { created_at } = await db.selectFrom('webhooks').select('created_at').where('id', '=', webhook).executeTakeFirstOrThrow()
+    const since = await db.selectFrom('events').select('id').where('created_at', '>', created_at).where('type', '!=', 'usage.threshold').execute()
+    const deliveries = (await db.selectFrom('webhook_deliveries').select('event_id').where('webhook_id', '=', webhook).execute()).map(
+      ({ event_id }) => event_id,
+    )
+    for (const { id } of since) check(deliveries.filter((each) => each === id).length === 1, `the event ${id} has not one delivery`)
+
     // A job, a key that came again after a kill is one still.
     const marks = await db.selectFrom('idempotency_keys').select(['key', 'target']).execute()
     const targets = new Map(marks.map(({ key, target }) => [key, target]))
