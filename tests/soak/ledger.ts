@@ -4,6 +4,8 @@ import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 export type Promised =
   | { kind: 'dataset'; id: string }
   | { kind: 'dataset_deleted'; id: string }
+  /** Whose answer was lost may have been done or not. */
+  | { kind: 'asked_to_delete'; id: string }
   | { kind: 'job'; id: string; idempotency_key: string }
   | { kind: 'job_ended'; id: string; status: string }
   | { kind: 'key'; id: string; key: string; idempotency_key: string }

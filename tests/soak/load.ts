@@ -61,6 +61,7 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       if (made?.status === 201) ledger.add({ kind: 'dataset', id: made.body.id! })
       const used = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
       const old = random() < 0.3 ? pick(ledger.of('dataset').filter(({ id }) => !used.has(id))) : undefined
+      if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
       const gone = old && (await ask('DELETE', `/datasets/${old.id}`))
       if (gone?.status === 200) ledger.add({ kind: 'dataset_deleted', id: old!.id })
       await sleep(300)
@@ -87,6 +88,7 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       if (made) ledger.add({ kind: 'key', id: made.body.id!, key: made.body.key!, idempotency_key: made.idempotency_key })
       const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
       const old = random() < 0.5 ? pick(ledger.of('key').filter(({ id }) => !revoked.has(id))) : undefined
+      if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
       const gone = old && (await ask('DELETE', `/keys/${old.id}`))
       if (gone?.status === 200) ledger.add({ kind: 'key_revoked', id: old!.id, key: old!.key })
       await sleep(200)

@@ -21,11 +21,12 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
     if (!right) faults.push(text)
   }
 
+  const asked = new Set(ledger.of('asked_to_delete').map(({ id }) => id))
   const datasets = await all(api, '/datasets')
   const deleted = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
   for (const { id } of ledger.of('dataset')) {
     if (deleted.has(id)) check(!datasets.has(id), `the dataset ${id} was deleted and is there again`)
-    else check(datasets.get(id)?.status === 'ready', `the dataset ${id} is ${datasets.get(id)?.status ?? 'lost'}`)
+    else if (datasets.has(id) || !asked.has(id)) check(datasets.get(id)?.status === 'ready', `the dataset ${id} is ${datasets.get(id)?.status ?? 'lost'}`)
   }
 
   const jobs = await all(api, '/fine-tuning/jobs')
@@ -34,7 +35,10 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
 
   const keys = await all(api, '/keys')
   const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
-  for (const { id } of ledger.of('key')) check(revoked.has(id) !== keys.has(id), `the key ${id} is ${keys.has(id) ? 'there again' : 'lost'}`)
+  for (const { id } of ledger.of('key')) {
+    if (revoked.has(id)) check(!keys.has(id), `the key ${id} was revoked and is there again`)
+    else check(keys.has(id) || asked.has(id), `the key ${id} is lost`)
+  }
 
   const deployments = await all(api, '/deployments')
   for (const { name } of ledger.of('deployment')) check(deployments.has(name), `the deployment ${name} is lost`)
