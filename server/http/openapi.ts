@@ -3,8 +3,7 @@ import swaggerUi from '@fastify/swagger-ui'
 import type { FastifyInstance } from 'fastify'
 import { jsonSchemaTransform } from 'fastify-type-provider-zod'
 import { z } from 'zod'
-import { ErrorBody } from '../../contract/errors.ts'
-import type { Route } from '../../contract/route.ts'
+import { errorResponses, type Route } from '../../contract/route.ts'
 
 // The page's own default would send browsers to https, which this service does not speak, for all that the page is made of.
 const pagePolicy =
@@ -40,22 +39,15 @@ const forDescription = (route: Route, schema: object) => ({ ...schema, ...(route
 function withStreams(route: Route, schema: object): object {
   const json = (type: z.ZodType) => z.toJSONSchema(type, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
   const content: Record<string, unknown> = { ...schema }
-  if (route.consumes === 'multipart/form-data')
-    content.body = {
-      type: 'object',
-      required: ['file'],
-      properties: {
-        file: { type: 'string', format: 'binary' },
-        name: { type: 'string', maxLength: 200 },
-        description: { type: 'string', maxLength: 2000 },
-        format: { type: 'string', enum: ['jsonl', 'csv', 'parquet', 'huggingface'], default: 'jsonl' },
-      },
-    }
+  if (route.form) {
+    const { $schema: _, ...form } = json(route.form)
+    content.body = { ...form, required: ['file'], properties: { file: { type: 'string', format: 'binary' }, ...form.properties } }
+  }
   if (route.produces) {
     const types = route.produces === 'text/event-stream' ? ['application/json', route.produces] : [route.produces]
     const [status, body] = Object.entries(route.responses)[0]!
     const errors = Object.fromEntries(
-      [400, 401, 403, 404, 413, 429, 500, 503].map((code) => [code, { description: 'Error', content: { 'application/json': { schema: json(ErrorBody) } } }]),
+      Object.entries(errorResponses).map(([code, error]) => [code, { description: 'Error', content: { 'application/json': { schema: json(error) } } }]),
     )
     content.response = { [status]: { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }, ...errors }
   }
