@@ -79,13 +79,13 @@ export const ResponseFormat = z.discriminatedUnion('type', [
 ])
 export type ResponseFormat = z.infer<typeof ResponseFormat>
 
-const isEmpty = (value: unknown) => typeof value === 'object' && Object.keys(value as object).length === 0
+const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0
 const unsupported = {
-  functions: onlyIf(isEmpty, 'Send them as tools'),
-  function_call: onlyIf((value) => value === 'none' || value === 'auto', 'Send tool_choice'),
-  audio: onlyIf(() => false),
-  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text')),
-  web_search_options: onlyIf(() => false),
+  functions: onlyIf(isEmpty, { type: 'array', items: {}, maxItems: 0 }, 'Send them as tools'),
+  function_call: onlyIf((value) => value === 'none' || value === 'auto', { enum: ['none', 'auto', null] }, 'Send tool_choice'),
+  audio: onlyIf(() => false, { enum: [null] }),
+  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text'), { type: 'array', items: { enum: ['text'] } }),
+  web_search_options: onlyIf(() => false, { enum: [null] }),
 }
 
 /** A conversation. All of its messages together have a bound on their parts too. */
@@ -171,7 +171,7 @@ export const BatchRequest = z.looseObject({
   requests: list(z.looseObject({}), { min: 1, max: batchRequestsMax }).describe(
     'Each with `messages`, and what else is different for it. One that is wrong is answered with its error; the others are not affected.',
   ),
-  stream: onlyIf((value) => value === false, 'Leave it out: a batch is answered whole'),
+  stream: onlyIf((value) => value === false, { enum: [false, null] }, 'Leave it out: a batch is answered whole'),
 })
 export type BatchRequest = z.infer<typeof BatchRequest>
 export const BatchResponse = z.object({

@@ -13,8 +13,8 @@ export const CompletionRequest = z.looseObject({
   max_tokens: z.int().min(0).max(4096).nullish().describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
   echo: z.boolean().nullish().describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
   logprobs: z.int().min(0).max(20).nullish().describe('Tell how likely each token was, and this many others for each place.'),
-  best_of: onlyIf((value) => value === 1, 'Use n'),
-  suffix: onlyIf((value) => value === '', 'Text can only be written after a prompt here'),
+  best_of: onlyIf((value) => value === 1, { enum: [1, null] }, 'Use n'),
+  suffix: onlyIf((value) => value === '', { enum: ['', null] }, 'Text can only be written after a prompt here'),
   stream: z.boolean().nullish(),
   stream_options: StreamOptions.nullish(),
 })

@@ -69,6 +69,7 @@ export const uploadDataset = route({
   tag: 'Datasets',
   summary: 'Upload a file of examples',
   consumes: 'multipart/form-data',
+  form: UploadFields,
   responses: { 201: Dataset },
 })
 export const listDatasets = route({

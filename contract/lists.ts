@@ -10,16 +10,26 @@ interface Bounds {
 
 /** An array of so many items. */
 export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds) {
-  const items = z.array(item).max(max)
-  return z.preprocess(
-    (given, context) => {
-      if (!Array.isArray(given)) return given
-      const most = given.length > max ? `${max} items` : besides && besides.size(given) > besides.max ? `${besides.max} ${besides.what}` : undefined
-      if (most) context.issues.push({ code: 'custom', message: `may have ${most} at most`, input: undefined })
-      return given
-    },
-    min === undefined ? items : items.min(min),
-  )
+  const bounded = z.array(item).max(max)
+  const items = min === undefined ? bounded : bounded.min(min)
+  // Said by hand, as what is a transformation is described as anything at all.
+  const { $schema: _, ...shape } = z.toJSONSchema(items, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
+  return z
+    .custom<z.input<S>[]>(() => true)
+    .transform((given: unknown, context): z.output<S>[] => {
+      if (Array.isArray(given)) {
+        const most = given.length > max ? `${max} items` : besides && besides.size(given) > besides.max ? `${besides.max} ${besides.what}` : undefined
+        if (most) {
+          context.issues.push({ code: 'custom', message: `may have ${most} at most`, input: undefined })
+          return z.NEVER
+        }
+      }
+      const result = items.safeParse(given)
+      if (result.success) return result.data
+      context.issues.push(...result.error.issues.map((issue) => ({ ...issue, input: undefined })))
+      return z.NEVER
+    })
+    .meta(shape)
 }
 
 export const tokensMax = 131_072

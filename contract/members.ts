@@ -15,7 +15,11 @@ export const Member = z.object({
 })
 export type Member = z.infer<typeof Member>
 
-const Email = z.email().max(254).nullable()
+export const Email = z
+  .email()
+  .max(254)
+  .regex(/^[^@]{1,64}@/, 'may have 64 characters before the @')
+  .nullable()
 const tag = 'Members'
 const MemberParams = z.object({ user_id: z.string() })
 

@@ -46,6 +46,7 @@ export const uploadAdapter = route({
   tag,
   summary: 'Bring a LoRA adapter of your own: a zip of its PEFT folder, in safetensors',
   consumes: 'multipart/form-data',
+  form: AdapterFields,
   responses: { 201: TunedModel },
 })
 export const listTunedModels = route({

@@ -2,7 +2,7 @@
 import { z } from 'zod'
 import { ListQuery, page, Time } from './common.ts'
 import { Name } from './keys.ts'
-import { Member } from './members.ts'
+import { Email, Member } from './members.ts'
 import { route } from './route.ts'
 
 export const Account = z.object({
@@ -27,7 +27,7 @@ export const createAccount = route({
   body: z.strictObject({
     name: Name,
     tier: TierId.optional().describe('The default tier if left out.'),
-    owner: z.strictObject({ name: Name, email: z.email().max(254).nullable().default(null) }),
+    owner: z.strictObject({ name: Name, email: Email.default(null) }),
   }),
   responses: { 201: z.object({ account: Account, owner: Member, key: z.string() }) },
 })

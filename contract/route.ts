@@ -24,9 +24,12 @@ export interface Route {
   /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream'
   consumes?: 'multipart/form-data'
+  /** The text fields of a form, beside its part named `file`. */
+  form?: z.ZodType
 }
 
 /** Fixes a route's exact type, so that handlers know their input and output. */
 export const route = <const R extends Route>(definition: R): R => definition
 
-export const errorResponses = { 400: ErrorBody, 401: ErrorBody, 403: ErrorBody, 404: ErrorBody, 413: ErrorBody, 429: ErrorBody, 500: ErrorBody, 503: ErrorBody }
+/** What any operation may answer beside its success. */
+export const errorResponses = Object.fromEntries([400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 503].map((status) => [status, ErrorBody]))

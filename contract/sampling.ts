@@ -35,13 +35,14 @@ export const samplingDefaults = { temperature: 0.7, top_p: 0.9, top_k: 50, max_t
 
 /**
  * A field of OpenAI's protocol that would change the answer and that is not done here: refused unless its value leaves the answer as
- * it is. Every other unknown field is ignored, as that protocol's clients expect.
+ * it is, which `shape` describes beside null. Every other unknown field is ignored, as that protocol's clients expect.
  */
-export const onlyIf = (harmless: (value: unknown) => boolean, instead = 'Leave it out') =>
+export const onlyIf = (harmless: (value: unknown) => boolean, shape: object, instead = 'Leave it out') =>
   z
     .unknown()
     .refine((value) => value === undefined || value === null || harmless(value), { params: { unsupported: true }, error: `is not supported. ${instead}` })
     .optional()
+    .meta({ description: `Not supported. ${instead}.`, nullable: true, ...shape })
 
 export const StreamOptions = z.looseObject({ include_usage: z.boolean().nullish() })
 

@@ -8,14 +8,16 @@ import { datasetRoutes } from './datasets/routes.ts'
 import type { Datasets } from './datasets/service.ts'
 import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
+import { admitRequests } from './http/admission.ts'
 import { requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors } from './http/errors.ts'
-import { guardRoutes } from './http/guard.ts'
+import { type GuardSettings, guard, maxHeadBytes, patience } from './http/guards.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
 import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
+import { endSlowBodies } from './http/slow-bodies.ts'
 import { hubRoutes } from './hub/routes.ts'
 import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
@@ -60,11 +62,16 @@ export interface Services {
 const bodyLimit = 8 * 1024 * 1024
 
 /** Mounts every route and returns the instance. It does not listen. */
-export async function buildApp(services: Services): Promise<FastifyInstance> {
+export async function buildApp(services: Services, settings: GuardSettings, { head_ms, body_ms, idle_ms } = patience): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit,
+    // The whole request has no time of its own: large uploads take as long as they take. See slow-bodies.ts.
+    http: { maxHeaderSize: maxHeadBytes, headersTimeout: head_ms, connectionsCheckingInterval: Math.ceil(head_ms / 5) },
+    requestTimeout: 0,
+    keepAliveTimeout: idle_ms,
+    trustProxy: settings.trusted_proxies.length > 0 ? [...settings.trusted_proxies] : false,
     forceCloseConnections: 'idle',
     // It would be of another shape than every other error; the hook below says it in ours.
     return503OnClosing: false,
@@ -76,8 +83,9 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   }) as unknown as FastifyInstance
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
+  await guard(app, settings)
+  endSlowBodies(app, body_ms)
   app.addHook('onRequest', (request, reply, done) => {
-    reply.header('x-request-id', request.id)
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)
@@ -91,7 +99,7 @@ export async function buildApp(services: Services): Promise<FastifyInstance> {
   requireScopes(app)
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
-  guardRoutes(app, { find: services.accounts.findKey }, services.limits)
+  admitRequests(app, { find: services.accounts.findKey }, services.limits)
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub, services.plans.tiers)
   usageRoutes(app, services.usage)

@@ -1,4 +1,5 @@
 import { readdirSync } from 'node:fs'
+import { isIP } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -14,6 +15,32 @@ const text = z.string().min(1)
 const folder = text.transform((value) => path.resolve(value))
 const whole = (min: number, max: number) => z.string().regex(/^\d+$/, 'must be a whole number').transform(Number).pipe(z.number().min(min).max(max))
 
+const commaSeparated = (item: z.ZodType<string, string>) =>
+  z
+    .string()
+    .transform((value) =>
+      value
+        .split(',')
+        .map((each) => each.trim())
+        .filter(Boolean),
+    )
+    .pipe(z.array(item))
+const origins = commaSeparated(
+  z.string().refine((each) => each === '*' || (/^https?:[^*]+$/.test(each) && URL.canParse(each) && new URL(each).origin === each), {
+    error: ({ input }) => `'${input}' is neither * nor an origin such as https://app.example.com (no path, no slash at its end)`,
+  }),
+)
+const networks = commaSeparated(
+  z.string().refine(isNetwork, { error: ({ input }) => `'${input}' is neither an address nor a network such as 10.0.0.0/8 or fd00::/8` }),
+)
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...more] = text.split('/')
+  const most = { 4: 32, 6: 128 }[isIP(address)]
+  if (!most || address.includes('%') || more.length > 0) return false
+  // All addresses at once is no trust but the lack of it.
+  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= most)
+}
+
 interface Setting {
   schema: z.ZodType
   default: string | undefined
@@ -26,6 +53,13 @@ const optional = <S extends z.ZodType>(schema: S, about: string) => ({ schema: s
 const settings = {
   port: setting(whole(0, 65_535), '8000', 'Port to listen on; 0 takes a free one.'),
   host: setting(text, '127.0.0.1', 'Address to listen on.'),
+  cors_origins: setting(origins, '', 'Origins whose pages may call the API from a browser, comma-separated; * is any. None: no CORS headers.'),
+  trusted_proxies: setting(
+    networks,
+    '',
+    'Addresses and networks (CIDR) of proxies in front, comma-separated: only their X-Forwarded-… headers are believed. None: nobody’s.',
+  ),
+  max_connections: setting(whole(1, 1_000_000), '10000', 'Connections of clients at once; further ones are closed.'),
   data_dir: setting(folder, path.join(root, 'data'), 'Folder for the database, datasets, runs and models.'),
   models_dir: setting(folder, path.join(root, '.local/models'), 'Folder of the base models.'),
   default_tier: setting(text, 'enterprise', 'Tier of new accounts, the owner’s included.'),

@@ -21,7 +21,7 @@ async function main(): Promise<void> {
   if (!lock) throw new ConfigError(`Another Tunery already serves the data folder ${config.data_dir}. Stop it, or set TUNERY_DATA_DIR to another folder.`)
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
-  const app = await buildApp(services)
+  const app = await buildApp(services, config)
   await services.sweep()
   const address = await app.listen({ host: config.host, port: config.port })
   // Only a server that could listen touches the queue.

@@ -65,6 +65,10 @@ test('twenty at once create one', async () => {
   assert.equal(new Set(answers.map(({ body }) => body.key)).size, 1, 'each is shown the same key')
   assert.equal(answers.filter(({ replayed }) => replayed === null).length, 1)
   assert.equal(await count('api_keys'), before + 1)
+  const member = await app.api('POST', '/members', { name: 'another', role: 'member' })
+  const theirs = (await app.api('POST', '/keys', { name: 'theirs', user_id: member.body.id })).body.key
+  const stranger = await send('/keys', { name: 'once' }, key, theirs)
+  assert.equal(stranger.body.error.code, 'idempotency_key_reused', 'another member is not shown it')
   await db.destroy()
   for (const file of ['tunery.db', 'tunery.db-wal'])
     assert.ok(!readFileSync(path.join(app.dataDir, file)).includes(answers[0]!.body.key.slice(12)), `${file} holds no key in the clear`)

@@ -40,7 +40,16 @@ test('every route of the contract is mounted, described, and needs a known scope
 test('the description says what an operation takes: the upload’s form, the parameters’ ranges, the error’s shape', async () => {
   const { paths } = await description()
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
+  const formOf = (route: string) => Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
+  assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
+  assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'base_model_id'])
   const chat = paths['/chat/completions'].post
+  const [fromUser] = chat.requestBody.content['application/json'].schema.properties.messages.items.oneOf
+  assert.deepEqual(fromUser.required, ['role', 'content'])
+  assert.deepEqual(
+    fromUser.properties.content.anyOf.map((each: { type: string }) => each.type),
+    ['string', 'array'],
+  )
   const { temperature } = chat.requestBody.content['application/json'].schema.properties
   assert.equal(temperature.minimum, 0)
   assert.equal(temperature.maximum, 2)

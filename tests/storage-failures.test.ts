@@ -18,10 +18,15 @@ let app: TestApp
 let db: Db
 const others: ChildProcess[] = []
 before(async () => {
-  app = await startApp({}, async (dataDir) => {
-    db = await openThreadedDatabase(dataDir, 100)
-    return db
-  })
+  app = await startApp(
+    {},
+    {
+      open: async (dataDir) => {
+        db = await openThreadedDatabase(dataDir, 100)
+        return db
+      },
+    },
+  )
 })
 after(async () => {
   for (const other of others) other.kill('SIGKILL')

@@ -64,10 +64,13 @@ export async function vllm(options) {
   })
 }
 
-export async function clientsPython(options) {
-  const folder = folderOf('clients-python')
-  const file = pinned('clients-python.txt')
-  return step('peer-clients-python', 'clients for Python: openai, LangChain', [fileHash(file)], [path.join(folder, 'bin/pytest')], options, async () => {
+export const clientsPython = (options) => pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
+export const schemathesis = (options) => pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
+
+async function pythonFolder(name, title, main, options) {
+  const folder = folderOf(name)
+  const file = pinned(`${name}.txt`)
+  return step(`peer-${name}`, title, [fileHash(file)], [path.join(folder, 'bin', main)], options, async () => {
     rmSync(folder, { recursive: true, force: true })
     await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
     await pip(['-r', file], path.join(folder, 'bin/python'))
@@ -88,7 +91,7 @@ async function npmFolder(name, title, main, options) {
   })
 }
 
-const all = { 'llama-server': llamaServer, vllm, 'clients-python': clientsPython, 'clients-node': clientsNode, portkey }
+const all = { 'llama-server': llamaServer, vllm, 'clients-python': clientsPython, 'clients-node': clientsNode, portkey, schemathesis }
 
 /** The steps of these names. Throws a SetupError for one that there is not. */
 export function peers(names) {

@@ -1,11 +1,12 @@
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
-import { setTimeout } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { ConnectionError, FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { isResponseSerializationError } from 'fastify-type-provider-zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
 import { newId } from '../ids.ts'
 import { storageError } from '../storage.ts'
+import { carefulHead, maxHeadBytes, setCarefulHeaders } from './guards.ts'
 
 /** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
 export function handleErrors(app: FastifyInstance): void {
@@ -42,26 +43,36 @@ async function drain({ raw }: FastifyRequest): Promise<void> {
   raw.unpipe()
   raw.resume()
   const timeout = new AbortController()
-  await Promise.race([once(raw, 'end'), once(raw, 'close'), setTimeout(drain_ms, undefined, { signal: timeout.signal })]).catch(() => {})
+  await Promise.race([once(raw, 'end'), once(raw, 'close'), sleep(drain_ms, undefined, { signal: timeout.signal })]).catch(() => {})
   timeout.abort()
 }
 
 /** Answers what fails before a route is found, in the same shape. */
-export function frameworkError(error: FastifyError, request: FastifyRequest, reply: FastifyReply): void {
+export function frameworkError(error: FastifyError, _request: FastifyRequest, reply: FastifyReply): void {
   const known = new ApiError('invalid_request', `The address is not valid: ${error.message}`)
-  void reply.header('x-request-id', request.id).status(known.status).send(errorBody(known, false))
+  setCarefulHeaders(reply)
+  void reply.status(known.status).send(errorBody(known, false))
 }
 
-/** Answers what is not readable as HTTP at all, in the same shape. */
+/** Answers what is not readable as HTTP at all, or whose head does not come in time, in the same shape. */
 export function clientError(error: ConnectionError, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !socket.writable) {
     socket.destroy()
     return
   }
-  const body = JSON.stringify(errorBody(new ApiError('invalid_request', `The request could not be read as HTTP: ${error.message}`), false))
-  const status = error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'
-  const head = `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nx-request-id: ${newId('req')}\r\nConnection: close`
+  if (error.code === 'HPE_HEADER_OVERFLOW')
+    refuse(socket, '431 Request Header Fields Too Large', `The head of the HTTP request is larger than ${maxHeadBytes} bytes.`)
+  else if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') refuse(socket, '408 Request Timeout', 'The head of the HTTP request did not come in time.')
+  else refuse(socket, '400 Bad Request', `The request could not be read as HTTP: ${error.message}`)
+}
+
+/** Writes an error to a connection that no request of ours has, or has any more, and ends it, also where the client keeps its side open. */
+export function refuse(socket: Socket, status: string, message: string): void {
+  const body = JSON.stringify(errorBody(new ApiError('invalid_request', message), false))
+  const head = `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nx-request-id: ${newId('req')}\r\n${carefulHead}Connection: close`
   socket.end(`${head}\r\n\r\n${body}`)
+  const cut = setTimeout(() => socket.destroy(), drain_ms)
+  socket.once('close', () => clearTimeout(cut))
 }
 
 function toApiError(error: FastifyError | ApiError, request: FastifyRequest): ApiError {

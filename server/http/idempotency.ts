@@ -52,7 +52,7 @@ export async function once(
 
   async function createOrReplay(): Promise<object> {
     const known = await idempotency!.find(account_id, key!)
-    if (known) return replay(known, await fingerprintNow(route, request))
+    if (known) return replay(known, await fingerprintNow(route, request, caller))
     if (route.consumes) request.formDigest = () => ''
     let marked = false
     const once = {
@@ -60,7 +60,7 @@ export async function once(
         // What else is done in the same transaction belongs to it.
         if (marked) return
         marked = true
-        await idempotency!.mark(trx, account_id, key!, fingerprint(route, request), target)
+        await idempotency!.mark(trx, account_id, key!, fingerprint(route, request, caller), target)
       },
     }
     try {
@@ -115,16 +115,16 @@ function keyIn({ headers }: FastifyRequest): string | undefined {
   })
 }
 
-/** What makes two requests the same: route, parameters, and the body, of which a form's boundaries are no part. */
-const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest) =>
+/** What makes two requests the same: whose they are, as the answer may hold a secret; route, parameters, and the body, of which a form's boundaries are no part. */
+const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest, { user_id }: Caller) =>
   createHash('sha256')
-    .update(JSON.stringify([method, path, params, formDigest ? formDigest() : bodyText]))
+    .update(JSON.stringify([user_id, method, path, params, formDigest ? formDigest() : bodyText]))
     .digest('hex')
 
-async function fingerprintNow(route: Route, request: FastifyRequest): Promise<string> {
+async function fingerprintNow(route: Route, request: FastifyRequest, caller: Caller): Promise<string> {
   if (route.consumes) {
     const digest = await digestForm(request)
     request.formDigest = () => digest
   }
-  return fingerprint(route, request)
+  return fingerprint(route, request, caller)
 }

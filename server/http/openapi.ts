@@ -3,9 +3,12 @@ import swaggerUi from '@fastify/swagger-ui'
 import type { FastifyInstance } from 'fastify'
 import { jsonSchemaTransform } from 'fastify-type-provider-zod'
 import { z } from 'zod'
-import { ErrorBody } from '../../contract/errors.ts'
-import type { Route } from '../../contract/route.ts'
+import { errorResponses, type Route } from '../../contract/route.ts'
 import { createsSomething } from './idempotency.ts'
+
+// The page's own default would send browsers to https, which this service does not speak, for all that the page is made of.
+const pagePolicy =
+  "default-src 'none'; base-uri 'none'; connect-src 'self'; font-src 'self' data:; form-action 'none'; frame-ancestors 'none'; img-src 'self' data:; script-src 'self'; style-src 'self'"
 
 /** Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at /docs. */
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
@@ -26,7 +29,8 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
         : result
     },
   })
-  await app.register(swaggerUi, { routePrefix: '/docs', uiConfig: { tryItOutEnabled: false }, staticCSP: true })
+  // Without validatorUrl the page would show the description to a validator of others.
+  await app.register(swaggerUi, { routePrefix: '/docs', uiConfig: { tryItOutEnabled: false, validatorUrl: null }, staticCSP: pagePolicy })
   app.get('/v1/openapi.json', { schema: { hide: true } }, async () => app.swagger())
 }
 
@@ -49,22 +53,15 @@ function withStreams(route: Route, schema: object): object {
         },
       },
     }
-  if (route.consumes === 'multipart/form-data')
-    content.body = {
-      type: 'object',
-      required: ['file'],
-      properties: {
-        file: { type: 'string', format: 'binary' },
-        name: { type: 'string', maxLength: 200 },
-        description: { type: 'string', maxLength: 2000 },
-        format: { type: 'string', enum: ['jsonl', 'csv', 'parquet', 'huggingface'], default: 'jsonl' },
-      },
-    }
+  if (route.form) {
+    const { $schema: _, ...form } = json(route.form)
+    content.body = { ...form, required: ['file'], properties: { file: { type: 'string', format: 'binary' }, ...form.properties } }
+  }
   if (route.produces) {
     const types = route.produces === 'text/event-stream' ? ['application/json', route.produces] : [route.produces]
     const [status, body] = Object.entries(route.responses)[0]!
     const errors = Object.fromEntries(
-      [400, 401, 403, 404, 413, 429, 500, 503].map((code) => [code, { description: 'Error', content: { 'application/json': { schema: json(ErrorBody) } } }]),
+      Object.entries(errorResponses).map(([code, error]) => [code, { description: 'Error', content: { 'application/json': { schema: json(error) } } }]),
     )
     content.response = { [status]: { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }, ...errors }
   }

@@ -4,12 +4,16 @@ import path from 'node:path'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
+import type { Patience } from '../../server/http/guards.ts'
 import { createLog, createServices } from '../../server/services.ts'
 import { client } from './client.ts'
 import { tinyModelsDir } from './tiny.ts'
 
 /** The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the engine and trainers are real processes. */
-export async function startApp(settings: Record<string, string> = {}, open: (dataDir: string) => Promise<Db> = openThreadedDatabase) {
+export async function startApp(
+  settings: Record<string, string> = {},
+  { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: Patience } = {},
+) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', ...settings })
   const services = await createServices(config, createLog(config), await open(dataDir))
@@ -17,7 +21,7 @@ export async function startApp(settings: Record<string, string> = {}, open: (dat
   const other = await services.accounts.createAccount('other')
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
   const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key
-  const app = await buildApp(services)
+  const app = await buildApp(services, config, times)
   await services.sweep()
   const worker = await services.startWork()
   const address = await app.listen({ host: '127.0.0.1', port: 0 })

@@ -3,7 +3,7 @@ import { createIdentify, type Keys, requirePermission } from './auth.ts'
 import { type Limits, requireLimits } from './limits.ts'
 
 /** Lets a request reach a route of the contract only with a valid key, within its account's limits and with the route's scope, before its body is read. */
-export function guardRoutes(app: FastifyInstance, keys: Keys, limits: Limits): void {
+export function admitRequests(app: FastifyInstance, keys: Keys, limits: Limits): void {
   const identify = createIdentify(keys)
   app.decorateRequest('caller', null)
   // One hook for all of it: each costs every request its turn.

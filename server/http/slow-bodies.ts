@@ -1,0 +1,53 @@
+// Ends requests whose body stands still. A time for the whole request, as node has it, would cut large uploads over slow lines; a time
+// without any activity, as sockets have it, would cut those who wait for a long answer.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { FastifyInstance } from 'fastify'
+import { refuse } from './errors.ts'
+
+/** Fewer bytes than these in the whole time are no progress: a byte now and then would hold a connection for ever. */
+export const leastProgress_bytes = 4096
+
+interface Connection {
+  request: IncomingMessage | undefined
+  answer: ServerResponse | undefined
+  /** What the connection had brought, when it last made progress within `judged`. */
+  judged: IncomingMessage | undefined
+  bytes: number
+  since_ms: number
+}
+
+/** Ends every connection whose request's body makes no progress in `body_ms`, with 408 where nothing has been answered yet. */
+export function endSlowBodies(app: FastifyInstance, body_ms: number): void {
+  const connections = new Map<Socket, Connection>()
+  app.server.on('connection', (socket: Socket) => {
+    connections.set(socket, { request: undefined, answer: undefined, judged: undefined, bytes: 0, since_ms: 0 })
+    socket.once('close', () => connections.delete(socket))
+  })
+  app.addHook('onRequest', (request, reply, done) => {
+    const connection = connections.get(request.raw.socket)
+    if (connection) {
+      connection.request = request.raw
+      connection.answer = reply.raw
+    }
+    done()
+  })
+  const timer = setInterval(() => {
+    const now_ms = performance.now()
+    for (const [socket, connection] of connections) {
+      const { request, answer } = connection
+      if (!request || request.complete) continue
+      const progress = socket.bytesRead - connection.bytes >= leastProgress_bytes
+      // What has come and was not read yet is this service's delay, not the client's.
+      if (connection.judged !== request || progress || request.readableLength > 0) {
+        connection.judged = request
+        connection.bytes = socket.bytesRead
+        connection.since_ms = now_ms
+      } else if (now_ms - connection.since_ms >= body_ms) {
+        if (answer?.headersSent) socket.destroy()
+        else refuse(socket, '408 Request Timeout', `The body stood still for ${body_ms / 1000} s. Send the request once more.`)
+      }
+    }
+  }, body_ms / 4)
+  app.addHook('onClose', async () => clearInterval(timer))
+}

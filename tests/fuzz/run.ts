@@ -1,0 +1,25 @@
+// `npm run test:fuzz [-- --only bodies|routes] [--cases N] [--seed N]`: bodies of every kind for the inference routes (main.ts, which takes
+// further options), then requests of every kind for all routes (routes.ts). `--cases` is for each of both.
+import { spawnSync } from 'node:child_process'
+import path from 'node:path'
+import { parseArgs } from 'node:util'
+import { fuzzRoutes } from './routes.ts'
+
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
+const text = { type: 'string' } as const
+const { values } = parseArgs({ options: { only: text, cases: text, seed: text, case: text, 'at-once': text } })
+const { only = values.case || values['at-once'] ? 'bodies' : undefined, ...forBodies } = values
+let failed = 0
+
+if (only !== 'routes') {
+  const options = Object.entries(forBodies).flatMap(([name, value]) => [`--${name}`, value])
+  failed = spawnSync(process.execPath, [path.join(import.meta.dirname, 'main.ts'), ...options], { stdio: 'inherit' }).status ?? 1
+}
+if (only !== 'bodies') {
+  const seed = Number(values.seed ?? Date.now() % 1_000_000)
+  const { made, failures } = await fuzzRoutes(Number(values.cases ?? 20_000), seed)
+  for (const failure of failures) console.error(`✖ ${failure}`)
+  console.log(`seed ${seed}\n${made} requests for all routes, ${failures.length} failed`)
+  failed ||= failures.length
+}
+process.exit(failed > 0 ? 1 : 0)
