@@ -1,5 +1,5 @@
 // The composition root: configuration, lock, services, then HTTP and the queue; and the order in which they end.
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { buildApp } from './app.ts'
 import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
@@ -28,7 +28,9 @@ async function main(): Promise<void> {
   const worker = await services.startWork()
   const url = `${address}/v1`
   const serverFile = path.join(config.data_dir, 'server.json')
-  writeFileSync(serverFile, JSON.stringify({ url, pid: process.pid }))
+  // Whoever waits for it must not find a half of it.
+  writeFileSync(`${serverFile}.new`, JSON.stringify({ url, pid: process.pid }))
+  renameSync(`${serverFile}.new`, serverFile)
   console.log(`Tunery serves ${url} (documentation: ${address}/docs)`)
   services.warm().catch((error: Error) => log.error(error.message))
   services.deployments.recover().catch((error: Error) => log.error(error.message))

@@ -1,5 +1,6 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
+import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
 
@@ -219,58 +220,6 @@ interface WebhookAttempts {
   /** The first kB of the answer. */
   response_body: string | null
   error_json: string | null
-}
-
-/** What one request of inference, or one job, used. */
-interface Usage {
-  /** Of a job, its id. */
-  request_id: string
-  created_at: number
-  account_id: string
-  key_id: string
-  /** The name that the client asked for, and the id of the model that it stood for. */
-  model: string
-  model_id: string
-  kind: 'chat' | 'completion' | 'embedding' | 'training'
-  prompt_tokens: number
-  completion_tokens: number
-  cached_tokens: number
-  trained_tokens: number
-  duration_ms: number
-  /** By the prices of that time, in the currency of the settings. */
-  cost: number
-  finish: 'complete' | 'client_left' | 'broken' | 'failed' | 'cancelled'
-}
-
-/** The sums of `usage`, by the start of the UTC day. */
-interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'finish'> {
-  day: number
-  requests: number
-}
-
-/** What an account is told of when it is used up in part; null: its tier's limit, or none. */
-interface UsageThresholds {
-  account_id: string
-  requests_per_day: number | null
-  tokens_per_month: number | null
-  cost_per_month: number | null
-  percents_json: string
-}
-
-/** Which thresholds were told of already. */
-interface UsageNotices {
-  account_id: string
-  metric: 'requests_per_day' | 'tokens_per_month' | 'cost_per_month'
-  period: number
-  bound: number
-  percent: number
-}
-
-/** Requests of the API, by the start of the UTC day. */
-interface DayCounts {
-  account_id: string
-  day: number
-  requests: number
 }
 
 /** What was created under an Idempotency-Key, and the answer to it, which may hold a secret. */

@@ -44,38 +44,46 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
   const faults: string[] = []
   const key = data.key()
   const receiver = await startReceiver()
-  let server = await data.start()
-  const webhook = await register(client(server.url, key), receiver.url)
-  let done = ledger.of('killed').length
-  if (done > 0) say(`${done} of ${kills} kills were done before`)
-
-  while (done < kills && faults.length === 0) {
-    const random = seeded(seed + done)
-    const load = startLoad({ url: () => server.url, key, ledger, random, fault: (text) => faults.push(text) })
-    const stop = Math.min(kills, done + verifyEach)
-    for (; done < stop && faults.length === 0; done++) {
-      const victim = random() < 0.5 ? 'server' : random() < 0.5 ? 'engine' : 'trainer'
-      await sleep(200 + random() * 4000)
-      const [killed, running] = await kill(victim, server)
-      server = running
-      ledger.add({ kind: 'killed', what: killed })
-    }
-    await load.stop()
-    await endOfJobs(client(server.url, key))
-    const events = await endOfDeliveries(client(server.url, key), webhook)
-    const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
-    faults.push(
-      ...events.filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id)).map((each) => `not received: ${JSON.stringify(each)}`),
-    )
-    faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
-    say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
+  try {
+    return await run()
+  } finally {
+    receiver.stop()
+    data.kill()
   }
-  const status = await server.end('SIGTERM')
-  receiver.stop()
-  if (status !== 0) faults.push(`the last server ended with ${status}`)
-  const left = processesOn(data.dataDir)
-  if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
-  return { faults, kills: killsOf(ledger), counts: countsOf(ledger) }
+
+  async function run(): Promise<SoakResult> {
+    let server = await data.start()
+    const webhook = await register(client(server.url, key), receiver.url)
+    let done = ledger.of('killed').length
+    if (done > 0) say(`${done} of ${kills} kills were done before`)
+
+    while (done < kills && faults.length === 0) {
+      const random = seeded(seed + done)
+      const load = startLoad({ url: () => server.url, key, ledger, random, fault: (text) => faults.push(text) })
+      const stop = Math.min(kills, done + verifyEach)
+      for (; done < stop && faults.length === 0; done++) {
+        const victim = random() < 0.5 ? 'server' : random() < 0.5 ? 'engine' : 'trainer'
+        await sleep(200 + random() * 4000)
+        const [killed, running] = await kill(victim, server)
+        server = running
+        ledger.add({ kind: 'killed', what: killed })
+      }
+      await load.stop()
+      await endOfJobs(client(server.url, key))
+      const events = await endOfDeliveries(client(server.url, key), webhook)
+      const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
+      faults.push(
+        ...events.filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id)).map((each) => `not received: ${JSON.stringify(each)}`),
+      )
+      faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
+      say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
+    }
+    const status = await server.end('SIGTERM')
+    if (status !== 0) faults.push(`the last server ended with ${status}`)
+    const left = processesOn(data.dataDir)
+    if (left.length > 0) faults.push(`processes are left: ${left.join(', ')}`)
+    return { faults, kills: killsOf(ledger), counts: countsOf(ledger) }
+  }
 
   /** Kills one of the processes, the server where the other does not come up in time; then waits until all that it had started is gone, and starts another. */
   async function kill(victim: keyof typeof victims, running: RunningServer): Promise<[keyof typeof victims, RunningServer]> {

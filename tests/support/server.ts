@@ -24,7 +24,9 @@ export interface DataFolder {
   tunery(...words: string[]): Record<string, string>
   /** Makes a key on the command line, with every scope. */
   key(): string
-  /** Kills what still runs and removes the folder. */
+  /** Kills what still runs. */
+  kill(): void
+  /** The same, and removes the folder. */
   remove(): void
 }
 
@@ -37,6 +39,9 @@ export function dataFolder(
   const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
   const env = { ...process.env, ...usual, ...settings }
   const servers: ChildProcess[] = []
+  const kill = () => {
+    for (const server of servers) server.kill('SIGKILL')
+  }
   const tunery = (...words: string[]) => JSON.parse(execFileSync(path.join(root, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
   return {
     dataDir,
@@ -65,8 +70,9 @@ export function dataFolder(
         },
       }
     },
+    kill,
     remove() {
-      for (const server of servers) server.kill('SIGKILL')
+      kill()
       rmSync(dataDir, { recursive: true, force: true })
     },
   }
