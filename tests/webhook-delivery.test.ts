@@ -136,6 +136,17 @@ test('one event that a receiver cannot take does not disable a webhook that take
   assert.deepEqual([(await it.deliveries(id))[0]!.status, (await it.webhooks.get(account_id, id)).status], ['failed', 'active'])
 })
 
+test('what has not been tried yet goes before what has failed, so that one bad event does not decide about a slowed webhook', async () => {
+  await it.pause()
+  const id = await it.register(at('/order'))
+  await it.happen('tried')
+  await it.db.updateTable('webhook_deliveries').set({ attempts: 3 }).execute()
+  it.passTo(it.clock.time + second)
+  await it.happen('fresh')
+  const claimed = await claim(it.db, it.clock.time, it.clock.time + lease_ms)
+  assert.equal(claimed!.id, (await it.deliveries(id))[1]!.id)
+})
+
 test('receivers that hang, however many, delay nobody else', async () => {
   answers['/hangs'] = hang
   for (let count = 0; count < 40; count++) await it.register(at('/hangs'))
