@@ -31,8 +31,9 @@ interface Options {
   now(): number
 }
 
-/** The most tries of this process at once. */
+/** The most tries of this process at once, and of those the most to webhooks whose last try failed: who lets them hang leaves room for others. */
 const atOnce = 256
+const toFailing = 128
 /** Longer than a try can take. */
 export const lease_ms = 30_000
 /** How soon what another part of the service has recorded is seen. */
@@ -102,20 +103,31 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
       const stopping = new AbortController()
       const cutting = new AbortController()
       const running = new Set<Promise<void>>()
+      let runningToFailing = 0
 
+      /** Begins with all that is due and has room. */
       async function take(): Promise<void> {
-        while (running.size < atOnce && !stopping.signal.aborted) {
-          const claimed = await store.claim(db, now(), now() + lease_ms)
-          if (!claimed) return
-          const work: Promise<void> = attempt(claimed, cutting.signal)
-            // Its lease runs out, and it is tried again.
-            .catch((error: Error) => log.error({ err: error, delivery: claimed.id }, 'a webhook could not be sent'))
-            .finally(() => {
-              running.delete(work)
-              wake()
-            })
-          running.add(work)
-        }
+        for (const failing of [false, true])
+          for (;;) {
+            const limit = Math.min(atOnce - running.size, failing ? toFailing - runningToFailing : atOnce)
+            if (limit <= 0 || stopping.signal.aborted) break
+            const claimed = await store.claim(db, now(), now() + lease_ms, { failing, limit })
+            if (claimed.length === 0) break
+            for (const each of claimed) begin(each, failing)
+          }
+      }
+
+      function begin(claimed: store.DeliveryRow, failing: boolean): void {
+        if (failing) runningToFailing++
+        const work: Promise<void> = attempt(claimed, cutting.signal)
+          // Its lease runs out, and it is tried again.
+          .catch((error: Error) => log.error({ err: error, delivery: claimed.id }, 'a webhook could not be sent'))
+          .finally(() => {
+            running.delete(work)
+            if (failing) runningToFailing--
+            wake()
+          })
+        running.add(work)
       }
 
       async function loop(): Promise<void> {

@@ -47,45 +47,42 @@ export const lastAttempts = (db: Any, of: readonly DeliveryRow[]) =>
     .where('delivery.id', 'in', of.length > 0 ? of.map(({ id }) => id) : [''])
     .execute()
 
-/** The most tries at once to one webhook; and to all of those whose last try failed, so that who lets them hang leaves room for others. */
+/** The most tries at once to one webhook. */
 const perWebhook = 2
-const toFailing = 128
 
 /**
- * A delivery that is due, leased until `lease_until`; undefined where there is none. One whose webhook has as many tries under way as it may, or is
- * slowed or disabled, or whose account is suspended, lets others pass; a test is tried also where the webhook is slowed or disabled.
+ * Deliveries that are due, one of each webhook at most, leased until `lease_until`; of webhooks whose last try failed, or of the others. A webhook that
+ * has as many tries under way as it may, or is slowed or disabled, or whose account is suspended, has none; a test is tried also where it is slowed
+ * or disabled. What has not been tried yet comes first: it shows soonest whether a slowed webhook is well again.
  */
-export function claim(db: Db, now: number, lease_until: number): Promise<DeliveryRow | undefined> {
+export function claim(db: Db, now: number, lease_until: number, { failing, limit }: { failing: boolean; limit: number }): Promise<DeliveryRow[]> {
   const free = sql<boolean>`(lease_until is null or lease_until <= ${now})`
   const ready = sql<boolean>`(webhook.disabled_at is null and (webhook.slowed_until is null or webhook.slowed_until <= ${now}))`
-  const underWay = sql<number>`(select count(*) from webhook_deliveries as other where other.lease_until > ${now} and other.webhook_id = webhook.id)`
-  const underWayToFailing = sql<number>`(select count(*) from webhook_deliveries as other join webhooks as its on its.id = other.webhook_id
-    where other.lease_until > ${now} and its.failures > 0)`
+  const next = sql<string>`(select id from webhook_deliveries where webhook_id = webhook.id and next_attempt_at <= ${now} and ${free}
+    and (type = 'webhook.test' or ${ready}) order by attempts, next_attempt_at limit 1)`
+  const underWay = sql<number>`(select count(*) from webhook_deliveries where webhook_id = webhook.id and lease_until > ${now})`
   return (
     db
       .updateTable('webhook_deliveries')
       .set({ lease_until })
-      .where('id', '=', (eb) =>
+      .where('id', 'in', (eb) =>
         eb
-          .selectFrom('webhook_deliveries as delivery')
-          .innerJoin('webhooks as webhook', 'webhook.id', 'delivery.webhook_id')
-          .innerJoin('accounts as account', 'account.id', 'delivery.account_id')
+          .selectFrom('webhooks as webhook')
+          .innerJoin('accounts as account', 'account.id', 'webhook.account_id')
+          .innerJoin('webhook_deliveries as delivery', (join) => join.on('delivery.id', '=', next))
           .select('delivery.id')
-          .where('delivery.next_attempt_at', '<=', now)
-          .where(free)
+          .where('webhook.id', 'in', (due) => due.selectFrom('webhook_deliveries').select('webhook_id').where('next_attempt_at', '<=', now))
+          .where('webhook.failures', failing ? '>' : '=', 0)
           .where('account.suspended_at', 'is', null)
-          .where(sql<boolean>`(delivery.type = 'webhook.test' or ${ready})`)
           .where(sql<boolean>`${underWay} < case when webhook.failures >= ${slowedFrom} then 1 else ${perWebhook} end`)
-          .where(sql<boolean>`(webhook.failures = 0 or ${underWayToFailing} < ${toFailing})`)
-          // What has not been tried yet shows soonest whether a slowed webhook is well again.
           .orderBy('delivery.attempts')
           .orderBy('delivery.next_attempt_at')
-          .limit(1),
+          .limit(limit),
       )
       // Again, for a database in which another process may have claimed it since it was looked for.
       .where(free)
       .returningAll()
-      .executeTakeFirst()
+      .execute()
   )
 }
 

@@ -31,9 +31,13 @@ export async function up({ schema }: Kysely<unknown>): Promise<void> {
     .addColumn('lease_until', 'bigint')
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .execute()
-  await schema.createIndex('webhook_deliveries_webhook').on('webhook_deliveries').columns(['webhook_id', 'created_at', 'id']).execute()
-  await schema.createIndex('webhook_deliveries_due').on('webhook_deliveries').column('next_attempt_at').where('next_attempt_at', 'is not', null).execute()
-  await schema.createIndex('webhook_deliveries_leased').on('webhook_deliveries').column('lease_until').where('lease_until', 'is not', null).execute()
+  const index = (name: string, columns: ('webhook_id' | 'created_at' | 'id' | 'attempts' | 'next_attempt_at' | 'lease_until')[]) =>
+    schema.createIndex(`webhook_deliveries_${name}`).on('webhook_deliveries').columns(columns)
+  await index('webhook', ['webhook_id', 'created_at', 'id']).execute()
+  // Whose deliveries are due; which of a webhook's comes next; how many of it are under way.
+  await index('due', ['next_attempt_at', 'webhook_id']).where('next_attempt_at', 'is not', null).execute()
+  await index('next', ['webhook_id', 'attempts', 'next_attempt_at']).where('next_attempt_at', 'is not', null).execute()
+  await index('leased', ['webhook_id', 'lease_until']).where('lease_until', 'is not', null).execute()
   await schema
     .createTable('webhook_attempts')
     .addColumn('delivery_id', 'text', (c) => c.notNull().references('webhook_deliveries.id').onDelete('cascade'))
