@@ -1,22 +1,19 @@
 // Creating requests that come twice. That something was created under a key is written in the transaction that creates it, so that not
 // even a crash between the two lets a second try create it again.
-import type { Logger } from 'pino'
 import type { Db, Trx } from './db/open.ts'
 import type { Idempotency } from './http/idempotency.ts'
 import type { Secrets } from './secrets.ts'
 
 /** How long an answer is kept. */
-const kept_ms = 86_400_000
-const sweep_ms = 3_600_000
+export const kept_ms = 86_400_000
 
 interface Options {
   db: Db
   secrets: Secrets
-  log: Logger
   now?: () => number
 }
 
-export function createIdempotency({ db, secrets, log, now = Date.now }: Options): Idempotency & { start(): { close(): Promise<void> } } {
+export function createIdempotency({ db, secrets, now = Date.now }: Options): Idempotency {
   const place = (account_id: string, key: string) => `idempotency ${account_id} ${key}`
   const row = (db: Db | Trx, account_id: string, key: string) =>
     db.selectFrom('idempotency_keys').selectAll().where('account_id', '=', account_id).where('key', '=', key)
@@ -49,25 +46,6 @@ export function createIdempotency({ db, secrets, log, now = Date.now }: Options)
 
     async forget(account_id, key) {
       await db.deleteFrom('idempotency_keys').where('account_id', '=', account_id).where('key', '=', key).execute()
-    },
-
-    start() {
-      const sweep = () =>
-        db
-          .deleteFrom('idempotency_keys')
-          .where('created_at', '<=', now() - kept_ms)
-          .execute()
-          .catch((error) => log.warn({ err: error }, 'old idempotency keys could not be deleted'))
-      let sweeping: Promise<unknown> = sweep()
-      const timer = setInterval(() => {
-        sweeping = sweep()
-      }, sweep_ms).unref()
-      return {
-        async close() {
-          clearInterval(timer)
-          await sweeping
-        },
-      }
     },
   }
 }

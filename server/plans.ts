@@ -8,6 +8,8 @@ export interface Plans {
   currency: string
   tiers: readonly Tier[]
   tier(id: string): Tier | undefined
+  /** The same; of a tier that is not known here (another process reads another file), the tightest there is. */
+  tierOrTightest(id: string): Tier
   pricing(model_id: string): z.output<typeof Pricing>
 }
 
@@ -52,9 +54,19 @@ export function readPlans({ plans_file: file, currency, training_price, input_pr
   const tiers = given.tiers ?? usualTiers
   const twice = tiers.find(({ id }, index) => tiers.findIndex((other) => other.id === id) !== index)
   if (twice) throw new ConfigError(`${file}: the tier '${twice.id}' stands in it twice.`)
+  const many = (bound: number | null) => bound ?? Number.MAX_SAFE_INTEGER
+  const tightest = [...tiers].sort(
+    (a, b) => many(a.requests_per_minute) - many(b.requests_per_minute) || many(a.requests_per_day) - many(b.requests_per_day),
+  )[0]!
   const byId = new Map(tiers.map((tier) => [tier.id, tier]))
   const base = { ...usual, ...(given.currency && { currency: given.currency }), ...given.default }
-  return { currency: base.currency, tiers, tier: (id) => byId.get(id), pricing: (model_id) => ({ ...base, ...given.models[model_id] }) }
+  return {
+    currency: base.currency,
+    tiers,
+    tier: (id) => byId.get(id),
+    tierOrTightest: (id) => byId.get(id) ?? tightest,
+    pricing: (model_id) => ({ ...base, ...given.models[model_id] }),
+  }
 }
 
 function parse(file: string): z.output<typeof PlansFile> {

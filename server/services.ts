@@ -25,6 +25,7 @@ import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
+import { startSweeping } from './retention.ts'
 import { createSecrets } from './secrets.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
@@ -54,7 +55,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const cutting = new AbortController()
   const plans = readPlans(config)
   const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
-  const idempotency = createIdempotency({ db, secrets, log })
+  const idempotency = createIdempotency({ db, secrets })
   const limits = createLimits({ db, plans, log })
   const accounts = createAccounts({ db, plans, limits, defaultTier: config.default_tier, log })
   const usage = createUsage({ db, limits, dataDir, currency: plans.currency, log })
@@ -131,9 +132,10 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
       await queue.takeOverAll()
+      await tuning.takeOverAll()
       await webhooks.takeOverAll()
       await usage.start()
-      const keeping = [accounts.start(), limits.start(), idempotency.start()]
+      const keeping = [accounts.start(), limits.start(), startSweeping(db, log)]
       const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}

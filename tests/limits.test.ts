@@ -7,6 +7,7 @@ import { after, before, mock, test } from 'node:test'
 import pino from 'pino'
 import { newKey } from '../server/accounts/key-format.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { createDays } from '../server/limits/days.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
@@ -75,7 +76,8 @@ for (const [id, max, name] of [
       const [limit, left, reset] = shown(answer)
       assert.deepEqual([limit, left], [max, 0])
       const wait_s = Number(answer.headers.get('retry-after'))
-      assert.ok(wait_s >= 1 && Math.abs(Date.now() / 1000 + wait_s - reset!) <= 3, `retry-after ${wait_s} goes with the reset ${reset}`)
+      const said_s = Date.parse(answer.headers.get('date')!) / 1000
+      assert.ok(wait_s >= 1 && Math.abs(said_s + wait_s - reset!) <= 2, `retry-after ${wait_s} goes with the reset ${reset}`)
     }
   })
 
@@ -85,7 +87,7 @@ test('a window opens with its first request and ends a minute later; what is ref
   try {
     await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
     const bounds = tier('t', 2, 3, null)
-    const plans = { currency: 'USD', tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }
+    const plans = { currency: 'USD', tiers: [bounds], tier: () => bounds, tierOrTightest: () => bounds, pricing: () => assert.fail() }
     const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
@@ -113,7 +115,11 @@ test('the day’s count survives a restart to the request; after a kill no more 
     await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
     const bounds = tier('t', null, 1000, null)
     const begin = () =>
-      createLimits({ db, plans: { currency: 'USD', tiers: [bounds], tier: () => bounds, pricing: () => assert.fail() }, log: pino({ level: 'silent' }) })
+      createLimits({
+        db,
+        plans: { currency: 'USD', tiers: [bounds], tier: () => bounds, tierOrTightest: () => bounds, pricing: () => assert.fail() },
+        log: pino({ level: 'silent' }),
+      })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
       (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused).length
@@ -131,6 +137,31 @@ test('the day’s count survives a restart to the request; after a kill no more 
     const rest = await admitted(third, 2000)
     assert.ok(433 + rest <= 1000 && 433 + rest >= 990, `${433 + rest} of 1,000`)
   } finally {
+    await db.destroy()
+  }
+})
+
+test('what a day has used is told for that day, also when the next has begun', async () => {
+  mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
+  const db = await openDatabase(path.join(folder, 'told'))
+  try {
+    await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
+    const days = createDays(db, pino({ level: 'silent' }), Date.now)
+    const told: unknown[] = []
+    days.onCounted(async (_, day, used, limit) => void told.push([new Date(day).getUTCDate(), used, limit]))
+    for (let each = 0; each < 4; each++) await days.admit('acc', 4)
+    mock.timers.tick(5000)
+    await days.flush()
+    assert.deepEqual(told, [[1, 4, 4]])
+    await days.admit('acc', 4)
+    await days.flush()
+    assert.deepEqual(told.slice(1), [[2, 1, 4]])
+    await days.admit('acc', 4)
+    mock.timers.tick(86_400_000)
+    await days.admit('acc', 4)
+    assert.deepEqual(told.slice(2), [[2, 2, 4]], 'the end of the second day is told before the third is counted')
+  } finally {
+    mock.timers.reset()
     await db.destroy()
   }
 })

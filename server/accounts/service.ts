@@ -107,7 +107,7 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
         email: user!.email,
         role: user!.role,
         account: { id: account!.id, name: account!.name },
-        tier: plans.tier(account!.tier)!,
+        tier: plans.tierOrTightest(account!.tier),
         limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
         usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
         key: { id: key!.id, name: key!.name, prefix: key!.prefix, scopes: [...scopes], created_at: new Date(key!.created_at).toISOString() },

@@ -15,4 +15,17 @@ export function admitRequests(app: FastifyInstance, keys: Keys, limits: Limits):
     requirePermission(caller, route)
     request.caller = caller
   })
+  // A body may take as long as its sender likes: a key that was revoked meanwhile, or may do less by now, changes nothing any more.
+  app.decorateRequest('askAgain', null)
+  app.addHook('preHandler', async (request) => {
+    const { route } = request.routeOptions.config
+    if (!route || route.method === 'GET' || !request.caller) return
+    const again = async () => {
+      request.caller = await identify.again(request)
+      requirePermission(request.caller, route)
+      return request.caller
+    }
+    if (route.consumes) request.askAgain = again
+    else await again()
+  })
 }

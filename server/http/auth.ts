@@ -34,10 +34,25 @@ export interface Keys {
   find(key: string, knownOnly: boolean): Promise<Caller | undefined>
 }
 
-/** Finds out who makes a request. Wrong keys are limited per address, before any look-up. */
-export function createIdentify(keys: Keys): (request: FastifyRequest, reply: FastifyReply) => Promise<Caller> {
+export interface Identify {
+  /** Finds out who makes a request. Wrong keys are limited per address, before any look-up. */
+  (request: FastifyRequest, reply: FastifyReply): Promise<Caller>
+  /** The same of one that was known when its request began. */
+  again(request: FastifyRequest): Promise<Caller>
+}
+
+export function createIdentify(keys: Keys): Identify {
   const attempts = createAttempts()
-  return async (request, reply) => {
+  const wrongKey = () =>
+    new ApiError('invalid_api_key', 'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.')
+  async function again(request: FastifyRequest): Promise<Caller> {
+    const caller = await keys.find(keyIn(request) as string, true)
+    if (!caller) throw wrongKey()
+    return caller
+  }
+  return Object.assign(identify, { again })
+
+  async function identify(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
     const until = attempts.refusedUntil(request.ip)
     const key = keyIn(request)
     const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
@@ -51,7 +66,7 @@ export function createIdentify(keys: Keys): (request: FastifyRequest, reply: Fas
       throw key
     }
     tell(reply, await attempts.wrong(request.ip))
-    throw new ApiError('invalid_api_key', 'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.')
+    throw wrongKey()
   }
 }
 

@@ -40,6 +40,7 @@ export async function readForm<F, T>(request: FastifyRequest, schema: z.ZodType<
     parsed()
     const fields = async () => {
       await readRest(parts, given)
+      await request.askAgain?.()
       return parsed()
     }
     const filename = nameOf(part)

@@ -75,7 +75,8 @@ export async function once(
       if (!made) throw error
       const answer = await recover(made.target)
       if (answer) return answer
-      await idempotency!.forget(account_id, key!)
+      // Only what the service itself refused, and took back, may be tried again under the same key.
+      if (error instanceof ApiError && error.status < 500) await idempotency!.forget(account_id, key!)
       throw error
     }
   }
@@ -115,10 +116,10 @@ function keyIn({ headers }: FastifyRequest): string | undefined {
   })
 }
 
-/** What makes two requests the same: whose they are, as the answer may hold a secret; route, parameters, and the body, of which a form's boundaries are no part. */
-const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest, { user_id }: Caller) =>
+/** What makes two requests the same: the key that made them, as the answer may hold a secret that another may not see; route, parameters, and the body, of which a form's boundaries are no part. */
+const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest, { key_id }: Caller) =>
   createHash('sha256')
-    .update(JSON.stringify([user_id, method, path, params, formDigest ? formDigest() : bodyText]))
+    .update(JSON.stringify([key_id, method, path, params, formDigest ? formDigest() : bodyText]))
     .digest('hex')
 
 async function fingerprintNow(route: Route, request: FastifyRequest, caller: Caller): Promise<string> {

@@ -14,6 +14,8 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     caller: Caller | null
+    /** Of a request whose body its handler reads: whether its sender may still do what they began; to be called when all has been read. */
+    askAgain: (() => Promise<Caller>) | null
     /** The JSON body as the client wrote it. */
     bodyText: string | null
   }

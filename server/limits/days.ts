@@ -1,5 +1,6 @@
 // Requests of the UTC day, counted in memory and written ahead: the database always holds at least as many as were admitted, so that a
 // killed process admits no more than the day allows, and loses at most what it had written ahead.
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import * as store from './store.ts'
@@ -19,7 +20,7 @@ export interface Days {
 }
 
 /** Hears how many requests of the day an account has made, of how many. */
-export type CountListener = (account_id: string, requests: number, limit: number | null) => Promise<void>
+export type CountListener = (account_id: string, day: number, requests: number, limit: number | null) => Promise<void>
 
 interface Count {
   day: number
@@ -32,6 +33,8 @@ interface Count {
 }
 
 const day_ms = 86_400_000
+/** How long a request waits until the database has been written. */
+const patience_ms = 250
 /** The part of a day's limit that is written ahead: what a killed process may lose. */
 const ahead = 1 / 200
 
@@ -50,9 +53,22 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
     count.written = used
   }
 
+  async function tell(account_id: string, count: Count): Promise<void> {
+    const { day, used, limit } = count
+    if (used === count.told) return
+    for (const listener of listeners) await listener(account_id, day, used, limit)
+    count.told = used
+  }
+
+  /** A day has ended: its last count is written and told. */
+  const settle = (account_id: string, count: Count) =>
+    Promise.all([count.used !== count.written && write(account_id, count), tell(account_id, count)]).catch((error) =>
+      log.warn({ err: error, account_id }, 'the last requests of a day could not be written'),
+    )
+
   async function load(account_id: string, day: number): Promise<Count> {
     const before = counts.get(account_id)
-    if (before && before.used !== before.written) await write(account_id, before)
+    if (before) await settle(account_id, before)
     const used = await store.requestsOf(db, account_id, day)
     const count: Count = { day, used, written: used, told: used, limit: null, extending: undefined }
     counts.set(account_id, count)
@@ -90,7 +106,9 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
         if (limit !== null) {
           if (count.used >= limit) return undefined
           if (count.used >= count.written) {
-            await extend(account_id, count, limit)
+            await Promise.race([extend(account_id, count, limit), sleep(patience_ms)])
+            // A database that is locked for long holds up no request: those are counted in memory until it can be written.
+            if (count.extending && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
             // The day may have ended meanwhile.
             continue
           }
@@ -109,11 +127,13 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
 
     async flush() {
       for (const [account_id, count] of counts) {
-        const { used } = count
-        if (used === count.told) continue
-        if (count.limit === null) await write(account_id, count)
-        for (const listener of listeners) await listener(account_id, used, count.limit)
-        count.told = used
+        if (count.used === count.told) continue
+        try {
+          if (count.limit === null) await write(account_id, count)
+          await tell(account_id, count)
+        } catch (error) {
+          log.warn({ err: error, account_id }, 'the day’s requests could not be written or told; they are counted in memory and tried again')
+        }
       }
     },
 

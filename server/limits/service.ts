@@ -1,7 +1,6 @@
 // The limits of an account's tier: a minute's window that opens with its first request, the UTC day, and what is under way at once.
 import type { Logger } from 'pino'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
-import type { Tier } from '../../contract/hub.ts'
 import type { Db } from '../db/open.ts'
 import type { Limits as HttpLimits, Window } from '../http/limits.ts'
 import type { Plans } from '../plans.ts'
@@ -31,12 +30,7 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
   const minutes = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
   const days = createDays(db, log, now)
   const slots = createSlots()
-  const unlimited: Pick<Tier, 'requests_per_minute' | 'requests_per_day' | 'max_concurrent'> = {
-    requests_per_minute: null,
-    requests_per_day: null,
-    max_concurrent: null,
-  }
-  const tierOf = (id: string) => plans.tier(id) ?? unlimited
+  const tierOf = plans.tierOrTightest
 
   const window = (limit: number | null, used: number, resets_at: number): Window | undefined =>
     limit === null ? undefined : { limit, remaining: Math.max(0, limit - used), resets_at }
@@ -89,9 +83,7 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
     start() {
       let flushing = Promise.resolve()
       const timer = setInterval(() => {
-        flushing = flushing
-          .then(days.flush)
-          .catch((error) => log.warn({ err: error }, 'the day’s requests could not be written; they are counted in memory and tried again'))
+        flushing = flushing.then(days.flush)
       }, flush_ms).unref()
       return {
         async close() {

@@ -88,6 +88,8 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
             .where((or) =>
               or.or([or.and([or('status', '=', 'waiting'), or('run_at', '<=', time)]), or.and([or('status', '=', 'leased'), or('lease_until', '<', time)])]),
             )
+            // By their time first: those that were put back let the others by, however many they are.
+            .orderBy('run_at')
             .orderBy('id')
             .limit(1),
         )

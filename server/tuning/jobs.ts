@@ -8,7 +8,7 @@ import { recordEvent } from '../events.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { storageError } from '../storage.ts'
 import { record } from './lines.ts'
-import { startClock } from './metering.ts'
+import { settleClock, startClock } from './metering.ts'
 import { afterCrash, complete, fail, giveBack, pause, waitForRoom } from './outcomes.ts'
 import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
@@ -16,8 +16,8 @@ import * as store from './store.ts'
 import { Result, runTrainer, type TrainerLine } from './trainer.ts'
 import { type Asked, statusEvent, type TuningWork, underClaim } from './work.ts'
 
-/** How soon a job is looked at again whose account has no place for it. */
-const place_ms = 1000
+/** How soon a job is looked at again whose account has no place for it: a tenth of the time that it has waited, within these bounds. */
+const place_ms = { least: 1000, most: 30_000 }
 
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   const place = await placeFor(work, claim)
@@ -33,7 +33,10 @@ export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortS
 async function placeFor(work: TuningWork, claim: Claim): Promise<(() => void) | undefined> {
   const job = await store.jobById(work.db, claim.ref)
   const place = job ? await work.place(job.account_id) : () => {}
-  if (!place) await work.queue.putBack(claim, work.now() + place_ms)
+  if (!place) {
+    const waited = (work.now() - job!.created_at) / 10
+    await work.queue.putBack(claim, work.now() + Math.min(place_ms.most, Math.max(place_ms.least, waited)))
+  }
   return place
 }
 
@@ -117,6 +120,7 @@ async function begin(work: TuningWork, claim: Claim): Promise<store.JobRow | und
     }
     const time = work.now()
     if (job.paused) {
+      await settleClock(trx, job)
       // The server was killed between the wish to pause and its end.
       await store.updateJob(trx, job.id, { status: 'queued' })
       await work.queue.finish(trx, claim, 'done')

@@ -30,11 +30,17 @@ export function createJobMeter({ add, price }: Options): JobMeter {
   }
 }
 
-/** A trainer begins. One that ended without a word ran until it was last heard of. */
+/** A trainer begins. */
 export async function startClock(trx: Trx, job: store.JobRow, time: number): Promise<void> {
-  const heard = job.running_since === null ? undefined : await store.lastHeard(trx, job.id)
-  const ran_ms = job.ran_ms + (heard === undefined ? 0 : Math.max(0, heard - job.running_since!))
-  await store.updateJob(trx, job.id, { ran_ms, running_since: time })
+  await settleClock(trx, job)
+  await store.updateJob(trx, job.id, { running_since: time })
+}
+
+/** The trainer of a job has ended without a word, as its server did. */
+export async function settleClock(trx: Trx, { id, ran_ms, running_since }: store.JobRow): Promise<void> {
+  if (running_since === null) return
+  const heard = (await store.lastHeard(trx, id)) ?? running_since
+  await store.updateJob(trx, id, { ran_ms: ran_ms + Math.max(0, heard - running_since), running_since: null })
 }
 
 /** Adds the time since the trainer began, if one runs. */

@@ -16,7 +16,7 @@ import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
 import type { Estimator } from './estimate.ts'
 import { ended, follow } from './follow.ts'
-import type { JobMeter } from './metering.ts'
+import { type JobMeter, settleClock } from './metering.ts'
 import { originOf } from './origin.ts'
 import { modelDir, rowsFile } from './paths.ts'
 import { strangestRows } from './row-losses.ts'
@@ -45,6 +45,8 @@ export interface Tuning {
   changed(job_id: string): void
   asked(job_id: string): AbortSignal
   forget(job_id: string): void
+  /** Settles how long trainers ran that an earlier server had started. Only for the process that owns the database alone. */
+  takeOverAll(): Promise<void>
   /** Removes what a crash left behind: half-written models, models whose job never came to say so, folders of runs that have ended. */
   sweep(): Promise<void>
 }
@@ -273,6 +275,12 @@ export function createTuning({
     changed: (job_id) => void news.emit(job_id),
     asked: (job_id) => wish(job_id).signal,
     forget: (job_id) => void wishes.delete(job_id),
+
+    async takeOverAll() {
+      await db.transaction().execute(async (trx) => {
+        for (const job of await store.withRunningClock(trx)) await settleClock(trx, job)
+      })
+    },
 
     async sweep() {
       const folder = path.join(dataDir, 'models')

@@ -64,8 +64,21 @@ export async function appendEvents(trx: Trx, job_id: string, events: NewEvent[],
 export const eventsAfter = (db: Db, job_id: string, seq: number, limit: number): Promise<EventRow[]> =>
   db.selectFrom('job_events').selectAll().where('job_id', '=', job_id).where('seq', '>', seq).orderBy('seq').limit(limit).execute()
 
-export const lastHeard = async (trx: Trx, job_id: string) =>
-  (await trx.selectFrom('job_events').select('created_at').where('job_id', '=', job_id).orderBy('seq', 'desc').limit(1).executeTakeFirst())?.created_at
+/** When a job's trainer last said something; what the service itself wrote since is no sign of it. */
+export const lastHeard = async (trx: Trx, job_id: string): Promise<number | undefined> =>
+  (
+    await trx
+      .selectFrom('job_events')
+      .select('created_at')
+      .where('job_id', '=', job_id)
+      .where('type', 'in', ['progress', 'metrics', 'checkpoint', 'sample', 'log'])
+      .orderBy('seq', 'desc')
+      .limit(1)
+      .executeTakeFirst()
+  )?.created_at
+
+/** Jobs whose trainer was not seen to end. */
+export const withRunningClock = (trx: Trx) => trx.selectFrom('tuning_jobs').selectAll().where('running_since', 'is not', null).execute()
 
 /** The checkpoints that were announced for a job, newest first. */
 export async function checkpoints(db: Db | Trx, job_id: string, limit: number): Promise<{ attempt: number; step: number; sha256: string }[]> {

@@ -5,7 +5,7 @@
 //
 // Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait in memory, up to a
 // bound, and are tried again each second; the log says so, and how many had to be given up.
-import { closeSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, existsSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
@@ -119,7 +119,8 @@ export function openJournal(folder: string, log: Logger): Journal {
  * is left out.
  */
 export function* readJournal(file: string, most: number, log: Logger): Generator<UsageRecord[], void> {
-  const lines = readFileSync(file, 'utf8').split('\n')
+  // One that was removed by hand holds up no other.
+  const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : []
   for (let at = 0; at < lines.length; at += most) {
     const records: UsageRecord[] = []
     for (const line of lines.slice(at, at + most)) {

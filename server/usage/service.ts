@@ -1,6 +1,7 @@
 // What requests and jobs used: requests are taken down in a journal as they end and folded into the database about once a second, jobs
 // are added in the transaction that ends them.
 import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
@@ -18,6 +19,8 @@ import * as store from './store.ts'
 import { reached, tellThresholds, thresholdsOf } from './thresholds.ts'
 
 const fold_ms = 1000
+/** How long a report waits for what has just been used; a locked database does not hold it up. */
+const fold_patience_ms = 2000
 const day_ms = 86_400_000
 const usualDays = 30
 const days_max = 366
@@ -66,6 +69,16 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     }
   }
 
+  /** Folds what is there now; who asks while another waits for that waits with them. */
+  let soon: Promise<void> | undefined
+  const foldSoon = () => {
+    soon ??= inTurn(() => {
+      soon = undefined
+      return foldFiles()
+    }).catch((error) => log.error({ err: error }, 'usage could not be folded before it was told'))
+    return soon
+  }
+
   async function tick(): Promise<void> {
     try {
       await inTurn(foldFiles)
@@ -78,15 +91,15 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
 
   /** What was reached of the day when it was last looked at: nearly always the same, and then the database need not be asked. */
   const told = new Map<string, string>()
-  limits.onCounted(async (account_id, used, limit) => {
+  limits.onCounted(async (account_id, from, used, limit) => {
     const { requests_per_day, percents } = await thresholdsOf(db, account_id)
     const bound = requests_per_day ?? limit
     if (bound === null) return
-    const at = now()
-    const from = at - (at % day_ms)
     const reachedNow = `${from} ${bound} ${reached(used, bound, percents)}`
     if (told.get(account_id) === reachedNow) return
-    await db.transaction().execute((trx) => tellThresholds(trx, account_id, { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents }, at))
+    await db
+      .transaction()
+      .execute((trx) => tellThresholds(trx, account_id, { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents }, now()))
     told.set(account_id, reachedNow)
   })
 
@@ -103,7 +116,7 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
       const [start, end] = [Date.parse(first), Date.parse(last) + day_ms]
       if (start >= end) throw new ApiError('invalid_request', "'from' is after 'to'.", { param: 'from' })
       if (end - start > days_max * day_ms) throw new ApiError('invalid_request', `At most ${days_max} days can be asked for at once.`, { param: 'from' })
-      await inTurn(foldFiles).catch((error) => log.error({ err: error }, 'usage could not be folded before it was told'))
+      await Promise.race([foldSoon(), sleep(fold_patience_ms)])
       const columns = [...new Set(group_by)].flatMap((group) => columnsOf[group])
       const rows = await store.grouped(db, account_id, start, end, columns, rows_max + 1)
       if (rows.length > rows_max)

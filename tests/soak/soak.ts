@@ -69,7 +69,8 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
         ledger.add({ kind: 'killed', what: killed })
       }
       await load.stop()
-      await endOfJobs(client(server.url, key))
+      await endOf(client(server.url, key), '/fine-tuning/jobs', ['queued', 'running'])
+      await endOf(client(server.url, key), '/datasets', ['preparing'])
       const events = await endOfDeliveries(client(server.url, key), webhook)
       const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
       faults.push(
@@ -100,11 +101,11 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
   }
 }
 
-/** Resolves when every job has ended; the tiny ones take seconds each. */
-async function endOfJobs({ api }: Client): Promise<void> {
+/** Resolves when none of the newest is being worked on any more; each takes seconds. */
+async function endOf({ api }: Client, route: string, atWork: string[]): Promise<void> {
   for (;;) {
-    const { items } = (await api('GET', '/fine-tuning/jobs?limit=100')).body
-    if (!items.some(({ status }: { status: string }) => status === 'queued' || status === 'running')) return
+    const { items } = (await api('GET', `${route}?limit=100`)).body
+    if (!items.some(({ status }: { status: string }) => atWork.includes(status))) return
     await sleep(200)
   }
 }

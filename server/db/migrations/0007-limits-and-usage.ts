@@ -36,6 +36,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('cost', 'double precision', (c) => c.notNull())
     .addPrimaryKeyConstraint('usage_days_key', ['account_id', 'day', 'model', 'model_id', 'key_id', 'kind'])
     .execute()
+  await schema.createIndex('usage_created').on('usage').column('created_at').execute()
   await sql`insert into usage_days
     select account_id, created_at - created_at % 86400000, model, model_id, key_id, kind,
       count(*), sum(prompt_tokens), sum(completion_tokens), sum(cached_tokens), 0, sum(duration_ms), 0
