@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, ListQuery, page, Time } from './common.ts'
+import { Deleted, digits, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
 export const DatasetFormat = z.enum(['jsonl', 'csv', 'parquet', 'huggingface'])
@@ -135,7 +135,7 @@ export const previewDataset = route({
   params: IdParams,
   query: z.strictObject({
     model_id: z.string().min(1).max(256).optional().describe('The base; default: the default base.'),
-    row: z.coerce.number().int().min(1).default(1).describe('The row, counted from 1.'),
+    row: digits(1).default(1).describe('The row, counted from 1. Default 1.'),
   }),
   responses: { 200: Preview },
 })

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ListQuery, Method, page, Time } from './common.ts'
+import { digits, ListQuery, Method, page, Time } from './common.ts'
 import { route } from './route.ts'
 
 const LoraConfig = z.strictObject({
@@ -255,7 +255,7 @@ export const listJobRows = route({
   params: IdParams,
   query: z.strictObject({
     limit: ListQuery.shape.limit,
-    after: z.coerce.number().int().min(1).optional().describe('The row after which the page begins.'),
+    after: digits(1).optional().describe('The row after which the page begins.'),
   }),
   responses: { 200: page(JobRow) },
 })
@@ -266,7 +266,7 @@ export const jobEvents = route({
   tag,
   summary: 'The events of a job, one JSON object a line, live until the job has ended',
   params: IdParams,
-  query: z.strictObject({ after: z.coerce.number().int().min(0).default(0).describe('Go on after this `seq`.') }),
+  query: z.strictObject({ after: digits(0).default(0).describe('Go on after this `seq`. Default 0.') }),
   produces: 'application/x-ndjson',
   responses: { 200: JobEvent },
 })

@@ -198,6 +198,9 @@ test('what fails before a route is found has the same shape, and an upload that 
   refused(await app.api('POST', '/fine-tuning/jobs', '{"__proto__":{}}'), 400, 'invalid_request', /__proto__/)
   refused(await app.api('POST', '/fine-tuning/jobs', Buffer.from('7b2261223a22ff227d', 'hex')), 400, 'invalid_json', /utf-8/i)
   refused(await app.api('GET', '/datasets/?limit=1&limit=2'), 400, 'invalid_request', /'limit' is given more than once/)
+  for (const limit of ['', ' ', '0x10', '1e1', '5.0', '+5', '-1', '0', '101', 'NaN', '9'.repeat(400)])
+    refused(await app.api('GET', `/datasets/?limit=${encodeURIComponent(limit)}`), 400, 'invalid_request', /'limit'/)
+  refused(await app.api('GET', '/fine-tuning/jobs/job_none/events?after='), 400, 'invalid_request', /'after'/)
   const deep = `{"model":"${tiny}","max_tokens":1,"messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   assert.equal((await app.api('POST', '/chat/completions', deep)).status, 200, 'an unknown field is ignored, however deep')
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })

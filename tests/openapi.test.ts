@@ -56,6 +56,9 @@ test('the description says what an operation takes: the upload’s form, the par
   assert.ok(chat.responses['200'].content['text/event-stream'])
   assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
   assert.ok(paths['/fine-tuning/jobs/{job_id}/events'].get.responses['200'].content['application/x-ndjson'])
+  const limit = paths['/datasets/'].get.parameters.find(({ name }: { name: string }) => name === 'limit')
+  assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })
+  assert.equal(limit.required ?? false, false)
   assert.equal(paths['/hub/models/{model_id}'].get.parameters[0].name, 'model_id')
 })
 

@@ -81,7 +81,8 @@ def keep_short(body):
             body[name] = MAX_TOKENS
     if "messages" in body or "prompt" in body:
         body.setdefault("max_tokens", MAX_TOKENS)
-    for each in body.get("requests") or []:
+    given = body.get("requests")
+    for each in given if isinstance(given, list) else []:
         keep_short(each)
 
 
