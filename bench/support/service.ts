@@ -8,12 +8,14 @@ import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 const root = path.resolve(import.meta.dirname, '../..')
+const noLimits = path.join(import.meta.dirname, 'no-limits.json')
 
 export async function startService(settings: Record<string, string> = {}, given?: string) {
   const dataDir = given ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
-    env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', ...settings },
+    // No tier's limit is to be what is measured.
+    env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', TUNERY_PLANS_FILE: noLimits, ...settings },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   // A bench that fails leaves nothing running.

@@ -21,14 +21,8 @@ type Counts = Record<string, number>
 /** Asks about `wanted` requests; returns how many were made and what went wrong. */
 export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: number; failures: string[] }> {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-fuzz-'))
-  const plans = path.join(folder, 'plans.json')
-  // No limits: what is refused with 429 shows nothing of the route behind.
-  const tier = { id: 'fuzz', name: 'Fuzz', requests_per_minute: null, requests_per_day: null, max_concurrent: null }
-  writeFileSync(plans, JSON.stringify({ tiers: [tier] }))
   const settings = {
     TUNERY_MODELS_DIR: tinyModelsDir(),
-    TUNERY_PLANS_FILE: plans,
-    TUNERY_DEFAULT_TIER: tier.id,
     // Nothing is to leave this machine, whatever address a request names.
     TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1',
   }
