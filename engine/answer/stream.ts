@@ -110,6 +110,7 @@ function merged(last: ReplyPart, next: ReplyPart): boolean {
 /** JSON leaves these as they are, and some clients' readers (those with Python's `splitlines`) take them for the end of a line. */
 const lineEnds = /[\u0085\u2028\u2029]/g
 
-function frame(data: string): string {
+/** One event of a stream. */
+export function frame(data: string): string {
   return `data: ${data.replace(lineEnds, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n\n`
 }
