@@ -16,7 +16,7 @@ export async function startApp(
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', ...settings })
-  const services = await createServices(config, createLog(config), await open(dataDir))
+  const services = await createServices(config, createLog(config), await open(config.data_dir))
   const owner = await services.accounts.createAccount('test')
   const other = await services.accounts.createAccount('other')
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
