@@ -72,6 +72,8 @@ test('an end-of-turn token ends the answer with finish_reason stop and is not sh
 
 test('emoji and other long characters stream whole: every chunk is valid UTF-8 text and nothing is lost', async () => {
   const body = { model: modelName, prompt: '🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語日本語 🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語', temperature: 0, max_tokens: 48 }
+  // A prompt that is computed and one that is found again may differ in their last bits, and so in what comes next.
+  await engine.ask('POST', '/v1/completions', { ...body, max_tokens: 1 })
   const whole = (await engine.ask('POST', '/v1/completions', body)).json.choices[0].text as string
   assert.match(whole, /[\u0800-\uffff]/, 'the model was meant to write long characters')
   const events = await readEvents(engine.stream('/v1/completions', { ...body, stream: true }))
