@@ -25,6 +25,7 @@ step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 
 if (!process.argv.includes('--static')) {
   step('tests of the trainer', path.join(python, 'pytest'), ['-q'])
   // One file after the other: each has engines and trainers of its own, and the machine may have two cores.
+  // A test that failed may leave something open, which must not hold up those after it for ever.
   const files = globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()
-  step('tests', process.execPath, ['--test', '--test-concurrency=1', '--test-reporter=spec', ...files])
+  step('tests', process.execPath, ['--test', '--test-concurrency=1', '--test-force-exit', '--test-reporter=spec', ...files])
 }
