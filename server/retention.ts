@@ -2,11 +2,11 @@
 // events, the log of who did what, and the days' sums of usage.
 import { type RawBuilder, sql } from 'kysely'
 import type { Logger } from 'pino'
+import { day_ms } from './days.ts'
 import type { Db } from './db/open.ts'
 import { kept_ms } from './idempotency.ts'
 
 const hour_ms = 3_600_000
-const day_ms = 24 * hour_ms
 /** Rows a statement: whoever else writes waits no longer than it takes. */
 const rowsTogether = 1000
 

@@ -2,6 +2,7 @@
 // killed process admits no more than the day allows, and loses at most what it had written ahead.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import { startOfDay } from '../days.ts'
 import type { Db } from '../db/open.ts'
 import * as store from './store.ts'
 
@@ -32,14 +33,10 @@ interface Count {
   extending: Promise<void> | undefined
 }
 
-const day_ms = 86_400_000
 /** How long a request waits until the database has been written. */
 const patience_ms = 250
 /** The part of a day's limit that is written ahead: what a killed process may lose. */
 const ahead = 1 / 200
-
-export const startOfDay = (time: number) => time - (time % day_ms)
-export const endOfDay = (time: number) => startOfDay(time) + day_ms
 
 export function createDays(db: Db, log: Logger, now: () => number): Days {
   const counts = new Map<string, Count>()

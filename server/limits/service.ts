@@ -1,10 +1,11 @@
 // The limits of an account's tier: a minute's window that opens with its first request, the UTC day, and what is under way at once.
 import type { Logger } from 'pino'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
+import { endOfDay } from '../days.ts'
 import type { Db } from '../db/open.ts'
 import type { Limits as HttpLimits, Window } from '../http/limits.ts'
 import type { Plans } from '../plans.ts'
-import { createDays, type Days, endOfDay } from './days.ts'
+import { createDays, type Days } from './days.ts'
 import { createSlots } from './slots.ts'
 
 interface Used {

@@ -1,10 +1,10 @@
+import { startOfDay } from '../days.ts'
 import type { Trx } from '../db/open.ts'
 import type { NewRow } from '../db/schema.ts'
 import type { UsageRow } from './record.ts'
 import * as store from './store.ts'
 import { tellOfMonths } from './thresholds.ts'
 
-const day_ms = 86_400_000
 /** Most rows in one statement: each brings a dozen parameters, which a database bounds. */
 const rowsTogether = 50
 
@@ -28,7 +28,7 @@ export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): 
 
 function addTo(days: Map<string, NewRow<'usage_days'>>, row: UsageRow): void {
   const { request_id: _, created_at, finish: __, ...sums } = row
-  const day = created_at - (created_at % day_ms)
+  const day = startOfDay(created_at)
   const key = JSON.stringify([row.account_id, day, row.model, row.model_id, row.key_id, row.kind])
   const known = days.get(key)
   if (!known) days.set(key, { ...sums, day, requests: 1 })

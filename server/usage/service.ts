@@ -6,6 +6,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
 import { recordAct } from '../audit.ts'
+import { day_ms } from '../days.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 import type { Caller } from '../http/auth.ts'
@@ -21,7 +22,6 @@ import { reached, tellThresholds, thresholdsOf } from './thresholds.ts'
 const fold_ms = 1000
 /** How long a report waits for what has just been used; a locked database does not hold it up. */
 const fold_patience_ms = 2000
-const day_ms = 86_400_000
 const usualDays = 30
 const days_max = 366
 const rows_max = 10_000
