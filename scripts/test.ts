@@ -1,11 +1,11 @@
-// `npm test`: the type check and the linters, the trainer's tests, then everything else. `--static` ends after the linters.
-// node:test runs last, so that its summary stands at the end.
-import { spawnSync } from 'node:child_process'
+// `npm test`: the type check and the linters, then every test, two files at a time. `--static` ends after the linters; names of files run these alone.
+import { spawn, spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '..')
 const python = path.join(root, '.local/python/bin')
+const seconds = (since: number) => `${((Date.now() - since) / 1000).toFixed(1)} s`
 
 function step(name: string, command: string, args: string[]): void {
   const started = Date.now()
@@ -15,7 +15,40 @@ function step(name: string, command: string, args: string[]): void {
     console.error(`\n${name} failed${error ? `: ${error.message}` : ''}`)
     process.exit(1)
   }
-  if (name !== 'tests') console.log(`  ${((Date.now() - started) / 1000).toFixed(1)} s`)
+  console.log(`  ${seconds(started)}`)
+}
+
+interface Suite {
+  name: string
+  command: string
+  args: string[]
+}
+
+interface Outcome {
+  passed: number
+  failed: number
+  skipped: number
+}
+
+/** Runs it and prints all that it said when it has ended: two suites at once would mix their lines. */
+async function run({ name, command, args }: Suite): Promise<Outcome> {
+  const started = Date.now()
+  const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  const said: Buffer[] = []
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => said.push(part))
+  const status = await new Promise<number | null>((resolve, reject) => child.on('error', reject).on('close', resolve))
+  const text = Buffer.concat(said).toString()
+  console.log(`\n• ${name}, ${seconds(started)}\n${text.trimEnd()}`)
+  return outcomeOf(text, status === 0)
+}
+
+/** What node:test's or pytest's own summary says. A suite that ended without one has failed. */
+function outcomeOf(text: string, ok: boolean): Outcome {
+  const said = (...patterns: RegExp[]) => patterns.reduce((sum, pattern) => sum + Number(text.match(pattern)?.[1] ?? 0), 0)
+  const passed = said(/^ℹ pass (\d+)$/m, /\b(\d+) passed\b.* in /)
+  const failed = said(/^ℹ fail (\d+)$/m, /^ℹ cancelled (\d+)$/m, /\b(\d+) failed\b.* in /, /\b(\d+) errors?\b.* in /)
+  const skipped = said(/^ℹ skipped (\d+)$/m, /\b(\d+) skipped\b.* in /)
+  return { passed, failed: ok && passed + skipped > 0 ? failed : Math.max(1, failed), skipped }
 }
 
 step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
@@ -23,9 +56,27 @@ step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-
 step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 if (!process.argv.includes('--static')) {
-  step('tests of the trainer', path.join(python, 'pytest'), ['-q'])
-  // One file after the other: each has engines and trainers of its own, and the machine may have two cores.
+  const named = process.argv.slice(2)
+  const files = named.length > 0 ? named : globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()
   // A test that failed may leave something open, which must not hold up those after it for ever.
-  const files = globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()
-  step('tests', process.execPath, ['--test', '--test-concurrency=1', '--test-force-exit', '--test-reporter=spec', ...files])
+  const suites: Suite[] = files.map((file) => ({ name: file, command: process.execPath, args: ['--test-force-exit', '--test-reporter=spec', file] }))
+  // The longest first, so that it does not stand alone at the end.
+  if (named.length === 0) suites.unshift({ name: 'tests of the trainer', command: path.join(python, 'pytest'), args: ['-q'] })
+  const started = Date.now()
+  const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
+  const faulty: string[] = []
+  const lane = async () => {
+    for (let suite = suites.shift(); suite; suite = suites.shift()) {
+      const { passed, failed, skipped } = await run(suite)
+      total.passed += passed
+      total.failed += failed
+      total.skipped += skipped
+      if (failed > 0) faulty.push(suite.name)
+    }
+  }
+  // Two, as the smallest machine has two cores; more would have tests wait for each other's processes.
+  await Promise.all([lane(), lane()])
+  if (faulty.length > 0) console.error(`\nfailed: ${faulty.join(', ')}`)
+  console.log(`\n${total.skipped} skipped, ${seconds(started)}\n${total.passed} passed, ${total.failed} failed`)
+  process.exit(faulty.length > 0 ? 1 : 0)
 }

@@ -36,7 +36,8 @@ export function dataFolder(
   settings: Record<string, string> = {},
   { dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)), log }: { dataDir?: string; log?: string } = {},
 ): DataFolder {
-  const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
+  // One thread, as two test files run at once: where threads of several engines and trainers share two cores, they wait for each other at every step.
+  const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal', TUNERY_THREADS: '1' }
   const env = { ...process.env, ...usual, ...settings }
   const servers: ChildProcess[] = []
   const kill = () => {

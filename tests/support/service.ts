@@ -15,7 +15,7 @@ export async function startApp(
   { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: Patience } = {},
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
-  const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', ...settings })
+  const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', TUNERY_THREADS: '1', ...settings })
   const services = await createServices(config, createLog(config), await open(config.data_dir))
   const owner = await services.accounts.createAccount('test')
   const other = await services.accounts.createAccount('other')
