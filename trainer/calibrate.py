@@ -39,7 +39,7 @@ def calibrate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         steps=loop.steps_total,
         seconds=round(beginning + whole * seconds_a_token + CLOSING_SECONDS, 1),
         tokens_per_second=round(1 / seconds_a_token, 1),
-        peak_memory_mb=round(peak_bytes() / 1e6),
+        peak_memory_mb=round(peak_bytes(loop.device) / 1e6),
         predicted_memory_mb=round(predicted / 1e6),
     )
     return True
