@@ -1,5 +1,7 @@
 """How good the model is on rows that it does not learn, and what it answers to fixed prompts."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -39,7 +41,8 @@ def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[
     model.eval()
     sequences = [sequence for row in data.rows for sequence in row.sequences]
     loss, right = 0.0, 0
-    for group in split(sequences, limits):
+    # Here the head's results are held for all learned tokens of a pass.
+    for group in split(sequences, replace(limits, targets=min(limits.targets, Limits.targets))):
         packed = pack(group, device)
         logits, next_ids = forward(model, packed), packed.next_ids
         loss += float(cross_entropy(logits, next_ids, reduction="sum"))

@@ -9,13 +9,13 @@ from trainer.data import Prepared
 from trainer.errors import JobError
 from trainer.fast_head import PIECES
 from trainer.fast_layers import FAMILY
-from trainer.packing import Limits, split
+from trainer.packing import Limits, size_for, split
 from trainer.spec import Spec
 
 # Python with torch, transformers and peft imported.
 PROGRAM_BYTES = 600e6
 # cuBLAS's workspaces, and what its kernels take as they are loaded.
-GPU_BYTES = 300e6
+GPU_BYTES = 600e6
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ def predicted_bytes(shape: Shape, spec: Spec, dtype_bytes: int, tokens: int, tar
     if on_gpu:
         kept = 2 * shape.width * 4 + (3 * shape.width + shape.attention + 3 * shape.wide) * dtype_bytes
         passing = 8 * shape.width * 4 + 6 * shape.wide * dtype_bytes
+        if head_in_pieces(shape, spec):
+            tokens = size_for(tokens)
+        else:
+            # transformers' layers keep more: measured, not counted.
+            kept *= 4 / 3
     else:
         kept = (4 * shape.width + 2 * shape.attention) * 4 + (3 * shape.wide + 2 * shape.width) * dtype_bytes
         passing = 0

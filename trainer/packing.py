@@ -25,6 +25,18 @@ class Pack:
     next_ids: torch.Tensor
 
 
+# Where passes are recorded a pack is filled up to the next of few sizes: by a quarter at most, a tenth as a rule.
+STEPS_BELOW, SMALLEST = 8, 256
+
+
+def size_for(tokens: int) -> int:
+    """The next of those sizes: multiples of 256 up to 2,048, of 512 up to 4,096, and so on."""
+    step = SMALLEST
+    while tokens > STEPS_BELOW * step:
+        step *= 2
+    return -(-tokens // step) * step
+
+
 @dataclass(frozen=True)
 class Limits:
     """Bounds of one forward pass, for memory: activations grow with tokens, logits with targets times the vocabulary."""

@@ -8,24 +8,14 @@ import torch
 
 from trainer.attention import Layout, any_lengths, fits_at_once
 from trainer.fast_head import HeadLoss
-from trainer.packing import Pack, shared_beginning, split
+from trainer.packing import Pack, shared_beginning, size_for, split
 
-# A pack is filled up to the next of few sizes, by at most an eighth: every size is recorded once and kept.
-STEPS_A_DOUBLING, SMALLEST = 8, 256
 # Padding attends in documents of this length.
 FILLER = 512
 # Where sharing the beginning saves this part of the tokens it is worth more than recording, which can't share: both are seldom needed.
 WORTH_SHARING = 0.4
 # Rotary positions that are made on the GPU alone; others look at how long the longest row is, and a recording would not.
 ROPES = {"default", "linear", "llama3", "yarn"}
-
-
-def size_for(tokens: int) -> int:
-    """The next recorded size: multiples of 256 up to 2,048, of 512 up to 4,096, and so on."""
-    step = SMALLEST
-    while tokens > STEPS_A_DOUBLING * step:
-        step *= 2
-    return -(-tokens // step) * step
 
 
 class Recorded:
@@ -36,6 +26,8 @@ class Recorded:
         self.parameters, self.device = parameters, device
         self.sums = [torch.zeros_like(parameter) for parameter in parameters]
         self.passes: dict[tuple[int, int, int], Pass] = {}
+        # What goes in and out between the two calls, of whichever pass.
+        self.hidden = self.gradient = torch.empty(0)
         # What graphs need beside each other is one after the other, so all lie in the same memory.
         self.pool = torch.cuda.graph_pool_handle()
 
@@ -64,6 +56,10 @@ class Recorded:
             longest *= 2
         key = (size, documents, longest)
         if key not in self.passes:
+            if len(self.hidden) < size:
+                # Passes that are recorded already keep theirs: all of them together are less than twice the largest.
+                rows = 1 << (size - 1).bit_length()
+                self.hidden, self.gradient = (self.head.new_empty(rows, self.head.shape[1]) for _ in range(2))
             self.passes[key] = Pass(self, *key)
         return self.passes[key]
 
@@ -79,18 +75,16 @@ class Pass:
         self.ends[:-1] = torch.arange(documents, device=device).mul_(FILLER).clamp_(max=size)
         layout = Layout(0, None, None, None, None, None, [(1, longest)], self.ends)
         where = {"position_ids": self.positions, "layout": layout, "use_cache": False}
+        self.hidden, self.gradient = owner.hidden[:size], owner.gradient[:size]
         self.ahead, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # A kernel that is first used here is loaded here, which the default mode forbids.
         how = {"pool": owner.pool, "capture_error_mode": "relaxed"}
         with torch.enable_grad():
             with torch.cuda.graph(self.ahead, **how):
-                self.hidden = owner.body(input_ids=self.ids, **where).last_hidden_state[0]
-            self.gradient = torch.zeros_like(self.hidden)
+                hidden = owner.body(input_ids=self.ids, **where).last_hidden_state[0]
+                self.hidden.copy_(hidden.detach())
             with torch.cuda.graph(self.back, **how):
-                found = torch.autograd.grad(self.hidden, owner.parameters, self.gradient)
-                torch._foreach_add_(owner.sums, found)
-        # Without what leads back from it: that is recorded.
-        self.hidden = self.hidden.detach()
+                torch._foreach_add_(owner.sums, torch.autograd.grad(hidden, owner.parameters, self.gradient))
 
     def forward(self, packed: Pack) -> torch.Tensor:
         """Hidden states [size, width]; those after the pack's are padding's."""

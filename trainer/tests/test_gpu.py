@@ -105,7 +105,7 @@ def test_a_step_takes_the_memory_that_was_predicted(job, loop_of, tmp_path, sett
     largest = memory.largest_pack(loop.data, 8, limits_of(loop.model.config, loop.spec, loop.device))
     predicted = memory.predicted_bytes(memory.shape_of(loop.model.config), loop.spec, 2, *largest, loop.device)
     ratio = memory.peak_bytes(loop.device) / predicted
-    assert 0.7 < ratio < 1.1, f"{ratio:.2f}"
+    assert 0.75 < ratio < 1.15, f"{ratio:.2f}"
 
 
 def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, loop_of):

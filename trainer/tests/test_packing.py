@@ -5,7 +5,7 @@ import torch
 
 from trainer import fast_layers
 from trainer.data import prepare
-from trainer.packing import Limits, pack, shared_beginning, split
+from trainer.packing import Limits, pack, shared_beginning, size_for, split
 from trainer.spec import read_spec
 from trainer.tests.conftest import DEVICE, Recorder, conversations
 from trainer.tests.make_tiny import make_tiny
@@ -138,6 +138,13 @@ def test_twins_keep_what_they_learn_apart(sequences):
     packed = pack(twins)
     assert len(packed.chosen) == 2 * sequences[0].targets
     assert len(set(packed.chosen.tolist())) == len(packed.chosen)
+
+
+def test_recorded_sizes_are_few_and_hold_little_padding():
+    sizes = {size_for(tokens) for tokens in range(1, 32769)}
+    assert len(sizes) <= 24
+    for tokens in range(2048, 32769):
+        assert tokens <= size_for(tokens) < tokens * 5 / 4
 
 
 def test_groups_keep_every_sequence_in_order_and_within_limits(sequences):
