@@ -25,17 +25,18 @@ def adopt(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers import AutoConfig
 
-    from trainer import memory, probe
+    from trainer import gpu, memory, probe
     from trainer.convert import save
     from trainer.data import prepare
     from trainer.model import device_and_dtype, load_model, load_tokenizer, trainable, without_adapter
 
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
+    gpu.settle(device)
     tokenizer = load_tokenizer(spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
-    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, 512, 512)
-    memory.require(predicted, memory.available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0])
+    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, 512, 512, device)
+    memory.require(predicted, memory.available_bytes(device))
     model = load_model(spec, device, dtype)
     if not all(bool(parameter.isfinite().all()) for parameter in trainable(model).values()):
         raise JobError("adapter_invalid", "The adapter has weights that are not numbers (NaN or infinite).")

@@ -1,6 +1,8 @@
 """Attention for documents packed into one sequence: each sees itself and the shared beginning, and no mask is built for that."""
 
+import inspect
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -11,6 +13,13 @@ NAME = "packed"
 PACKABLE_LAYERS = {"full_attention", "sliding_attention"}
 # Documents share a call where the shorter has this part of the longer's length, or both are short: a call costs more than its padding.
 ALIKE, SHORT = 0.7, 128
+CPU = torch.device("cpu")
+
+
+@cache
+def any_lengths(device: torch.device) -> bool:
+    """Whether one call takes documents of any lengths there: GPUs since Ampere, by FlashAttention (Dao, 2023, arXiv 2307.08691)."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @dataclass(frozen=True)
@@ -23,23 +32,25 @@ class Layout:
     `spread` [rows]: the token of each row (padding repeats the document's last). `own` [tokens - shared]: the row of each own token.
     `begun` [documents x shared]: the rows of the shared beginning in each document. `place` [tokens]: the row where a token's result
     is read. `returned` [rows]: the token whose result is read there, or `tokens` where none is. `blocks`: (documents, padded length).
+    `ends` int32 [documents + 1]: where documents end, from 0 on, if they may be of any lengths; then none is padded. Where nothing is
+    shared either, rows are tokens, and there are no indices.
     """
 
     shared: int
-    spread: torch.Tensor
-    own: torch.Tensor
-    begun: torch.Tensor
-    place: torch.Tensor
-    returned: torch.Tensor
+    spread: torch.Tensor | None
+    own: torch.Tensor | None
+    begun: torch.Tensor | None
+    place: torch.Tensor | None
+    returned: torch.Tensor | None
     blocks: list[tuple[int, int]]
-
-    def to(self, device: torch.device) -> "Layout":
-        moved = {name: getattr(self, name).to(device) for name in ("spread", "own", "begun", "place", "returned")}
-        return Layout(self.shared, blocks=self.blocks, **moved)
+    ends: torch.Tensor | None = None
 
 
-def layout_of(shared: int, lengths: list[int]) -> Layout:
+def layout_of(shared: int, lengths: list[int], device: torch.device = CPU) -> Layout:
     """The layout of a beginning of `shared` tokens and documents of `lengths` tokens after it."""
+    alone = any_lengths(device)
+    if alone and not shared:
+        return Layout(0, None, None, None, None, None, [(1, length) for length in lengths], _ends(lengths, device))
     tokens = shared + sum(lengths)
     starts = [shared + sum(lengths[:index]) for index in range(len(lengths))]
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
@@ -49,7 +60,7 @@ def layout_of(shared: int, lengths: list[int]) -> Layout:
     beginning, row = torch.arange(shared), 0
     for index in order:
         length = shared + lengths[index]
-        if blocks and (length >= ALIKE * blocks[-1][1] or blocks[-1][1] <= SHORT):
+        if blocks and not alone and (length >= ALIKE * blocks[-1][1] or blocks[-1][1] <= SHORT):
             blocks[-1] = (blocks[-1][0] + 1, blocks[-1][1])
         else:
             blocks.append((1, length))
@@ -64,34 +75,54 @@ def layout_of(shared: int, lengths: list[int]) -> Layout:
         begun.append(row + beginning)
         row += padded
     place = torch.cat([begun[0], own])
-    return Layout(shared, torch.cat(spread), own, torch.cat(begun), place, torch.cat(returned), blocks)
+    indices = on(device, torch.cat(spread), own, torch.cat(begun), place, torch.cat(returned))
+    return Layout(shared, *indices, blocks, _ends([length for _, length in blocks], device) if alone else None)
+
+
+def _ends(lengths: list[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+
+
+def on(device: torch.device, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors of int64 [length] on the device, in one copy: each copy is a wait for all that the device has still to do."""
+    if device.type == "cpu":
+        return indices
+    return torch.cat(indices).to(device).split([len(each) for each in indices])
 
 
 def spread(states: torch.Tensor, layout: Layout) -> torch.Tensor:
     """[tokens, ...] to padded rows [rows, ...]."""
-    return states.index_select(0, layout.spread)
+    return states if layout.spread is None else states.index_select(0, layout.spread)
 
 
-def spread_back(gradient: torch.Tensor, layout: Layout, out: torch.Tensor) -> None:
-    """The gradient of `spread`'s rows as that of its tokens, into `out`: the shared beginning collects that of all documents."""
+def spread_back(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The gradient of `spread`'s rows as that of its tokens: the shared beginning collects that of all documents."""
+    if layout.own is None:
+        return gradient
+    out = gradient.new_empty(layout.shared + len(layout.own), *gradient.shape[1:])
     out[layout.shared :] = gradient.index_select(0, layout.own)
     if layout.shared:
         begun = gradient.index_select(0, layout.begun)
         torch.sum(begun.view(-1, layout.shared, *gradient.shape[1:]), dim=0, out=out[: layout.shared])
+    return out
 
 
 def collect(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Attention's results [rows, ...] as those of the tokens [tokens, ...]."""
-    return rows.index_select(0, layout.place)
+    return rows if layout.place is None else rows.index_select(0, layout.place)
 
 
 def collect_back(gradient: torch.Tensor, layout: Layout) -> torch.Tensor:
+    if layout.returned is None:
+        return gradient
     nothing = gradient.new_zeros(1, *gradient.shape[1:])
     return torch.cat([gradient, nothing]).index_select(0, layout.returned)
 
 
 def attend(rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, scaling: float | None, window: int | None, dropout: float = 0.0):
     """Causal attention within each document. rows [rows, heads + 2 key heads, size] of q, k and v; returns [rows, heads, size]."""
+    if layout.ends is not None and fits_at_once(rows.dtype, rows.shape[-1]) and not dropout:
+        return _attend_at_once(rows, heads, key_heads, layout, scaling, window)
     results, start = [], 0
     for documents, length in layout.blocks:
         block = rows[start : start + documents * length].unflatten(0, (documents, length)).transpose(1, 2)
@@ -109,17 +140,31 @@ def attend(rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, scali
     return results[0] if len(results) == 1 else torch.cat(results)
 
 
+def fits_at_once(dtype: torch.dtype, head_size: int) -> bool:
+    """Whether one call takes documents of any lengths, where there is such a call."""
+    return dtype.itemsize == 2 and head_size % 8 == 0 and head_size <= 256
+
+
+def _attend_at_once(rows: torch.Tensor, heads: int, key_heads: int, layout: Layout, scaling: float | None, window: int | None):
+    from torch.nn.attention import varlen
+
+    longest = max(length for _, length in layout.blocks)
+    q, k, v = rows.split([heads, key_heads, key_heads], dim=1)
+    # Releases before 2.12 take fewer key heads without being told.
+    told = {"enable_gqa": heads != key_heads} if "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters else {}
+    back = -1 if window is None else window - 1
+    return varlen.varlen_attn(q, k, v, layout.ends, layout.ends, longest, longest, scale=scaling, window_size=(back, 0), **told)
+
+
 class Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx, states, layout):
-        ctx.layout, ctx.shape = layout, states.shape
+        ctx.layout = layout
         return spread(states, layout)
 
     @staticmethod
     def backward(ctx, gradient):
-        out = gradient.new_empty(ctx.shape)
-        spread_back(gradient, ctx.layout, out)
-        return out, None
+        return spread_back(gradient, ctx.layout), None
 
 
 class Collect(torch.autograd.Function):
@@ -143,6 +188,8 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
         raise NotImplementedError("This model's attention has parts (soft cap or sinks) that packed training does not have yet.")
     layout = kwargs["layout"]
     states = torch.cat([query, key, value], dim=1)[0].transpose(0, 1)
+    if torch.is_autocast_enabled(states.device.type):
+        states = states.to(torch.get_autocast_dtype(states.device.type))
     rows = attend(Spread.apply(states, layout), query.shape[1], key.shape[1], layout, scaling, kwargs.get("sliding_window"), dropout)
     return Collect.apply(rows, layout)[None], None
 

@@ -14,7 +14,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
     from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
-    from trainer import checkpoint, memory
+    from trainer import checkpoint, gpu, memory
     from trainer.data import prepared, read_conversations
     from trainer.frozen import require_unchanged
     from trainer.loop import Loop, limits_of
@@ -24,6 +24,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
     disable_progress_bar()
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
+    gpu.settle(device)
     ranks = Ranks()
     ranks.join(device)
     dtype = checkpoint.precision_of(spec) or dtype
@@ -34,10 +35,10 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
     max_length = min(spec.training.max_length, config.max_position_embeddings)
     data, held_out = prepared(spec, conversations, tokenizer, max_length, protocol)
 
-    largest = memory.largest_pack(data, spec.training.batch_size, limits_of(config))
-    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest)
+    largest = memory.largest_pack(data, spec.training.batch_size, limits_of(config, spec, device))
+    predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device)
     # Processes on the CPU share its memory; each GPU has its own.
-    memory.require(predicted, memory.available_bytes() // ranks.count if device.type == "cpu" else torch.cuda.mem_get_info(device)[0])
+    memory.require(predicted, memory.available_bytes(device) // (ranks.count if device.type == "cpu" else 1))
 
     protocol.emit("status", f"Loading {spec.base.id}", phase="loading")
     model = load_model(spec, device, dtype)

@@ -25,12 +25,15 @@ def calibrate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     beginning = time.monotonic() - started
     size = spec.training.batch_size
     loop.step(sorted(loop.data.rows, key=lambda row: -row.tokens)[:size])
-    tokens, started = 0, time.monotonic()
-    for index in range(TIMED_STEPS):
-        batch = loop.batch(index % loop.steps_an_epoch)
+    batches = [loop.batch(index % loop.steps_an_epoch) for index in range(TIMED_STEPS)]
+    if loop.recorded:
+        # A size is recorded when it is first met, which in a run is soon over.
+        for batch in batches:
+            loop.step(batch)
+    started = time.monotonic()
+    for batch in batches:
         loop.step(batch)
-        tokens += sum(row.tokens for row in batch)
-    seconds_a_token = (time.monotonic() - started) / tokens
+    seconds_a_token = (time.monotonic() - started) / sum(row.tokens for batch in batches for row in batch)
     whole = loop.data.tokens * spec.training.epochs
     protocol.emit(
         "result",
@@ -39,7 +42,7 @@ def calibrate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
         steps=loop.steps_total,
         seconds=round(beginning + whole * seconds_a_token + CLOSING_SECONDS, 1),
         tokens_per_second=round(1 / seconds_a_token, 1),
-        peak_memory_mb=round(peak_bytes() / 1e6),
+        peak_memory_mb=round(peak_bytes(loop.device) / 1e6),
         predicted_memory_mb=round(predicted / 1e6),
     )
     return True

@@ -1,5 +1,7 @@
 """How good the model is on rows that it does not learn, and what it answers to fixed prompts."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -7,31 +9,29 @@ from trainer.attention import layout_of
 from trainer.data import Prepared
 from trainer.fast_head import HeadLoss
 from trainer.mask import render
-from trainer.packing import Limits, pack, split
+from trainer.packing import Limits, Pack, pack, split
 
 
-def forward(model, packed, device: torch.device) -> torch.Tensor:
+def forward(model, packed: Pack) -> torch.Tensor:
     """Logits [targets, vocabulary] in float32 at the positions of a pack whose next token is learned."""
     logits = model(
-        input_ids=packed.ids.to(device),
-        position_ids=packed.positions.to(device),
-        layout=packed.layout.to(device),
+        input_ids=packed.ids,
+        position_ids=packed.positions,
+        layout=packed.layout,
         # The head is the widest matrix; it is applied where something is learned and nowhere else.
-        logits_to_keep=packed.chosen.to(device),
+        logits_to_keep=packed.chosen,
         use_cache=False,
     ).logits[0]
     return logits.float()
 
 
-def losses(model, packed, device: torch.device) -> torch.Tensor:
+def losses(model, packed: Pack) -> torch.Tensor:
     """The cross entropy of each learned token of a pack, float32 [targets]."""
-    next_ids = packed.next_ids.to(device)
     if not hasattr(model, "body_and_head"):
-        return cross_entropy(forward(model, packed, device), next_ids, reduction="none")
+        return cross_entropy(forward(model, packed), packed.next_ids, reduction="none")
     body, weight = model.body_and_head
-    where = {"position_ids": packed.positions.to(device), "layout": packed.layout.to(device), "use_cache": False}
-    hidden = body(input_ids=packed.ids.to(device), **where).last_hidden_state[0]
-    return HeadLoss.apply(hidden.index_select(0, packed.chosen.to(device)), weight, next_ids)
+    hidden = body(input_ids=packed.ids, position_ids=packed.positions, layout=packed.layout, use_cache=False).last_hidden_state[0]
+    return HeadLoss.apply(hidden.index_select(0, packed.chosen), weight, packed.next_ids)
 
 
 @torch.no_grad()
@@ -41,9 +41,10 @@ def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[
     model.eval()
     sequences = [sequence for row in data.rows for sequence in row.sequences]
     loss, right = 0.0, 0
-    for group in split(sequences, limits):
-        packed = pack(group)
-        logits, next_ids = forward(model, packed, device), packed.next_ids.to(device)
+    # Here the head's results are held for all learned tokens of a pass.
+    for group in split(sequences, replace(limits, targets=min(limits.targets, Limits.targets))):
+        packed = pack(group, device)
+        logits, next_ids = forward(model, packed), packed.next_ids
         loss += float(cross_entropy(logits, next_ids, reduction="sum"))
         hits = (logits.argmax(-1) == next_ids).split([sequence.targets for sequence in group])
         right += sum(bool(hit.all()) for hit in hits)
@@ -69,7 +70,7 @@ def answers(model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_le
         logits = model(
             input_ids=torch.tensor([[token for index in going for token in running[index]]], device=device),
             position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(device),
-            layout=layout_of(0, lengths).to(device),
+            layout=layout_of(0, lengths, device),
             logits_to_keep=last.to(device),
             use_cache=False,
         ).logits[0]

@@ -64,8 +64,7 @@ class Before(torch.autograd.Function):
         (x, normed, inverse, cos, sin, *kept), layer = ctx.saved_tensors, ctx.layer
         joint = layer.qkv.gradient(len(x))
         states = joint[:, : layer.qkv.width].unflatten(1, (-1, layer.head_size))
-        of_tokens = gradient.new_empty(states.shape)
-        spread_back(gradient, ctx.layout, of_tokens)
+        of_tokens = spread_back(gradient, ctx.layout)
         if states.dtype == of_tokens.dtype:
             rotate(of_tokens[:, : layer.rotated], cos, sin, states[:, : layer.rotated], back=True)
         else:

@@ -17,6 +17,7 @@ from trainer.model import trainable
 from trainer.packing import Limits, pack, split
 from trainer.protocol import Protocol
 from trainer.ranks import Ranks
+from trainer.recorded import Recorded, worthwhile
 from trainer.schedule import learning_rate, order_of
 from trainer.spec import Spec
 from trainer.validation import Validation
@@ -24,11 +25,21 @@ from trainer.validation import Validation
 # A checkpoint may cost this share of the run's time; where writing is slow, checkpoints become rarer than was asked.
 CHECKPOINT_SHARE = 0.02
 GIVE_BACK_STEPS = 10
+# What of a GPU's memory passes are made for. By the whole of it, not by what is free: a resumed run makes the same ones.
+GPU_SHARE = 0.8
 
 
-def limits_of(config) -> Limits:
-    """A model whose documents cannot share a sequence takes them one by one."""
-    return Limits(documents=None if packable(config) else 1)
+def limits_of(config, spec: Spec, device: torch.device) -> Limits:
+    """A model whose documents cannot share a sequence takes them one by one. A GPU is given as much at once as its memory holds."""
+    documents = None if packable(config) else 1
+    if device.type == "cpu":
+        return Limits(documents=documents)
+    shape, most = memory.shape_of(config), torch.cuda.get_device_properties(device).total_memory * GPU_SHARE
+    for tokens in (32768, 16384, 8192, 4096):
+        targets = tokens if memory.head_in_pieces(shape, spec) else Limits.targets
+        if memory.predicted_bytes(shape, spec, 2, tokens, targets, device) < most:
+            return Limits(tokens, targets, documents)
+    return Limits(2048, 2048, documents)
 
 
 class Loop:
@@ -58,10 +69,13 @@ class Loop:
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=training.weight_decay, fused=True
         )
-        self.limits = limits_of(model.config)
+        self.limits = limits_of(model.config, spec, device)
         self.places = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_an_epoch = math.ceil(len(data.rows) / training.batch_size)
         self.steps_total = self.steps_an_epoch * training.epochs
+        first = [[sequence for row in self.batch(step) for sequence in row.sequences] for step in range(min(8, self.steps_an_epoch))]
+        recordable = worthwhile(model, first, self.limits, device)
+        self.recorded = Recorded(model, list(self.parameters.values()), device) if recordable else None
         self.validation = Validation(spec, model, tokenizer, held_out, folder, self.limits, protocol)
         precision = model.get_input_embeddings().weight.dtype
         self.state = State(self.parameters, self.optimizer, precision, torch.full((len(data.rows), 2), math.nan))
@@ -81,7 +95,7 @@ class Loop:
             batch = self.batch(self.totals.step)
             loss, norm, rate = self.step(batch)
             if self.totals.step % GIVE_BACK_STEPS == 0:
-                memory.give_back(self.predicted)
+                memory.give_back(self.predicted, self.device)
             seconds = time.monotonic() - started
             self._count(batch, loss, seconds)
             self._report(batch, loss, norm, rate, seconds)
@@ -136,12 +150,16 @@ class Loop:
         sequences = [sequence for row in batch for sequence in row.sequences]
         targets = sum(sequence.targets for sequence in sequences)
         mine = self.ranks.share([len(sequence.ids) for sequence in sequences])
-        sums: list[float] = []
+        told: list[torch.Tensor] = []
         for group in split([sequences[index] for index in mine], self.limits):
-            packed = pack(group)
-            each = losses(self.model, packed, self.device)
-            (each.sum() / targets).backward()
-            sums += [float(part.sum()) for part in each.detach().split([sequence.targets for sequence in group])]
+            if self.recorded:
+                each = self.recorded.gradients(pack(group, self.device, share=False), targets)
+            else:
+                each = losses(self.model, pack(group, self.device))
+                (each.sum() / targets).backward()
+            told += [part.sum() for part in each.detach().split([sequence.targets for sequence in group])]
+        # Read at the end and at once: each reading waits for all that a GPU has still to do.
+        sums = torch.stack(told).tolist() if told else []
         sums = self.ranks.add_up(list(self.parameters.values()), sums, mine, len(sequences))
         return self._share_out(batch, sums) / targets
 

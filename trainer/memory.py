@@ -3,15 +3,19 @@
 import ctypes
 from dataclasses import dataclass
 
+import torch
+
 from trainer.data import Prepared
 from trainer.errors import JobError
-from trainer.fast_head import PIECE
+from trainer.fast_head import PIECES
 from trainer.fast_layers import FAMILY
-from trainer.packing import Limits, split
+from trainer.packing import Limits, size_for, split
 from trainer.spec import Spec
 
 # Python with torch, transformers and peft imported.
 PROGRAM_BYTES = 600e6
+# cuBLAS's workspaces, and what its kernels take as they are loaded.
+GPU_BYTES = 600e6
 
 
 @dataclass(frozen=True)
@@ -46,30 +50,48 @@ def largest_pack(rows: Prepared, batch_size: int, limits: Limits) -> tuple[int, 
     return max(sum(len(each.ids) for each in pack) for pack in packs), max(sum(each.targets for each in pack) for pack in packs)
 
 
-def predicted_bytes(shape: Shape, spec: Spec, dtype_bytes: int, tokens: int, targets: int) -> float:
-    """Peak bytes of a run whose largest pass has `tokens` tokens and learns `targets` of them."""
+def head_in_pieces(shape: Shape, spec: Spec) -> bool:
+    return spec.method != "full" and f"{shape.family}DecoderLayer" in FAMILY
+
+
+def predicted_bytes(shape: Shape, spec: Spec, dtype_bytes: int, tokens: int, targets: int, device: torch.device) -> float:
+    """Peak bytes on the device of a run whose largest pass has `tokens` tokens and learns `targets` of them."""
+    on_gpu = device.type == "cuda"
     embeddings = shape.vocabulary * shape.width
     if spec.method == "full":
-        # Weights, gradients and two moments in float32, and the copies that the optimizer's step makes of none of them.
-        states = 16 * shape.weights
-        dtype_bytes = 4
+        # Weights, gradients and two moments in float32; on a GPU the copies in bf16 that a pass computes with.
+        states = (18 if on_gpu else 16) * shape.weights
+        dtype_bytes = 2 if on_gpu else 4
     else:
         weight_bytes = 0.55 if spec.method == "qlora" else dtype_bytes
         adapters = shape.layers * spec.lora.r * 2 * (4 * shape.width + shape.attention + 3 * shape.wide)
         states = weight_bytes * (shape.weights - embeddings) + dtype_bytes * embeddings + 16 * adapters
     # What a layer keeps of a token for its backward pass: the residual stream twice and its norms, q, k and v, the gated pair and product.
-    kept = (4 * shape.width + 2 * shape.attention) * 4 + (3 * shape.wide + 2 * shape.width) * dtype_bytes
-    activations = shape.layers * tokens * kept
+    if on_gpu:
+        kept = 2 * shape.width * 4 + (3 * shape.width + shape.attention + 3 * shape.wide) * dtype_bytes
+        passing = 8 * shape.width * 4 + 6 * shape.wide * dtype_bytes
+        if head_in_pieces(shape, spec):
+            tokens = size_for(tokens)
+        else:
+            # transformers' layers keep more: measured, not counted.
+            kept *= 4 / 3
+    else:
+        kept = (4 * shape.width + 2 * shape.attention) * 4 + (3 * shape.wide + 2 * shape.width) * dtype_bytes
+        passing = 0
+    # And what one layer at a time needs besides, on its way back.
+    activations = tokens * (shape.layers * kept + passing)
     # The head's results for learned tokens: as computed, in float32, their gradients and the softmax in between. A frozen head of the
     # family takes them piece by piece.
-    if spec.method != "full" and f"{shape.family}DecoderLayer" in FAMILY:
-        targets = min(targets, PIECE)
+    if head_in_pieces(shape, spec):
+        targets = min(targets, PIECES[device.type])
     logits = targets * shape.vocabulary * (dtype_bytes + 12)
-    return PROGRAM_BYTES + states + activations + logits
+    return (GPU_BYTES if on_gpu else PROGRAM_BYTES) + states + activations + logits
 
 
-def available_bytes() -> int:
-    """What this process may still take: the machine's available memory, or what is left to its control group."""
+def available_bytes(device: torch.device) -> int:
+    """What this process may still take: the GPU's free memory; the machine's available memory, or what is left to its control group."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     with open("/proc/meminfo") as file:
         found = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
     try:
@@ -80,8 +102,10 @@ def available_bytes() -> int:
         return found
 
 
-def peak_bytes() -> int:
-    """The most that this process has had resident so far."""
+def peak_bytes(device: torch.device) -> int:
+    """The most that this process has held so far: of the GPU's memory, or resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -92,10 +116,10 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def give_back(above: float) -> bool:
-    """Where more is resident than that, returns what the allocator keeps in pieces too small to use: batches of changing lengths leave
-    more of them with every step. True where it did; it takes tens of milliseconds."""
-    if resident_bytes() <= above:
+def give_back(above: float, device: torch.device) -> bool:
+    """Where more is resident than that, returns what the CPU's allocator keeps in pieces too small to use: batches of changing lengths
+    leave more of them with every step. True where it did; it takes tens of milliseconds."""
+    if device.type != "cpu" or resident_bytes() <= above:
         return False
     # musl, macOS have no such thing.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

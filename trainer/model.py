@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer import attention, fast_layers, fast_lora, quantized
+from trainer import attention, fast_layers, fast_lora, gpu, quantized
 from trainer.base import sha256_of
 from trainer.errors import JobError
 from trainer.spec import Lora, Spec
@@ -17,10 +17,11 @@ from trainer.spec import Lora, Spec
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
     """Where to train and in which precision the base is held. The adapter is always float32.
 
-    A CPU with instructions for bf16 multiplies twice as fast in it; one without would emulate it.
+    What has instructions for bf16 multiplies twice as fast in it, or much faster; what has none would emulate it.
     """
     if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), torch.bfloat16
+        has = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), torch.bfloat16 if has else torch.float32
     capable = torch.cpu.get_capabilities()
     return torch.device("cpu"), torch.bfloat16 if any(capable.get(name) for name in BF16_CAPABILITIES) else torch.float32
 
@@ -41,7 +42,7 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     """The base, ready to be trained by the run's method. What is trainable is float32; everything depends on the seed alone.
 
     lora: the base frozen in `dtype`, with an adapter, fresh or that of an earlier run. qlora: the same, the base's linear layers in
-    4 bits. full: every weight, an earlier run's adapter merged into them.
+    4 bits. full: every weight, an earlier run's adapter merged into them; a GPU computes with them in bf16.
     """
     path = _base_path(spec)
     where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "attn_implementation": attention.NAME}
@@ -49,9 +50,10 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
         where |= {"quantization_config": quantized.settings(dtype), "device_map": {"": device}}
     base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if spec.method == "full" else dtype, **where).to(device)
     base.config.use_cache = False
+    gpu.make_exact(base, device)
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
-        return merged(base, spec).train()
+        return gpu.in_bf16(merged(base, spec).train(), device)
     model = get_peft_model(base, lora_config(spec.lora))
     if spec.start:
         set_peft_model_state_dict(model, adapter_weights(spec))

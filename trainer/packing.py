@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trainer.attention import Layout, layout_of
+from trainer.attention import CPU, Layout, layout_of, on
 from trainer.data import Sequence
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Inputs of one forward pass.
+    """Inputs of one forward pass, on the device that computes it.
 
     `ids`, `positions`: int64 [1, tokens]. `shared`: tokens of the beginning that every document has in common, present once.
     `layout`: how attention lays the documents out. `chosen`: int64 [targets], positions whose next token is learned, `next_ids`.
@@ -23,6 +23,18 @@ class Pack:
     layout: Layout
     chosen: torch.Tensor
     next_ids: torch.Tensor
+
+
+# Where passes are recorded a pack is filled up to the next of few sizes: by a quarter at most, a tenth as a rule.
+STEPS_BELOW, SMALLEST = 8, 256
+
+
+def size_for(tokens: int) -> int:
+    """The next of those sizes: multiples of 256 up to 2,048, of 512 up to 4,096, and so on."""
+    step = SMALLEST
+    while tokens > STEPS_BELOW * step:
+        step *= 2
+    return -(-tokens // step) * step
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,8 @@ def shared_beginning(sequences: list[Sequence]) -> int:
     return max(limit, 0)
 
 
-def pack(sequences: list[Sequence], share: bool = True) -> Pack:
+def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = True) -> Pack:
+    """One forward pass's inputs, on the device."""
     shared = shared_beginning(sequences) if share else 0
     ids, positions = [sequences[0].ids[:shared]], [np.arange(shared)]
     chosen, next_ids, lengths = [], [], []
@@ -84,5 +97,6 @@ def pack(sequences: list[Sequence], share: bool = True) -> Pack:
     def joined(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
-    layout = layout_of(shared, lengths)
-    return Pack(joined(ids)[None], joined(positions)[None], shared, layout, joined(chosen), joined(next_ids))
+    layout = layout_of(shared, lengths, device)
+    ids, positions, chosen, next_ids = on(device, joined(ids), joined(positions), joined(chosen), joined(next_ids))
+    return Pack(ids[None], positions[None], shared, layout, chosen, next_ids)

@@ -35,9 +35,9 @@ def log_probabilities(model, examples: list[Example], device: torch.device) -> l
     model.eval()
     told = []
     for example in examples:
-        packed = pack([shortened(example)])
-        logits = forward(model, packed, device)
-        told.append([round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids.to(device), reduction="none")])
+        packed = pack([shortened(example)], device)
+        logits = forward(model, packed)
+        told.append([round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids, reduction="none")])
     model.train(was_training)
     if not all(math.isfinite(value) for row in told for value in row):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")

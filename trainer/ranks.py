@@ -22,8 +22,6 @@ class Ranks:
     def join(self, device: torch.device) -> None:
         if self.count == 1:
             return
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
 
     def share(self, lengths: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Tunery's trainer on a file of rows, timed as the peer is: the first step is warm-up and not counted. Prints one JSON line.
+"""Tunery's trainer on a file of rows, timed as the peer is: the first steps (`--warm-up`) are not counted. Prints one JSON line.
 
 python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS] [--adapter FOLDER]
 """
@@ -29,8 +29,8 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
         attempt=1,
         base=Base("bench", args.model),
         dataset=Dataset("", ""),
-        method="lora",
-        lora=Lora(args.rank, 2 * args.rank, 0, "all-linear"),
+        method=args.method,
+        lora=None if args.method == "full" else Lora(args.rank, 2 * args.rank, 0, "all-linear"),
         training=training,
         threads=threads,
         checkpoint=CheckpointPolicy(every_seconds=None),
@@ -39,11 +39,22 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
     )
 
 
+def now(device) -> float:
+    """When the device has done all that it was given."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("rows", type=Path)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warm-up", type=int, default=1)
+    parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--rank", type=int, default=16)
@@ -54,11 +65,12 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path, help="load this PEFT adapter, train nothing, tell its loss on --heldout")
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    from trainer.train import thread_settings
+    from trainer.train import torch_settings
 
-    os.environ.update(thread_settings(threads))
+    os.environ.update(torch_settings(threads))
     import torch
 
+    from trainer import gpu, memory
     from trainer.data import prepare
     from trainer.evaluate import score
     from trainer.loop import Loop
@@ -68,6 +80,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
     device, dtype = device_and_dtype()
+    gpu.settle(device)
     dtype = getattr(torch, args.precision) if args.precision else dtype
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
@@ -84,15 +97,17 @@ def main() -> None:
         with torch.no_grad():
             set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
     else:
-        losses, tokens, seconds = [], 0, 0.0
+        losses, tokens, started = [], 0, 0.0
         for step in range(args.steps):
+            if step == args.warm_up:
+                started = now(device)
             batch = loop.batch(step)
-            started = time.perf_counter()
             losses.append(loop.step(batch)[0])
-            if step > 0:
-                seconds += time.perf_counter() - started
+            if step >= args.warm_up:
                 tokens += sum(row.tokens for row in batch)
             loop.totals.step += 1
+        seconds = now(device) - started
+        told["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
         told |= {"real_tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / seconds, 1), "losses": losses}
     if args.heldout:
         told["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)

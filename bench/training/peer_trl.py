@@ -1,7 +1,8 @@
-"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of three modes. Runs in the peers' own environment.
+"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in the peers' own environment.
 
-`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. The last message alone is
-learned. The first step is warm-up and not counted. Prints one JSON line.
+`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs: `half` holds the
+base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with rows packed end to end. The last message alone
+is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
 """
 
 import argparse
@@ -20,19 +21,29 @@ MODES = {
     "default": {},
     "fp32": {"bf16": False, "gradient_checkpointing": False},
     "bf16": {"bf16": True, "gradient_checkpointing": False},
+    "half": {"bf16": True, "gradient_checkpointing": False},
+    "liger": {"bf16": True, "gradient_checkpointing": False, "use_liger_kernel": True},
+    "packing": {"bf16": True, "gradient_checkpointing": False, "packing": True},
 }
+IN_BF16 = ("half", "liger", "packing")
 
 
 class Clock(TrainerCallback):
-    """Seconds and real (not padding) tokens since the end of the first step."""
+    """Seconds and real (not padding) tokens since the end of the warm-up."""
 
-    def __init__(self) -> None:
-        self.start: float | None = None
-        self.seconds, self.tokens = 0.0, 0
+    def __init__(self, warm_up: int) -> None:
+        self.warm_up, self.steps = warm_up, 0
+        self.start, self.seconds, self.tokens = 0.0, 0.0, 0
+
+    def on_train_begin(self, args, *_: object, **__: object) -> None:
+        self.last = args.max_steps
 
     def on_step_end(self, *_: object, **__: object) -> None:
+        self.steps += 1
+        if torch.cuda.is_available() and self.steps in (self.warm_up, self.last):
+            torch.cuda.synchronize()
         now = time.perf_counter()
-        if self.start is None:
+        if self.steps == self.warm_up:
             self.start, self.tokens = now, 0
         self.seconds = now - self.start
 
@@ -43,6 +54,7 @@ def main() -> None:
     parser.add_argument("rows")
     parser.add_argument("--mode", choices=list(MODES), default="default")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--rank", type=int, default=16)
@@ -54,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     rows = load_dataset("json", data_files=args.rows, split="train")
     rows = rows.map(lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"])
-    clock = Clock()
+    clock = Clock(args.warm_up)
     config = SFTConfig(
         output_dir=args.out,
         per_device_train_batch_size=args.batch,
@@ -71,7 +83,7 @@ def main() -> None:
         **MODES[args.mode],
     )
     trainer = SFTTrainer(
-        AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32),
+        AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32),
         args=config,
         train_dataset=rows,
         processing_class=AutoTokenizer.from_pretrained(args.model),
@@ -89,7 +101,8 @@ def main() -> None:
     if args.save:
         trainer.save_model(args.out)
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
-    told = {"mode": args.mode, "real_tokens": clock.tokens, "seconds": round(clock.seconds, 2)}
+    peak = round(torch.cuda.max_memory_reserved() / 1e6) if torch.cuda.is_available() else None
+    told = {"mode": args.mode, "peak_memory_mb": peak, "real_tokens": clock.tokens, "seconds": round(clock.seconds, 2)}
     print(json.dumps({**told, "tokens_per_second": round(clock.tokens / clock.seconds, 1), "losses": losses}))
 
 

@@ -91,9 +91,9 @@ def main() -> None:
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--heldout", action="store_true")
     args = parser.parse_args()
-    from trainer.train import thread_settings
+    from trainer.train import torch_settings
 
-    os.environ.update(thread_settings(args.threads))
+    os.environ.update(torch_settings(args.threads))
     import torch
 
     from examples.tasks.tasks import TASKS

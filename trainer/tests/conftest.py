@@ -13,6 +13,8 @@ import pytest
 from trainer.spec import Spec, read_spec
 from trainer.tests.make_tiny import make_tiny
 
+# `TRAINER_TEST_DEVICE=cuda pytest trainer/tests` runs on a GPU what otherwise runs on the CPU, in float32 as there.
+DEVICE = os.environ.get("TRAINER_TEST_DEVICE", "cpu")
 ROOT = Path(__file__).parents[2]
 CONVERTERS = ROOT / ".local/llama/source"
 
@@ -108,9 +110,10 @@ def job(tiny, tmp_path):
 def loop_of():
     """A training loop on a run folder, in this process."""
 
-    def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32"):
+    def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32", on: str = DEVICE):
         import torch
 
+        from trainer import gpu
         from trainer.data import prepared, read_conversations
         from trainer.loop import Loop
         from trainer.model import load_model, load_tokenizer
@@ -121,7 +124,9 @@ def loop_of():
         rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
         tokenizer = load_tokenizer(spec)
         data, held_out = prepared(spec, rows, tokenizer, spec.training.max_length, protocol)
-        model = load_model(spec, torch.device("cpu"), getattr(torch, precision))
-        return Loop(spec, model, tokenizer, data, held_out, folder, torch.device("cpu"), protocol)
+        device = torch.device(on, 0) if on == "cuda" else torch.device(on)
+        gpu.settle(device)
+        model = load_model(spec, device, getattr(torch, precision))
+        return Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
 
     return make

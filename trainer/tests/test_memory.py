@@ -1,6 +1,7 @@
 """What a run is predicted to take is told before it is loaded, and one that cannot fit is refused with the numbers."""
 
 import pytest
+import torch
 
 from trainer import memory
 from trainer.begin import begin
@@ -10,7 +11,7 @@ from trainer.tests.conftest import Recorder
 
 
 def test_a_run_that_cannot_fit_is_refused_before_the_base_is_loaded(job, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 300e6)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 300e6)
     folder, protocol = job(), Recorder()
     with pytest.raises(JobError, match=r"GB of memory, and 0\.3 GB are free") as raised:
         begin(read_spec(folder), folder, protocol)
@@ -19,11 +20,12 @@ def test_a_run_that_cannot_fit_is_refused_before_the_base_is_loaded(job, monkeyp
     assert [data["phase"] for data in protocol.of("status")] == ["preparing"]
 
 
-def test_longer_rows_larger_batches_and_full_training_take_more(job):
+@pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda")], ids=str)
+def test_longer_rows_larger_batches_and_full_training_take_more(job, device):
     from transformers import AutoConfig
 
     def predicted(tokens: int, **changes) -> float:
         spec = read_spec(job(f"run-{tokens}-{len(changes)}", **changes))
-        return memory.predicted_bytes(memory.shape_of(AutoConfig.from_pretrained(spec.base.path)), spec, 4, tokens, tokens // 2)
+        return memory.predicted_bytes(memory.shape_of(AutoConfig.from_pretrained(spec.base.path)), spec, 4, tokens, tokens // 2, device)
 
     assert predicted(100) < predicted(1000) < predicted(8000) < predicted(8001, method="full", lora=None)

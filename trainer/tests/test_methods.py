@@ -9,6 +9,7 @@ from trainer.base import sha256_of
 from trainer.convert import save
 from trainer.model import load_tokenizer
 from trainer.spec import read_spec
+from trainer.tests.conftest import DEVICE
 from trainer.tests.test_packing import gradients
 
 
@@ -31,12 +32,13 @@ def test_a_quantized_base_has_the_same_gradients_after_it_was_asked_without_them
     before = {name: gradient.clone() for name, gradient in before.items()}
     loop.optimizer.zero_grad()
     with torch.no_grad():
-        loop.model.eval()(input_ids=torch.tensor([[1, 2, 3]]), layout=layout_of(0, [3]))
+        loop.model.eval()(input_ids=torch.tensor([[1, 2, 3]], device=loop.device), layout=layout_of(0, [3], loop.device))
     _, after = gradients(loop, loop.data.rows[:4])
     for name, gradient in after.items():
         assert torch.equal(gradient, before[name]), name
 
 
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU computes in bf16")
 def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
     from transformers import AutoModelForCausalLM
 
@@ -44,11 +46,11 @@ def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
     loop = loop_of(folder)
     batch = loop.data.rows[:8]
     loss = loop.gradients(batch)
-    model = AutoModelForCausalLM.from_pretrained(read_spec(folder).base.path, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(read_spec(folder).base.path, dtype=torch.float32, attn_implementation="eager").to(DEVICE)
     sequences = [sequence for row in batch for sequence in row.sequences]
     targets, total = sum(sequence.targets for sequence in sequences), 0.0
     for sequence in sequences:
-        ids, trained = torch.tensor(sequence.ids[None].astype("int64")), torch.tensor(sequence.trained)
+        ids, trained = torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE), torch.tensor(sequence.trained, device=DEVICE)
         part = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1][trained[1:]], ids[0, 1:][trained[1:]], reduction="sum")
         (part / targets).backward()
         total += float(part.detach()) / targets
@@ -71,8 +73,8 @@ def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
     from transformers import AutoModelForCausalLM
 
     again = dict(AutoModelForCausalLM.from_pretrained(made.folder, dtype=torch.float32).named_parameters())
-    assert all(torch.equal(again[name], parameter) for name, parameter in loop.parameters.items())
-    assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"], again["model.layers.0.mlp.up_proj.weight"])
+    assert all(torch.equal(again[name], parameter.cpu()) for name, parameter in loop.parameters.items())
+    assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"].cpu(), again["model.layers.0.mlp.up_proj.weight"])
     up = next(tensor for tensor in gguf.GGUFReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
     stored = torch.from_numpy(gguf.dequantize(up.data, up.tensor_type))
     torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)

@@ -5,9 +5,9 @@ import torch
 
 from trainer import fast_layers
 from trainer.data import prepare
-from trainer.packing import Limits, pack, shared_beginning, split
+from trainer.packing import Limits, pack, shared_beginning, size_for, split
 from trainer.spec import read_spec
-from trainer.tests.conftest import Recorder, conversations
+from trainer.tests.conftest import DEVICE, Recorder, conversations
 from trainer.tests.make_tiny import make_tiny
 
 
@@ -25,13 +25,13 @@ def one_by_one(folder, sequences):
     from trainer.model import lora_config, trainable
 
     spec = read_spec(folder)
-    base = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32, attn_implementation="eager")
+    base = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32, attn_implementation="eager").to(DEVICE)
     torch.manual_seed(spec.training.seed)
     model = get_peft_model(base, lora_config(spec.lora))
     shake(model)
     targets, total = sum(sequence.targets for sequence in sequences), 0.0
     for sequence in sequences:
-        ids, trained = torch.tensor(sequence.ids[None].astype("int64")), torch.tensor(sequence.trained)
+        ids, trained = torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE), torch.tensor(sequence.trained, device=DEVICE)
         logits = model(input_ids=ids).logits[0, :-1][trained[1:]]
         loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:][trained[1:]], reduction="sum") / targets
         loss.backward()
@@ -117,7 +117,7 @@ def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
     model = loop_of(job()).model.eval()
 
     def logits(group):
-        packed = pack(group)
+        packed = pack(group, next(model.parameters()).device)
         where = {"layout": packed.layout, "logits_to_keep": packed.chosen}
         with torch.no_grad():
             return model(input_ids=packed.ids, position_ids=packed.positions, **where).logits[0][-sequences[1].targets :]
@@ -138,6 +138,13 @@ def test_twins_keep_what_they_learn_apart(sequences):
     packed = pack(twins)
     assert len(packed.chosen) == 2 * sequences[0].targets
     assert len(set(packed.chosen.tolist())) == len(packed.chosen)
+
+
+def test_recorded_sizes_are_few_and_hold_little_padding():
+    sizes = {size_for(tokens) for tokens in range(1, 32769)}
+    assert len(sizes) <= 24
+    for tokens in range(2048, 32769):
+        assert tokens <= size_for(tokens) < tokens * 5 / 4
 
 
 def test_groups_keep_every_sequence_in_order_and_within_limits(sequences):

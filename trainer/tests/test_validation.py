@@ -95,7 +95,7 @@ def test_answers_are_those_of_transformers_own_generation(job, loop_of):
     loop = loop_of(job())
     tokenizer = load_tokenizer(loop.spec)
     prompts = [[{"role": "user", "content": text}] for text in ("Hi", "A longer question, with more words in it?")]
-    found = answers(loop.model, tokenizer, prompts, 8, 2048, torch.device("cpu"))
+    found = answers(loop.model, tokenizer, prompts, 8, 2048, loop.device)
     base = AutoModelForCausalLM.from_pretrained(loop.spec.base.path, dtype=torch.float32)
     for prompt, answer in zip(prompts, found, strict=True):
         ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
