@@ -9,8 +9,8 @@ import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { requireFreeDisk, storageError } from '../storage.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
-import { afterCrash, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
-import { exportDir, makingDir } from './paths.ts'
+import { afterCrash, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
+import { exportDir } from './paths.ts'
 import { pushFiles } from './pushing.ts'
 import * as store from './store.ts'
 import { createProgress, Died, ExportFailure, type ExportWork, underClaim } from './work.ts'
@@ -42,13 +42,16 @@ async function workInPlace(work: ExportWork, claim: Claim, row: store.ExportRow,
     if (full(error)) return await waitForRoom(work, claim)
     // A disk or a database that fails is nothing that the export did: it is taken up again when its lease has run out.
     if (storageError(error)) throw error
-    if (error instanceof ExportFailure) return await fail(work, claim, error, check)
+    if (error instanceof ExportFailure) {
+      if (error.log) work.log.warn({ export: row.id, code: error.code, log: error.log }, 'an export failed')
+      return await fail(work, claim, error, check)
+    }
     if (error instanceof ApiError && error.status < 500)
       return await fail(work, claim, { code: error.code.startsWith('model_') ? 'base_missing' : error.code, message: error.message }, check)
-    work.log.warn({ err: error, export: row.id, attempt: claim.attempt }, 'making an export failed')
+    work.log.warn({ err: error, export: row.id, attempt: claim.attempt, log: (error as Died).log }, 'making an export failed')
     await afterCrash(work, claim, error instanceof Died ? error.message : `The service failed at it (${(error as Error).message})`)
   } finally {
-    await rm(makingDir(work.dataDir, row.id), { recursive: true, force: true })
+    await clear(work, row.id)
   }
 }
 

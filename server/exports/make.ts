@@ -76,16 +76,16 @@ export async function pack(work: ExportWork, row: ExportRow, check: ExportCheck,
 /** Runs a program that tells of itself, and returns what its `result` said. */
 async function tell(told: Told, run: (onLine: (line: TrainerLine) => void) => Promise<TrainerExit>, signal: AbortSignal): Promise<unknown> {
   let result: unknown
-  let failure: ExportFailure | undefined
+  let failure: { code: string; message: string } | undefined
   const exit = await run(({ type, message, data }) => {
     if (type === 'result') result = data
-    else if (type === 'error') failure = new ExportFailure(String(data?.code ?? 'internal'), message)
+    else if (type === 'error') failure = { code: String(data?.code ?? 'internal'), message }
     else if (type === 'progress') told(data?.stage as ExportStage, Number(data?.done))
   })
   signal.throwIfAborted()
-  if (failure) throw failure
+  if (failure) throw new ExportFailure(failure.code, failure.message, exit.log)
   if (exit.status === 0 && result !== undefined) return result
-  throw new Died(`The program that made it ${exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`}`)
+  throw new Died(`The program that made it ${exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`}`, exit.log)
 }
 
 async function quantize(work: ExportWork, row: ExportRow, source: string, told: Told, signal: AbortSignal): Promise<string> {

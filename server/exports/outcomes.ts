@@ -42,6 +42,8 @@ export async function complete(work: ExportWork, claim: Claim, row: store.Export
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))
   await syncPath(exportsDir(work.dataDir))
+  // Before it is told, so that nothing is seen beside what is ready.
+  await clear(work, row.id)
   const registered = underClaim(work, claim, async (trx) => {
     const time = work.now()
     await store.update(trx, row.id, {
@@ -65,6 +67,9 @@ export async function complete(work: ExportWork, claim: Claim, row: store.Export
   })
 }
 
+/** Removes all that was made on the way. */
+export const clear = (work: ExportWork, id: string) => rm(makingDir(work.dataDir, id), { recursive: true, force: true })
+
 async function addModelfile(folder: string, gguf: string, row: store.ExportRow, model: TakenModel): Promise<ExportFile> {
   const file = path.join(folder, 'Modelfile')
   await writeFile(file, await modelfile(gguf, row, model), { mode: 0o600 })
@@ -77,6 +82,7 @@ export async function fail(
   { code, message }: { code: string; message: string },
   check: ExportCheck | undefined,
 ): Promise<void> {
+  await clear(work, claim.ref)
   await underClaim(work, claim, async (trx) => {
     const time = work.now()
     const error_json = JSON.stringify({ code, message })

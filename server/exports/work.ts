@@ -45,14 +45,23 @@ export async function underClaim<T>(work: ExportWork, claim: Claim, write: (trx:
 /** What ends an export, with the code that its record gets. */
 export class ExportFailure extends Error {
   readonly code: string
-  constructor(code: string, message: string) {
+  /** What the program said on standard error, at the end. */
+  readonly log: string | undefined
+  constructor(code: string, message: string, log?: string) {
     super(message)
     this.code = code
+    this.log = log
   }
 }
 
 /** A program that worked on it ended without a word. */
-export class Died extends Error {}
+export class Died extends Error {
+  readonly log: string
+  constructor(message: string, log: string) {
+    super(message)
+    this.log = log
+  }
+}
 
 /** How much of the whole a stage is, roughly, where each has its turn. */
 const shares: Record<ExportStage, number> = { reference: 20, merge: 15, convert: 15, quantize: 15, check: 20, pack: 10, push: 20 }
