@@ -104,6 +104,11 @@ const settings = {
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private, IPv6 as [::1]/128:80.'),
   max_webhooks: setting(whole(1, 1000), '20', 'Most webhooks of an account.'),
+  url: optional(
+    z.url({ protocol: /^https?$/ }),
+    'Service that ./tunery export asks, with its version (https://…/v1). Default: the one that runs on the data folder.',
+  ),
+  api_key: optional(text, 'Key that ./tunery export asks with. The service itself does not read it.'),
   secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest, made where there is none. Default: secret.key in the data folder.'),
 } satisfies Record<string, Setting>
 
@@ -142,7 +147,7 @@ export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
 const withoutKeys = (value: unknown) => (typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value)
 
 /** Settings that are no one's to see. */
-const secret = new Set(['huggingface_token'])
+const secret = new Set(['huggingface_token', 'api_key'])
 
 /** Every setting with its name in the environment, its default and its value in force. */
 export function describeConfig(config: Config) {

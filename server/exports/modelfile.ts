@@ -6,7 +6,7 @@ import { ollamaTemplate } from './ollama-template.ts'
 import type { ExportRow } from './store.ts'
 
 const Token = z.union([z.string(), z.object({ content: z.string() }).transform(({ content }) => content)]).nullish()
-const TokenizerConfig = z.looseObject({ chat_template: z.unknown(), bos_token: Token, eos_token: Token, add_bos_token: z.boolean().nullish() })
+const TokenizerConfig = z.looseObject({ chat_template: z.unknown().optional(), bos_token: Token, eos_token: Token, add_bos_token: z.boolean().nullish() })
 
 /** More would take much memory on the machines that Ollama runs on; whoever needs it changes the line. */
 const contextMax = 8192

@@ -39,7 +39,6 @@ export interface Exports {
   start(): { close(): Promise<void> }
   /** Removes what a crash left behind: folders of what never became ready, or is not there any more. */
   sweep(): Promise<void>
-  counts(): Promise<Record<string, number>>
 }
 
 interface Options {
@@ -219,7 +218,5 @@ export function createExports(options: Options): Exports {
       for (const name of await readdir(folder).catch(() => []))
         if ((await store.byId(db, name))?.status !== 'ready') await rm(path.join(folder, name), { recursive: true, force: true })
     },
-
-    counts: () => store.counts(db),
   }
 }

@@ -37,12 +37,3 @@ export const liveOfModel = (trx: Trx, account_id: string, model_id: string) =>
 export const due = (db: Db, now: number) => db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
 
 export const ready = (db: Db) => db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()
-
-export async function counts(db: Db): Promise<Record<string, number>> {
-  const rows = await db
-    .selectFrom('exports')
-    .select(['status', db.fn.countAll().as('count')])
-    .groupBy('status')
-    .execute()
-  return Object.fromEntries(rows.map(({ status, count }) => [status, Number(count)]))
-}
