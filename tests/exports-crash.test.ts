@@ -13,8 +13,10 @@ import type { JobEvent } from '../contract/tuning.ts'
 import { root } from '../server/config.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
+import { uploadHub } from './support/upload-hub.ts'
 
-const folder = dataFolder('exports')
+const hub = await uploadHub('hf_token')
+const folder = dataFolder('exports', { TUNERY_HUGGINGFACE_URL: hub.url, TUNERY_HUGGINGFACE_TOKEN: 'hf_token' })
 const here = mkdtempSync(path.join(os.tmpdir(), 'tunery-brought-'))
 let server: RunningServer
 let key: string
@@ -30,6 +32,7 @@ before(async () => {
 after(() => {
   folder.remove()
   rmSync(here, { recursive: true })
+  hub.close()
 })
 
 const get = async (id: string): Promise<Export> => (await api.api('GET', `/exports/${id}`)).body
@@ -58,7 +61,7 @@ test('an export whose programs die again and again fails with the reason, and le
 })
 
 test('a server killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
-  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0' })).body
+  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })).body
   // The last of its stages: a whole file is there that nobody has checked.
   await api.untilEvent(id, ({ data }) => data?.stage === 'check')
   const left = children(server.pid, 'engine/main.ts')
@@ -78,6 +81,9 @@ test('a server killed while an export is made: nothing half is ready, no program
     ['queued', 'running', 'queued', 'running', 'ready'],
   )
   assert.deepEqual(inExports(), [id])
+  const { name } = ready.files[0]!
+  assert.deepEqual(ready.push, { repository: 'team/model', url: `${hub.url}/team/model`, error: null })
+  assert.deepEqual([...hub.repositories.get('team/model')!.keys()], [name])
 })
 
 const tunery = (words: string[], env: Record<string, string> = {}) =>
