@@ -1,6 +1,6 @@
 // What may die while an export is made or downloaded: the programs that make it, the server, the way to the client.
 import assert from 'node:assert/strict'
-import { execFile, execFileSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
@@ -40,16 +40,12 @@ const inExports = () => readdirSync(path.join(folder.dataDir, 'exports'))
 
 test('an export whose programs die again and again fails with the reason, and leaves nothing', async () => {
   const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
-  const pids = new Set<string>()
+  const pids = new Set<number>()
   const killer = setInterval(() => {
-    try {
-      for (const pid of execFileSync('pgrep', ['-f', `-m trainer.export .*${id}`], { encoding: 'utf8' })
-        .trim()
-        .split('\n')) {
-        pids.add(pid)
-        process.kill(Number(pid), 'SIGKILL')
-      }
-    } catch {}
+    for (const pid of children(server.pid, `trainer.export /.*${id}`)) {
+      pids.add(pid)
+      process.kill(pid, 'SIGKILL')
+    }
   }, 100)
   for await (const _ of api.events(id));
   clearInterval(killer)
