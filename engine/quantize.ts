@@ -1,5 +1,6 @@
 // A program of its own: `node engine/quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS`. It tells of itself in JSON lines, as the trainer does,
 // and ends when the pipe on its standard input does. OUT is whole only where a `result` line came and the status is 0.
+import { setPriority } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { fileTypes } from './llama/file-types.ts'
 import { openLibrary } from './llama/library.ts'
@@ -13,6 +14,8 @@ async function main([source, out, type, threads]: string[]): Promise<void> {
   const exit = () => process.exit(74)
   process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()
   if (!source || !out || !type || !Object.hasOwn(fileTypes, type)) throw new Error('quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS')
+  // Answers go first.
+  setPriority(10)
   const library = openLibrary(fileURLToPath(new URL('../.local/llama/lib', import.meta.url)))
   let told_at = 0
   const onProgress = (done: number) => {
