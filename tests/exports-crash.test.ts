@@ -56,8 +56,14 @@ test('an export whose programs die again and again fails with the reason, and le
   assert.deepEqual(inExports(), [])
 })
 
-test('a server killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
+test('a server stopped, then killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
   const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })).body
+  await api.untilEvent(id, ({ data }) => data?.status === 'running')
+  await until('a program to make it', () => children(server.pid, 'trainer.export /').length > 0)
+  assert.equal(await server.end('SIGTERM'), 0)
+  assert.deepEqual(inExports(), [])
+  server = await folder.start()
+  api = client(server.url, key)
   // The last of its stages: a whole file is there that nobody has checked.
   await api.untilEvent(id, ({ data }) => data?.stage === 'check')
   const left = children(server.pid, 'engine/main.ts')
@@ -74,7 +80,7 @@ test('a server killed while an export is made: nothing half is ready, no program
   assert.equal(ready.status, 'ready', JSON.stringify(ready.error))
   assert.deepEqual(
     events.filter(({ data }) => data?.status).map(({ data }) => data!.status),
-    ['queued', 'running', 'queued', 'running', 'ready'],
+    ['queued', 'running', 'queued', 'running', 'queued', 'running', 'ready'],
   )
   assert.deepEqual(inExports(), [id])
   const { name } = ready.files[0]!
