@@ -68,6 +68,15 @@ class Progress:
             self._protocol.emit("progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3))
 
 
+def peak_bytes() -> int:
+    """The most that this program has had resident. What the kernel sums up for `getrusage` counts the process that started it too."""
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def main() -> int:
     protocol = Protocol()
     protocol.watch()
@@ -84,7 +93,7 @@ def main() -> int:
             disable_progress_bar()
             torch.set_num_threads(spec.threads)
         result = STAGES[name](spec, folder, Progress(protocol))
-        protocol.emit("result", name, **result, peak_memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6))
+        protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
         return 0
     except Exception as problem:
         traceback.print_exc()
