@@ -19,18 +19,23 @@ float is float16 in an export of fp16, else float32. The operators are ONNX's an
 """
 
 import contextlib
+import gc
 import json
-import logging
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.errors import JobError
+from trainer.export.onnx_watch import Watch
 
 # What is copied as it lies in the checkpoint's folder, besides what names the weights.
 NOT_TAKEN = (".safetensors", ".safetensors.index.json")
+# What the builder calls them.
+GRAPH, DATA = "model.onnx", "model.onnx.data"
 Tell = Callable[[float], None]
 
 
@@ -38,22 +43,22 @@ Tell = Callable[[float], None]
 class Precision:
     """`dtype` is Transformers.js's name for it, `suffix` what it expects behind the file's name. The rest is for the builder.
 
-    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. The builder writes 16-bit graphs
-    without this operator of grouped attention for the CPU, and those compute no second token.
+    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. What the builder writes in 16 bits
+    for the CPU computes no second token. `bits`: what the weights are then quantized to.
     """
 
     dtype: str
     suffix: str
     name: str
     target: str
-    options: tuple[str, ...] = ()
+    bits: int | None = None
 
 
 PRECISIONS = {
     "fp32": Precision("fp32", "", "fp32", "cpu"),
     "fp16": Precision("fp16", "_fp16", "fp16", "cuda"),
-    "int8": Precision("int8", "_int8", "int8", "cpu"),
-    "int4": Precision("q4", "_q4", "int4", "cpu", ("algo_config=k_quant", "is_symmetric=false")),
+    "int8": Precision("int8", "_int8", "fp32", "cpu", 8),
+    "int4": Precision("q4", "_q4", "fp32", "cpu", 4),
 }
 
 
@@ -72,9 +77,14 @@ def export(hf_folder: Path, out: Path, quantization: str | None, threads: int, t
     out.mkdir(parents=True, exist_ok=True)
     build = out / ".build"
     shutil.rmtree(build, ignore_errors=True)
+    share = 0.5 if precision.bits else 0.95
     try:
-        _build(hf_folder, build, precision)
-        tell(0.9)
+        with Watch(hf_folder, build / DATA, lambda done: tell(share * done)):
+            _build(hf_folder, build, precision)
+        gc.collect()
+        if precision.bits:
+            _quantize(build, precision.bits, lambda done: tell(0.5 + 0.45 * done))
+        tell(0.95)
         _lay_out(hf_folder, build, out, precision)
     finally:
         shutil.rmtree(build, ignore_errors=True)
@@ -85,10 +95,9 @@ def _build(hf_folder: Path, build: Path, precision: Precision) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         from onnxruntime_genai.models import builder
 
-        logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
         given = (None, str(hf_folder), str(build), precision.name, precision.target, str(build / "cache"))
         try:
-            options = builder.parse_extra_options(*given, ["hf_token=false", *precision.options])
+            options = builder.parse_extra_options(*given, ["hf_token=false"])
             builder.create_model(*given, **options)
         except NotImplementedError as problem:
             architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
@@ -98,14 +107,29 @@ def _build(hf_folder: Path, build: Path, precision: Precision) -> None:
             raise JobError("parameter_not_supported", message) from problem
 
 
+def _quantize(build: Path, bits: int, tell: Tell) -> None:
+    command = [sys.executable, "-m", "trainer.export.onnx_quantize", str(build / GRAPH), str(build / "small.onnx"), str(bits)]
+    # It ends with the pipe on its standard input.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        for line in child.stdout:
+            tell(json.loads(line)["data"]["done"])
+        status = child.wait()
+    if status == -signal.SIGKILL:
+        raise JobError("out_of_memory", "Quantizing the ONNX graph was killed, as a machine does that runs out of memory.")
+    if status != 0:
+        raise JobError("internal", f"Quantizing the ONNX graph ended with status {status}.")
+    (build / "small.onnx").rename(build / GRAPH)
+    (build / "small.onnx.data").rename(build / DATA)
+
+
 def _lay_out(hf_folder: Path, build: Path, out: Path, precision: Precision) -> None:
     import onnx
 
     name = f"model{precision.suffix}.onnx"
     folder = out / "onnx"
     folder.mkdir(exist_ok=True)
-    (build / "model.onnx.data").rename(folder / f"{name}_data")
-    graph = onnx.load(build / "model.onnx", load_external_data=False)
+    (build / DATA).rename(folder / f"{name}_data")
+    graph = onnx.load(build / GRAPH, load_external_data=False)
     # Transformers.js knows the weights' file by this name alone.
     for tensor in graph.graph.initializer:
         for entry in tensor.external_data:
@@ -121,6 +145,10 @@ def _lay_out(hf_folder: Path, build: Path, out: Path, precision: Precision) -> N
     for file in hf_folder.iterdir():
         if file.is_file() and not file.name.endswith(NOT_TAKEN):
             shutil.copyfile(file, out / file.name)
+    template, tokenizer = out / "chat_template.jinja", out / "tokenizer_config.json"
+    if template.exists() and tokenizer.exists():
+        # Transformers.js looks for it there alone.
+        _write(tokenizer, json.loads(tokenizer.read_text()) | {"chat_template": template.read_text()})
     genai["model"]["decoder"]["filename"] = f"onnx/{name}"
     # The builder names the provider that a graph was made for, and onnxruntime-genai would refuse to go without it.
     genai["model"]["decoder"]["session_options"]["provider_options"] = []

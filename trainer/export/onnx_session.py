@@ -32,6 +32,9 @@ class Session:
         options.log_severity_level = 3
         # Threads that wait for work by spinning take the cores from the service's answers.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if _dtype(folder) in ("fp32", "fp16"):
+            # The copies in the order that the CPU likes best would double what the weights take. Quantized ones compute by them alone.
+            options.add_session_config_entry("session.disable_prepacking", "1")
         try:
             self._session = onnxruntime.InferenceSession(str(graphs[0]), options, providers=["CPUExecutionProvider"])
         except Exception as problem:
@@ -82,6 +85,10 @@ def _log_probabilities(logits: np.ndarray, tokens: list[int]) -> list[float]:
     if not all(math.isfinite(value) for value in values):
         raise JobError("adapter_invalid", "The exported model computes no numbers (NaN or infinite).")
     return values
+
+
+def _dtype(folder: Path) -> str | None:
+    return json.loads((folder / "config.json").read_text()).get("transformers.js_config", {}).get("dtype")
 
 
 def _end_tokens(folder: Path) -> set[int]:

@@ -117,7 +117,9 @@ def test_the_folder_is_laid_out_as_its_readers_expect(tiny, exported):
         assert sorted(path.name for path in (folder / "onnx").iterdir()) == [name, f"{name}_data"]
         assert json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]["filename"] == f"onnx/{name}"
         assert json.loads((folder / "config.json").read_text())["transformers.js_config"]["dtype"] == how.dtype
-        for same in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+        assert template == (tiny / "chat_template.jinja").read_text()
+        for same in ("tokenizer.json", "chat_template.jinja"):
             assert (folder / same).read_bytes() == (tiny / same).read_bytes()
         assert not list(folder.rglob("*.safetensors")) and not (folder / ".build").exists()
 
