@@ -9,7 +9,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { need, SetupError } from './setup/process.mjs'
-import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, tracker, trackerDev } from './setup/python.mjs'
+import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, pythonOnnx, tracker, trackerDev } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
 
 const started = Date.now()
@@ -40,6 +40,7 @@ try {
     engine,
     converters,
     pythonEnvironment,
+    pythonOnnx,
     ...(dev ? [pythonDev, trackerDev] : []),
     tracker,
     defaultModel,

@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { day_ms } from './days.ts'
 import type { Db } from './db/open.ts'
 import { kept_ms } from './idempotency.ts'
+import { nowAndThen } from './now-and-then.ts'
 
 const hour_ms = 3_600_000
 /** Rows a statement: whoever else writes waits no longer than it takes. */
@@ -25,6 +26,8 @@ const rules: Rule[] = [
   { table: 'webhook_deliveries', days: 30, time: 'created_at', id: 'id' },
   { table: 'events', days: 30, time: 'created_at', id: 'id', where: sql`not exists (select 1 from webhook_deliveries where event_id = events.id)` },
   { table: 'queue_entries', days: 7, time: 'created_at', id: 'id', where: sql`status in ('done', 'dead')` },
+  // What was made is gone; their events go with them.
+  { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
   // A request is known by its row, so that none is counted twice; after this time it is in the sums alone.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },
   { table: 'day_counts', days: 400, time: 'day' },
@@ -47,14 +50,5 @@ const deleteSome = async (db: Db, statement: RawBuilder<unknown>) => ((await sta
 /** Sweeps now and each hour, until what it returns is closed. */
 export function startSweeping(db: Db, log: Logger): { close(): Promise<void> } {
   const once = () => sweep(db, Date.now()).catch((error) => log.warn({ err: error }, 'what is old could not be deleted from the database; it is tried again'))
-  let sweeping = once()
-  const timer = setInterval(() => {
-    sweeping = once()
-  }, hour_ms).unref()
-  return {
-    async close() {
-      clearInterval(timer)
-      await sweeping
-    },
-  }
+  return nowAndThen(hour_ms, once)
 }

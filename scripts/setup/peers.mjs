@@ -79,6 +79,7 @@ async function pythonFolder(name, title, main, options) {
 
 export const clientsNode = (options) => npmFolder('clients-node', "clients for Node: Vercel's AI SDK", 'ai', options)
 export const portkey = (options) => npmFolder('portkey', "Portkey's gateway", '@portkey-ai/gateway', options)
+export const onnxNode = (options) => npmFolder('onnx-node', 'ONNX Runtime and Transformers.js for Node (450 MB)', '@huggingface/transformers', options)
 
 async function npmFolder(name, title, main, options) {
   const folder = folderOf(name)
@@ -91,7 +92,7 @@ async function npmFolder(name, title, main, options) {
   })
 }
 
-const all = { 'llama-server': llamaServer, vllm, 'clients-python': clientsPython, 'clients-node': clientsNode, portkey, schemathesis }
+const all = { 'llama-server': llamaServer, vllm, 'clients-python': clientsPython, 'clients-node': clientsNode, 'onnx-node': onnxNode, portkey, schemathesis }
 
 /** The steps of these names. Throws a SetupError for one that there is not. */
 export function peers(names) {

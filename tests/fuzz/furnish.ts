@@ -20,13 +20,15 @@ export async function furnish(
   form.set('file', new Blob([colourRows(8)]), 'rows.jsonl')
   const dataset = await api('POST', '/datasets/', form)
   const job = await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config: { training_config: { epochs: 1 } } })
-  const { status, model } = await client(service.url, service.key).untilEnded(job.id)
+  const own = client(service.url, service.key)
+  const { status, model } = await own.untilEnded(job.id)
   if (status !== 'completed' || !model) throw new Error(`the first job is ${status}`)
+  const taken = await own.exported({ model, format: 'gguf', merge: false })
   const deployment = await api('POST', '/deployments', { model, name: 'fuzz' })
   const member = await api('POST', '/members', { name: 'Another' })
   const key = await api('POST', '/keys', { name: 'another', user_id: member.id })
   return {
-    known: [dataset.id, job.id, model, deployment.name, member.id, key.id],
+    known: [dataset.id, job.id, model, deployment.name, taken.id, member.id, key.id],
     own: [profile.account.id, profile.id, profile.key.id, operator.id],
     operatorKey: operator.key,
   }

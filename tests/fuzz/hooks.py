@@ -21,12 +21,15 @@ URL = os.environ["FUZZ_URL"]
 JOBS = "/fine-tuning/jobs"
 ESTIMATE = "/fine-tuning/jobs/estimate"
 EVENTS = "/fine-tuning/jobs/{job_id}/events"
+EXPORTS = "/exports"
+EXPORT_EVENTS = "/exports/{export_id}/events"
 # Each tries some steps of a training.
 MAX_ESTIMATES = 20
 MAX_TOKENS = 4
 
 counts: Counter = Counter()
 jobs: list[str] = []
+exports: list[str] = []
 lock = threading.Lock()
 
 
@@ -49,6 +52,8 @@ def before_call(ctx, case, kwargs):
     # Its events would be followed to the job's end.
     if case.operation.path == EVENTS and case.path_parameters["job_id"] not in KEPT:
         cancel(case.path_parameters["job_id"])
+    if case.operation.path == EXPORT_EVENTS and case.path_parameters["export_id"] not in KEPT:
+        delete_export(case.path_parameters["export_id"])
     if case.operation.path == ESTIMATE and succeeded(ESTIMATE) >= MAX_ESTIMATES and isinstance(case.body, dict):
         case.body["dataset_id"] = "none"
 
@@ -56,6 +61,11 @@ def before_call(ctx, case, kwargs):
 def cancel(job_id):
     path = quote(str(job_id), safe="")
     requests.post(f"{URL}/fine-tuning/jobs/{path}/cancel", headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+
+
+def delete_export(export_id):
+    path = quote(str(export_id), safe="")
+    requests.delete(f"{URL}/exports/{path}", headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
 
 
 def succeeded(path):
@@ -100,6 +110,10 @@ def after_call(ctx, case, response):
             jobs.append(answer["id"])
             if len(jobs) > 1:
                 cancel(jobs.pop(0))
+        if case.operation.path == EXPORTS and response.status_code == 201:
+            exports.append(answer["id"])
+            if len(exports) > 1:
+                delete_export(exports.pop(0))
 
 
 @atexit.register

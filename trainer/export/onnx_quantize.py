@@ -1,0 +1,156 @@
+"""The weights of an ONNX graph in 8 or 4 bits, with ONNX Runtime's own quantizer: `python -m trainer.export.onnx_quantize GRAPH OUT BITS`.
+
+GRAPH is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by one: given the whole
+graph, the quantizer takes four times its size. A process of its own, as it needs no torch. Its lines on stdout are the trainer's
+(trainer/protocol.py): `progress` alone.
+
+Each 32 weights share a scale and a zero point. Activations are computed in 8 bits by the CPU provider (accuracy_level 4). With 4 bits,
+what suffers most from it keeps 8: the embedding, the head, and by llama.cpp's rule the values and the last projection of half the layers.
+"""
+
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+from trainer.protocol import Protocol
+
+BLOCK = 32
+# Columns of a matrix at once, so that a vocabulary's matrix is not held several times.
+COLUMNS = 8192
+SENSITIVE = re.compile(r"/layers\.(\d+)/(?:attn/(?:qkv_proj|v_proj)|mlp/down_proj)/MatMul$")
+DOMAIN = "com.microsoft"
+
+
+def quantize(source: Path, out: Path, bits: int, tell) -> None:
+    """Writes `out` and, beside it, `out`.data. `tell` is told how far it is, 0 to 1."""
+    model = ir.load(source)
+    graph = model.graph
+    layers = 1 + max((int(found[1]) for node in graph if (found := SENSITIVE.search(node.name or ""))), default=0)
+    nodes = [node for node in graph if node.op_type == "MatMul" and _is_matrix(node.inputs[1])]
+    made: dict[str, list[ir.Value]] = {}
+    for number, node in enumerate(nodes):
+        weight = node.inputs[1]
+        if weight.name not in made:
+            made[weight.name] = _quantized(graph, weight, bits_of(node.name or "", bits, layers))
+        _replace(graph, node, weight, made[weight.name])
+        tell((number + 1) / (len(nodes) + 1))
+    for node in [node for node in graph if node.op_type == "Gather"]:
+        _embed(graph, node, made)
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+    graph.sort()
+    ir.save(model, out, external_data=f"{out.name}.data", size_threshold_bytes=0)
+
+
+def bits_of(name: str, bits: int, layers: int) -> int:
+    """Of a matrix in 4 bits or 8, by the name that the builder gave its node."""
+    found = SENSITIVE.search(name)
+    if name == "/lm_head/MatMul":
+        return 8
+    if bits == 8 or not found:
+        return bits
+    layer = int(found[1])
+    return 8 if layer < layers / 8 or layer >= 7 * layers / 8 or (layer - round(layers / 8)) % 3 == 2 else 4
+
+
+def _is_matrix(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and len(value.const_value.shape) == 2
+
+
+def _quantized(graph: ir.Graph, weight: ir.Value, bits: int) -> list[ir.Value]:
+    """The packed weights, scales and zero points of a matrix [inputs, outputs], as initializers of the graph."""
+    matrix = weight.const_value.numpy()
+    pieces = [_pieces(matrix[:, first : first + COLUMNS], bits) for first in range(0, matrix.shape[1], COLUMNS)]
+    values = []
+    for part, arrays in zip(("quantized", "scales", "zero_points"), zip(*pieces, strict=True), strict=True):
+        tensor = ir.tensor(np.concatenate(arrays), name=f"{weight.name}_{part}")
+        value = ir.Value(name=tensor.name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))
+        graph.register_initializer(value)
+        values.append(value)
+    return values
+
+
+def _pieces(columns: np.ndarray, bits: int) -> list[np.ndarray]:
+    """Of some columns, by the quantizer: a graph of one multiplication is what it takes."""
+    helper = onnx.helper
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "matmul")
+    weights = onnx.numpy_helper.from_array(np.ascontiguousarray(columns, np.float32), "w")
+    inputs, outputs = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
+    single = helper.make_model(
+        helper.make_graph([node], "one", [inputs], [outputs], [weights]), opset_imports=[helper.make_opsetid("", 21)]
+    )
+    quantizer = MatMulNBitsQuantizer(single, bits=bits, block_size=BLOCK, is_symmetric=False, accuracy_level=4)
+    quantizer.process()
+    (node,) = quantizer.model.model.graph.node
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantizer.model.model.graph.initializer}
+    return [arrays[name] for name in node.input[1:]]
+
+
+def _replace(graph: ir.Graph, node: ir.Node, weight: ir.Value, values: list[ir.Value]) -> None:
+    inputs, outputs = weight.const_value.shape
+    bits = 8 * values[0].const_value.shape[2] // BLOCK
+    attributes = {"K": inputs, "N": outputs, "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
+    new = ir.node("MatMulNBits", [node.inputs[0], *values], attributes, domain=DOMAIN, name=node.name)
+    graph.insert_before(node, new)
+    _take_over(graph, node, new)
+
+
+def _embed(graph: ir.Graph, node: ir.Node, made: dict[str, list[ir.Value]]) -> None:
+    """Embeddings are read from 8-bit rows: where the head has the same weights, from the head's."""
+    table = node.inputs[0]
+    turned = table.producer()
+    shared = turned is not None and turned.op_type == "Transpose" and turned.inputs[0].name in made
+    if not shared and not _is_matrix(table):
+        return
+    rows, width = table.const_value.shape if not shared else reversed(turned.inputs[0].const_value.shape)
+    if width % BLOCK:
+        return
+    if shared:
+        values = made[turned.inputs[0].name]
+    else:
+        matrix = ir.Value(name=table.name, const_value=ir.tensor(table.const_value.numpy().T))
+        values = _quantized(graph, matrix, 8)
+    # One copy of the bytes serves both operators, which want other shapes of it.
+    # The shape must lie in the graph, where ONNX Runtime infers others by it.
+    shape = ir.node("Constant", [], {"value_ints": [rows, width]}, name=f"{node.name}/Shape")
+    flat = ir.node("Reshape", [values[0], shape.outputs[0]], name=f"{node.name}/Reshape")
+    attributes = {"bits": 8, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
+    new = ir.node("GatherBlockQuantized", [flat.outputs[0], node.inputs[1], *values[1:]], attributes, domain=DOMAIN, name=node.name)
+    for each in (shape, flat, new):
+        each.outputs[0].name = f"{each.name}/output_0"
+        graph.insert_before(node, each)
+    _take_over(graph, node, new)
+    if shared:
+        graph.remove(turned, safe=True)
+
+
+def _take_over(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+    before, after = old.outputs[0], new.outputs[0]
+    name = before.name
+    after.shape, after.type = before.shape, before.type
+    before.replace_all_uses_with(after, replace_graph_outputs=True)
+    graph.remove(old, safe=True)
+    after.name = name
+
+
+def main() -> int:
+    protocol = Protocol()
+    protocol.watch()
+    # It has two lines to say of each matrix.
+    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
+    source, out, bits = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    quantize(source, out, bits, lambda done: protocol.emit("progress", f"{done:.0%}", done=done))
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

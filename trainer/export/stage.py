@@ -1,0 +1,110 @@
+"""One stage of an export: `python -m trainer.export.stage NAME FOLDER`, a process of its own, so that the next has all the memory.
+
+The last line is a `result` with what the stage tells the whole.
+"""
+
+import os
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from trainer.errors import JobError
+from trainer.export.spec import Export, read_spec
+from trainer.protocol import EXIT_FAILED, Protocol
+from trainer.train import explain, settle
+
+ANSWERS = "answers.json"
+
+
+def reference(spec: Export, _folder: Path, tell) -> dict:
+    from trainer.export.reference import reference
+
+    reference(spec, lambda done: tell("reference", done))
+    return {"reference": spec.reference}
+
+
+def make(spec: Export, folder: Path, tell) -> dict:
+    from trainer.export.make import make
+
+    return {"out": str(make(spec, folder, tell))}
+
+
+def check(spec: Export, folder: Path, tell) -> dict:
+    """The answers of what was made, from `folder/out`; the engine asks a GGUF file itself."""
+    from trainer.export import answering
+
+    told = answering.read(Path(spec.reference))
+    (made,) = (folder / "out").iterdir()
+    path = folder / ANSWERS
+    if spec.format == "onnx":
+        from trainer.export import onnx
+
+        found = onnx.answers(made, told, spec.threads, lambda done: tell("check", done))
+        answering.write(path, found["rows"], runtime=found.get("runtime", "onnxruntime"))
+    else:
+        from trainer.export.check import answers, runtime
+
+        base = Path(spec.base.path) if spec.adapter_alone else None
+        answering.write(path, answers(made, base, told, lambda done: tell("check", done)), runtime=runtime(base))
+    return {"answers": str(path)}
+
+
+STAGES = {"reference": reference, "make": make, "check": check}
+
+
+class Progress:
+    """Tells how far a stage is, twice a second at most, and its beginning and end always."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._last, self._stage = 0.0, ""
+
+    def __call__(self, stage: str, done: float) -> None:
+        now = time.monotonic()
+        if stage != self._stage or done >= 1 or now - self._last >= 0.5:
+            self._last, self._stage = now, stage
+            self._protocol.emit("progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3))
+
+
+def peak_bytes() -> int:
+    """The most that this program has had resident. What the kernel sums up for `getrusage` counts the process that started it too."""
+    try:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    protocol = Protocol()
+    protocol.watch()
+    try:
+        name, folder = sys.argv[1], Path(sys.argv[2]).resolve()
+        spec = read_spec(folder)
+        settle(spec.threads)
+        if name != "pack":
+            # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
+            sys.modules["bitsandbytes"] = None
+            import torch
+            from transformers.utils.logging import disable_progress_bar
+
+            disable_progress_bar()
+            torch.set_num_threads(spec.threads)
+        result = STAGES[name](spec, folder, Progress(protocol))
+        protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
+        return 0
+    except Exception as problem:
+        traceback.print_exc()
+        error = explain(problem)
+        if error.code == "out_of_memory":
+            error = JobError("out_of_memory", "The machine's memory is not enough for this export. Try again when less is running.")
+        protocol.emit("error", str(error), code=error.code, **error.data)
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,43 @@
+"""An export takes little more memory than the model: weights stream, and no stage holds what another needed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from trainer.tests.conftest import ROOT
+from trainer.tests.exporting import write_adapter, write_spec
+from trainer.tests.make_tiny import TOKENIZER
+
+MOST_BESIDE_MODEL = 500e6
+# What a stage that only copies may take: Python with torch and transformers, and some rows of weights.
+MOST_WITHOUT_MODEL = 470e6
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+    folder = write_adapter(TOKENIZER, tmp_path_factory.mktemp("adapters") / "adapter", r=8, target_modules="all-linear")
+    file = folder / "adapter_model.safetensors"
+    # Small enough that the model still computes something like language.
+    save_file({name: tensor / 20 for name, tensor in load_file(file).items()}, file)
+    return folder
+
+
+def test_every_stage_of_the_default_models_export_stays_within_its_memory(tmp_path, adapter):
+    folder = tmp_path / "export"
+    probe = tmp_path / "probe.json"
+    probe.write_text(json.dumps({"rows": [{"prompt": [{"role": "user", "content": "Name three colours."}]}]}))
+    write_spec(folder, TOKENIZER, adapter, probe=str(probe), threads=2)
+    size = (TOKENIZER / "model.safetensors").stat().st_size
+    peaks = {}
+    for stage in ("reference", "make", "check"):
+        command = [sys.executable, "-m", "trainer.export.stage", stage, str(folder)]
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        peaks[stage] = json.loads(done.stdout.splitlines()[-1])["data"]["peak_memory_mb"] * 1e6
+    assert max(peaks.values()) < size + MOST_BESIDE_MODEL, peaks
+    assert peaks["make"] < MOST_WITHOUT_MODEL, peaks
+    reference, answers = (json.loads((folder / name).read_text())["rows"] for name in ("reference.json", "answers.json"))
+    assert [row["answer_tokens"] for row in answers] == [row["answer_tokens"] for row in reference]
