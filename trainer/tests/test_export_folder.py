@@ -156,9 +156,13 @@ def test_readers_of_other_versions_find_what_they_look_for(tmp_path, tiny, adapt
 def test_every_token_that_ends_an_answer_is_among_the_generation_defaults(tmp_path, tiny, adapter):
     base = tmp_path / "base"
     shutil.copytree(tiny, base)
-    # As some checkpoints have it: the configuration names the end of a document, and the template ends turns with another token.
+    # As some checkpoints have it: every file names the end of a document, and the template ends turns with another token.
+    own = tmp_path / "adapter"
+    shutil.copytree(adapter, own)
+    broken(own, "tokenizer_config.json", lambda values: values.update(eos_token="<|endoftext|>"))
+    broken(base, "config.json", lambda values: values.update(eos_token_id=0))
     broken(base, "generation_config.json", lambda values: values.update(eos_token_id=0, temperature=0.7, do_sample=True))
-    made = make(write_spec(tmp_path / "export", base, adapter), tmp_path / "export", silent)
+    made = make(write_spec(tmp_path / "export", base, own), tmp_path / "export", silent)
     found = json.loads((made / "generation_config.json").read_text())
     assert found["eos_token_id"] == [0, 2]
     assert found["temperature"] == 0.7
