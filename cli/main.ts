@@ -6,6 +6,7 @@ import { NewerDatabase } from '../server/db/migrate.ts'
 import { storageError } from '../server/storage.ts'
 import { accounts } from './accounts.ts'
 import { backup, check, restore } from './backup.ts'
+import { bundle } from './bundle.ts'
 import { config } from './config.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
@@ -22,6 +23,8 @@ const usage = `Usage: ./tunery COMMAND
   accounts suspend ID | accounts reinstate ID
   models add ID [--from FOLDER]
                         bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
+  bundle NAME --gguf FILE | FILE.gguf  -o FOLDER [--adapter NAME=FILE.gguf]... [--gpu cuda]
+                        write a folder that serves an exported model by itself, with Docker or without
   check [--json]        look whether the database and every file that it needs are whole; status 1 where not
   backup FOLDER         copy the database and its files into a new folder, beside a running service
   restore FOLDER        bring a backup into an empty data folder
@@ -39,6 +42,10 @@ async function main(args: string[]): Promise<void> {
       from: { type: 'string' },
       tier: { type: 'string' },
       email: { type: 'string' },
+      gguf: { type: 'string' },
+      adapter: { type: 'string', multiple: true },
+      gpu: { type: 'string' },
+      out: { type: 'string', short: 'o' },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
     },
@@ -52,6 +59,7 @@ async function main(args: string[]): Promise<void> {
   if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
+  if (command === 'bundle' && action && rest.length === 0) return bundle(action, values)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)
 }
 

@@ -22,6 +22,9 @@ step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
 step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
 step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
+step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
+// An image has a name here and is built here: that is what the rule forbids.
+step('dclint', path.join(root, 'node_modules/.bin/dclint'), ['--disable-rule', 'no-build-and-image', '--max-warnings', '0', 'deploy/compose.yaml'])
 if (!process.argv.includes('--static')) {
   step('tests of the trainer', path.join(python, 'pytest'), ['-q'])
   // One file after the other: each has engines and trainers of its own, and the machine may have two cores.
