@@ -5,7 +5,7 @@
 // from images that come from a registry. Commands see this machine's files beside the stage's, so a system package that a Dockerfile forgets
 // to install is not missed here.
 import { spawnSync } from 'node:child_process'
-import { cpSync, existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, statSync, symlinkSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 import dockerignore from '@balena/dockerignore'
 import { type Arg, type Copy, DockerfileParser, type Env, type From, type Healthcheck, type Instruction, type JSONInstruction } from 'dockerfile-ast'
@@ -148,21 +148,20 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
       const at = path.join(source, name)
       if (!existsSync(at)) throw new Error(`COPY ${name}: there is no such file in ${from ? `the stage ${from}` : 'the build context'}`)
       if (!from && ignored(name)) throw new Error(`COPY ${name}: .dockerignore keeps it out`)
-      copyOne(at, to.endsWith('/') && !statSync(at).isDirectory() ? path.join(within(to), path.basename(name)) : within(to), (file) => {
-        const relative = path.relative(context, file)
-        return from !== undefined || relative === '' || !ignored(relative)
-      })
+      const target = to.endsWith('/') && !statSync(at).isDirectory() ? path.join(within(to), path.basename(name)) : within(to)
+      if (from && statSync(at).isDirectory()) linkTree(at, target)
+      else cpSync(at, target, { recursive: true, verbatimSymlinks: true, filter: (file) => from !== undefined || !ignored(path.relative(context, file)) })
     }
   }
 
   return { stage: build(stages.at(-1)!.name), leftOut }
 }
 
-/** As `COPY` does; a link that was put there by `prepare` stands for what it names. */
-function copyOne(from: string, to: string, filter: (file: string) => boolean): void {
-  mkdirSync(path.dirname(to), { recursive: true })
-  if (lstatSync(from).isSymbolicLink() && !existsSync(to)) symlinkSync(readlinkSync(from), to)
-  else cpSync(from, to, { recursive: true, verbatimSymlinks: true, filter })
+/** Copies a tree as links to the same files: stages are many, and large. */
+export function linkTree(from: string, to: string): void {
+  mkdirSync(to, { recursive: true })
+  for (const how of ['-al', '-a']) if (spawnSync('cp', [how, '--force', '--no-target-directory', from, to], { stdio: 'ignore' }).status === 0) return
+  throw new Error(`${from} could not be copied to ${to}`)
 }
 
 /** The environment of a stage's processes: what names a place in the image names it in the stage's folder. */
@@ -182,5 +181,5 @@ function ignoredIn(context: string): (name: string) => boolean {
   const file = path.join(context, '.dockerignore')
   // It is a function, whatever its types say of its default.
   const rules = (dockerignore as unknown as typeof dockerignore.default)().add(existsSync(file) ? readFileSync(file, 'utf8') : '')
-  return (name) => rules.ignores(path.posix.normalize(name).replace(/\/$/, ''))
+  return (name) => name !== '' && rules.ignores(path.posix.normalize(name).replace(/\/$/, ''))
 }
