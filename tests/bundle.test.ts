@@ -1,7 +1,7 @@
 // A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that clients can call.
 import assert from 'node:assert/strict'
 import { execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -12,9 +12,16 @@ import { type Standalone, standalone } from './support/standalone.ts'
 
 const gguf = path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bundle-'))
-const bundle = path.join(folder, 'tickets')
+const bundle = path.join(folder, 'tickets-bundle')
 const adapter = path.join(folder, 'adapter.gguf')
 const key = 'a-key-of-this-test-only'
+const guide = readFileSync(path.join(root, 'docs/guides/self-host.md'), 'utf8')
+/** The one line of the guide's code that begins with these words, as its own words. */
+function fromGuide(beginning: string): string[] {
+  const lines = [...guide.matchAll(/^```sh\n(.*?)^```/gms)].flatMap(([, block]) => block!.split('\n')).filter((line) => line.startsWith(beginning))
+  assert.equal(lines.length, 1, beginning)
+  return lines[0]!.split(' ')
+}
 const tunery = (...args: string[]) => spawnSync(path.join(root, 'tunery'), ['bundle', ...args], { cwd: folder, encoding: 'utf8' })
 let image: Stage
 let server: Standalone
@@ -29,7 +36,8 @@ function start(env: NodeJS.ProcessEnv = {}): Promise<Standalone> {
 before(async () => {
   const maker = path.join(root, 'tests/engine/make-adapter.py')
   execFileSync(path.join(root, '.local/python/bin/python'), [maker, path.join(root, '.local/llama/source/gguf-py'), adapter, '1'])
-  const { status, stdout, stderr } = tunery('tickets', '--gguf', gguf, '--adapter', `tuned=${adapter}`, '-o', bundle)
+  symlinkSync(gguf, path.join(folder, 'tickets.gguf'))
+  const { status, stdout, stderr } = tunery(...fromGuide('./tunery bundle tickets --gguf').slice(2), '--adapter', `tuned=${adapter}`)
   assert.equal(status, 0, stderr)
   assert.match(stdout, /docker build/)
   const built = buildOutside({ file: path.join(bundle, 'Dockerfile'), context: bundle, folder: path.join(folder, 'stages') })
@@ -82,6 +90,25 @@ test('structured output works: what it needs is among the packages', async () =>
     response_format: { type: 'json_schema', json_schema: { name: 'ticket', strict: true, schema } },
   })
   assert.equal(typeof JSON.parse(answer.choices[0]!.message.content!).urgent, 'boolean')
+})
+
+test('the commands of the guide without Docker start the same model, open only to this machine', async () => {
+  const dockerfile = readFileSync(path.join(bundle, 'Dockerfile'), 'utf8')
+  assert.ok(dockerfile.includes(`RUN ${fromGuide('npm ci').join(' ')}\n`), 'what the image was made with above')
+  assert.deepEqual(fromGuide('node start.mjs'), image.command)
+  const [node, ...args] = fromGuide('node engine/main.ts')
+  assert.equal(node, 'node')
+  const started = await standalone(
+    process.execPath,
+    args.map((word) => word.replace(':8000', ':0')),
+    { cwd: path.join(image.folder, 'app') },
+  )
+  const openai = new OpenAI({ baseURL: `${started.url}/v1`, apiKey: 'none', maxRetries: 0 })
+  assert.ok((await openai.chat.completions.create(story)).choices[0]!.message.content)
+  assert.match(started.stderr(), /No API key is set/)
+  assert.match(started.url, /127\.0\.0\.1/)
+  started.kill('SIGKILL')
+  await started.exited
 })
 
 test('the image’s health check tells whether the server answers', () => {

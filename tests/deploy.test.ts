@@ -66,13 +66,13 @@ before(async () => {
     stream!.on('data', (text) => {
       log += text
     })
-  const address = path.join(data, 'server.json')
+  const address = path.join(data, 'tunery/server.json')
   await until('the server to listen', () => {
     if (server.exitCode !== null) throw new Error(`the server ended with status ${server.exitCode}:\n${log}`)
     return existsSync(address)
   })
   const { url } = JSON.parse(readFileSync(address, 'utf8'))
-  api = client(url, readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim())
+  api = client(url, readFileSync(path.join(data, 'tunery/first-key.txt'), 'utf8').trim())
   port = new URL(url).port
 })
 after(async () => {
@@ -129,23 +129,30 @@ test('the service of the image answers with the model that the image brought, tr
   assert.equal((await ask(done.model!)).status, 200)
 })
 
-test('the command line works in the image, on its data folder', () => {
+test('the command line works in the image: keys, and a backup beside the service that can be restored', () => {
   const env = { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...placed(image) }
-  const { status, stdout, stderr } = spawnSync('./tunery', ['keys', 'create', '--name', 'x', '--json'], {
-    cwd: path.join(image.folder, 'app'),
-    env,
-    encoding: 'utf8',
-    ...asUser,
-  })
-  assert.equal(status, 0, stderr)
-  assert.match(JSON.parse(stdout).key, /^tny_/)
+  const tunery = (args: string[], more: Record<string, string> = {}) => {
+    const { status, stdout, stderr } = spawnSync('./tunery', args, {
+      cwd: path.join(image.folder, 'app'),
+      env: { ...env, ...more },
+      encoding: 'utf8',
+      ...asUser,
+    })
+    assert.equal(status, 0, stderr)
+    return stdout
+  }
+  assert.match(JSON.parse(tunery(['keys', 'create', '--name', 'x', '--json'])).key, /^tny_/)
+  const data = path.join(image.folder, 'data')
+  tunery(['backup', path.join(data, 'backups/monday')])
+  tunery(['restore', path.join(data, 'backups/monday')], { TUNERY_DATA_DIR: path.join(data, 'restored') })
+  assert.ok(existsSync(path.join(data, 'restored/tunery.db')))
 })
 
 test('SIGTERM ends the service with 0, and nothing was written into the image', async () => {
   server.kill('SIGTERM')
   await ended(server)
   assert.equal(server.exitCode, 0, log)
-  const newer = execFileSync('find', [path.join(image.folder, 'app'), '-newer', path.join(image.folder, 'data/first-key.txt'), '-type', 'f'], {
+  const newer = execFileSync('find', [path.join(image.folder, 'app'), '-newer', path.join(image.folder, 'data/tunery/first-key.txt'), '-type', 'f'], {
     encoding: 'utf8',
   })
   assert.equal(newer, '')
@@ -178,5 +185,19 @@ test('compose.yaml and the Dockerfiles name the same things, and versions are th
     assert.equal(user, image.user)
     assert.deepEqual([volumes, ports], [[`data:${image.volumes[0]}`], [`127.0.0.1:8000:${image.env.TUNERY_PORT}`]])
     assert.ok(Number.parseInt(stop_grace_period, 10) > 40, 'answers and checkpoints get their time')
+  }
+})
+
+test('the commands of the guide name profiles, services and files that there are', () => {
+  const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
+  const texts = ['docs/guides/self-host.md', 'deploy/compose.yaml'].map((name) => readFileSync(path.join(root, name), 'utf8')).join('\n')
+  const commands = [...texts.matchAll(/docker compose (-f (\S+) --profile (\S+) .*)/g)]
+  assert.ok(commands.length > 8)
+  for (const [line, , name, profile] of commands) {
+    assert.equal(path.resolve(root, name!), path.join(root, 'deploy/compose.yaml'))
+    const service = Object.keys(services).find((each) => services[each].profiles.includes(profile))
+    assert.ok(service, line)
+    const within = /(?:exec|run --rm) (\S+)/.exec(line!)
+    if (within) assert.equal(within[1], service, line)
   }
 })
