@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import type { IncomingMessage } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
 
-export const keyVariable = 'TUNERY_API_KEY'
+export const keyVariable = 'TUNERY_ENGINE_KEY'
 const charactersMin = 16
 
 export interface ApiKeys {

@@ -44,7 +44,7 @@ before(async () => {
   assert.deepEqual(built.leftOut, [])
   image = built.stage
   writeFileSync(path.join(folder, 'keys'), `${key}\n`)
-  server = await start({ TUNERY_PORT: '0', TUNERY_API_KEY_FILE: path.join(folder, 'keys') })
+  server = await start({ TUNERY_PORT: '0', TUNERY_ENGINE_KEY_FILE: path.join(folder, 'keys') })
 })
 after(async () => {
   server.kill('SIGKILL')
@@ -138,6 +138,7 @@ test('the start says what is wrong: a Node that is too old, packages that are mi
   }
   assert.match(run(bundle, process.execPath), /The packages are missing\. Run 'npm ci/)
   assert.match(run(path.join(image.folder, 'app'), process.execPath, { TUNERY_PROT: '1' }), /no setting TUNERY_PROT/)
+  assert.match(run(path.join(image.folder, 'app'), process.execPath, { TUNERY_ENGINE_KEY: '' }), /TUNERY_ENGINE_KEY holds no key/)
   // No older Node is at hand on every machine: one that says it is.
   const older = path.join(folder, 'older.mjs')
   writeFileSync(older, "Object.defineProperty(process.versions, 'node', { value: '20.1.0' })\n")

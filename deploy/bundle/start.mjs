@@ -27,7 +27,7 @@ const settings = {
   ...(existsSync('settings.env') && filled(util.parseEnv(readFileSync('settings.env', 'utf8')))),
   ...filled(process.env),
 }
-const known = ['HOST', 'PORT', 'THREADS', 'GRACE_SECONDS', 'API_KEY', 'API_KEY_FILE', 'ENGINE_OPTIONS'].map((name) => `TUNERY_${name}`)
+const known = ['HOST', 'PORT', 'THREADS', 'GRACE_SECONDS', 'ENGINE_KEY', 'ENGINE_KEY_FILE', 'ENGINE_OPTIONS'].map((name) => `TUNERY_${name}`)
 const unknown = Object.keys(settings).filter((name) => name.startsWith('TUNERY_') && !known.includes(name))
 if (unknown.length > 0) fail(`There is no setting ${unknown.join(', ')}. Settings are ${known.join(', ')}.`)
 
@@ -42,14 +42,14 @@ process.argv.splice(
   ...adapters.flatMap((adapter) => ['--adapter', named(adapter)]),
   ...optional('--threads', settings.TUNERY_THREADS),
   ...optional('--grace-seconds', settings.TUNERY_GRACE_SECONDS),
-  ...optional('--api-key-file', settings.TUNERY_API_KEY_FILE),
+  ...optional('--api-key-file', settings.TUNERY_ENGINE_KEY_FILE),
   ...settings.TUNERY_ENGINE_OPTIONS.split(/\s+/).filter(Boolean),
 )
-if (settings.TUNERY_API_KEY !== undefined) process.env.TUNERY_API_KEY = settings.TUNERY_API_KEY
-else delete process.env.TUNERY_API_KEY
+if (settings.TUNERY_ENGINE_KEY !== undefined) process.env.TUNERY_ENGINE_KEY = settings.TUNERY_ENGINE_KEY
+else delete process.env.TUNERY_ENGINE_KEY
 await import('./engine/main.ts')
 
-/** What is set to something: an empty value counts as none. */
+/** What is set to something. An empty value counts as none; but an empty key is one that was lost on the way, and no reason to serve everybody. */
 function filled(values) {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ''))
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== '' || name.startsWith('TUNERY_ENGINE_KEY')))
 }

@@ -167,9 +167,9 @@ test('a key that cannot be one keeps the server from starting, and the reason sa
   writeFileSync(empty, '\n# nothing\n')
   assert.match(start(['--api-key-file', join(folder, 'none')]), /can't be read: ENOENT/)
   assert.match(start(['--api-key-file', empty]), /holds no key/)
-  assert.match(start([], { TUNERY_API_KEY: '' }), /TUNERY_API_KEY holds no key/)
-  assert.match(start([], { TUNERY_API_KEY: 'short' }), /16 or more ASCII characters.*openssl rand/)
-  assert.match(start(['--api-key-file', keyFile], { TUNERY_API_KEY: key }), /not in both/)
+  assert.match(start([], { TUNERY_ENGINE_KEY: '' }), /TUNERY_ENGINE_KEY holds no key/)
+  assert.match(start([], { TUNERY_ENGINE_KEY: 'short' }), /16 or more ASCII characters.*openssl rand/)
+  assert.match(start(['--api-key-file', keyFile], { TUNERY_ENGINE_KEY: key }), /not in both/)
 })
 
 test('SIGTERM: a stream goes on to its end, the health says that it stops, and what outlasts the grace ends with an error event', async () => {
@@ -179,7 +179,7 @@ test('SIGTERM: a stream goes on to its end, the health says that it stops, and w
       http.get(`${url}/health`, { agent }, (response) => response.resume().on('end', () => resolve(response.statusCode!))).on('error', reject)
     })
   const run = async (max_tokens: number, grace: string) => {
-    const stopping = await startEngineOnPort(['--model', `${modelName}=${modelPath}`, '--grace-seconds', grace], { TUNERY_API_KEY: key })
+    const stopping = await startEngineOnPort(['--model', `${modelName}=${modelPath}`, '--grace-seconds', grace], { TUNERY_ENGINE_KEY: key })
     const body = JSON.stringify(chat('Tell me a very long story.', { stream: true, max_tokens, temperature: 1.3, logit_bias: { 2: -100 } }))
     const answer = await fetch(`${stopping.url}/v1/chat/completions`, { method: 'POST', body, headers: { authorization: `Bearer ${key}` } })
     const kept = connect(stopping.url)
