@@ -8,6 +8,7 @@ import { accounts } from './accounts.ts'
 import { backup, check, restore } from './backup.ts'
 import { bundle } from './bundle.ts'
 import { config } from './config.ts'
+import { exportModel } from './export.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
 import { UsageError } from './usage.ts'
@@ -23,8 +24,12 @@ const usage = `Usage: ./tunery COMMAND
   accounts suspend ID | accounts reinstate ID
   models add ID [--from FOLDER]
                         bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
-  bundle NAME --gguf FILE | FILE.gguf  -o FOLDER [--adapter NAME=FILE.gguf]... [--gpu cuda]
-                        write a folder that serves an exported model by itself, with Docker or without
+  export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [--adapter-only] [--archive tar|zip] [--push-to OWNER/NAME] [-o FILE]
+                        have a model of the account made into files, checked, and brought here; TUNERY_API_KEY is the account's key
+  export EXPORT [-o FILE]
+                        go on with one that was begun
+  bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]... [--gpu cuda]
+                        write a folder that serves a model by itself, with Docker or without; MODEL is exported for it, or --gguf names the file
   check [--json]        look whether the database and every file that it needs are whole; status 1 where not
   backup FOLDER         copy the database and its files into a new folder, beside a running service
   restore FOLDER        bring a backup into an empty data folder
@@ -42,10 +47,15 @@ async function main(args: string[]): Promise<void> {
       from: { type: 'string' },
       tier: { type: 'string' },
       email: { type: 'string' },
+      format: { type: 'string' },
+      quantization: { type: 'string' },
+      output: { type: 'string', short: 'o' },
+      archive: { type: 'string' },
+      'push-to': { type: 'string' },
+      'adapter-only': { type: 'boolean', default: false },
       gguf: { type: 'string' },
       adapter: { type: 'string', multiple: true },
       gpu: { type: 'string' },
-      out: { type: 'string', short: 'o' },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
     },
@@ -58,6 +68,7 @@ async function main(args: string[]): Promise<void> {
   if (command === 'restore' && action && rest.length === 0) return restore(action)
   if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
+  if (command === 'export' && action && rest.length === 0) return exportModel(action, values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
   if (command === 'bundle' && action && rest.length === 0) return bundle(action, values)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)

@@ -19,6 +19,16 @@ export type ListQuery = z.infer<typeof ListQuery>
 
 export const page = <T extends z.ZodType>(item: T) => z.object({ items: z.array(item), has_more: z.boolean() })
 
+/** One of the numbered events of a job or an export. */
+export const eventOf = <const T extends readonly [string, ...string[]]>(types: T) =>
+  z.object({
+    type: z.enum(types),
+    message: z.string(),
+    seq: z.int(),
+    created_at: Time,
+    data: z.record(z.string(), z.unknown()).optional(),
+  })
+
 export const Deleted = z.object({ id: z.string(), deleted: z.literal(true) })
 
 export const Method = z.enum(['lora', 'qlora', 'full'])

@@ -24,6 +24,7 @@ export const errorCodes = {
   job_not_pausable: 400,
   job_not_resumable: 400,
   job_not_completed: 400,
+  export_not_ready: 400,
   name_taken: 400,
   in_use: 400,
   address_blocked: 400,
@@ -38,16 +39,18 @@ export const errorCodes = {
   dataset_not_found: 404,
   job_not_found: 404,
   deployment_not_found: 404,
+  export_not_found: 404,
   key_not_found: 404,
   member_not_found: 404,
   account_not_found: 404,
   webhook_not_found: 404,
   delivery_not_found: 404,
   method_not_allowed: 405,
-  // 413, 415, 429
+  // 413, 415, 416, 429
   body_too_large: 413,
   file_too_large: 413,
   unsupported_media_type: 415,
+  range_not_satisfiable: 416,
   rate_limit_exceeded: 429,
   // 500, 503
   internal_error: 500,

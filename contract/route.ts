@@ -22,7 +22,7 @@ export interface Route {
   /** Counts among what an account has under way at once, until its answer has ended. */
   concurrent?: boolean
   /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
-  produces?: 'application/x-ndjson' | 'text/event-stream'
+  produces?: 'application/x-ndjson' | 'text/event-stream' | 'application/octet-stream'
   consumes?: 'multipart/form-data'
   /** The text fields of a form, beside its part named `file`. */
   form?: z.ZodType
@@ -32,4 +32,4 @@ export interface Route {
 export const route = <const R extends Route>(definition: R): R => definition
 
 /** What any operation may answer beside its success. */
-export const errorResponses = Object.fromEntries([400, 401, 403, 404, 408, 413, 415, 429, 431, 500, 503].map((status) => [status, ErrorBody]))
+export const errorResponses = Object.fromEntries([400, 401, 403, 404, 408, 413, 415, 416, 429, 431, 500, 503].map((status) => [status, ErrorBody]))

@@ -10,6 +10,8 @@ export const scopes = [
   'tuning:write',
   'deployments:read',
   'deployments:write',
+  'exports:read',
+  'exports:write',
   'inference',
   'profile:read',
   'usage:read',
@@ -36,13 +38,14 @@ const viewer: readonly Scope[] = [
   'datasets:read',
   'tuning:read',
   'deployments:read',
+  'exports:read',
   'profile:read',
   'usage:read',
   'keys:read',
   'keys:write',
   'members:read',
 ]
-const member: readonly Scope[] = [...viewer, 'datasets:write', 'tuning:write', 'deployments:write', 'inference']
+const member: readonly Scope[] = [...viewer, 'datasets:write', 'tuning:write', 'deployments:write', 'exports:write', 'inference']
 const admin: readonly Scope[] = [...member, 'usage:write', 'webhooks:read', 'webhooks:write', 'members:write', 'audit:read']
 
 /** The most that a key of a member with this role may do. Everyone may make keys of their own; an owner alone may make and change owners. */

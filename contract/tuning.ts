@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { digits, ListQuery, Method, page, Time } from './common.ts'
+import { digits, eventOf, ListQuery, Method, page, Time } from './common.ts'
 import { route } from './route.ts'
 
 const LoraConfig = z.strictObject({
@@ -130,13 +130,7 @@ export type Job = z.infer<typeof Job>
 export const jobEventTypes = ['status', 'progress', 'metrics', 'checkpoint', 'sample', 'log', 'warning', 'error'] as const
 export type JobEventType = (typeof jobEventTypes)[number]
 
-export const JobEvent = z.object({
-  type: z.enum(jobEventTypes),
-  message: z.string(),
-  seq: z.int(),
-  created_at: Time,
-  data: z.record(z.string(), z.unknown()).optional(),
-})
+export const JobEvent = eventOf(jobEventTypes)
 export type JobEvent = z.infer<typeof JobEvent>
 
 const tag = 'Fine-tuning'

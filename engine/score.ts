@@ -34,8 +34,8 @@ const ScoreRequest = z.looseObject({
   at_once: z.int().min(1).max(tokensAtOnce).default(tokensAtOnce),
 })
 
-/** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, and whether the last token ends an answer. */
-export type Scored = { prompt: number[] | null; logprobs: number[]; ends: boolean }
+/** Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on), the natural logarithm of each target's probability, its bytes in base64, and whether the last token ends an answer. */
+export type Scored = { prompt: number[] | null; logprobs: number[]; bytes: string[]; ends: boolean }
 /** Makes a context of one sequence of `tokens`, with logits for `outputs` tokens of a batch, which holds as many. */
 export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
 
@@ -65,6 +65,7 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
         scored.push({
           prompt: timeless ? await tokenizePrompt(served.model, renderChat(served.model, prompt)) : null,
           logprobs,
+          bytes: targets.map((place) => Buffer.from(vocab.bytes(tokens[place]!)).toString('base64')),
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
         })
       }

@@ -10,7 +10,7 @@ import { existsSync, mkdirSync } from 'node:fs'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
 import { need, SetupError } from './setup/process.mjs'
-import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, tracker, trackerDev } from './setup/python.mjs'
+import { defaultModel, embeddingModel, findPython, pythonDev, pythonEnvironment, pythonOnnx, tracker, trackerDev } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
 
 const started = Date.now()
@@ -25,7 +25,7 @@ const parts = {
   node: [nodeRuntime],
   engine: [engine],
   converters: [converters],
-  python: [pythonEnvironment, ...(dev ? [pythonDev, trackerDev] : []), tracker],
+  python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
   models: [defaultModel, embeddingModel],
 }
 

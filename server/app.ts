@@ -10,6 +10,8 @@ import { datasetRoutes } from './datasets/routes.ts'
 import type { Datasets } from './datasets/service.ts'
 import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
+import { exportRoutes } from './exports/routes.ts'
+import type { Exports } from './exports/service.ts'
 import { admitRequests } from './http/admission.ts'
 import { requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
@@ -46,6 +48,7 @@ export interface Services {
   usage: Usage
   inference: Inference
   deployments: Deployments
+  exports: Exports
   webhooks: Webhooks
   log: Logger
   version: string
@@ -109,6 +112,7 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.limits, services.cutting)
   deploymentRoutes(app, services.deployments)
+  exportRoutes(app, services.exports, services.stopping)
   webhookRoutes(app, services.webhooks)
   await app.ready()
   return app

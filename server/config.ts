@@ -66,6 +66,8 @@ const settings = {
   max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
   max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
   huggingface_url: setting(z.url({ protocol: /^https?$/ }), 'https://huggingface.co', 'The Hugging Face Hub that datasets are fetched from.'),
+  huggingface_token: optional(text, 'Token with which exports are sent to repositories of that hub; without one they are only downloaded.'),
+  export_days: setting(whole(0, 36_500), '7', 'Days for which the files of an export are kept; 0: until it is deleted.'),
   max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
   upstreams: optional(text, 'Servers that serve base models in place of the own engine: the path of a JSON file or its text; see docs/upstreams.md.'),
@@ -102,6 +104,11 @@ const settings = {
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private, IPv6 as [::1]/128:80.'),
   max_webhooks: setting(whole(1, 1000), '20', 'Most webhooks of an account.'),
+  url: optional(
+    z.url({ protocol: /^https?$/ }),
+    'Service that ./tunery export asks, with its version (https://…/v1). Default: the one that runs on the data folder.',
+  ),
+  api_key: optional(text, 'Key that ./tunery export asks with. The service itself does not read it.'),
   secret_key_file: optional(folder, 'File of the key that encrypts secrets at rest, made where there is none. Default: secret.key in the data folder.'),
 } satisfies Record<string, Setting>
 
@@ -139,11 +146,14 @@ export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
 /** A setting that is JSON text may hold keys of other servers, which are not for the screen. */
 const withoutKeys = (value: unknown) => (typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value)
 
+/** Settings that are no one's to see. */
+const secret = new Set(['huggingface_token', 'api_key'])
+
 /** Every setting with its name in the environment, its default and its value in force. */
 export function describeConfig(config: Config) {
   return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
     name: envName(name),
-    value: withoutKeys(config[name as keyof Config] ?? null),
+    value: secret.has(name) && config[name as keyof Config] ? '…' : withoutKeys(config[name as keyof Config] ?? null),
     default: fallback ?? null,
     about,
   }))

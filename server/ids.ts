@@ -27,7 +27,7 @@ export function randomBase62(length: number): string {
   return text
 }
 
-export type IdPrefix = 'acc' | 'usr' | 'key' | 'aud' | 'ds' | 'job' | 'mdl' | 'dep' | 'evt' | 'whk' | 'dlv' | 'req' | 'est' | 'imp'
+export type IdPrefix = 'acc' | 'usr' | 'key' | 'aud' | 'ds' | 'job' | 'mdl' | 'dep' | 'evt' | 'whk' | 'dlv' | 'req' | 'est' | 'imp' | 'exp'
 
 /** A new id: the prefix of its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -25,6 +25,8 @@ const rules: Rule[] = [
   { table: 'webhook_deliveries', days: 30, time: 'created_at', id: 'id' },
   { table: 'events', days: 30, time: 'created_at', id: 'id', where: sql`not exists (select 1 from webhook_deliveries where event_id = events.id)` },
   { table: 'queue_entries', days: 7, time: 'created_at', id: 'id', where: sql`status in ('done', 'dead')` },
+  // What was made is gone; their events go with them.
+  { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
   // A request is known by its row, so that none is counted twice; after this time it is in the sums alone.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },
   { table: 'day_counts', days: 400, time: 'day' },

@@ -10,6 +10,9 @@ import { createDatasets } from './datasets/service.ts'
 import { createTokens } from './datasets/tokens.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
+import { workOnExport } from './exports/jobs.ts'
+import { createPush } from './exports/push.ts'
+import { createExports, queueKind as exportKind } from './exports/service.ts'
 import { createHub } from './hub/service.ts'
 import { createIdempotency } from './idempotency.ts'
 import { createEngineClient } from './inference/engine-client.ts'
@@ -73,7 +76,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   })
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
   const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), meter, dataDir, threads, min_free_mb })
-  const models = createTunedModels({ db, hub, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
+  const models = createTunedModels({ db, hub, datasets, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
   const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
   const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
@@ -91,6 +94,17 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   })
   const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage, pricing: plans.pricing })
   const deployments = createDeployments({ db, models, inference })
+  const push = config.huggingface_token ? createPush({ url: config.huggingface_url, token: config.huggingface_token }) : undefined
+  const exports = createExports({
+    db,
+    queue,
+    models,
+    deployments,
+    dataDir,
+    min_free_mb,
+    canPush: push !== undefined,
+    onExpiryFailure: (error) => log.warn({ err: error }, 'exports whose time is over could not be removed; it is tried again'),
+  })
   const webhooks = createWebhooks({ db, secrets, allowed, max: config.max_webhooks, version: pkg.version, log })
 
   const services: Services = {
@@ -105,6 +119,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     usage,
     inference,
     deployments,
+    exports,
     webhooks,
     log,
     version: pkg.version,
@@ -128,6 +143,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await copies.sweep()
       await datasets.sweep()
       await tuning.sweep()
+      await exports.sweep()
     },
     /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
     async startWork() {
@@ -135,7 +151,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await tuning.takeOverAll()
       await webhooks.takeOverAll()
       await usage.start()
-      const keeping = [accounts.start(), limits.start(), startSweeping(db, log)]
+      const keeping = [accounts.start(), limits.start(), startSweeping(db, log), exports.start()]
       const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
@@ -167,6 +183,24 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         place: accounts.placeForWork,
         now: Date.now,
       }
+      const exporting = {
+        db,
+        queue,
+        models,
+        dataDir,
+        python,
+        converters,
+        threads,
+        min_free_mb,
+        kept_days: config.export_days,
+        log,
+        push,
+        place: accounts.placeForWork,
+        changed: exports.changed,
+        deleted: exports.deleted,
+        forget: exports.forget,
+        now: Date.now,
+      }
       const preparing = {
         db,
         queue,
@@ -186,6 +220,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
           startWorker({ queue, kind: datasetKind, name: `${name}-${each}`, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
         ),
         startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
+        startWorker({ queue, kind: exportKind, name, log, handle: (claim, signal) => workOnExport(exporting, claim, signal) }),
       ]
       return {
         async stop() {

@@ -35,7 +35,7 @@ function upload(rows: string, fields: Record<string, string> = {}) {
   form.append('file', new Blob([rows]), 'rows.jsonl')
   return form
 }
-const count = async (table: 'datasets' | 'api_keys' | 'deployments' | 'tuning_jobs' | 'accounts') =>
+const count = async (table: 'datasets' | 'api_keys' | 'deployments' | 'tuning_jobs' | 'exports' | 'accounts') =>
   Number((await db.selectFrom(table).select(db.fn.countAll().as('count')).executeTakeFirstOrThrow()).count)
 
 test('the same request again, also with other boundaries in its form, gets the answer of the first and creates nothing', async () => {
@@ -117,4 +117,13 @@ test('what failed is tried again; a day later a key is free; accounts do not sha
   assert.equal((await send('/datasets', empty, 'empty')).body.error.code, 'file_empty')
   assert.equal((await send('/datasets', upload(colourRows(3)), 'empty')).status, 201)
   for (const wrong of ['', 'x'.repeat(256), 'two words']) assert.equal((await send('/keys', { name: 'x' }, wrong)).status, 400, wrong)
+})
+
+test('an export that is asked for twice is made once', async () => {
+  const model = await app.colourModel()
+  const [one, two] = [await send('/exports', { model, format: 'gguf' }, 'export'), await send('/exports', { model, format: 'gguf' }, 'export')]
+  assert.deepEqual([one.status, two.replayed, two.body.id], [201, 'true', one.body.id])
+  await db.updateTable('idempotency_keys').set({ answer_sealed: null }).where('key', '=', 'export').execute()
+  assert.equal((await send('/exports', { model, format: 'gguf' }, 'export')).body.id, one.body.id, 'also where its answer was lost')
+  assert.equal(await count('exports'), 1)
 })

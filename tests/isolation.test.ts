@@ -24,6 +24,7 @@ before(async () => {
   theirs.model_id = ended.model!
   theirs.name = (await api('POST', '/deployments', { name: 'their-name', model: theirs.model_id })).body.name
   await until('the deployment to be ready', async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready')
+  theirs.export_id = (await app.exported({ model: theirs.model_id, format: 'gguf', merge: false })).id
   theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
   theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
   theirs.webhook_id = (await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })).body.id
@@ -48,6 +49,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /fine-tuning/jobs/estimate': ({ model_id, dataset_id }) => ({ model_id, dataset_id }),
   'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),
   'PUT /deployments/{name}': () => ({ model: tiny }),
+  'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),
   'POST /keys': ({ user_id }) => ({ name: 'k', user_id }),
   'PUT /keys/{key_id}': () => ({ name: 'renamed' }),
   'POST /members': () => undefined,
@@ -120,6 +122,7 @@ test('lists hold what is one’s own, and go on after nothing of others', async 
     ['/fine-tuning/jobs', 'job_id'],
     ['/fine-tuning/models', 'model_id'],
     ['/deployments', 'name'],
+    ['/exports', 'export_id'],
     ['/keys', 'key_id'],
     ['/members', 'user_id'],
     ['/webhooks', 'webhook_id'],

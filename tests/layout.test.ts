@@ -12,7 +12,7 @@ const imports = files.flatMap((file) =>
     to: name!.startsWith('.') ? path.normalize(path.join(path.dirname(file), name!)) : name!,
   })),
 )
-const features = ['limits', 'accounts', 'hub', 'datasets', 'usage', 'tuning', 'inference', 'deployments', 'webhooks']
+const features = ['limits', 'accounts', 'hub', 'datasets', 'usage', 'tuning', 'inference', 'deployments', 'exports', 'webhooks']
 const folderOf = (file: string) => file.split('/')[1]!
 
 function forbid(why: string, forbidden: (file: string, to: string) => boolean) {

@@ -55,6 +55,8 @@ test('the description says what an operation takes: the upload’s form, the par
   assert.equal(temperature.maximum, 2)
   assert.ok(chat.responses['200'].content['text/event-stream'])
   assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
+  const download = paths['/exports/{export_id}/download'].get.responses
+  for (const status of ['200', '206']) assert.equal(download[status].content['application/octet-stream'].schema.format, 'binary')
   assert.ok(paths['/fine-tuning/jobs/{job_id}/events'].get.responses['200'].content['application/x-ndjson'])
   const limit = paths['/datasets/'].get.parameters.find(({ name }: { name: string }) => name === 'limit')
   assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })

@@ -30,10 +30,10 @@ def thread_settings(threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "2000", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 
 
-def settle(spec: Spec) -> None:
+def settle(threads: int) -> None:
     """The process's surroundings, before anything reads them: no network, few words, and last in line for the cores."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
-    os.environ.update(TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", **thread_settings(spec.threads))
+    os.environ.update(TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", **thread_settings(threads))
     with suppress(OSError):
         os.nice(19)
 
@@ -88,7 +88,7 @@ def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
     try:
         folder = Path(sys.argv[1]).resolve()
         spec = read_spec(folder)
-        settle(spec)
+        settle(spec.threads)
         return 0 if run(spec, folder, protocol) else EXIT_STOPPED
     except Exception as problem:
         traceback.print_exc()

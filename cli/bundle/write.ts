@@ -18,14 +18,20 @@ export interface BundleOptions {
   out: string
 }
 
-/** Writes the bundle: whole under its name, or not at all. Throws a UsageError where something given cannot be used. */
-export async function writeBundle({ model, adapters, gpu, out }: BundleOptions): Promise<void> {
+/** Throws a UsageError where something given cannot be used. `file`: undefined where the model's is still to come. */
+export async function checkBundle({ model, adapters, out }: Omit<BundleOptions, 'model'> & { model: Partial<NamedFile> & { name: string } }): Promise<void> {
   const names = [model, ...adapters].map(({ name }) => name)
   for (const name of names)
     if (!/^[\w.:/@+ -]{1,200}$/.test(name)) throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
   if (new Set(names).size < names.length) throw new UsageError('The model and its adapters need names of their own.')
-  for (const { file } of [model, ...adapters]) await requireGguf(file)
+  for (const { file } of [model, ...adapters]) if (file !== undefined) await requireGguf(file)
   await requireFree(out)
+}
+
+/** Writes the bundle: whole under its name, or not at all. Throws as `checkBundle` does. */
+export async function writeBundle(options: BundleOptions): Promise<void> {
+  await checkBundle(options)
+  const { model, adapters, gpu, out } = options
   const part = `${out}.${process.pid}.part`
   try {
     await mkdir(path.join(part, 'model'), { recursive: true })

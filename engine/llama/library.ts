@@ -47,7 +47,7 @@ export function silenceLogs(library: Library): void {
   library.llama_log_set(library.handles.llama.symbol('llama_supports_mmap'), null)
 }
 
-const logCallback = koffi.proto('void tunery_log_callback(int32_t level, const char* text, void* user_data)')
+export const logCallback = koffi.proto('void tunery_log_callback(int32_t level, const char* text, void* user_data)')
 
 /** Calls into the library on other threads that are under way. Their logs must not come to a function of JavaScript. */
 let callsAside = 0

@@ -20,7 +20,7 @@ export async function pythonEnvironment(options) {
     async () => {
       const base = findPython()
       rmSync(local('python'), { recursive: true, force: true })
-      rmSync(local('stamps/python-dev'), { force: true })
+      for (const name of ['python-dev', 'python-onnx']) rmSync(local('stamps', name), { force: true })
       await run(base, ['-m', 'venv', local('python')], {
         what: 'making a virtual environment',
         hint: "Install Python's venv module (Debian and Ubuntu: `apt-get install python3-venv`).",
@@ -34,6 +34,16 @@ export async function pythonEnvironment(options) {
 export const pythonDev = (options) =>
   step('python-dev', 'ruff and pytest', [fileHash('trainer/requirements-dev.txt')], [local('python/bin/ruff')], options, () =>
     pip(['-r', 'trainer/requirements-dev.txt', '-c', requirements[1]]),
+  )
+
+export const pythonOnnx = (options) =>
+  step(
+    'python-onnx',
+    'ONNX Runtime and its model builder (50 MB)',
+    [fileHash('trainer/requirements-onnx.txt')],
+    [local('python/bin/onnxruntime_test')],
+    options,
+    () => pip(['-r', 'trainer/requirements-onnx.txt', '-c', requirements[1]]),
   )
 
 /** The tracker that TUNERY_TRACKING names, in an environment of its own. */

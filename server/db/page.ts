@@ -5,7 +5,7 @@ import type { Schema } from './schema.ts'
 const olderThan = ({ created_at, id }: { created_at: number; id: string }) =>
   sql<boolean>`(created_at < ${created_at} or (created_at = ${created_at} and id < ${id}))`
 
-type Listed = 'datasets' | 'tuning_jobs' | 'models' | 'deployments' | 'accounts' | 'users' | 'api_keys' | 'webhooks' | 'webhook_deliveries'
+type Listed = 'datasets' | 'tuning_jobs' | 'models' | 'deployments' | 'exports' | 'accounts' | 'users' | 'api_keys' | 'webhooks' | 'webhook_deliveries'
 
 /** A page of a query, newest first, of what comes after `after`; one more than `limit` when there is more. */
 export function newestFirst<T extends Listed, O>(

@@ -1,5 +1,6 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
+import type { ExportEvents, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
@@ -112,7 +113,7 @@ interface TuningJobs {
   finished_at: number | null
 }
 
-interface JobEvents {
+export interface JobEvents {
   job_id: string
   seq: number
   type: 'status' | 'progress' | 'metrics' | 'checkpoint' | 'sample' | 'log' | 'warning' | 'error'
@@ -248,6 +249,8 @@ export interface Schema {
   job_events: JobEvents
   models: Models
   deployments: Deployments
+  exports: Exports
+  export_events: ExportEvents
   queue_entries: QueueEntries
   events: Events
   usage: Usage

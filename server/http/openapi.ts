@@ -63,7 +63,9 @@ function withStreams(route: Route, schema: object): object {
     const errors = Object.fromEntries(
       Object.entries(errorResponses).map(([code, error]) => [code, { description: 'Error', content: { 'application/json': { schema: json(error) } } }]),
     )
-    content.response = { [status]: { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }, ...errors }
+    const success = { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }
+    const partial = route.produces === 'application/octet-stream' ? { 206: { ...success, description: 'The range that was asked for' } } : {}
+    content.response = { [status]: success, ...partial, ...errors }
   }
   return content
 }

@@ -21,7 +21,9 @@ export const Probe = z.object({
 export type Probe = z.infer<typeof Probe>
 
 const Scores = z.object({
-  rows: z.array(z.object({ prompt: z.array(z.int()).nullable(), logprobs: z.array(z.number().nullable()), ends: z.boolean() })),
+  rows: z.array(
+    z.object({ prompt: z.array(z.int()).nullable(), logprobs: z.array(z.number().nullable()), bytes: z.array(z.string()).optional(), ends: z.boolean() }),
+  ),
   /** How long the engine computed the fastest of the pieces. */
   least_ms: z.number(),
 })

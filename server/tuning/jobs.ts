@@ -4,7 +4,9 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { ResolvedConfig } from '../../contract/tuning.ts'
+import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
+import { placeFor } from '../queue/place.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { storageError } from '../storage.ts'
 import { record } from './lines.ts'
@@ -14,30 +16,17 @@ import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
 import * as store from './store.ts'
 import { Result, runTrainer, type TrainerLine } from './trainer.ts'
-import { type Asked, statusEvent, type TuningWork, underClaim } from './work.ts'
-
-/** How soon a job is looked at again whose account has no place for it: a tenth of the time that it has waited, within these bounds. */
-const place_ms = { least: 1000, most: 30_000 }
+import { type Asked, type TuningWork, underClaim } from './work.ts'
 
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
-  const place = await placeFor(work, claim)
+  // A running job is one of what its account has under way.
+  const place = await placeFor(work, claim, await store.jobById(work.db, claim.ref))
   if (!place) return
   try {
     await workInPlace(work, claim, stopping)
   } finally {
     place()
   }
-}
-
-/** A running job is one of what its account has under way; where it may have no more, the job lets others by and is looked at again. */
-async function placeFor(work: TuningWork, claim: Claim): Promise<(() => void) | undefined> {
-  const job = await store.jobById(work.db, claim.ref)
-  const place = job ? await work.place(job.account_id) : () => {}
-  if (!place) {
-    const waited = (work.now() - job!.created_at) / 10
-    await work.queue.putBack(claim, work.now() + Math.min(place_ms.most, Math.max(place_ms.least, waited)))
-  }
-  return place
 }
 
 async function workInPlace(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
@@ -127,7 +116,7 @@ async function begin(work: TuningWork, claim: Claim): Promise<store.JobRow | und
       return undefined
     }
     await startClock(trx, job, time)
-    const events: store.NewEvent[] = []
+    const events: NewEvent[] = []
     // Its worker died without a word: the lease ran out, or this server has just started on the database of a dead one.
     if (job.status === 'running') events.push(statusEvent('queued', 'The worker of this job ended before the job did; it goes on from its last checkpoint.'))
     events.push(

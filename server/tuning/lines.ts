@@ -1,5 +1,6 @@
 import type { JobMetrics } from '../../contract/tuning.ts'
 import type { Trx } from '../db/open.ts'
+import type { NewEvent } from '../event-log.ts'
 import type { Claim } from '../queue/queue.ts'
 import * as store from './store.ts'
 import type { TrainerLine } from './trainer.ts'
@@ -9,7 +10,7 @@ export async function record(trx: Trx, job_id: string, claim: Claim, line: Train
   // Where a checkpoint lies on this machine is nobody's business outside; its attempt and step say it to us.
   const { path: _, ...data } = line.data ?? {}
   const shown = line.type === 'checkpoint' ? { ...data, attempt: claim.attempt } : data
-  await store.appendEvents(trx, job_id, [{ type: line.type as store.NewEvent['type'], message: line.message, data: shown }], time)
+  await store.appendEvents(trx, job_id, [{ type: line.type as NewEvent['type'], message: line.message, data: shown }], time)
   const number = (name: string) => (typeof data[name] === 'number' ? (data[name] as number) : undefined)
   if (line.type === 'metrics') {
     const names = ['step', 'steps_total', 'loss', 'learning_rate', 'tokens_per_second', 'validation_loss', 'validation_exact'] as const

@@ -6,12 +6,14 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel } from '../../contract/models.ts'
 import { type By, recordAct } from '../audit.ts'
+import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
 import { type AdopterOptions, createAdopter } from './adopt.ts'
 import { originOf } from './origin.ts'
 import { modelDir, modelFiles, probeFile } from './paths.ts'
 import * as store from './store.ts'
+import { createTaking, type TakenModel } from './taking.ts'
 
 /** A file of weights that the engine loads, with the name that it is loaded under. */
 export interface Weights {
@@ -54,6 +56,8 @@ export interface TunedModels {
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
   /** Inside the transaction that makes another feature need it. Throws model_not_found where it was deleted. */
   require(trx: Trx, account_id: string, id: string): Promise<void>
+  /** All that there is of a model, for those who make files of it; undefined where there is no such model. Throws model_not_available. */
+  taken(account_id: string, id: string): Promise<TakenModel | undefined>
   /** The comparison of a model, made now where it has not been; undefined where what it was made from is gone. */
   compared(account_id: string, id: string): Promise<Comparison | undefined>
   /** The comparison of files that are about to become a model; null where it cannot be made now. */
@@ -66,7 +70,7 @@ export interface TunedModels {
 
 export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'parent_model_id' | 'created_at'>
 
-export function createTunedModels(options: AdopterOptions & { now?: () => number }): TunedModels {
+export function createTunedModels(options: AdopterOptions & { datasets: Pick<Datasets, 'get'>; now?: () => number }): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
   const needs: NeedsModel[] = []
   const listeners: ((model: ServableModel) => void)[] = []
@@ -187,6 +191,7 @@ export function createTunedModels(options: AdopterOptions & { now?: () => number
     },
 
     require: async (trx, account_id, id) => void (await row(account_id, id, trx)),
+    taken: createTaking(options),
     compareNew,
     compareWith: (given) => {
       compare = given

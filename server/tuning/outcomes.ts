@@ -2,6 +2,7 @@
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
+import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
 import type { Claim } from '../queue/queue.ts'
 import { moveToModels } from './artifacts.ts'
@@ -11,7 +12,7 @@ import { type Origin, originOf } from './origin.ts'
 import { modelDir, rowsFile, runDir } from './paths.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
-import { statusEvent, type TuningWork, underClaim } from './work.ts'
+import { type TuningWork, underClaim } from './work.ts'
 
 const maxCrashes = 3
 /** How long a job waits before it tries whether a full disk has room again. */
@@ -125,7 +126,7 @@ export async function waitForRoom(work: TuningWork, claim: Claim, job: store.Job
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     const message = 'The disk of the service is full. The job waits until there is room, and goes on from its last checkpoint.'
-    const events: store.NewEvent[] = [{ type: 'warning', message, data: { code: 'storage_full' } }, statusEvent('queued', 'The job waits to be tried again.')]
+    const events: NewEvent[] = [{ type: 'warning', message, data: { code: 'storage_full' } }, statusEvent('queued', 'The job waits to be tried again.')]
     await store.appendEvents(trx, job.id, events, time)
     await work.queue.release(trx, claim, time + room_wait_ms)
   })
@@ -141,7 +142,7 @@ export async function afterCrash(work: TuningWork, claim: Claim, job: store.JobR
     const time = work.now()
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
-    const events: store.NewEvent[] = [
+    const events: NewEvent[] = [
       { type: 'warning', message: `${what}. It is tried again from the last checkpoint.`, data: { code: 'trainer_crashed', crashes } },
       statusEvent('queued', 'The job waits to be tried again.'),
     ]

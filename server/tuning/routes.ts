@@ -1,22 +1,9 @@
-import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { AdapterFields, deleteTunedModel, getTunedModel, listTunedModels, uploadAdapter } from '../../contract/models.ts'
-import {
-  cancelJob,
-  createJob,
-  estimateJob,
-  getJob,
-  type JobEvent,
-  jobEvents,
-  listCheckpoints,
-  listJobRows,
-  listJobs,
-  pauseJob,
-  resumeJob,
-} from '../../contract/tuning.ts'
+import { cancelJob, createJob, estimateJob, getJob, jobEvents, listCheckpoints, listJobRows, listJobs, pauseJob, resumeJob } from '../../contract/tuning.ts'
+import { sendEvents } from '../http/events.ts'
 import { readForm } from '../http/form.ts'
-import { answered, mount } from '../http/mount.ts'
-import { streamHeaders } from '../http/stream.ts'
+import { mount } from '../http/mount.ts'
 import type { TunedModels } from './models.ts'
 import type { Tuning } from './service.ts'
 
@@ -34,17 +21,7 @@ export function tuningRoutes(app: FastifyInstance, tuning: Tuning, models: Tuned
   mount(app, listTunedModels, ({ caller, query }) => models.list(caller.account_id, query))
   mount(app, getTunedModel, ({ caller, params }) => models.get(caller.account_id, params.model_id))
   mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller, params.model_id))
-  mount(app, jobEvents, async ({ caller, params, query, reply }) => {
-    const gone = new AbortController()
-    reply.raw.on('close', () => gone.abort())
-    const events = await tuning.events(caller.account_id, params.job_id, query.after, AbortSignal.any([gone.signal, stopping]))
-    reply.header('content-type', 'application/x-ndjson; charset=utf-8').headers(streamHeaders)
-    await reply.send(Readable.from(lines(events)))
-    return answered
-  })
-}
-
-// A blank line keeps proxies from cutting a quiet stream.
-async function* lines(events: AsyncGenerator<JobEvent | null>) {
-  for await (const event of events) yield event ? `${JSON.stringify(event)}\n` : '\n'
+  mount(app, jobEvents, ({ caller, params, query, reply }) =>
+    sendEvents(reply, stopping, (signal) => tuning.events(caller.account_id, params.job_id, query.after, signal)),
+  )
 }

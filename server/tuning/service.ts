@@ -1,13 +1,13 @@
-import { EventEmitter } from 'node:events'
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobRow, ResolvedConfig } from '../../contract/tuning.ts'
+import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobEventType, JobRow, ResolvedConfig } from '../../contract/tuning.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { createNews, follow, statusEvent } from '../event-log.ts'
 import type { Hub } from '../hub/service.ts'
 import { frozenText } from '../hub/text.ts'
 import { newId } from '../ids.ts'
@@ -15,7 +15,6 @@ import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
 import type { Estimator } from './estimate.ts'
-import { ended, follow } from './follow.ts'
 import { type JobMeter, settleClock } from './metering.ts'
 import { originOf } from './origin.ts'
 import { modelDir, rowsFile } from './paths.ts'
@@ -23,9 +22,10 @@ import { strangestRows } from './row-losses.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
 import { toWire } from './wire.ts'
-import { type Asked, statusEvent } from './work.ts'
+import type { Asked } from './work.ts'
 
 export const queueKind = 'tuning'
+const ended = new Set(['completed', 'failed', 'cancelled'])
 
 export interface Tuning {
   create(by: By, request: z.output<typeof CreateJob>): Promise<Job>
@@ -78,8 +78,7 @@ export function createTuning({
   keepalive_ms = 15_000,
   now = Date.now,
 }: Options): Tuning {
-  const news = new EventEmitter()
-  news.setMaxListeners(0)
+  const news = createNews()
   const wishes = new Map<string, AbortController>()
 
   async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
@@ -269,7 +268,9 @@ export function createTuning({
     },
 
     async events(account_id, id, after, signal) {
-      return follow({ db, news, keepalive_ms }, (await row(account_id, id)).id, after, signal)
+      const job = await row(account_id, id)
+      const over = async () => ended.has((await store.jobById(db, job.id))?.status ?? 'failed')
+      return follow<JobEventType>({ db, log: store.log, news, keepalive_ms, ended: over }, job.id, after, signal)
     },
 
     changed: (job_id) => void news.emit(job_id),

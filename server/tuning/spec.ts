@@ -9,7 +9,8 @@ import { runDir } from './paths.ts'
 import * as store from './store.ts'
 import type { TuningWork } from './work.ts'
 
-const values = <T extends Record<string, { value: unknown }>>(group: T) => Object.fromEntries(Object.entries(group).map(([name, { value }]) => [name, value]))
+export const values = <T extends Record<string, { value: unknown }>>(group: T) =>
+  Object.fromEntries(Object.entries(group).map(([name, { value }]) => [name, value]))
 
 /** How many tokens an answer to a sample prompt may have. */
 const answer_tokens = 64

@@ -1,17 +1,10 @@
-import type { JobEventType } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { newestFirst } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
+import { createEventLog } from '../event-log.ts'
 
 export type JobRow = Row<'tuning_jobs'>
-export type EventRow = Row<'job_events'>
 export type ModelRow = Row<'models'>
-
-export interface NewEvent {
-  type: JobEventType
-  message: string
-  data?: Record<string, unknown>
-}
 
 export const insertJob = (trx: Trx, job: NewRow<'tuning_jobs'>) => trx.insertInto('tuning_jobs').values(job).execute()
 
@@ -37,32 +30,8 @@ export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
 
 export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) => trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
 
-/** Appends events in order; their numbers go on from the job's last. */
-export async function appendEvents(trx: Trx, job_id: string, events: NewEvent[], created_at: number): Promise<void> {
-  if (events.length === 0) return
-  const last = await trx
-    .selectFrom('job_events')
-    .select((eb) => eb.fn.max('seq').as('seq'))
-    .where('job_id', '=', job_id)
-    .executeTakeFirst()
-  const from = Number(last?.seq ?? 0)
-  await trx
-    .insertInto('job_events')
-    .values(
-      events.map(({ type, message, data }, index) => ({
-        job_id,
-        seq: from + 1 + index,
-        type,
-        message,
-        data_json: data ? JSON.stringify(data) : null,
-        created_at,
-      })),
-    )
-    .execute()
-}
-
-export const eventsAfter = (db: Db, job_id: string, seq: number, limit: number): Promise<EventRow[]> =>
-  db.selectFrom('job_events').selectAll().where('job_id', '=', job_id).where('seq', '>', seq).orderBy('seq').limit(limit).execute()
+export const log = createEventLog('job_events', 'job_id')
+export const appendEvents = log.append
 
 /** When a job's trainer last said something; what the service itself wrote since is no sign of it. */
 export const lastHeard = async (trx: Trx, job_id: string): Promise<number | undefined> =>

@@ -59,8 +59,8 @@ const grace_ms = 20_000
 
 export interface TrainerRun {
   run_dir: string
-  /** Trains the job, or tries a few of its steps, or only converts the adapter that it goes on from. */
-  module?: 'trainer.train' | 'trainer.calibrate' | 'trainer.adopt'
+  /** Trains the job, tries a few of its steps, only converts the adapter that it goes on from, or makes files of a model to take away. */
+  module?: 'trainer.train' | 'trainer.calibrate' | 'trainer.adopt' | 'trainer.export'
   spec: object
   python: string
   /** How many processes train together, one a GPU. */
@@ -73,10 +73,17 @@ export interface TrainerRun {
 export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, processes = 1, signal, onLine }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
-  // The pipe on its standard input stays open and empty: its end tells the trainer that this server is gone. It stays in this session,
-  // since where the kernel groups processes by session a priority counts only within one.
   const together = processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
-  const child = spawn(python, [...together, '-m', module, run_dir], { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+  return runTold({ run_dir, command: python, args: [...together, '-m', module, run_dir], signal, onLine })
+}
+
+export type ToldRun = Pick<TrainerRun, 'run_dir' | 'signal' | 'onLine'> & { command: string; args: string[] }
+
+/** Runs a program that tells of itself in lines as the trainer does; what else it says goes to `trainer.log` of the folder. */
+export async function runTold({ run_dir, command, args, signal, onLine }: ToldRun): Promise<TrainerExit> {
+  // The pipe on its standard input stays open and empty: its end tells the program that this server is gone. It stays in this session,
+  // since where the kernel groups processes by session a priority counts only within one.
+  const child = spawn(command, args, { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
   child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})

@@ -2,10 +2,10 @@ import type { Logger } from 'pino'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
+import type { Place } from '../queue/place.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models.ts'
-import type * as store from './store.ts'
 import type { Tracking } from './tracking.ts'
 
 /** What a person asked of a running job. */
@@ -27,8 +27,7 @@ export interface TuningWork {
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking
   meter: JobMeter
-  /** Takes a place among what the account may have under way; undefined where it must wait. */
-  place(account_id: string): Promise<(() => void) | undefined>
+  place: Place
   /** Tells readers of a job's events that there are more. */
   changed(job_id: string): void
   /** Aborts when the job's trainer must stop, in this process; the reason is what was asked. */
@@ -47,9 +46,3 @@ export async function underClaim<T>(work: TuningWork, claim: Claim, write: (trx:
   work.changed(claim.ref)
   return result
 }
-
-export const statusEvent = (status: string, message: string, data: Record<string, unknown> = {}): store.NewEvent => ({
-  type: 'status',
-  message,
-  data: { status, ...data },
-})

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Export } from '../../contract/exports.ts'
 import type { Job, JobEvent } from '../../contract/tuning.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
@@ -24,8 +25,10 @@ export function client(url: string, key: string) {
     return api('POST', '/datasets/', form)
   }
 
-  async function* events(job_id: string, after = 0): AsyncGenerator<JobEvent> {
-    const response = await fetch(`${url}/fine-tuning/jobs/${job_id}/events?after=${after}`, { headers: { authorization: `Bearer ${key}` } })
+  /** Of a job, or of an export. */
+  async function* events(id: string, after = 0): AsyncGenerator<JobEvent> {
+    const what = id.startsWith('exp_') ? 'exports' : 'fine-tuning/jobs'
+    const response = await fetch(`${url}/${what}/${id}/events?after=${after}`, { headers: { authorization: `Bearer ${key}` } })
     let rest = ''
     for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
       const lines = (rest + text).split('\n')
@@ -48,11 +51,28 @@ export function client(url: string, key: string) {
         if (matches(event)) return event
         seen.push(`${event.type}: ${event.message}`)
       }
-      throw new Error(`the job ended without that event; it said:\n${seen.join('\n')}`)
+      throw new Error(`it ended without that event; it said:\n${seen.join('\n')}`)
     },
     async untilEnded(id: string): Promise<Job> {
       for await (const _ of events(id));
       return job(id)
+    },
+    /** Asks for an export and waits for its end. */
+    async exported(body: object): Promise<Export> {
+      const created = await api('POST', '/exports', body)
+      if (created.status !== 201) throw new Error(JSON.stringify(created.body))
+      for await (const _ of events(created.body.id));
+      return (await api('GET', `/exports/${created.body.id}`)).body
+    },
+    /** A tiny model that was trained on colours. */
+    async colourModel(config: object = {}): Promise<string> {
+      const dataset_id = (await upload(colourRows(16))).body.id
+      const training_config = { epochs: 12, batch_size: 4, learning_rate: 0.02 }
+      const { body } = await api('POST', '/fine-tuning/jobs', { model_id: 'test/tiny', dataset_id, config: { training_config, ...config } })
+      for await (const _ of events(body.id));
+      const ended = await job(body.id)
+      if (!ended.model) throw new Error(JSON.stringify(ended.error))
+      return ended.model
     },
   }
 }

@@ -1,0 +1,99 @@
+// A file fetched from the service: what broke goes on where it stopped, and only what has the promised hash gets its name.
+import { createHash, type Hash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { type FileHandle, open, rename, rm } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ErrorBody } from '../contract/errors.ts'
+import type { ExportFile } from '../contract/exports.ts'
+import { UsageError } from './usage.ts'
+
+export interface Asked {
+  /** With the version, as in https://tunery.example.com/v1. */
+  url: string
+  key: string
+}
+
+export const ask = ({ url, key }: Asked, route: string, init: RequestInit): Promise<Response> =>
+  fetch(url + route, { ...init, headers: { ...init.headers, authorization: `Bearer ${key}` } })
+
+/** How often in a row the way may break without a byte in between, and the wait before the next try. */
+const triesMax = 10
+const wait_ms = (tries: number) => Math.min(10_000, 250 * 2 ** tries)
+export const waitAfter = (tries: number) => sleep(wait_ms(tries))
+
+interface Bringing extends Asked {
+  route: string
+  file: ExportFile
+  target: string
+  onProgress(bytes: number): void
+}
+
+/** Brings the file to `target`. A part of it that an earlier call left is gone on with. Throws a UsageError. */
+export async function bring({ route, file, target, onProgress, ...service }: Bringing): Promise<void> {
+  const { sha256, size_bytes } = file
+  // Named by what it is a part of: the beginning of another file is never gone on with.
+  const part = `${target}.${sha256.slice(0, 12)}.part`
+  const handle = await open(part, 'a+').catch((error: NodeJS.ErrnoException) => {
+    throw new UsageError(`${part} cannot be written: ${error.message}`)
+  })
+  try {
+    const state: State = { handle, bytes: 0, hash: createHash('sha256') }
+    await readBeginning(state, part, size_bytes)
+    for (let tries = 0; state.bytes < size_bytes; ) {
+      const before = state.bytes
+      try {
+        await fetchRest(service, route, sha256, state, onProgress)
+      } catch (error) {
+        if (error instanceof UsageError) throw error
+        if (isDisk(error)) throw new UsageError(`${part} cannot be written: ${(error as Error).message}`)
+        tries = state.bytes > before ? 0 : tries + 1
+        if (tries >= triesMax)
+          throw new UsageError(`The download broke ${triesMax} times (${(error as Error).message}). The same command goes on with what is there.`)
+        await waitAfter(tries)
+      }
+    }
+    if (state.hash.digest('hex') !== sha256) {
+      await rm(part, { force: true })
+      throw new UsageError(`What came is not what the service promised: its SHA-256 is another. Nothing was kept; try again.`)
+    }
+    await handle.sync()
+  } finally {
+    await handle.close()
+  }
+  await rename(part, target)
+}
+
+interface State {
+  handle: FileHandle
+  bytes: number
+  hash: Hash
+}
+
+async function readBeginning(state: State, part: string, size_bytes: number): Promise<void> {
+  const { size } = await state.handle.stat()
+  if (size > size_bytes) await state.handle.truncate(0)
+  else for await (const chunk of createReadStream(part)) add(state, chunk as Buffer)
+}
+
+function add(state: State, chunk: Uint8Array): void {
+  state.hash.update(chunk)
+  state.bytes += chunk.length
+}
+
+async function fetchRest(service: Asked, route: string, sha256: string, state: State, onProgress: (bytes: number) => void): Promise<void> {
+  const headers: Record<string, string> = state.bytes > 0 ? { range: `bytes=${state.bytes}-`, 'if-range': `"${sha256}"` } : {}
+  const response = await ask(service, route, { headers })
+  if (response.status >= 500 || response.status === 429) throw new Error(`the service answered ${response.status}`)
+  if (!response.ok) throw new UsageError(((await response.json()) as ErrorBody).error.message)
+  if (response.status === 200 && state.bytes > 0) {
+    await state.handle.truncate(0)
+    Object.assign(state, { bytes: 0, hash: createHash('sha256') })
+  }
+  for await (const chunk of response.body!) {
+    await state.handle.appendFile(chunk)
+    add(state, chunk)
+    onProgress(state.bytes)
+  }
+}
+
+const isDisk = (error: unknown) => ['ENOSPC', 'EDQUOT', 'EIO', 'EROFS', 'EFBIG'].includes(String((error as { code?: unknown }).code))

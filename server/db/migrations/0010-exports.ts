@@ -1,0 +1,41 @@
+import type { Kysely } from 'kysely'
+
+/** What is made of models to be taken away, and what is told of it while it is made. */
+export async function up({ schema }: Kysely<unknown>): Promise<void> {
+  await schema
+    .createTable('exports')
+    .addColumn('id', 'text', (c) => c.primaryKey())
+    .addColumn('account_id', 'text', (c) => c.notNull().references('accounts.id'))
+    // No reference: what was made outlives the model.
+    .addColumn('model_id', 'text', (c) => c.notNull())
+    .addColumn('format', 'text', (c) => c.notNull())
+    .addColumn('quantization', 'text')
+    .addColumn('merge', 'integer', (c) => c.notNull())
+    .addColumn('archive', 'text')
+    .addColumn('push_to', 'text')
+    .addColumn('status', 'text', (c) => c.notNull())
+    .addColumn('stage', 'text')
+    .addColumn('progress', 'real', (c) => c.notNull().defaultTo(0))
+    .addColumn('files_json', 'text', (c) => c.notNull())
+    .addColumn('check_json', 'text')
+    .addColumn('push_json', 'text')
+    .addColumn('error_json', 'text')
+    .addColumn('crashes', 'integer', (c) => c.notNull().defaultTo(0))
+    .addColumn('created_at', 'bigint', (c) => c.notNull())
+    .addColumn('started_at', 'bigint')
+    .addColumn('finished_at', 'bigint')
+    .addColumn('expires_at', 'bigint')
+    .execute()
+  await schema.createIndex('exports_account').on('exports').columns(['account_id', 'created_at', 'id']).execute()
+  await schema.createIndex('exports_expiry').on('exports').column('expires_at').where('expires_at', 'is not', null).execute()
+  await schema
+    .createTable('export_events')
+    .addColumn('export_id', 'text', (c) => c.notNull().references('exports.id').onDelete('cascade'))
+    .addColumn('seq', 'integer', (c) => c.notNull())
+    .addColumn('type', 'text', (c) => c.notNull())
+    .addColumn('message', 'text', (c) => c.notNull())
+    .addColumn('data_json', 'text')
+    .addColumn('created_at', 'bigint', (c) => c.notNull())
+    .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
+    .execute()
+}

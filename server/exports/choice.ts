@@ -1,0 +1,57 @@
+// What an export may be asked for, and what it is where nothing was said.
+
+import { ApiError } from '../../contract/errors.ts'
+import { type CreateExport, matrixQuantizations, onnxPrecisions, quantizations, unquantized } from '../../contract/exports.ts'
+import type { TakenModel } from '../tuning/taking.ts'
+
+export interface Choice {
+  format: CreateExport['format']
+  quantization: string | null
+  merge: boolean
+  archive: 'tar' | 'zip' | null
+}
+
+const invalid = (field: string, message: string) => new ApiError('invalid_request', `'${field}' ${message}`, { details: { field } })
+/** An adapter is two small matrices a layer: the converter writes it in these. */
+const adapterTypes: readonly string[] = [...unquantized, 'Q8_0']
+const folderTypes: readonly string[] = ['bf16', 'fp16', 'fp32']
+const fileTypes: readonly string[] = [...unquantized, ...quantizations]
+
+/** Throws invalid_request or parameter_not_supported where the model cannot be taken in this form. */
+export function choose(asked: CreateExport, model: Pick<TakenModel, 'kind'>): Choice {
+  const { format, quantization, merge, archive } = asked
+  if (!merge && format === 'onnx') throw invalid('merge', 'cannot be false for onnx: an adapter alone is taken as huggingface or gguf.')
+  if (!merge && model.kind === 'model') throw invalid('merge', 'cannot be false for this model: it has whole weights, and no adapter to take alone.')
+  if (format === 'gguf') {
+    if (archive) throw invalid('archive', 'is for huggingface and onnx; a GGUF is one file.')
+    return { format, merge, archive: null, quantization: fileType(quantization, merge) }
+  }
+  const allowed = format === 'onnx' ? (onnxPrecisions as readonly string[]) : folderTypes
+  if (quantization && !merge) throw invalid('quantization', 'cannot be chosen for an adapter alone as huggingface: it is taken as it was trained.')
+  if (quantization && !allowed.includes(quantization)) throw invalid('quantization', `must be one of ${allowed.join(', ')} for ${format}.`)
+  return { format, merge, archive: archive ?? 'tar', quantization: quantization ?? (format === 'onnx' ? 'fp32' : null) }
+}
+
+function fileType(asked: string | undefined, merge: boolean): string {
+  const given = (asked ?? (merge ? 'Q8_0' : 'F16')).toUpperCase()
+  if ((matrixQuantizations as readonly string[]).includes(given))
+    throw new ApiError(
+      'parameter_not_supported',
+      `${given} needs an importance matrix, measured on text, without which its answers are of no use; this service makes none. Take Q2_K, Q3_K_S or IQ3_S.`,
+      { details: { field: 'quantization' } },
+    )
+  const allowed = merge ? fileTypes : adapterTypes
+  if (!allowed.includes(given)) throw invalid('quantization', `must be one of ${allowed.join(', ')}${merge ? '' : ' for an adapter alone'}.`)
+  return given
+}
+
+/** Bytes that making it may take beside what is kept: what is merged, what is converted, what is packed. */
+export function bytesNeeded(
+  { format, merge, archive, quantization }: Choice,
+  { base, kind, size_bytes }: Pick<TakenModel, 'base' | 'kind' | 'size_bytes'>,
+): number {
+  if (!merge && kind === 'adapter') return 4 * size_bytes + 10e6
+  // Of each weight, at the most: in full precision while it is merged, and in every form that it passes through.
+  const bytes = { huggingface: archive ? 8 : 4, gguf: quantization === 'F32' ? 8 : 6, onnx: 12 }[format]
+  return bytes * base.parameters
+}

@@ -1,0 +1,19 @@
+import type { FastifyInstance } from 'fastify'
+import { createExport, deleteExport, downloadExport, exportEvents, getExport, listExports } from '../../contract/exports.ts'
+import { sendEvents } from '../http/events.ts'
+import { mount } from '../http/mount.ts'
+import { sendFile } from './download.ts'
+import type { Exports } from './service.ts'
+
+export function exportRoutes(app: FastifyInstance, exports: Exports, stopping: AbortSignal): void {
+  mount(app, createExport, ({ caller, body }) => exports.create(caller, body))
+  mount(app, listExports, ({ caller, query }) => exports.list(caller.account_id, query))
+  mount(app, getExport, ({ caller, params }) => exports.get(caller.account_id, params.export_id))
+  mount(app, deleteExport, ({ caller, params }) => exports.delete(caller, params.export_id))
+  mount(app, exportEvents, ({ caller, params, query, reply }) =>
+    sendEvents(reply, stopping, (signal) => exports.events(caller.account_id, params.export_id, query.after, signal)),
+  )
+  mount(app, downloadExport, async ({ caller, params, query, request, reply }) =>
+    sendFile(await exports.file(caller.account_id, params.export_id, query.file), request, reply),
+  )
+}

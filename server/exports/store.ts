@@ -1,0 +1,39 @@
+import type { Db, Trx } from '../db/open.ts'
+import { newestFirst } from '../db/page.ts'
+import type { NewRow, Row } from '../db/schema.ts'
+import { createEventLog } from '../event-log.ts'
+
+export type ExportRow = Row<'exports'>
+
+export const log = createEventLog('export_events', 'export_id')
+
+export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exports').values(made).execute()
+
+export const find = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('exports').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const byId = (db: Db | Trx, id: string) => db.selectFrom('exports').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const list = (db: Db, account_id: string, limit: number, after: ExportRow | undefined): Promise<ExportRow[]> =>
+  newestFirst(db.selectFrom('exports').selectAll().where('account_id', '=', account_id), limit, after)
+
+export const update = (trx: Trx, id: string, values: Partial<ExportRow>) => trx.updateTable('exports').set(values).where('id', '=', id).execute()
+
+/** Its events go with it. */
+export const remove = (trx: Trx, id: string) => trx.deleteFrom('exports').where('id', '=', id).execute()
+
+/** One that is still to be made of this model, if there is one. */
+export const liveOfModel = (trx: Trx, account_id: string, model_id: string) =>
+  trx
+    .selectFrom('exports')
+    .select('id')
+    .where('account_id', '=', account_id)
+    .where('model_id', '=', model_id)
+    .where('status', 'in', ['queued', 'running'])
+    .limit(1)
+    .executeTakeFirst()
+
+/** Those whose time is over. */
+export const due = (db: Db, now: number) => db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
+
+export const ready = (db: Db) => db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()

@@ -1,0 +1,159 @@
+// What may die while an export is made or downloaded: the programs that make it, the server, the way to the client.
+import assert from 'node:assert/strict'
+import { execFile, execFileSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import net, { type AddressInfo } from 'node:net'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { promisify } from 'node:util'
+import type { Export } from '../contract/exports.ts'
+import type { JobEvent } from '../contract/tuning.ts'
+import { root } from '../server/config.ts'
+import { type Client, client, until } from './support/client.ts'
+import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
+
+const folder = dataFolder('exports')
+const here = mkdtempSync(path.join(os.tmpdir(), 'tunery-brought-'))
+let server: RunningServer
+let key: string
+let api: Client
+let model: string
+let ready: Export
+before(async () => {
+  server = await folder.start()
+  key = folder.key()
+  api = client(server.url, key)
+  model = await api.colourModel()
+})
+after(() => {
+  folder.remove()
+  rmSync(here, { recursive: true })
+})
+
+const get = async (id: string): Promise<Export> => (await api.api('GET', `/exports/${id}`)).body
+const inExports = () => readdirSync(path.join(folder.dataDir, 'exports'))
+
+test('an export whose programs die again and again fails with the reason, and leaves nothing', async () => {
+  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
+  const pids = new Set<string>()
+  const killer = setInterval(() => {
+    try {
+      for (const pid of execFileSync('pgrep', ['-f', `-m trainer.export .*${id}`], { encoding: 'utf8' })
+        .trim()
+        .split('\n')) {
+        pids.add(pid)
+        process.kill(Number(pid), 'SIGKILL')
+      }
+    } catch {}
+  }, 100)
+  for await (const _ of api.events(id));
+  clearInterval(killer)
+  const { status, error } = await get(id)
+  assert.deepEqual([status, error?.code], ['failed', 'export_crashed'], JSON.stringify(error))
+  assert.match(error!.message, /SIGKILL, 3 times/)
+  assert.equal(pids.size, 3)
+  assert.deepEqual(inExports(), [])
+})
+
+test('a server killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
+  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0' })).body
+  // The last of its stages: a whole file is there that nobody has checked.
+  await api.untilEvent(id, ({ data }) => data?.stage === 'check')
+  const left = children(server.pid, 'engine/main.ts')
+  assert.equal(left.length, 2, 'the engine that serves, and the one that is asked about the file')
+  await server.end('SIGKILL')
+  await until('the engines to be gone', () => !left.some(alive))
+  assert.deepEqual(inExports(), [`${id}.part`])
+
+  server = await folder.start()
+  api = client(server.url, key)
+  const events: JobEvent[] = []
+  for await (const event of api.events(id)) events.push(event)
+  ready = await get(id)
+  assert.equal(ready.status, 'ready', JSON.stringify(ready.error))
+  assert.deepEqual(
+    events.filter(({ data }) => data?.status).map(({ data }) => data!.status),
+    ['queued', 'running', 'queued', 'running', 'ready'],
+  )
+  assert.deepEqual(inExports(), [id])
+})
+
+const tunery = (words: string[], env: Record<string, string> = {}) =>
+  promisify(execFile)(path.join(root, 'tunery'), words, { env: { ...folder.env, TUNERY_API_KEY: key, ...env } })
+const refusal = async (words: string[], env: Record<string, string> = {}) => {
+  const failed = await tunery(words, env).then(
+    () => assert.fail('it should have been refused'),
+    (error: { code: number; stderr: string }) => error,
+  )
+  assert.equal(failed.code, 2, failed.stderr)
+  return failed.stderr
+}
+const sha256 = (file: string) => createHash('sha256').update(readFileSync(file)).digest('hex')
+
+test('the command line has a model exported and brings the file, with a bar on the way', async () => {
+  const target = path.join(here, 'mine.gguf')
+  const { stdout, stderr } = await tunery(['export', model, '--format', 'gguf', '--adapter-only', '-o', target])
+  assert.ok(stdout.includes(`SHA-256 ${sha256(target)}`), stdout)
+  assert.match(stdout, /100 % of the tokens are the trainer's/)
+  assert.match(stderr, /█ +100 % {2}Downloading/)
+  assert.deepEqual(readdirSync(here), ['mine.gguf'])
+  rmSync(target)
+})
+
+test('a download that breaks goes on where it stopped, also in another call; what is not as promised is not kept', async () => {
+  const [file] = ready.files
+  const source = readFileSync(path.join(folder.dataDir, 'exports', ready.id, file!.name))
+  // A way to the service that breaks after a megabyte, again and again.
+  const asked: string[] = []
+  const way = net.createServer((from) => {
+    const to = net.connect(Number(new URL(server.url).port), '127.0.0.1')
+    let passed = 0
+    from.on('data', (data) => {
+      asked.push(...(/^range: .*/im.exec(String(data)) ?? []))
+      to.write(data)
+    })
+    to.on('data', (data) => {
+      passed += data.length
+      from.write(data)
+      if (passed > 1e6) from.destroy()
+    })
+    for (const each of [from, to]) each.on('error', () => {}).on('close', () => [from, to].map((other) => other.destroy()))
+  })
+  await new Promise<void>((resolve) => way.listen(0, '127.0.0.1', resolve))
+  const target = path.join(here, 'broken.gguf')
+  await tunery(['export', ready.id, '-o', target], { TUNERY_URL: `http://127.0.0.1:${(way.address() as AddressInfo).port}/v1` })
+  way.close()
+  assert.equal(sha256(target), file!.sha256)
+  assert.ok(asked.length >= 3 && asked.every((range) => /bytes=\d{6,}-/.test(range)), JSON.stringify(asked))
+
+  const part = `${target}.${file!.sha256.slice(0, 12)}.part`
+  rmSync(target)
+  writeFileSync(part, source.subarray(0, 3_000_000))
+  await tunery(['export', ready.id, '-o', target])
+  assert.equal(sha256(target), file!.sha256)
+  rmSync(target)
+  writeFileSync(part, Buffer.alloc(3_000_000))
+  assert.match(await refusal(['export', ready.id, '-o', target]), /not what the service promised/)
+  assert.ok(!existsSync(part) && !existsSync(target))
+})
+
+test('the command line says what is missing', async () => {
+  assert.match(await refusal(['export', model]), /--format gguf\|huggingface\|onnx/)
+  assert.match(await refusal(['export', model, '--format', 'gguf'], { TUNERY_API_KEY: '' }), /TUNERY_API_KEY/)
+  assert.match(await refusal(['export', model, '--format', 'gguf', '--quantization', 'Q9']), /must be one of F32/)
+  assert.match(await refusal(['export', 'exp_nothing']), /no export/)
+  assert.match(await refusal(['export', ready.id, '-o', path.join(here, 'no/such/file')]), /no folder/)
+})
+
+test('./tunery check and a backup take the files of exports along', async () => {
+  const { files } = ready
+  const backup = path.join(here, 'backup')
+  await tunery(['backup', backup])
+  assert.equal(sha256(path.join(backup, 'exports', ready.id, files[0]!.name)), files[0]!.sha256)
+  const file = path.join(folder.dataDir, 'exports', ready.id, files[0]!.name)
+  writeFileSync(file, 'damaged')
+  const { stdout } = await tunery(['check']).catch((error: { stdout: string }) => error)
+  assert.match(stdout, new RegExp(`of the export ${ready.id} is not what it was`))
+})

@@ -1,0 +1,135 @@
+"""The small files of an exported checkpoint, written so that readers of other versions understand them as this one does."""
+
+import json
+import shutil
+from pathlib import Path
+
+from trainer.errors import JobError
+from trainer.mask import render
+
+TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# What readers besides tokenizer.json need, where a model has them. Code of a checkpoint is never taken along.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "chat_template.jinja",
+)
+OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE")
+# What says where a file lay, and not what it is.
+LOCAL_KEYS = ("_name_or_path", "_model_name_or_path", "is_local", "local_files_only", "name_or_path", "_commit_hash", "_from_model_config")
+# Tokenizer classes of transformers 5 that releases before it know by another name.
+OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "PreTrainedTokenizer"}
+
+
+def read_json(path: Path) -> dict:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise JobError("base_missing", f"{path.name} of the checkpoint cannot be read: {problem}.") from problem
+    if not isinstance(found, dict):
+        raise JobError("base_missing", f"{path.name} of the checkpoint is not a JSON object.")
+    return found
+
+
+def write_json(path: Path, values: dict) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def without_places(values: dict) -> dict:
+    return {name: value for name, value in values.items() if name not in LOCAL_KEYS}
+
+
+def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> None:
+    """`config.json`: what transformers 5 writes, and beside it the names that releases before it and other readers look for."""
+    config = without_places(read_json(source / "config.json"))
+    if config.get("auto_map"):
+        raise JobError("parameter_not_supported", "The checkpoint needs code of its own to be loaded, which no export takes along.")
+    if untied:
+        config["tie_word_embeddings"] = False
+    kind = TORCH_NAMES[dtype] if dtype else config.get("dtype") or config.get("torch_dtype")
+    if kind:
+        # The second is what the first was called before transformers 4.56.
+        config |= {"dtype": kind, "torch_dtype": kind}
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict):
+            _add_rope(part)
+    write_json(out / "config.json", config)
+
+
+def _add_rope(config: dict) -> None:
+    """Before transformers 5 the base of the rotary positions stood apart. A reader that finds none takes 10,000 and writes gibberish."""
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, dict) or not isinstance(rope.get("rope_theta"), int | float):
+        return
+    config.setdefault("rope_theta", rope["rope_theta"])
+    if rope.get("rope_type", "default") != "default":
+        scaling = {name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")}
+        config.setdefault("rope_scaling", scaling)
+    if "partial_rotary_factor" in rope:
+        config.setdefault("partial_rotary_factor", rope["partial_rotary_factor"])
+
+
+def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
+    """The tokenizer's own files as they lie there, and a configuration that others read alike. `tokenizer` is the one loaded from them."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, out / name)
+    if not (out / "tokenizer.json").exists():
+        tokenizer.save_pretrained(out)
+    config = without_places(read_json(out / "tokenizer_config.json"))
+    config.pop("backend", None)
+    name = config.get("tokenizer_class")
+    config["tokenizer_class"] = OLD_NAMES.get(name, name) or "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        # A list of them has this name before transformers 5, where the other must be an object. Both are read as one by 5.
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    # In a file of its own for those who read that, and here for those who do not know the file.
+    (out / "chat_template.jinja").write_text(tokenizer.chat_template)
+    config["chat_template"] = tokenizer.chat_template
+    write_json(out / "tokenizer_config.json", config)
+
+
+def write_generation_config(source: Path, out: Path, config: dict, tokenizer) -> None:
+    """The base's own defaults, with every token that ends an answer: one that is missing there makes a model talk on and on."""
+    file = source / "generation_config.json"
+    values = without_places(read_json(file)) if file.exists() else {}
+    ends = end_tokens(values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_of_turn(tokenizer))
+    if ends:
+        values["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [None])[0]
+    if values.get("pad_token_id") is None and pad is not None:
+        values["pad_token_id"] = pad
+    for name in ("output_attentions", "output_hidden_states"):
+        values.pop(name, None)
+    write_json(out / "generation_config.json", values)
+
+
+def end_tokens(*given: int | list[int] | None) -> list[int]:
+    """Each once, in the order in which they are first named."""
+    each = [token for ids in given for token in (ids if isinstance(ids, list) else [ids]) if token is not None]
+    return list(dict.fromkeys(each))
+
+
+def end_of_turn(tokenizer) -> int | None:
+    """The special token that the chat template ends an answer with, where it does."""
+    asked = [{"role": "user", "content": "a"}]
+    try:
+        before = render(asked, tokenizer, open_turn=True)
+        text = render([*asked, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
+    except JobError:
+        return None
+    end = next((token for token in sorted(tokenizer.all_special_tokens, key=len, reverse=True) if token and text.endswith(token)), None)
+    return tokenizer.convert_tokens_to_ids(end) if end and not before.rstrip().endswith(end) else None
+
+
+def copy_other(source: Path, out: Path) -> None:
+    for name in OTHER_FILES:
+        if (source / name).exists() and not (out / name).exists():
+            shutil.copyfile(source / name, out / name)

@@ -1,0 +1,98 @@
+"""A checkpoint as a GGUF file of plain numbers, or an adapter as one, with template and end token inside."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from trainer.converters import run_converter
+from trainer.errors import JobError
+from trainer.export.spec import UNQUANTIZED, Export
+from trainer.export.tensors import FLOATING, read_checkpoint
+
+# What the adapter's own file, which the engine serves, is kept in.
+ADAPTER_TYPE = "F16"
+ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
+
+
+def type_of(spec: Export, checkpoint: Path) -> str:
+    """Which plain type is written: the one asked for, or of which the library is to make the quantized file.
+
+    For that, float32 of a checkpoint in float32, and F16 of one in 16 bits: it holds a sum with eight times finer steps than BF16.
+    """
+    if spec.quantization in UNQUANTIZED:
+        return spec.quantization
+    kinds = {entry.dtype for entry in read_checkpoint(checkpoint).values() if entry.dtype in FLOATING and len(entry.shape) > 1}
+    return "F16" if kinds <= {"F16", "BF16"} else "F32"
+
+
+def convert(spec: Export, folder: Path, file: Path, kind: str) -> None:
+    """Writes `file` of the checkpoint in `folder`. Raises JobError where it is not what was asked for."""
+    arguments = [str(folder), "--outfile", str(file), "--outtype", kind.lower(), "--model-name", spec.model.name]
+    run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
+    require_described(file, folder)
+    sync(file)
+
+
+def require_described(file: Path, folder: Path) -> None:
+    """Raises JobError where the file lacks the folder's template or its end token."""
+    import gguf
+
+    if not file.exists():
+        raise JobError("internal", "The converter left no file.")
+    fields = gguf.GGUFReader(file).fields
+    template = fields.get("tokenizer.chat_template")
+    if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
+        raise JobError("internal", "The converted file has not the model's chat template.")
+    end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"].contents()
+    expected = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    expected = expected["content"] if isinstance(expected, dict) else expected
+    if expected and (end is None or tokens[int(end.contents())] != expected):
+        raise JobError("internal", f"The converted file ends answers with another token than {expected}.")
+
+
+def adapter_file(spec: Export, out: Path) -> Path:
+    """The adapter alone: as the engine serves it, or converted anew to another type with the same description."""
+    kind = spec.quantization or ADAPTER_TYPE
+    if kind not in ADAPTER_TYPES:
+        raise JobError("parameter_not_supported", f"An adapter alone can be {', '.join(ADAPTER_TYPES)}, not {kind}.")
+    file = out / f"{spec.name}-adapter-{kind}.gguf"
+    if kind == ADAPTER_TYPE:
+        link(Path(spec.model.gguf), file)
+    else:
+        arguments = [spec.model.folder, "--base", spec.base.path, "--outfile", str(file), "--outtype", kind.lower()]
+        run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
+        _describe_like(file, Path(spec.model.gguf))
+    sync(file)
+    return file
+
+
+def _describe_like(file: Path, served: Path) -> None:
+    """Adds what training wrote of template, end token and base into the served file, which the converter does not write."""
+    import gguf
+    from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
+
+    names = ("tokenizer.chat_template", "tunery.base_model_id", "tunery.eos_token", "tunery.tokenizer_sha256")
+    fields = gguf.GGUFReader(served).fields
+    text = gguf.GGUFValueType.STRING
+    added = {name: MetadataDetails(text, fields[name].contents()) for name in names if name in fields}
+    reader = gguf.GGUFReader(file)
+    whole = file.with_suffix(".whole")
+    copy_with_new_metadata(reader, gguf.GGUFWriter(whole, reader.get_field("general.architecture").contents()), added, [])
+    whole.rename(file)
+
+
+def link(source: Path, target: Path) -> None:
+    """The same file under another name where the disk allows it, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""A checkpoint and an adapter as one checkpoint: W + s B A for what the adapter takes, everything else as it is.
+
+Some rows at a time, so that it takes little memory whatever the model. Sums are made in float32 and rounded once.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from trainer.errors import JobError
+from trainer.export.adapter import Adapter, Pair, invalid
+from trainer.export.tensors import DTYPES, FLOATING, Entry, Planned, read_checkpoint, write_checkpoint
+
+# Files of this size are what the Hub takes well, and what loaders read side by side.
+SHARD_BYTES = 5_000_000_000
+HEADS = ("lm_head.weight", "embed_out.weight")
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`untied`: embeddings and head were one tensor and are two now, as the adapter changed one of them alone."""
+
+    untied: bool
+
+
+def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, tell, vectors: bool = True) -> Merged:
+    """Writes the weights into `out`. `dtype`: the type of all weights that are numbers with a point, null for the checkpoint's own.
+
+    `vectors`: whether what is no matrix (norms, biases) gets that type too. Raises JobError where the two do not fit.
+    """
+    config = json.loads((base / "config.json").read_text())
+    entries = read_checkpoint(base)
+    untied = False
+    if adapter:
+        _require_whole_weights(config)
+        adapter = _named_as(entries, adapter)
+        entries, untied = _untied(entries, adapter, config)
+        _require_fit(entries, adapter)
+    planned = {name: _planned(name, entry, adapter, dtype, vectors) for name, entry in entries.items()}
+    write_checkpoint(out, planned, SHARD_BYTES, tell)
+    return Merged(untied)
+
+
+def _require_whole_weights(config: dict) -> None:
+    if config.get("quantization_config"):
+        message = "The base's weights are quantized, so nothing can be added to them. Export the adapter alone (merge: false)."
+        raise JobError("parameter_not_supported", message)
+
+
+def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
+    """With the checkpoint's names of its tensors: some leave out what the model's modules are all named after."""
+
+    def own(name: str) -> str:
+        if name in entries or name in HEADS:
+            return name
+        ends = [each for each in entries if name.endswith(f".{each}") or each.endswith(f".{name}")]
+        return ends[0] if len(ends) == 1 else name
+
+    named = [{own(name): value for name, value in each.items()} for each in (adapter.pairs, adapter.replaced)]
+    return replace(adapter, pairs=named[0], replaced=named[1])
+
+
+def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[dict[str, Entry], bool]:
+    """Where embeddings and head are one tensor and the adapter changes one use of it alone, the model as trained has two."""
+    embeddings = [name for name in entries if name.endswith(EMBEDDINGS)]
+    # What a configuration leaves out is true for transformers' models of old.
+    tied = config.get("tie_word_embeddings", not any(name in entries for name in HEADS))
+    heads = [name for name in adapter.names if name in HEADS]
+    if not tied or not (heads or adapter.names & set(embeddings)):
+        return entries, False
+    if len(embeddings) != 1:
+        raise invalid(
+            "The adapter changes the embeddings, and which of the base's tensors they are is not known. Export it alone (merge: false)."
+        )
+    return {**entries, heads[0] if heads else HEADS[0]: entries[embeddings[0]]}, True
+
+
+def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
+    for name in sorted(adapter.names):
+        if name not in entries:
+            raise invalid(f"The adapter changes {name}, which the base does not have.")
+    for name, pair in adapter.pairs.items():
+        if entries[name].dtype not in FLOATING or pair.shape != entries[name].shape:
+            pair = _turned(pair, entries[name], adapter)
+            if pair is None:
+                message = f"The adapter's {name} is {list(adapter.pairs[name].shape)}; the base's is {list(entries[name].shape)}."
+                raise invalid(message)
+            adapter.pairs[name] = pair
+    for name, entry in adapter.replaced.items():
+        if entry.shape != entries[name].shape:
+            raise invalid(f"The adapter's {name} is {list(entry.shape)}; the base's is {list(entries[name].shape)}.")
+    targets, config = adapter.config.get("target_modules"), adapter.config
+    narrowed = any(config.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
+    if isinstance(targets, list) and not narrowed:
+        expected = {name for name, entry in entries.items() if len(entry.shape) == 2 and _is_one_of(name.removesuffix(".weight"), targets)}
+        if missing := sorted(expected - adapter.pairs.keys()):
+            raise invalid(f"The adapter has nothing for {missing[0]}, although adapter_config.json names it as changed.")
+
+
+def _is_one_of(module: str, targets: list[str]) -> bool:
+    return any(module == target or module.endswith(f".{target}") for target in targets)
+
+
+def _turned(pair: Pair, entry: Entry, adapter: Adapter) -> Pair | None:
+    """A linear layer among others that keep their weights the other way round, which is what the adapter says of all of them."""
+    other = replace(pair, transposed=not pair.transposed)
+    return other if adapter.config.get("fan_in_fan_out") and other.shape == entry.shape and entry.dtype in FLOATING else None
+
+
+def _planned(name: str, entry: Entry, adapter: Adapter | None, dtype: str | None, vectors: bool) -> Planned:
+    pair = adapter.pairs.get(name) if adapter else None
+    source = adapter.replaced.get(name, entry) if adapter else entry
+    kept = dtype is None or entry.dtype not in FLOATING or (len(entry.shape) < 2 and not vectors)
+    kind = entry.dtype if kept else dtype
+
+    def pieces() -> Iterator[torch.Tensor]:
+        for which, rows in source.pieces():
+            if pair is None and source.dtype == kind:
+                yield rows
+                continue
+            wide = rows.float() if pair is None else rows.float() + pair.rows(which)
+            narrow = wide.to(DTYPES[kind])
+            if not bool(narrow.isfinite().all()):
+                raise _not_numbers(name, kind, bool(wide.isfinite().all()))
+            yield narrow
+
+    return Planned(kind, entry.shape, pieces)
+
+
+def _not_numbers(name: str, kind: str, too_large: bool) -> JobError:
+    if too_large:
+        return JobError("parameter_not_supported", f"{name} has weights too large for {kind}. Take bf16 or fp32.")
+    return invalid(f"{name} would have weights that are not numbers (NaN or infinite).")

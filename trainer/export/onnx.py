@@ -1,0 +1,155 @@
+"""A merged checkpoint as a folder for ONNX Runtime, made by the model builder of onnxruntime-genai.
+
+The folder is laid out as Transformers.js loads it, and onnxruntime-genai too:
+
+    config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, …   the checkpoint's own
+    genai_config.json                             the same facts for onnxruntime-genai
+    onnx/model.onnx, onnx/model.onnx_data         the graph, and beside it its weights; model_fp16, model_int8, model_q4 by precision
+
+One graph computes prompts and single tokens alike. Its inputs and outputs, with L layers, K heads of keys and H numbers a head:
+
+    input_ids                        int64  [batch, tokens]
+    attention_mask                   int64  [batch, past + tokens]     ones; rows of a batch are filled up on the right
+    position_ids                     int64  [batch, tokens]            of some architectures alone
+    past_key_values.0.key … L-1      float  [batch, K, past, H]        past is 0 with the prompt; .value alike
+    logits                           float  [batch, tokens, vocabulary]
+    present.0.key … L-1              float  [batch, K, past + tokens, H]   what past_key_values is of the next call; .value alike
+
+float is float16 in an export of fp16, else float32. The operators are ONNX's and ONNX Runtime's own (com.microsoft).
+"""
+
+import contextlib
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import JobError
+
+# What is copied as it lies in the checkpoint's folder, besides what names the weights.
+NOT_TAKEN = (".safetensors", ".safetensors.index.json")
+Tell = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`dtype` is Transformers.js's name for it, `suffix` what it expects behind the file's name. The rest is for the builder.
+
+    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. The builder writes 16-bit graphs
+    without this operator of grouped attention for the CPU, and those compute no second token.
+    """
+
+    dtype: str
+    suffix: str
+    name: str
+    target: str
+    options: tuple[str, ...] = ()
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", "", "fp32", "cpu"),
+    "fp16": Precision("fp16", "_fp16", "fp16", "cuda"),
+    "int8": Precision("int8", "_int8", "int8", "cpu"),
+    "int4": Precision("q4", "_q4", "int4", "cpu", ("algo_config=k_quant", "is_symmetric=false")),
+}
+
+
+def export(hf_folder: Path, out: Path, quantization: str | None, threads: int, tell: Tell) -> None:
+    """Writes into the folder `out`, which may be there already. `tell` is told how far it is, 0 to 1.
+
+    Raises JobError("parameter_not_supported") for a precision that there is not, or an architecture that the builder does not know.
+    """
+    import torch
+
+    precision = PRECISIONS.get(quantization or "fp32")
+    if precision is None:
+        raise JobError("parameter_not_supported", f"ONNX is exported in {', '.join(PRECISIONS)}, and not in {quantization}.")
+    torch.set_num_threads(threads)
+    tell(0.0)
+    out.mkdir(parents=True, exist_ok=True)
+    build = out / ".build"
+    shutil.rmtree(build, ignore_errors=True)
+    try:
+        _build(hf_folder, build, precision)
+        tell(0.9)
+        _lay_out(hf_folder, build, out, precision)
+    finally:
+        shutil.rmtree(build, ignore_errors=True)
+    tell(1.0)
+
+
+def _build(hf_folder: Path, build: Path, precision: Precision) -> None:
+    with contextlib.redirect_stdout(sys.stderr):
+        from onnxruntime_genai.models import builder
+
+        logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
+        given = (None, str(hf_folder), str(build), precision.name, precision.target, str(build / "cache"))
+        try:
+            options = builder.parse_extra_options(*given, ["hf_token=false", *precision.options])
+            builder.create_model(*given, **options)
+        except NotImplementedError as problem:
+            architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
+            message = (
+                f"No ONNX graph can be made of the architecture {architecture}: the model builder of onnxruntime-genai does not know it."
+            )
+            raise JobError("parameter_not_supported", message) from problem
+
+
+def _lay_out(hf_folder: Path, build: Path, out: Path, precision: Precision) -> None:
+    import onnx
+
+    name = f"model{precision.suffix}.onnx"
+    folder = out / "onnx"
+    folder.mkdir(exist_ok=True)
+    (build / "model.onnx.data").rename(folder / f"{name}_data")
+    graph = onnx.load(build / "model.onnx", load_external_data=False)
+    # Transformers.js knows the weights' file by this name alone.
+    for tensor in graph.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = f"{name}_data"
+    genai = json.loads((build / "genai_config.json").read_text())
+    # The builder gives it a name and no number, so that nobody could make an empty cache by what the graph says.
+    for value in [*graph.graph.input, *graph.graph.output]:
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param == "kv_cache_dim":
+                dimension.dim_value = genai["model"]["decoder"]["head_size"]
+    onnx.save(graph, folder / name)
+    for file in hf_folder.iterdir():
+        if file.is_file() and not file.name.endswith(NOT_TAKEN):
+            shutil.copyfile(file, out / file.name)
+    genai["model"]["decoder"]["filename"] = f"onnx/{name}"
+    # The builder names the provider that a graph was made for, and onnxruntime-genai would refuse to go without it.
+    genai["model"]["decoder"]["session_options"]["provider_options"] = []
+    _write(out / "genai_config.json", genai)
+    config = json.loads((hf_folder / "config.json").read_text())
+    config["transformers.js_config"] = {"dtype": precision.dtype, "use_external_data_format": {name: 1}}
+    _write(out / "config.json", config)
+
+
+def _write(path: Path, values: dict) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> dict:
+    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; the shape is the reference's."""
+    import onnxruntime
+    from transformers import AutoTokenizer
+
+    from trainer.export.onnx_session import Session
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    session = Session(folder, threads)
+    rows = []
+    for number, row in enumerate(reference["rows"]):
+        told = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, tokenize=True, return_dict=True)
+        prompt = [int(token) for token in told["input_ids"]]
+        answer, log_probabilities = session.answer(prompt, row["answer_tokens"])
+        text = tokenizer.decode(answer, skip_special_tokens=True)
+        told = {"messages": row["messages"], "prompt_tokens": prompt, "answer_tokens": answer, "answer": text}
+        rows.append(told | {"log_probabilities": log_probabilities})
+        tell((number + 1) / len(reference["rows"]))
+    return {"version": reference["version"], "runtime": f"onnxruntime {onnxruntime.__version__}", "rows": rows}

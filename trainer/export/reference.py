@@ -1,0 +1,114 @@
+"""The trainer's own answers, which those of every exported file are compared with.
+
+The base with the adapter beside it, as in training and not merged, in float32. Answers are generated with transformers' attention, which
+has a cache; how likely their tokens are is computed by the trainer's own forward pass.
+"""
+
+import json
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer import attention
+from trainer.adopt import QUESTIONS
+from trainer.data import Sequence
+from trainer.errors import JobError
+from trainer.evaluate import forward
+from trainer.export.answering import greedy, read, rounded, write
+from trainer.export.folder import end_of_turn, end_tokens
+from trainer.export.spec import Export
+from trainer.export.wide import compute_in_float32
+from trainer.mask import render
+from trainer.packing import pack
+
+MOST_PROMPTS = 4
+
+
+def reference(spec: Export, tell) -> dict:
+    """The answers, from the model's folder where they are there already, else made and left there."""
+    path = Path(spec.reference)
+    prompts = prompts_of(spec)
+    tokenizer = load_tokenizer(spec)
+    # A template that writes the date makes another prompt on another day.
+    day = date.today().isoformat() if "strftime_now" in tokenizer.chat_template else None
+    found = read(path)
+    if found and found.get("day") == day and [row["messages"] for row in found["rows"]] == prompts:
+        return found
+    model = load_model(spec)
+    generation = model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
+    ends = end_tokens(generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer))
+    rows = []
+    for number, messages in enumerate(prompts):
+        prompt = tokenizer(render(messages, tokenizer, open_turn=True), add_special_tokens=False)["input_ids"]
+        answer = greedy(model, prompt, ends)
+        rows.append({"messages": messages, "prompt_tokens": prompt, "answer_tokens": answer})
+        rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
+        tell((number + 1) / (len(prompts) + 1))
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain.set_attn_implementation(attention.NAME)
+    for row in rows:
+        row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
+    tell(1.0)
+    write(path, rows, day=day)
+    return read(path)
+
+
+@torch.inference_mode()
+def score(model, prompt: list[int], answer: list[int]) -> list[float]:
+    """The logarithms of the answer's probabilities, by the trainer's forward pass."""
+    trained = np.zeros(len(prompt) + len(answer), dtype=bool)
+    trained[len(prompt) :] = True
+    packed = pack([Sequence(np.array(prompt + answer, dtype=np.int32), trained)])
+    logits = forward(model, packed, torch.device("cpu"))
+    return rounded(-cross_entropy(logits, packed.next_ids, reduction="none"))
+
+
+def prompts_of(spec: Export) -> list[list[dict]]:
+    """Of rows that were not learned, where the training held any out; questions to anything, where it left no rows."""
+    rows = []
+    if spec.probe and Path(spec.probe).exists():
+        try:
+            rows = [[{name: message[name] for name in ("role", "content")} for message in row["prompt"]] for row in read_rows(spec.probe)]
+        except (ValueError, KeyError, TypeError) as problem:
+            raise JobError("internal", f"The model's probe.json cannot be read: {problem!r}.") from problem
+    return rows[:MOST_PROMPTS] or [[{"role": "user", "content": question}] for question in QUESTIONS][:MOST_PROMPTS]
+
+
+def read_rows(path: str) -> list[dict]:
+    return json.loads(Path(path).read_text())["rows"]
+
+
+def whole_folder(spec: Export) -> Path:
+    """The checkpoint that stands by itself: the model's, or that which its adapter stands on."""
+    folder = Path(spec.model.folder if spec.model.kind == "model" else spec.base.path)
+    if not (folder / "config.json").exists():
+        raise JobError("base_missing", f"The checkpoint of {spec.base.id} is not there any more.")
+    return folder
+
+
+def load_tokenizer(spec: Export):
+    """The one that the job was trained with, which its result's folder holds."""
+    from transformers import AutoTokenizer
+
+    own = Path(spec.model.folder)
+    folder = own if (own / "tokenizer.json").exists() or (own / "tokenizer_config.json").exists() else whole_folder(spec)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if not tokenizer.chat_template:
+        raise JobError("base_missing", f"The model {spec.model.id} has no chat template, so conversations cannot be rendered for it.")
+    return tokenizer
+
+
+def load_model(spec: Export) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    model = AutoModelForCausalLM.from_pretrained(whole_folder(spec), dtype="auto", **where)
+    if spec.model.kind == "adapter":
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, spec.model.folder)
+    compute_in_float32(model)
+    return model.eval()

@@ -1,0 +1,91 @@
+"""What an export is made of: `spec.json` as typed values, checked once."""
+
+import json
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from trainer.errors import JobError
+
+# What a Hugging Face folder's weights may be asked to be kept in, and a GGUF file's that nothing is quantized in.
+DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
+UNQUANTIZED = ("F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class Model:
+    """`kind`: adapter (`folder` is PEFT's) or model (`folder` is a whole checkpoint). `gguf` is what the engine serves of it."""
+
+    id: str
+    name: str
+    kind: str
+    method: str
+    folder: str
+    gguf: str
+
+
+@dataclass(frozen=True)
+class Base:
+    """The whole checkpoint that an adapter stands on: a base model, or another tuned model."""
+
+    id: str
+    path: str
+    gguf: str | None = None
+    license: str | None = None
+
+
+@dataclass(frozen=True)
+class Export:
+    export_id: str
+    format: str
+    quantization: str | None
+    merge: bool
+    archive: str | None
+    model: Model
+    base: Base
+    probe: str | None
+    reference: str
+    converters: str
+    threads: int
+    card: dict = field(default_factory=dict)
+
+    @property
+    def adapter_alone(self) -> bool:
+        return not self.merge and self.model.kind == "adapter"
+
+    @property
+    def name(self) -> str:
+        """A name for files and folders that every file system and archive takes."""
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.model.name).strip("-._")[:80]
+        return plain or self.model.id
+
+    @property
+    def folder_name(self) -> str:
+        """Of what is made as a folder, and of the archive that it is packed into."""
+        parts = [self.name, "adapter" if self.adapter_alone else "", "onnx" if self.format == "onnx" else "", self.quantization or ""]
+        return "-".join(part for part in parts if part)
+
+
+def _typed(kind: type, values: dict):
+    names = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def read_spec(folder: Path) -> Export:
+    """Raises JobError("internal") where `folder/spec.json` is missing, malformed or asks for what is not there."""
+    try:
+        values = json.loads((folder / "spec.json").read_text())
+        values["model"] = _typed(Model, values["model"])
+        values["base"] = _typed(Base, values["base"])
+        values["card"] = values.get("card") or {}
+        spec = _typed(Export, values)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise JobError("internal", f"spec.json cannot be used: {problem!r}.") from problem
+    for name, allowed in (("format", ("huggingface", "gguf", "onnx")), ("archive", (None, "tar", "zip"))):
+        if getattr(spec, name) not in allowed:
+            raise JobError("internal", f"spec.json: {name} is {getattr(spec, name)!r}.")
+    if spec.model.kind not in ("adapter", "model"):
+        raise JobError("internal", f"spec.json: a model cannot be of the kind {spec.model.kind!r}.")
+    if spec.format == "huggingface" and spec.quantization is not None and spec.quantization not in DTYPES:
+        raise JobError("internal", f"A Hugging Face folder is kept in {', '.join(DTYPES)} and not in {spec.quantization}.")
+    return spec

@@ -1,0 +1,100 @@
+"""One stage of an export: `python -m trainer.export.stage NAME FOLDER`, a process of its own, so that the next has all the memory.
+
+The last line is a `result` with what the stage tells the whole.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from trainer.export.spec import Export, read_spec
+from trainer.protocol import EXIT_FAILED, Protocol
+
+ANSWERS = "answers.json"
+
+
+def reference(spec: Export, _folder: Path, tell) -> dict:
+    from trainer.export.reference import reference
+
+    reference(spec, lambda done: tell("reference", done))
+    return {"reference": spec.reference}
+
+
+def make(spec: Export, folder: Path, tell) -> dict:
+    from trainer.export.make import make
+
+    return {"out": str(make(spec, folder, tell))}
+
+
+def check(spec: Export, folder: Path, tell) -> dict:
+    """The answers of what was made, from `folder/out`; the engine asks a GGUF file itself."""
+    from trainer.export import answering
+
+    told = answering.read(Path(spec.reference))
+    (made,) = (folder / "out").iterdir()
+    path = folder / ANSWERS
+    if spec.format == "onnx":
+        from trainer.export import onnx
+
+        found = onnx.answers(made, told, spec.threads, lambda done: tell("check", done))
+        answering.write(path, found["rows"])
+    else:
+        from trainer.export.check import answers
+
+        base = Path(spec.base.path) if spec.adapter_alone else None
+        answering.write(path, answers(made, base, told, lambda done: tell("check", done)))
+    return {"answers": str(path)}
+
+
+STAGES = {"reference": reference, "make": make, "check": check}
+
+
+class Progress:
+    """Tells how far a stage is, twice a second at most, and its beginning and end always."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._last, self._stage = 0.0, ""
+
+    def __call__(self, stage: str, done: float) -> None:
+        now = time.monotonic()
+        if stage != self._stage or done >= 1 or now - self._last >= 0.5:
+            self._last, self._stage = now, stage
+            self._protocol.emit("progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3))
+
+
+def main() -> int:
+    # What a killed machine's log would need first.
+    import traceback
+
+    from trainer.errors import JobError
+    from trainer.train import explain, settle
+
+    protocol = Protocol()
+    protocol.watch()
+    try:
+        name, folder = sys.argv[1], Path(sys.argv[2]).resolve()
+        spec = read_spec(folder)
+        settle(spec.threads)
+        if name != "pack":
+            import torch
+            from transformers.utils.logging import disable_progress_bar
+
+            disable_progress_bar()
+            torch.set_num_threads(spec.threads)
+        protocol.emit("result", name, **STAGES[name](spec, folder, Progress(protocol)))
+        return 0
+    except Exception as problem:
+        traceback.print_exc()
+        error = explain(problem)
+        if error.code == "out_of_memory":
+            error = JobError("out_of_memory", "The machine's memory is not enough for this export. Try again when less is running.")
+        protocol.emit("error", str(error), code=error.code, **error.data)
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

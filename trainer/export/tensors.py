@@ -1,0 +1,179 @@
+"""Safetensors files, read and written a piece at a time: the library's own functions hold a whole file's tensors in memory.
+
+The format: 8 bytes with the header's length, the header (JSON: each tensor's type, shape and place), the tensors' bytes.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+
+from trainer.errors import JobError
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+FLOATING = ("F64", "F32", "F16", "BF16")
+# Numbers that are in memory at once.
+AT_ONCE = 1 << 22
+LONGEST_HEADER = 100_000_000
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor in a file: `start` counts from the file's begin. `dtype` is the format's name for it."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Some of the first dimension's rows at a time. What has no dimension comes as one row."""
+        rows = self.shape[0] if self.shape else 1
+        width = prod(self.shape[1:])
+        step = max(1, AT_ONCE // max(1, width))
+        size = width * DTYPES[self.dtype].itemsize
+        with self.file.open("rb", buffering=0) as file:
+            for first in range(0, rows, step):
+                some = min(step, rows - first)
+                data = bytearray(some * size)
+                file.seek(self.start + first * size)
+                _read_into(file, data)
+                shape = (some, *self.shape[1:])
+                yield (
+                    slice(first, first + some),
+                    torch.frombuffer(data, dtype=DTYPES[self.dtype]).view(shape) if data else torch.empty(shape),
+                )
+
+    def whole(self) -> torch.Tensor:
+        parts = [piece for _, piece in self.pieces()]
+        return (torch.cat(parts) if parts else torch.empty(0, dtype=DTYPES[self.dtype])).view(self.shape)
+
+
+def _read_into(file, data: bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        count = file.readinto(view)
+        if not count:
+            raise JobError("internal", f"{file.name} ends in the middle of a tensor.")
+        view = view[count:]
+
+
+def read_header(file: Path) -> dict[str, Entry]:
+    """Raises JobError("internal") where the file is no whole safetensors file."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            if length > min(size, LONGEST_HEADER):
+                raise ValueError("its header is longer than the file")
+            header = json.loads(opened.read(length))
+        header.pop("__metadata__", None)
+        entries = {}
+        for name, each in header.items():
+            if each["dtype"] not in DTYPES:
+                raise ValueError(f"the tensor {name} is {each['dtype']}")
+            begin, end = each["data_offsets"]
+            entry = Entry(file, each["dtype"], tuple(each["shape"]), 8 + length + begin)
+            if entry.bytes != end - begin or entry.start + entry.bytes > size:
+                raise ValueError(f"the tensor {name} is cut off")
+            entries[name] = entry
+        return entries
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise JobError("internal", f"{file.name} cannot be read as safetensors: {problem}.") from problem
+
+
+def read_checkpoint(folder: Path) -> dict[str, Entry]:
+    """The tensors of a checkpoint's folder, in the order of their files. Raises JobError("base_missing") where files of it are."""
+    index = folder / INDEX
+    if index.exists():
+        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    else:
+        files = [folder / "model.safetensors"]
+    if missing := [file.name for file in files if not file.exists()]:
+        raise JobError("base_missing", f"The checkpoint's file {missing[0]} is not there.")
+    entries = {}
+    for file in files:
+        entries |= dict(sorted(read_header(file).items(), key=lambda item: item[1].start))
+    return entries
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tensor that is to be written: `pieces` makes its rows, in order, when its turn comes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: object
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def write_checkpoint(folder: Path, planned: dict[str, Planned], shard_bytes: int, tell) -> None:
+    """Writes `model.safetensors`, or several files of at most `shard_bytes` with their index. Every file is synced.
+
+    `tell` is told the share that is done.
+    """
+    shards: list[dict[str, Planned]] = [{}]
+    for name, tensor in planned.items():
+        if shards[-1] and sum(each.bytes for each in shards[-1].values()) + tensor.bytes > shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensor
+    total = sum(tensor.bytes for tensor in planned.values())
+    done = 0
+    names = ["model.safetensors"]
+    if len(shards) > 1:
+        names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    for file, shard in zip(names, shards, strict=True):
+        for size in write_file(folder / file, shard):
+            done += size
+            tell(done / max(1, total))
+    if len(shards) > 1:
+        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        parameters = sum(prod(tensor.shape) for tensor in planned.values())
+        index = {"metadata": {"total_size": total, "total_parameters": parameters}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def write_file(path: Path, planned: dict[str, Planned]) -> Iterator[int]:
+    """Yields the bytes of each piece once it is written."""
+    header, place = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in planned.items():
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [place, place + tensor.bytes]}
+        place += tensor.bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # Readers that map the file want the tensors at a multiple of eight.
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, tensor in planned.items():
+            before = file.tell()
+            for rows in tensor.pieces():
+                data = rows.contiguous().view(-1).view(torch.uint8).numpy()
+                file.write(data)
+                yield data.nbytes
+            if file.tell() - before != tensor.bytes:
+                raise JobError("internal", f"{name} has another size than was planned.")
+        file.flush()
+        os.fsync(file.fileno())
