@@ -1,4 +1,4 @@
-import { rm } from 'node:fs/promises'
+import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { checkBundle, type NamedFile, writeBundle } from './bundle/write.ts'
 import { bringExport } from './export.ts'
@@ -28,14 +28,16 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     await writeBundle({ model: { name, file: given }, ...options })
   } else {
     await checkBundle({ model: { name, file: undefined }, ...options })
-    const brought = `${folder}.${process.pid}.gguf`
+    const beside = `${folder}.${process.pid}.export`
+    const brought = path.join(beside, 'model.gguf')
+    await mkdir(beside, { recursive: true })
     try {
       const { made } = await bringExport(model, { format: 'gguf', quantization: args.quantization, output: brought, 'adapter-only': false })
       if (made.format !== 'gguf' || !made.merge)
         throw new UsageError(`${made.id} is no model in one GGUF file. './tunery bundle ${made.model} -o FOLDER' makes one.`)
       await writeBundle({ model: { name, file: brought }, ...options })
     } finally {
-      await rm(brought, { force: true })
+      await rm(beside, { recursive: true, force: true })
     }
   }
   console.log(`${folder} serves '${name}'. Start it there with Docker:\n`)

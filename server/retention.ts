@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { day_ms } from './days.ts'
 import type { Db } from './db/open.ts'
 import { kept_ms } from './idempotency.ts'
+import { nowAndThen } from './now-and-then.ts'
 
 const hour_ms = 3_600_000
 /** Rows a statement: whoever else writes waits no longer than it takes. */
@@ -49,14 +50,5 @@ const deleteSome = async (db: Db, statement: RawBuilder<unknown>) => ((await sta
 /** Sweeps now and each hour, until what it returns is closed. */
 export function startSweeping(db: Db, log: Logger): { close(): Promise<void> } {
   const once = () => sweep(db, Date.now()).catch((error) => log.warn({ err: error }, 'what is old could not be deleted from the database; it is tried again'))
-  let sweeping = once()
-  const timer = setInterval(() => {
-    sweeping = once()
-  }, hour_ms).unref()
-  return {
-    async close() {
-      clearInterval(timer)
-      await sweeping
-    },
-  }
+  return nowAndThen(hour_ms, once)
 }

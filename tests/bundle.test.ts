@@ -1,15 +1,13 @@
 // A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that clients can call.
 import assert from 'node:assert/strict'
-import { execFile, execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { promisify } from 'node:util'
 import OpenAI from 'openai'
 import { root } from '../server/config.ts'
 import { buildOutside, placed, type Stage } from './support/dockerfile.ts'
-import { startApp } from './support/service.ts'
 import { type Standalone, standalone } from './support/standalone.ts'
 
 const gguf = path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf')
@@ -182,35 +180,4 @@ test('the command refuses what it cannot use, and leaves nothing behind', () => 
     [],
   )
   assert.deepEqual(readdirSync(full), ['mine'])
-})
-
-test('a deployment of a running service is exported for its bundle, and answers there under its name as it does here', async () => {
-  const app = await startApp()
-  try {
-    const model = await app.colourModel()
-    await app.api('POST', '/deployments', { name: 'colours', model })
-    const out = path.join(folder, 'colours')
-    const env = { ...process.env, TUNERY_URL: app.url, TUNERY_API_KEY: app.key }
-    const run = (...args: string[]) => promisify(execFile)(path.join(root, 'tunery'), ['bundle', ...args], { env })
-    await assert.rejects(run('nobody', '-o', out), /nobody/)
-    await run('colours', '-o', out, '--quantization', 'F16')
-    assert.deepEqual(
-      readdirSync(folder).filter((name) => name.startsWith('colours')),
-      ['colours'],
-      'nothing is left beside it',
-    )
-    // The packages are those of the image above.
-    cpSync(path.join(image.folder, 'app/node_modules'), path.join(out, 'node_modules'), { recursive: true })
-    const started = await standalone(process.execPath, ['start.mjs'], { cwd: out, env: { TUNERY_PORT: '0', TUNERY_THREADS: '1' } })
-    const ask = async (baseURL: string, apiKey: string) => {
-      const openai = new OpenAI({ baseURL, apiKey, maxRetries: 0 })
-      const messages = [{ role: 'user' as const, content: 'green' }]
-      return (await openai.chat.completions.create({ model: 'colours', messages, temperature: 0, max_tokens: 8 })).choices[0]!.message.content
-    }
-    assert.equal(await ask(`${started.url}/v1`, 'none'), await ask(app.url, app.key))
-    started.kill('SIGKILL')
-    await started.exited
-  } finally {
-    await app.stop()
-  }
 })

@@ -1,8 +1,8 @@
 // What may die while an export is made or downloaded: the programs that make it, the server, the way to the client.
 import assert from 'node:assert/strict'
-import { execFile, execFileSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
@@ -13,8 +13,11 @@ import type { JobEvent } from '../contract/tuning.ts'
 import { root } from '../server/config.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
+import { standalone } from './support/standalone.ts'
+import { uploadHub } from './support/upload-hub.ts'
 
-const folder = dataFolder('exports')
+const hub = await uploadHub('hf_token')
+const folder = dataFolder('exports', { TUNERY_HUGGINGFACE_URL: hub.url, TUNERY_HUGGINGFACE_TOKEN: 'hf_token' })
 const here = mkdtempSync(path.join(os.tmpdir(), 'tunery-brought-'))
 let server: RunningServer
 let key: string
@@ -30,6 +33,7 @@ before(async () => {
 after(() => {
   folder.remove()
   rmSync(here, { recursive: true })
+  hub.close()
 })
 
 const get = async (id: string): Promise<Export> => (await api.api('GET', `/exports/${id}`)).body
@@ -37,16 +41,12 @@ const inExports = () => readdirSync(path.join(folder.dataDir, 'exports'))
 
 test('an export whose programs die again and again fails with the reason, and leaves nothing', async () => {
   const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
-  const pids = new Set<string>()
+  const pids = new Set<number>()
   const killer = setInterval(() => {
-    try {
-      for (const pid of execFileSync('pgrep', ['-f', `-m trainer.export .*${id}`], { encoding: 'utf8' })
-        .trim()
-        .split('\n')) {
-        pids.add(pid)
-        process.kill(Number(pid), 'SIGKILL')
-      }
-    } catch {}
+    for (const pid of children(server.pid, `trainer.export /.*${id}`)) {
+      pids.add(pid)
+      process.kill(pid, 'SIGKILL')
+    }
   }, 100)
   for await (const _ of api.events(id));
   clearInterval(killer)
@@ -58,7 +58,7 @@ test('an export whose programs die again and again fails with the reason, and le
 })
 
 test('a server killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
-  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0' })).body
+  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })).body
   // The last of its stages: a whole file is there that nobody has checked.
   await api.untilEvent(id, ({ data }) => data?.stage === 'check')
   const left = children(server.pid, 'engine/main.ts')
@@ -78,6 +78,9 @@ test('a server killed while an export is made: nothing half is ready, no program
     ['queued', 'running', 'queued', 'running', 'ready'],
   )
   assert.deepEqual(inExports(), [id])
+  const { name } = ready.files[0]!
+  assert.deepEqual(ready.push, { repository: 'team/model', url: `${hub.url}/team/model`, error: null })
+  assert.deepEqual([...hub.repositories.get('team/model')!.keys()], [name])
 })
 
 const tunery = (words: string[], env: Record<string, string> = {}) =>
@@ -145,6 +148,25 @@ test('the command line says what is missing', async () => {
   assert.match(await refusal(['export', model, '--format', 'gguf', '--quantization', 'Q9']), /must be one of F32/)
   assert.match(await refusal(['export', 'exp_nothing']), /no export/)
   assert.match(await refusal(['export', ready.id, '-o', path.join(here, 'no/such/file')]), /no folder/)
+})
+
+test('a bundle is made of what the service exports, and serves it', async () => {
+  const out = path.join(here, 'bundle')
+  assert.match(await refusal(['bundle', 'nobody', '-o', out]), /nobody/)
+  assert.match(await refusal(['bundle', model, '-o', out, '--quantization', 'Q9']), /must be one of F32/)
+  await tunery(['bundle', ready.id, '--name', 'colours', '-o', out])
+  assert.deepEqual(readdirSync(here), ['bundle'], 'nothing is left beside it')
+  assert.equal(sha256(path.join(out, 'model/model.gguf')), ready.files[0]!.sha256)
+  // tests/bundle.test.ts shows that its own set-up brings these.
+  symlinkSync(path.join(root, 'node_modules'), path.join(out, 'node_modules'))
+  const lib = path.join(root, '.local/llama/lib')
+  const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], { cwd: out, env: { TUNERY_PORT: '0', TUNERY_THREADS: '1' } })
+  const messages = [{ role: 'user', content: 'green' }]
+  const { status, body } = await client(`${bundle.url}/v1`, 'none').api('POST', '/chat/completions', { model: 'colours', messages, max_tokens: 4 })
+  assert.equal(status, 200, JSON.stringify(body))
+  bundle.kill('SIGKILL')
+  await bundle.exited
+  rmSync(out, { recursive: true })
 })
 
 test('./tunery check and a backup take the files of exports along', async () => {

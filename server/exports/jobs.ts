@@ -6,6 +6,7 @@ import type { ExportCheck } from '../../contract/exports.ts'
 import { statusEvent } from '../event-log.ts'
 import { placeFor } from '../queue/place.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
+import { underClaim } from '../queue/under-claim.ts'
 import { requireFreeDisk, storageError } from '../storage.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
@@ -13,7 +14,7 @@ import { afterCrash, clear, complete, fail, giveBack, type Pushed, waitForRoom }
 import { exportDir } from './paths.ts'
 import { pushFiles } from './pushing.ts'
 import * as store from './store.ts'
-import { createProgress, Died, ExportFailure, type ExportWork, underClaim } from './work.ts'
+import { createProgress, Died, ExportFailure, type ExportWork } from './work.ts'
 
 export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // One that is being made is one of what its account has under way, as a running job is.

@@ -5,13 +5,14 @@ import type { ExportCheck, ExportFile } from '../../contract/exports.ts'
 import { day_ms } from '../days.ts'
 import { type NewEvent, statusEvent } from '../event-log.ts'
 import type { Claim } from '../queue/queue.ts'
+import { underClaim } from '../queue/under-claim.ts'
 import { hashFile, syncPath } from '../storage.ts'
 import type { TakenModel } from '../tuning/taking.ts'
 import type { Made } from './make.ts'
 import { modelfile } from './modelfile.ts'
 import { exportDir, exportsDir, makingDir } from './paths.ts'
 import * as store from './store.ts'
-import { type ExportWork, underClaim } from './work.ts'
+import type { ExportWork } from './work.ts'
 
 const maxCrashes = 3
 /** How long an export waits before it tries whether a full disk has room again. */

@@ -8,6 +8,7 @@ import type { Db, Trx } from '../db/open.ts'
 import type { Deployments } from '../deployments/service.ts'
 import { createNews, follow, statusEvent } from '../event-log.ts'
 import { newId } from '../ids.ts'
+import { nowAndThen } from '../now-and-then.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage.ts'
 import type { TunedModels } from '../tuning/models.ts'
@@ -199,19 +200,7 @@ export function createExports(options: Options): Exports {
     forget: (id) => void making.delete(id),
     expire,
 
-    start() {
-      const once = () => expire().catch(onExpiryFailure)
-      let expiring = once()
-      const timer = setInterval(() => {
-        expiring = once()
-      }, expiry_ms).unref()
-      return {
-        async close() {
-          clearInterval(timer)
-          await expiring
-        },
-      }
-    },
+    start: () => nowAndThen(expiry_ms, () => expire().catch(onExpiryFailure)),
 
     async sweep() {
       const folder = exportsDir(dataDir)

@@ -1,8 +1,9 @@
 import type { Logger } from 'pino'
 import type { ExportStage } from '../../contract/exports.ts'
-import type { Db, Trx } from '../db/open.ts'
+import type { Db } from '../db/open.ts'
 import type { Place } from '../queue/place.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import { underClaim } from '../queue/under-claim.ts'
 import type { TunedModels } from '../tuning/models.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
@@ -30,16 +31,6 @@ export interface ExportWork {
   /** The work on it here has ended. */
   forget(id: string): void
   now(): number
-}
-
-/** One transaction of a worker: refused when another attempt has taken over, told to the readers when it has committed. */
-export async function underClaim<T>(work: ExportWork, claim: Claim, write: (trx: Trx) => Promise<T>): Promise<T> {
-  const result = await work.db.transaction().execute(async (trx) => {
-    await work.queue.hold(trx, claim)
-    return write(trx)
-  })
-  work.changed(claim.ref)
-  return result
 }
 
 /** What ends an export, with the code that its record gets. */

@@ -8,6 +8,7 @@ import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
 import { placeFor } from '../queue/place.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
+import { underClaim } from '../queue/under-claim.ts'
 import { storageError } from '../storage.ts'
 import { record } from './lines.ts'
 import { settleClock, startClock } from './metering.ts'
@@ -16,7 +17,7 @@ import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
 import * as store from './store.ts'
 import { Result, runTrainer, type TrainerLine } from './trainer.ts'
-import { type Asked, type TuningWork, underClaim } from './work.ts'
+import type { Asked, TuningWork } from './work.ts'
 
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running job is one of what its account has under way.

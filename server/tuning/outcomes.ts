@@ -5,6 +5,7 @@ import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
 import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
 import type { Claim } from '../queue/queue.ts'
+import { underClaim } from '../queue/under-claim.ts'
 import { moveToModels } from './artifacts.ts'
 import { stopClock } from './metering.ts'
 import { originWeights } from './models.ts'
@@ -12,7 +13,7 @@ import { type Origin, originOf } from './origin.ts'
 import { modelDir, rowsFile, runDir } from './paths.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
-import { type TuningWork, underClaim } from './work.ts'
+import type { TuningWork } from './work.ts'
 
 const maxCrashes = 3
 /** How long a job waits before it tries whether a full disk has room again. */

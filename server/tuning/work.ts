@@ -1,9 +1,9 @@
 import type { Logger } from 'pino'
 import type { Datasets } from '../datasets/service.ts'
-import type { Db, Trx } from '../db/open.ts'
+import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Place } from '../queue/place.ts'
-import type { Claim, Queue } from '../queue/queue.ts'
+import type { Queue } from '../queue/queue.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models.ts'
 import type { Tracking } from './tracking.ts'
@@ -35,14 +35,4 @@ export interface TuningWork {
   /** The job's work here has ended. */
   forget(job_id: string): void
   now(): number
-}
-
-/** One transaction of a worker: refused when another attempt has taken over, told to the readers when it has committed. */
-export async function underClaim<T>(work: TuningWork, claim: Claim, write: (trx: Trx) => Promise<T>): Promise<T> {
-  const result = await work.db.transaction().execute(async (trx) => {
-    await work.queue.hold(trx, claim)
-    return write(trx)
-  })
-  work.changed(claim.ref)
-  return result
 }

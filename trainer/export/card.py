@@ -31,7 +31,8 @@ def front_matter(spec: Export, license_file: bool) -> str:
     """What the Hub and other tools read of the card."""
     import yaml
 
-    values: dict = {"library_name": "peft" if spec.adapter_alone else "transformers", "pipeline_tag": "text-generation"}
+    library = "transformers.js" if spec.format == "onnx" else "peft" if spec.adapter_alone else "transformers"
+    values: dict = {"library_name": library, "pipeline_tag": "text-generation"}
     if HUB_ID.match(spec.base.id):
         values |= {"base_model": spec.base.id, "base_model_relation": "adapter" if spec.adapter_alone else "finetune"}
     if spec.base.license:
@@ -75,7 +76,25 @@ def _rows(values: object, before: str = ""):
             yield text_of(LABELS.get(name, f"{before}{name}")), text_of(value)
 
 
+# As Transformers.js names the precisions.
+ONNX_DTYPES = {"int4": "q4"}
+
+
 def _loading(spec: Export) -> str:
+    if spec.format == "onnx":
+        precision = spec.quantization or "fp32"
+        dtype = ONNX_DTYPES.get(precision, precision)
+        return f"""## How to use it
+
+```js
+import {{ env, pipeline }} from '@huggingface/transformers'
+
+env.localModelPath = '..' // the folder that this one lies in
+const generate = await pipeline('text-generation', '{spec.folder_name}', {{ dtype: '{dtype}' }})
+const [{{ generated_text }}] = await generate([{{ role: 'user', content: 'Hello' }}], {{ max_new_tokens: 200 }})
+console.log(generated_text.at(-1).content)
+```
+"""
     if spec.adapter_alone:
         base = spec.base.id if HUB_ID.match(spec.base.id) else "FOLDER_OF_THE_BASE"
         load = f"""from peft import PeftModel

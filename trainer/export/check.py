@@ -1,9 +1,16 @@
 """What the exported folder itself answers, loaded as anybody would: its weights, its tokenizer, its template, its end tokens."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
+
+
+def runtime(base: Path | None) -> str:
+    """What answers, as the export's record names it."""
+    told = f"transformers {version('transformers')}"
+    return f"{told}, peft {version('peft')}" if base else told
 
 
 def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict]:

@@ -44,10 +44,10 @@ def require_described(file: Path, folder: Path) -> None:
     template = fields.get("tokenizer.chat_template")
     if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
         raise JobError("internal", "The converted file has not the model's chat template.")
-    end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"].contents()
+    end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"]
     expected = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
     expected = expected["content"] if isinstance(expected, dict) else expected
-    if expected and (end is None or tokens[int(end.contents())] != expected):
+    if expected and (end is None or tokens.contents(int(end.contents())) != expected):
         raise JobError("internal", f"The converted file ends answers with another token than {expected}.")
 
 

@@ -56,7 +56,7 @@ class Export:
     @property
     def name(self) -> str:
         """A name for files and folders that every file system and archive takes."""
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.model.name).strip("-._")[:80]
+        plain = re.sub(r"[^A-Za-z0-9._]+", "-", self.model.name).strip("-._")[:80]
         return plain or self.model.id
 
     @property

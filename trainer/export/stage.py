@@ -4,12 +4,16 @@ The last line is a `result` with what the stage tells the whole.
 """
 
 import os
+import resource
 import sys
 import time
+import traceback
 from pathlib import Path
 
+from trainer.errors import JobError
 from trainer.export.spec import Export, read_spec
 from trainer.protocol import EXIT_FAILED, Protocol
+from trainer.train import explain, settle
 
 ANSWERS = "answers.json"
 
@@ -38,12 +42,12 @@ def check(spec: Export, folder: Path, tell) -> dict:
         from trainer.export import onnx
 
         found = onnx.answers(made, told, spec.threads, lambda done: tell("check", done))
-        answering.write(path, found["rows"])
+        answering.write(path, found["rows"], runtime=found.get("runtime", "onnxruntime"))
     else:
-        from trainer.export.check import answers
+        from trainer.export.check import answers, runtime
 
         base = Path(spec.base.path) if spec.adapter_alone else None
-        answering.write(path, answers(made, base, told, lambda done: tell("check", done)))
+        answering.write(path, answers(made, base, told, lambda done: tell("check", done)), runtime=runtime(base))
     return {"answers": str(path)}
 
 
@@ -65,12 +69,6 @@ class Progress:
 
 
 def main() -> int:
-    # What a killed machine's log would need first.
-    import traceback
-
-    from trainer.errors import JobError
-    from trainer.train import explain, settle
-
     protocol = Protocol()
     protocol.watch()
     try:
@@ -78,12 +76,15 @@ def main() -> int:
         spec = read_spec(folder)
         settle(spec.threads)
         if name != "pack":
+            # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
+            sys.modules["bitsandbytes"] = None
             import torch
             from transformers.utils.logging import disable_progress_bar
 
             disable_progress_bar()
             torch.set_num_threads(spec.threads)
-        protocol.emit("result", name, **STAGES[name](spec, folder, Progress(protocol)))
+        result = STAGES[name](spec, folder, Progress(protocol))
+        protocol.emit("result", name, **result, peak_memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6))
         return 0
     except Exception as problem:
         traceback.print_exc()

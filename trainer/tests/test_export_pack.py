@@ -1,0 +1,126 @@
+"""An archive holds the folder as it was made, the same bytes each time, or is not there."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from trainer.export import pack
+from trainer.export.card import CHECK_HEADING
+from trainer.tests.conftest import ROOT
+from trainer.tests.exporting import silent, write_spec
+
+CARD = f"---\nlicense: mit\n---\n\n# Tickets\n\n{CHECK_HEADING}\n\nNot yet.\n"
+CHECK = {"runtime": "transformers 5", "prompts": 4, "identical": 0.75, "matching_tokens": 0.91, "log_probability_difference": 0.0123}
+
+
+@pytest.fixture
+def export(tmp_path):
+    """A made folder, with a file longer than what is read at once and an empty one, and its spec."""
+    model = tmp_path / "model"
+    model.mkdir()
+
+    def make(archive, name="export"):
+        folder = tmp_path / name
+        spec = write_spec(folder, tmp_path, model, archive=archive)
+        made = folder / "out" / spec.folder_name
+        (made / "onnx").mkdir(parents=True)
+        (made / "README.md").write_text(CARD)
+        (made / "onnx/model.onnx").write_bytes(bytes(range(256)) * 10_000)
+        (made / "empty").write_bytes(b"")
+        # What differs from one machine or run to the next.
+        (made / "empty").chmod(0o600)
+        os.utime(made / "README.md", (1, len(name)))
+        return spec, folder
+
+    return make
+
+
+def contents(path):
+    if path.suffix == ".tar":
+        with tarfile.open(path) as archive:
+            assert all((entry.mode, entry.uid, entry.gid, entry.uname) == (0o644, 0, 0, "") for entry in archive)
+            return {entry.name: archive.extractfile(entry).read() for entry in archive}
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert all(entry.external_attr >> 16 == 0o100644 for entry in archive.infolist())
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_an_archive_reads_back_as_what_was_packed(export, kind):
+    spec, folder = export(kind)
+    (folder / "check.json").write_text(json.dumps(CHECK))
+    seen = []
+    told = pack.pack(spec, folder, lambda stage, done: seen.append((stage, done)))
+    path = folder / f"Tickets.{kind}"
+    (file,) = told["files"]
+    assert told["out"] == str(path)
+    assert file == {"name": path.name, "size_bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    found = contents(path)
+    assert found.keys() == {"Tickets/README.md", "Tickets/empty", "Tickets/onnx/model.onnx"}
+    assert found["Tickets/onnx/model.onnx"] == bytes(range(256)) * 10_000
+    card = found["Tickets/README.md"].decode()
+    assert card.startswith("---\nlicense: mit\n---\n")
+    assert "Not yet" not in card
+    assert "| Tokens that are the same before answers part | 91% |" in card
+    assert "0.0123" in card
+    assert [done for _, done in seen] == sorted(done for _, done in seen)
+    assert seen[-1] == ("pack", 1.0)
+    assert {path.name for path in folder.iterdir()} == {"spec.json", "out", "check.json", path.name}
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_the_same_files_make_the_same_archive(export, kind):
+    digests = {pack.pack(*export(kind, name), silent)["files"][0]["sha256"] for name in ("one", "another")}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_failure_in_the_middle_leaves_no_archive(export, kind, monkeypatch):
+    spec, folder = export(kind)
+
+    def fail(_stage, done):
+        if done > 0.3:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        pack.pack(spec, folder, fail)
+    assert {path.name for path in folder.iterdir()} == {"spec.json", "out"}
+
+
+def test_a_file_too_large_for_the_old_form_of_zip_is_in_the_long_one(export, monkeypatch):
+    # As if four gigabytes were one megabyte.
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1 << 20)
+    spec, folder = export("zip")
+    path = folder / pack.pack(spec, folder, silent)["files"][0]["name"]
+    with zipfile.ZipFile(path) as archive:
+        versions = {entry.filename: entry.extract_version for entry in archive.infolist()}
+    assert versions["Tickets/onnx/model.onnx"] == zipfile.ZIP64_VERSION
+    assert versions["Tickets/README.md"] < zipfile.ZIP64_VERSION
+    assert contents(path)["Tickets/onnx/model.onnx"] == bytes(range(256)) * 10_000
+
+
+def test_a_single_file_is_hashed_as_it_is(export, tmp_path):
+    spec, folder = export(None)
+    told = pack.pack(spec, folder, silent)
+    assert {file["name"] for file in told["files"]} == {"Tickets/README.md", "Tickets/empty", "Tickets/onnx/model.onnx"}
+    for file in told["files"]:
+        assert file["sha256"] == hashlib.sha256((folder / "out" / file["name"]).read_bytes()).hexdigest()
+
+
+def test_as_a_process_it_tells_lines(export):
+    _, folder = export("tar")
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.export.pack", str(folder)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stderr
+    assert {line["type"] for line in lines} == {"progress", "result"}
+    assert lines[-1]["data"]["files"][0]["name"] == "Tickets.tar"
+    assert lines[-1]["data"]["peak_memory_mb"] < 200

@@ -1,0 +1,178 @@
+"""An export as the server sees it: a process with pipes and signals, whose files are whole or were never told of."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gguf
+import pytest
+
+from trainer.tests.conftest import ROOT
+from trainer.tests.exporting import write_adapter, write_spec
+from trainer.tests.make_tiny import TOKENIZER
+
+
+def start(folder: Path, module: str = "trainer.export") -> subprocess.Popen:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", module, str(folder)], cwd=ROOT, **pipes)
+
+
+def lines_of(process: subprocess.Popen) -> list[dict]:
+    lines = [json.loads(line) for line in process.stdout]
+    assert all(set(line) == {"type", "message", "data"} for line in lines)
+    return lines
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny, tmp_path_factory):
+    """As a job leaves it, with its GGUF file."""
+    from trainer.convert import ADAPTER_TYPE, _check
+    from trainer.converters import run_converter
+    from trainer.frozen import add_to_gguf
+    from trainer.spec import Base, Spec
+    from trainer.tests.conftest import CONVERTERS
+
+    folder = write_adapter(tiny, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear")
+    file = folder.with_suffix(".gguf")
+    run_converter(
+        CONVERTERS, "convert_lora_to_gguf.py", [str(folder), "--base", str(tiny), "--outfile", str(file), "--outtype", ADAPTER_TYPE]
+    )
+    from transformers import AutoTokenizer
+
+    unused = {"dataset": None, "method": "lora", "lora": None, "training": None, "threads": 1, "checkpoint": None, "resume_from": []}
+    spec = Spec(job_id="job_1", attempt=1, base=Base("test/tiny", str(tiny)), converters=str(CONVERTERS), **unused)
+    add_to_gguf(file, AutoTokenizer.from_pretrained(folder), spec)
+    _check(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the first test leaves the trainer's answers for the others, as a model's folder keeps them."""
+    return str(tmp_path_factory.mktemp("kept") / "reference.json")
+
+
+def test_a_folder_is_made_and_asked_and_told_line_by_line(tmp_path, tiny, adapter, kept):
+    folder = tmp_path / "export"
+    spec = write_spec(folder, tiny, adapter, archive="tar", reference=kept)
+    process = start(folder)
+    lines = lines_of(process)
+    assert process.wait(10) == 0, process.stderr.read()
+    stages = [line["data"]["stage"] for line in lines if line["type"] == "progress"]
+    assert list(dict.fromkeys(stages)) == ["reference", "merge", "check"]
+    result = lines[-1]["data"]
+    assert lines[-1]["type"] == "result"
+    assert result["out"] == str(folder / "out" / spec.folder_name)
+    names = {Path(file["path"]).name for file in result["files"]}
+    assert {"README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    reference, answers = (json.loads(Path(result[name]).read_text()) for name in ("reference", "answers"))
+    assert answers["runtime"].startswith("transformers 5")
+    assert [row["answer_tokens"] for row in answers["rows"]] == [row["answer_tokens"] for row in reference["rows"]]
+    assert {path.name for path in folder.iterdir()} == {"spec.json", "out", "answers.json"}
+
+
+@pytest.mark.parametrize("quantization", ["F16", "BF16", "Q4_K_M"])
+def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(tmp_path, tiny, adapter, quantization):
+    from safetensors.torch import load_file
+
+    folder = tmp_path / "export"
+    # The answers of the reference have tests of their own.
+    spec = write_spec(folder, tiny, adapter, format="gguf", quantization=quantization)
+    from trainer.export.stage import make
+
+    out = Path(make(spec, folder, lambda *_: None)["out"])
+    kind = {"Q4_K_M": "F32"}.get(quantization, quantization)
+    assert out.name == f"Tickets-{kind}.gguf"
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["out"]
+    reader = gguf.GGUFReader(out)
+    long = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
+    fields = {name: field.contents() for name, field in reader.fields.items() if name not in long}
+    assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
+    assert reader.fields["tokenizer.ggml.tokens"].contents(fields["tokenizer.ggml.eos_token_id"]) == "<|im_end|>"
+    assert fields["tokenizer.ggml.pre"] == "smollm"
+    assert fields["general.name"] == "Tickets"
+    assert fields["general.license"] == "apache-2.0"
+    assert str(tmp_path) not in str(fields)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    assert len(tensors) == len(load_file(tiny / "model.safetensors"))
+    assert tensors["blk.1.ffn_down.weight"].tensor_type.name == kind
+    assert tensors["blk.1.attn_norm.weight"].tensor_type.name == "F32"
+    base, parts = load_file(tiny / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+    name = "model.layers.1.mlp.down_proj"
+    a, b = (parts[f"base_model.model.{name}.lora_{part}.weight"] for part in "AB")
+    expected = (base[f"{name}.weight"] + 8 / 4 * b @ a).numpy()
+    found = gguf.quants.dequantize(tensors["blk.1.ffn_down.weight"].data, tensors["blk.1.ffn_down.weight"].tensor_type)
+    steps = {"F32": 1e-6, "F16": 2**-11, "BF16": 2**-8}[kind]
+    assert abs(found - expected).max() <= steps * abs(expected).max()
+
+
+@pytest.mark.parametrize("quantization", [None, "Q8_0"])
+def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, tiny, adapter, quantization):
+    from trainer.export.stage import make
+
+    folder = tmp_path / "export"
+    spec = write_spec(folder, tiny, adapter, format="gguf", merge=False, quantization=quantization)
+    out = Path(make(spec, folder, lambda *_: None)["out"])
+    fields = {name: field.contents() for name, field in gguf.GGUFReader(out).fields.items()}
+    assert fields["general.type"] == "adapter"
+    assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
+    assert fields["tunery.eos_token"] == "<|im_end|>"
+    assert fields["tunery.base_model_id"] == "test/tiny"
+    # Rows of four numbers, as B has them of a small rank, are in no block of 32 and stay wider.
+    kinds = {tensor.name.rpartition(".")[2]: tensor.tensor_type.name for tensor in gguf.GGUFReader(out).tensors}
+    assert kinds == {"lora_a": quantization or "F16", "lora_b": "F16"}
+    assert out.samefile(adapter.with_suffix(".gguf")) == (quantization is None)
+
+
+def test_killed_in_the_middle_it_has_told_of_nothing_and_the_next_attempt_is_whole(tmp_path, tiny, adapter, kept):
+    folder = tmp_path / "export"
+    write_spec(folder, tiny, adapter, format="gguf", quantization="F16", reference=kept)
+    process = start(folder)
+    for raw in process.stdout:
+        if json.loads(raw)["data"].get("stage") == "convert":
+            break
+    process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read()
+    process.wait(10)
+    assert b'"result"' not in rest
+    # Its stage ended with it: the pipe that both wrote to is closed.
+    (folder / "out/half").write_bytes(b"half")
+    again = start(folder)
+    result = lines_of(again)[-1]
+    assert again.wait(10) == 0, again.stderr.read()
+    assert [file.name for file in (folder / "out").iterdir()] == [Path(result["data"]["out"]).name]
+    gguf.GGUFReader(result["data"]["out"])
+
+
+@pytest.mark.parametrize(("end", "status"), [("stdin", 74), ("SIGTERM", 75)])
+def test_it_ends_with_its_server_and_when_it_is_told_to(tmp_path, tiny, adapter, end, status):
+    folder = tmp_path / "export"
+    write_spec(folder, tiny, adapter)
+    process = start(folder)
+    process.stdout.readline()
+    if end == "stdin":
+        process.stdin.close()
+    else:
+        process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert process.wait(10) == status
+    # The stage's end too: it holds the other end of this pipe.
+    process.stderr.read()
+    assert time.monotonic() - began < 5
+
+
+def test_a_failure_is_one_error_line_and_status_1(tmp_path, tiny, adapter):
+    folder = tmp_path / "export"
+    write_spec(folder, tmp_path / "gone", adapter)
+    process = start(folder)
+    lines = lines_of(process)
+    assert process.wait(10) == 1
+    assert [(line["type"], line["data"].get("code")) for line in lines] == [("error", "base_missing")]
+    (folder / "spec.json").write_text("{")
+    process = start(folder)
+    lines = lines_of(process)
+    assert process.wait(10) == 1
+    assert [(line["type"], line["data"].get("code")) for line in lines] == [("error", "internal")]
