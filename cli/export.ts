@@ -18,8 +18,22 @@ export interface ExportOptions {
   json: boolean
 }
 
-/** `what`: a model or a deployment; or an export that was begun before, to go on with. */
+/** Makes an export of `what`, a model or a deployment, or goes on with one that was begun before, and tells of it. */
 export async function exportModel(what: string, options: ExportOptions): Promise<void> {
+  const { made, target } = await bringExport(what, options)
+  if (options.json) return console.log(JSON.stringify({ ...made, path: target }))
+  const { check, files } = made
+  console.log(`${target}  ${size(files[0]!.size_bytes)}  SHA-256 ${files[0]!.sha256}`)
+  if (check)
+    console.log(
+      `Its answers to ${check.prompts} prompts in ${check.runtime}: ${Math.round(100 * check.matching_tokens)} % of the tokens are the trainer's, log-probabilities ${check.log_probability_difference} apart.`,
+    )
+  for (const { name } of files.slice(1))
+    console.log(`Beside it there is ${name}: GET ${serviceOf().url}/exports/${made.id}/download?file=${encodeURIComponent(name)}`)
+}
+
+/** The same without a word at its end: the export, and the file that its first file was brought to. */
+export async function bringExport(what: string, options: Omit<ExportOptions, 'json'>): Promise<{ made: Export; target: string }> {
   const service = serviceOf()
   const begun = what.startsWith('exp_')
   if (!begun && !options.format) throw new UsageError('Give the format: ./tunery export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [-o FILE]')
@@ -42,21 +56,13 @@ export async function exportModel(what: string, options: ExportOptions): Promise
     onProgress: (bytes) => bar.show(bytes / file.size_bytes, `Downloading ${size(bytes)} of ${size(file.size_bytes)}`),
   })
   bar.end()
-  if (options.json) return console.log(JSON.stringify({ ...ready, path: target }))
-  const { check, files } = ready
-  console.log(`${target}  ${size(file.size_bytes)}  SHA-256 ${file.sha256}`)
-  if (check)
-    console.log(
-      `Its answers to ${check.prompts} prompts in ${check.runtime}: ${Math.round(100 * check.matching_tokens)} % of the tokens are the trainer's, log-probabilities ${check.log_probability_difference} apart.`,
-    )
-  for (const { name } of files.slice(1))
-    console.log(`Beside it there is ${name}: GET ${service.url}/exports/${ready.id}/download?file=${encodeURIComponent(name)}`)
+  return { made: ready, target }
 }
 
 function create(
   service: Asked,
   model: string,
-  { format, quantization, archive, 'push-to': push_to, 'adapter-only': adapterOnly }: ExportOptions,
+  { format, quantization, archive, 'push-to': push_to, 'adapter-only': adapterOnly }: Omit<ExportOptions, 'json'>,
 ): Promise<Export> {
   const body = {
     model,

@@ -6,6 +6,7 @@ import { NewerDatabase } from '../server/db/migrate.ts'
 import { storageError } from '../server/storage.ts'
 import { accounts } from './accounts.ts'
 import { backup, check, restore } from './backup.ts'
+import { bundle } from './bundle.ts'
 import { config } from './config.ts'
 import { exportModel } from './export.ts'
 import { keys } from './keys.ts'
@@ -27,6 +28,8 @@ const usage = `Usage: ./tunery COMMAND
                         have a model of the account made into files, checked, and brought here; TUNERY_API_KEY is the account's key
   export EXPORT [-o FILE]
                         go on with one that was begun
+  bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]... [--gpu cuda]
+                        write a folder that serves a model by itself, with Docker or without; MODEL is exported for it, or --gguf names the file
   check [--json]        look whether the database and every file that it needs are whole; status 1 where not
   backup FOLDER         copy the database and its files into a new folder, beside a running service
   restore FOLDER        bring a backup into an empty data folder
@@ -50,6 +53,9 @@ async function main(args: string[]): Promise<void> {
       archive: { type: 'string' },
       'push-to': { type: 'string' },
       'adapter-only': { type: 'boolean', default: false },
+      gguf: { type: 'string' },
+      adapter: { type: 'string', multiple: true },
+      gpu: { type: 'string' },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
     },
@@ -64,6 +70,7 @@ async function main(args: string[]): Promise<void> {
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'export' && action && rest.length === 0) return exportModel(action, values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
+  if (command === 'bundle' && action && rest.length === 0) return bundle(action, values)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)
 }
 

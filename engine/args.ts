@@ -1,12 +1,18 @@
 // The command line.
+import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { type Address, parseAddress } from './listen.ts'
 
+export type NamedFile = { name: string; path: string }
 export type Args = {
   listen: Address
-  models: { name: string; path: string }[]
+  models: NamedFile[]
+  /** Adapters on the one model. */
+  adapters: NamedFile[]
+  api_key_file: string | undefined
+  grace_ms: number
   threads: number
   lib: string
   parent_pipe: boolean
@@ -16,8 +22,11 @@ export type Args = {
 }
 
 export const usage =
-  'node engine/main.ts --listen unix:/path.sock | HOST:PORT [--model NAME=FILE.gguf]... [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits]'
+  'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... [--adapter NAME=FILE.gguf]... [--api-key-file FILE] ' +
+  '[--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits]'
 
+const listenDefault = '127.0.0.1:8000'
+const graceSecondsDefault = 10
 const slotsDefault = 32
 
 /** Throws an Error that says what is wrong. */
@@ -27,6 +36,9 @@ export function parseCommandLine(argv: string[]): Args {
     options: {
       listen: { type: 'string' },
       model: { type: 'string', multiple: true, default: [] },
+      adapter: { type: 'string', multiple: true, default: [] },
+      'api-key-file': { type: 'string' },
+      'grace-seconds': { type: 'string' },
       threads: { type: 'string' },
       lib: { type: 'string' },
       'parent-pipe': { type: 'boolean', default: false },
@@ -35,14 +47,22 @@ export function parseCommandLine(argv: string[]): Args {
       'no-eight-bits': { type: 'boolean', default: false },
     },
   })
-  if (!values.listen) throw new Error('--listen is missing.')
+  const listen = parseAddress(values.listen ?? listenDefault)
+  const models = values.model.map((text) => parseNamed('--model', text))
+  // Without the service in front nobody could load one later.
+  if ('port' in listen && models.length === 0) throw new Error('--model is missing: a server on a port serves the files that it is started with.')
+  if (values.adapter.length > 0 && models.length !== 1) throw new Error('--adapter takes exactly one --model beside it, which the adapters stand on.')
+  if ('path' in listen && values['api-key-file'] !== undefined) throw new Error('--api-key-file is for a server on a port; a unix socket is its owner’s alone.')
   const cores = availableParallelism()
   return {
-    listen: parseAddress(values.listen),
-    models: values.model.map(parseModel),
+    listen,
+    models,
+    adapters: values.adapter.map((text) => parseNamed('--adapter', text)),
+    api_key_file: values['api-key-file'],
+    grace_ms: 1000 * positive('--grace-seconds', values['grace-seconds'], graceSecondsDefault),
     // More threads than cores hang the library's spinning barriers.
     threads: Math.min(positive('--threads', values.threads, cores), cores),
-    lib: values.lib ?? fileURLToPath(new URL('../.local/llama/lib', import.meta.url)),
+    lib: values.lib ?? findLibrary(),
     parent_pipe: values['parent-pipe'],
     slots: Math.min(positive('--slots', values.slots, slotsDefault), 64),
     speculation: !values['no-speculation'],
@@ -50,9 +70,9 @@ export function parseCommandLine(argv: string[]): Args {
   }
 }
 
-function parseModel(text: string): { name: string; path: string } {
+function parseNamed(option: string, text: string): NamedFile {
   const at = text.indexOf('=')
-  if (at < 1 || at === text.length - 1) throw new Error(`--model takes NAME=FILE.gguf, not '${text}'.`)
+  if (at < 1 || at === text.length - 1) throw new Error(`${option} takes NAME=FILE.gguf, not '${text}'.`)
   return { name: text.slice(0, at), path: text.slice(at + 1) }
 }
 
@@ -61,4 +81,13 @@ function positive(option: string, text: string | undefined, fallback: number): n
   const number = Number(text)
   if (!Number.isInteger(number) || number < 1) throw new Error(`${option} takes a whole number from 1 on, not '${text}'.`)
   return number
+}
+
+/** Where set-up brings the library to; else, in a bundle, the package of it that npm has installed. */
+function findLibrary(): string {
+  const root = new URL('../', import.meta.url)
+  const brought = fileURLToPath(new URL('.local/llama/lib', root))
+  const platform = `${process.platform}-${process.arch}`
+  const installed = [`${platform}-cuda`, platform].map((name) => fileURLToPath(new URL(`node_modules/@node-llama-cpp/${name}/bins/${name}`, root)))
+  return [brought, ...installed].find((folder) => existsSync(folder)) ?? brought
 }

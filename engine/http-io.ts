@@ -54,6 +54,7 @@ export function sendError(response: ServerResponse, error: unknown): void {
   const known = toApiError(error)
   const headers: Record<string, string> = {}
   if (known.status === 503) headers['retry-after'] = '1'
+  if (known.status === 401) headers['www-authenticate'] = 'Bearer'
   // Neither side can know where an unread body ends and the next request begins.
   if (known.code === 'body_too_large') headers.connection = 'close'
   sendJson(response, known.status, errorBody(known, true), headers)

@@ -1,10 +1,11 @@
 // The HTTP surface: which path and method goes where.
-import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
+import { drain } from '../transport/refusals.ts'
 import { sendError, sendJson } from './http-io.ts'
 import type { LeftUsage } from './left-usage.ts'
 import type { Metrics } from './metrics.ts'
+import { admit, createPublicServer, newRequestId, type PublicAccess } from './public.ts'
 import { chatCompletions } from './routes/chat.ts'
 import { completions } from './routes/completions.ts'
 import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
@@ -15,25 +16,29 @@ import { type Scoring, scoreTokens } from './score.ts'
 export type HttpServices = GenerationServices & EmbeddingServices & { metrics: Metrics; scoring: Scoring; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
-/** Builds the server; listening is the caller's. */
-export function createHttpServer(services: HttpServices): Server {
+type Routes = Record<string, Record<string, Handler>>
+
+/** Builds the server; listening is the caller's. `access` is null where only the service that started this process can reach it. */
+export function createHttpServer(services: HttpServices, access: PublicAccess | null): Server {
   const { models, limits, metrics } = services
-  const routes: Record<string, Record<string, Handler>> = {
-    '/health': { GET: (_, response) => sendJson(response, 200, { status: 'ok' }) },
+  const live: Handler = (_, response) => sendJson(response, 200, { status: 'ok' })
+  const ready: Handler = (_, response) => {
+    if (services.isStopping()) throw new ApiError('shutting_down', 'The engine is stopping.')
+    sendJson(response, 200, { status: 'ok' })
+  }
+  const routes: Routes = {
+    '/health': { GET: ready },
+    '/health/ready': { GET: ready },
+    '/health/live': { GET: live },
     '/metrics': {
       GET: async (_, response) => void response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }).end(await metrics.text()),
     },
-    '/v1/models': { GET: (_, response) => listModels(models, limits, response) },
+    '/v1/models': { GET: (_, response) => listModels(models, limits, response, access === null) },
     '/v1/chat/completions': { POST: (request, response) => chatCompletions(services, request, response) },
     '/v1/completions': { POST: (request, response) => completions(services, request, response) },
     '/v1/embeddings': { POST: (request, response) => embeddings(services, request, response) },
-    '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
-    '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
-    '/internal/score': { POST: (request, response) => scoreTokens(models, services.scoring, request, response) },
-    [leftUsagePath]: { GET: (request, response) => sendLeftUsage(services.left, request, response) },
-    '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
-    '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }
+  if (access === null) Object.assign(routes, internalRoutes(services))
 
   const find = (request: IncomingMessage, response: ServerResponse, path: string): Handler => {
     const methods = routes[path]
@@ -45,26 +50,48 @@ export function createHttpServer(services: HttpServices): Server {
   }
 
   const handle = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
-    const path = routeOf(pathOf(request.url ?? '/'))
+    const path = routeOf(pathOf(request.url ?? '/'), access !== null)
     response.setHeader('x-request-id', requestId(request))
     response.once('finish', () => metrics.request(routes[path] ? path : 'other', response.statusCode))
     try {
+      if (access) admit(access, request, response, path)
       const handler = find(request, response, path)
       if (services.isStopping() && request.method === 'POST') throw new ApiError('shutting_down', 'The engine is stopping.')
       await handler(request, response)
     } catch (error) {
       if (!(error instanceof ApiError) && !request.destroyed) services.onFault(error)
+      if (access && !request.complete) {
+        // What is left of the body makes the connection unfit for another request; its client is to read the answer all the same.
+        response.setHeader('connection', 'close')
+        await drain(request)
+      }
       sendError(response, error)
     }
   }
 
-  return createServer({ keepAliveTimeout: 60_000 }, (request, response) => void handle(request, response))
+  const listener = (request: IncomingMessage, response: ServerResponse) => void handle(request, response)
+  return access ? createPublicServer(access, listener) : createServer({ keepAliveTimeout: 60_000 }, listener)
+}
+
+/** What only the service may ask for: these name files of this machine, and tell of requests of anyone. */
+function internalRoutes({ models, scoring, left }: HttpServices): Routes {
+  return {
+    '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
+    '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
+    '/internal/score': { POST: (request, response) => scoreTokens(models, scoring, request, response) },
+    [leftUsagePath]: { GET: (request, response) => sendLeftUsage(left, request, response) },
+    '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
+    '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
+  }
 }
 
 const leftUsagePath = '/internal/usage/{request_id}'
 
-/** The one route that has a parameter; every other is found as it is. */
-const routeOf = (path: string) => (path.startsWith('/internal/usage/') ? leftUsagePath : path)
+/** The route that a path asks for. One has a parameter; on a port, `/api/v1` stands for `/v1`. */
+function routeOf(path: string, isPublic: boolean): string {
+  if (isPublic) return path.startsWith('/api/v1/') ? path.slice('/api'.length) : path
+  return path.startsWith('/internal/usage/') ? leftUsagePath : path
+}
 
 function sendLeftUsage(left: LeftUsage, request: IncomingMessage, response: ServerResponse): void {
   const id = pathOf(request.url ?? '/').slice('/internal/usage/'.length)
@@ -80,5 +107,5 @@ function pathOf(url: string): string {
 
 function requestId(request: IncomingMessage): string {
   const given = request.headers['x-request-id']
-  return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
+  return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : newRequestId()
 }

@@ -2,6 +2,7 @@
 import { totalmem } from 'node:os'
 import pino from 'pino'
 import { createAdapters } from './adapters.ts'
+import { keyVariable, readApiKeys } from './api-keys.ts'
 import { parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batch.ts'
 import { createEmbedder } from './embedder.ts'
@@ -24,7 +25,6 @@ import type { Scoring } from './score.ts'
 import type { ServedModel } from './served-model.ts'
 import { createTurn } from './turn.ts'
 
-const stopMsMax = 10_000
 const idleCloseMs = 50
 
 const log = pino({ base: { process: 'engine' } }, pino.destination({ dest: 2, sync: true }))
@@ -39,6 +39,7 @@ try {
 async function main(): Promise<void> {
   const args = parseCommandLine(process.argv.slice(2))
   if (args.parent_pipe) exitWithParent()
+  const access = 'port' in args.listen ? { keys: readApiKeys(args.api_key_file, process.env) } : null
 
   returnLargeBlocks()
   const library = openLibrary(args.lib)
@@ -84,22 +85,14 @@ async function main(): Promise<void> {
   const metrics = createMetrics(() => scheduler.counts(), countModels)
 
   for (const { name, path } of args.models) await models.loadBase(name, path)
+  for (const { name, path } of args.adapters) await models.loadAdapter(name, path, args.models[0]!.name)
 
   let stopping = false
   const scoring: Scoring = (served, tokens_per_sequence, outputs) =>
     makeContextAside(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
-  const server = createHttpServer({
-    models,
-    scheduler,
-    grammars,
-    embedder,
-    limits,
-    left: createLeftUsage(),
-    metrics,
-    scoring,
-    onFault,
-    isStopping: () => stopping,
-  })
+  const left = createLeftUsage()
+  const isStopping = () => stopping
+  const server = createHttpServer({ models, scheduler, grammars, embedder, limits, left, metrics, scoring, onFault, isStopping }, access)
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {
@@ -113,11 +106,12 @@ async function main(): Promise<void> {
     setTimeout(() => {
       for (const served of models.list()) served.closing.abort()
       setImmediate(() => process.exit(0))
-    }, stopMsMax)
+    }, args.grace_ms)
   }
   process.on('SIGTERM', stop)
   process.on('SIGINT', stop)
 
+  if (access && !access.keys) log.warn(`No API key is set: whoever reaches ${address} may call the model. --api-key-file or ${keyVariable} sets one.`)
   log.info({ address, threads: args.threads, library: library.llama_version(), models: models.list().map((served) => served.name) }, 'listening')
   process.stdout.write(`${JSON.stringify({ event: 'listening', address })}\n`)
 }

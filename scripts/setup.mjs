@@ -3,6 +3,7 @@
 // nothing but built-ins, since nothing else is there yet. Run again with nothing changed, it only compares stamps.
 //
 //   node scripts/setup.mjs [--dev] [--force] [--with llama-server,vllm,…]
+//   node scripts/setup.mjs --only npm,engine,…    some steps alone, for images that are built in layers
 //
 // TUNERY_PYTHON names the Python to use; TUNERY_GPU=auto|cuda|vulkan|none chooses the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
@@ -15,7 +16,18 @@ import { local, withLock } from './setup/state.mjs'
 const started = Date.now()
 const dev = process.argv.includes('--dev')
 const force = process.argv.includes('--force')
-const extra = process.argv.flatMap((word, index) => (process.argv[index - 1] === '--with' ? word.split(',') : []))
+const named = (option) => process.argv.flatMap((word, index) => (process.argv[index - 1] === option ? word.split(',') : []))
+const extra = named('--with')
+const only = named('--only')
+
+const parts = {
+  npm: [npmPackages],
+  node: [nodeRuntime],
+  engine: [engine],
+  converters: [converters],
+  python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
+  models: [defaultModel, embeddingModel],
+}
 
 try {
   if (process.platform !== 'linux' || !['x64', 'arm64'].includes(process.arch))
@@ -28,25 +40,16 @@ try {
       `Node ${process.versions.node} is too old to run the set-up.`,
       'Install Node 20 or newer; Tunery brings the Node 24 it runs on by itself.',
     )
+  const unknown = only.filter((name) => !parts[name])
+  if (unknown.length > 0) throw new SetupError(`there is no step '${unknown[0]}'.`, `--only takes ${Object.keys(parts).join(', ')}, with commas between.`)
+  const wanted = only.length > 0 ? only : Object.keys(parts)
   mkdirSync(local(), { recursive: true })
   // What is missing is told before hundreds of megabytes are fetched, not after.
-  if (force || !existsSync(local('stamps/npm')))
-    need('npm', 'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`); it comes with Node from nodejs.org too.')
-  if (force || !existsSync(local('stamps/converters'))) need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
-  if (force || !existsSync(local('stamps/python'))) findPython()
-  const steps = [
-    npmPackages,
-    nodeRuntime,
-    engine,
-    converters,
-    pythonEnvironment,
-    pythonOnnx,
-    ...(dev ? [pythonDev, trackerDev] : []),
-    tracker,
-    defaultModel,
-    embeddingModel,
-    ...peers(extra),
-  ]
+  const lacks = (name) => wanted.includes(name) && (force || !existsSync(local('stamps', name)))
+  if (lacks('npm')) need('npm', 'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`); it comes with Node from nodejs.org too.')
+  if (lacks('converters')) need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
+  if (lacks('python')) findPython()
+  const steps = [...wanted.flatMap((name) => parts[name]), ...peers(extra)]
   const did = await withLock(async () => {
     let count = 0
     for (const step of steps) if (await step({ force })) count++

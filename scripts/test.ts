@@ -55,6 +55,9 @@ step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
 step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
 step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
+step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
+// An image has a name here and is built here: that is what the rule forbids.
+step('dclint', path.join(root, 'node_modules/.bin/dclint'), ['--disable-rule', 'no-build-and-image', '--max-warnings', '0', 'deploy/compose.yaml'])
 if (!process.argv.includes('--static')) {
   const named = process.argv.slice(2)
   const files = named.length > 0 ? named : globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()

@@ -2,6 +2,8 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify'
 import { serializerCompiler } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { ApiError } from '../contract/errors.ts'
+import { maxHeadBytes, patience } from '../transport/bounds.ts'
+import { endSlowBodies } from '../transport/slow-bodies.ts'
 import { accountRoutes } from './accounts/routes.ts'
 import type { Accounts } from './accounts/service.ts'
 import { datasetRoutes } from './datasets/routes.ts'
@@ -12,14 +14,13 @@ import { exportRoutes } from './exports/routes.ts'
 import type { Exports } from './exports/service.ts'
 import { admitRequests } from './http/admission.ts'
 import { requireScopes } from './http/auth.ts'
-import { clientError, frameworkError, handleErrors } from './http/errors.ts'
-import { type GuardSettings, guard, maxHeadBytes, patience } from './http/guards.ts'
+import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
+import { type GuardSettings, guard } from './http/guards.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
 import { parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
-import { endSlowBodies } from './http/slow-bodies.ts'
 import { hubRoutes } from './hub/routes.ts'
 import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
@@ -70,7 +71,7 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
     loggerInstance: services.log,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit,
-    // The whole request has no time of its own: large uploads take as long as they take. See slow-bodies.ts.
+    // The whole request has no time of its own: large uploads take as long as they take. See transport/slow-bodies.ts.
     http: { maxHeaderSize: maxHeadBytes, headersTimeout: head_ms, connectionsCheckingInterval: Math.ceil(head_ms / 5) },
     requestTimeout: 0,
     keepAliveTimeout: idle_ms,
@@ -87,7 +88,8 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
   await guard(app, settings)
-  endSlowBodies(app, body_ms)
+  const restSlowBodies = endSlowBodies(app.server, body_ms, refuse)
+  app.addHook('onClose', async () => restSlowBodies())
   app.addHook('onRequest', (request, reply, done) => {
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
@@ -13,6 +13,7 @@ import type { JobEvent } from '../contract/tuning.ts'
 import { root } from '../server/config.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
+import { standalone } from './support/standalone.ts'
 import { uploadHub } from './support/upload-hub.ts'
 
 const hub = await uploadHub('hf_token')
@@ -153,6 +154,25 @@ test('the command line says what is missing', async () => {
   assert.match(await refusal(['export', model, '--format', 'gguf', '--quantization', 'Q9']), /must be one of F32/)
   assert.match(await refusal(['export', 'exp_nothing']), /no export/)
   assert.match(await refusal(['export', ready.id, '-o', path.join(here, 'no/such/file')]), /no folder/)
+})
+
+test('a bundle is made of what the service exports, and serves it', async () => {
+  const out = path.join(here, 'bundle')
+  assert.match(await refusal(['bundle', 'nobody', '-o', out]), /nobody/)
+  assert.match(await refusal(['bundle', model, '-o', out, '--quantization', 'Q9']), /must be one of F32/)
+  await tunery(['bundle', ready.id, '--name', 'colours', '-o', out])
+  assert.deepEqual(readdirSync(here), ['bundle'], 'nothing is left beside it')
+  assert.equal(sha256(path.join(out, 'model/model.gguf')), ready.files[0]!.sha256)
+  // tests/bundle.test.ts shows that its own set-up brings these.
+  symlinkSync(path.join(root, 'node_modules'), path.join(out, 'node_modules'))
+  const lib = path.join(root, '.local/llama/lib')
+  const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], { cwd: out, env: { TUNERY_PORT: '0', TUNERY_THREADS: '1' } })
+  const messages = [{ role: 'user', content: 'green' }]
+  const { status, body } = await client(`${bundle.url}/v1`, 'none').api('POST', '/chat/completions', { model: 'colours', messages, max_tokens: 4 })
+  assert.equal(status, 200, JSON.stringify(body))
+  bundle.kill('SIGKILL')
+  await bundle.exited
+  rmSync(out, { recursive: true })
 })
 
 test('./tunery check and a backup take the files of exports along', async () => {

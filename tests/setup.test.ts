@@ -16,7 +16,7 @@ test('with nothing changed, set-up is done in under 2 s and says nothing', () =>
 })
 
 /** Runs set-up on a fresh copy of its own files, with only these programs to be found. */
-function freshSetup(programs: Record<string, string>, env: Record<string, string> = {}) {
+function freshSetup(programs: Record<string, string>, env: Record<string, string> = {}, args: string[] = []) {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-setup-'))
   const bin = path.join(folder, 'bin')
   mkdirSync(bin)
@@ -27,7 +27,7 @@ function freshSetup(programs: Record<string, string>, env: Record<string, string
   cpSync(path.join(root, 'scripts'), path.join(folder, 'scripts'), { recursive: true })
   cpSync(path.join(root, 'trainer'), path.join(folder, 'trainer'), { recursive: true })
   for (const file of ['package.json', 'package-lock.json', '.npmrc']) cpSync(path.join(root, file), path.join(folder, file))
-  const result = spawnSync(process.execPath, [path.join(folder, 'scripts/setup.mjs')], {
+  const result = spawnSync(process.execPath, [path.join(folder, 'scripts/setup.mjs'), ...args], {
     cwd: folder,
     env: { PATH: bin, HOME: folder, ...env },
     encoding: 'utf8',
@@ -77,4 +77,12 @@ esac
   const { status, stderr } = freshSetup({ npm, git: tool, python3: python })
   assert.equal(status, 1)
   assert.match(stderr, /not the file that was pinned/)
+})
+
+test('a part of set-up asks for what that part needs alone, and a part that there is not is refused', () => {
+  const npm = '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\n/bin/mkdir -p node_modules && echo > node_modules/.package-lock.json\n'
+  const { status, stdout, stderr } = freshSetup({ npm }, {}, ['--only', 'npm'])
+  assert.deepEqual([status, stderr], [0, ''])
+  assert.match(stdout, /^• npm packages\n.*\nSet-up finished/)
+  assert.match(freshSetup({ npm }, {}, ['--only', 'npm,pyhton']).stderr, /no step 'pyhton'.*npm, node, engine/s)
 })

@@ -29,8 +29,11 @@ export function openLibrary(dir: string): Library {
 
 function load(dir: string, name: string): LibraryHandle {
   if (!existsSync(dir)) throw new Error(`The folder of the llama.cpp libraries, ${dir}, does not exist. Run 'npm run setup', or give --lib.`)
-  const pattern = new RegExp(`^(lib)?${name}(\\.v?[0-9.]+)?\\.${suffix}$`)
-  const file = readdirSync(dir).find((entry) => pattern.test(entry))
+  const pattern = new RegExp(`^(lib)?${name}(\\.cuda)?(\\.v?[0-9.]+)?\\.${suffix}$`)
+  // A folder may hold two builds, one over the other: the one without a GPU in its name finds the GPU's kernels as well.
+  const [file] = readdirSync(dir)
+    .filter((entry) => pattern.test(entry))
+    .sort((one, other) => one.length - other.length)
   if (!file) throw new Error(`lib${name}.${suffix} is missing in ${dir}. Run 'npm run setup', or give --lib.`)
   // Global, so that the libraries which need this one find it although no search path names this folder.
   return koffi.load(join(dir, file), { global: true, lazy: true })

@@ -13,14 +13,15 @@ const UnloadAdapter = z.looseObject({ lora_name: Name })
 const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean().optional() })
 const UnloadModel = z.looseObject({ name: Name })
 
-export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse): void {
+/** Files are named to the service alone. */
+export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
   const data = models.list().map((served) => ({
     id: served.name,
     object: 'model',
     created: served.created,
     owned_by: 'tunery',
     status: 'loaded',
-    root: served.path,
+    root: withFiles ? served.path : served.name,
     parent: served.base_name,
     max_model_len: servedContextLength(served.model, limits),
   }))

@@ -1,12 +1,10 @@
-import { once } from 'node:events'
-import type { Socket } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { ConnectionError, FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { isResponseSerializationError } from 'fastify-type-provider-zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
+import { createRefusals, drain } from '../../transport/refusals.ts'
 import { newId } from '../ids.ts'
 import { storageError } from '../storage.ts'
-import { carefulHead, maxHeadBytes, setCarefulHeaders } from './guards.ts'
+import { setCarefulHeaders } from './guards.ts'
 
 /** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
 export function handleErrors(app: FastifyInstance): void {
@@ -22,7 +20,7 @@ export function handleErrors(app: FastifyInstance): void {
       // What is left of the body makes the connection unfit for another request; a client that sends it all before it reads must get
       // to read all the same.
       reply.header('connection', 'close')
-      await drain(request)
+      await drain(request.raw)
     }
     return reply.status(known.status).send(errorBody(known, request.routeOptions.config.route?.openai ?? false))
   })
@@ -35,18 +33,6 @@ export function handleErrors(app: FastifyInstance): void {
 /** Whether the same request can only fail again; OpenAI's clients are told so by a header. */
 const isPermanent = (status: number) => status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
 
-const drain_ms = 2000
-
-/** Reads what is still coming of a request's body, for a short time at most. */
-async function drain({ raw }: FastifyRequest): Promise<void> {
-  if (raw.complete || raw.destroyed) return
-  raw.unpipe()
-  raw.resume()
-  const timeout = new AbortController()
-  await Promise.race([once(raw, 'end'), once(raw, 'close'), sleep(drain_ms, undefined, { signal: timeout.signal })]).catch(() => {})
-  timeout.abort()
-}
-
 /** Answers what fails before a route is found, in the same shape. */
 export function frameworkError(error: FastifyError, _request: FastifyRequest, reply: FastifyReply): void {
   const known = new ApiError('invalid_request', `The address is not valid: ${error.message}`)
@@ -54,26 +40,7 @@ export function frameworkError(error: FastifyError, _request: FastifyRequest, re
   void reply.status(known.status).send(errorBody(known, false))
 }
 
-/** Answers what is not readable as HTTP at all, or whose head does not come in time, in the same shape. */
-export function clientError(error: ConnectionError, socket: Socket): void {
-  if (error.code === 'ECONNRESET' || !socket.writable) {
-    socket.destroy()
-    return
-  }
-  if (error.code === 'HPE_HEADER_OVERFLOW')
-    refuse(socket, '431 Request Header Fields Too Large', `The head of the HTTP request is larger than ${maxHeadBytes} bytes.`)
-  else if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') refuse(socket, '408 Request Timeout', 'The head of the HTTP request did not come in time.')
-  else refuse(socket, '400 Bad Request', `The request could not be read as HTTP: ${error.message}`)
-}
-
-/** Writes an error to a connection that no request of ours has, or has any more, and ends it, also where the client keeps its side open. */
-export function refuse(socket: Socket, status: string, message: string): void {
-  const body = JSON.stringify(errorBody(new ApiError('invalid_request', message), false))
-  const head = `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nx-request-id: ${newId('req')}\r\n${carefulHead}Connection: close`
-  socket.end(`${head}\r\n\r\n${body}`)
-  const cut = setTimeout(() => socket.destroy(), drain_ms)
-  socket.once('close', () => clearTimeout(cut))
-}
+export const { refuse, clientError } = createRefusals(() => newId('req'))
 
 function toApiError(error: FastifyError | ApiError, request: FastifyRequest): ApiError {
   if (error instanceof ApiError) return error

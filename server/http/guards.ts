@@ -1,8 +1,9 @@
 // What stands before every request, whoever sends it and whatever for: headers that tell browsers to be careful, the origins that may
-// read answers, and how much of a connection a client may have before it has proved anything.
+// read answers, and how many connections there may be. What every listening process has of it is in transport/.
 import cors from '@fastify/cors'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
+import { carefulHeaders, maxHeaderFields } from '../../transport/bounds.ts'
 
 export interface GuardSettings {
   /** Origins that browsers may read answers from; `*` among them is any. None: no CORS header at all. */
@@ -12,36 +13,6 @@ export interface GuardSettings {
   /** Connections at once, of all clients together. */
   max_connections: number
 }
-
-/** How long a client may take, in milliseconds. */
-export interface Patience {
-  /** From the first byte of a request, or the beginning of its connection, to the end of its head. */
-  head_ms: number
-  /** How long a body may stand still; see slow-bodies.ts. */
-  body_ms: number
-  /** How long a connection may be kept without a request: longer than the 60 s for which load balancers keep theirs. */
-  idle_ms: number
-}
-export const patience: Patience = { head_ms: 15_000, body_ms: 60_000, idle_ms: 72_000 }
-
-/** Bytes of a request's head, its address included. Node's own default, named as it is a promise. */
-export const maxHeadBytes = 16_384
-const maxHeaderFields = 100
-
-// Nothing here is meant to be shown in a browser but /docs, which sets a policy of its own. Answers hold what is one account's alone, and
-// sometimes a key that is shown once: no cache is to keep them.
-const careful = {
-  'x-content-type-options': 'nosniff',
-  'x-frame-options': 'DENY',
-  'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
-  'referrer-policy': 'no-referrer',
-  'cross-origin-resource-policy': 'same-origin',
-  'cache-control': 'no-store',
-}
-const carefulHeaders = Object.entries(careful)
-
-/** The same for answers that are written by hand. */
-export const carefulHead = carefulHeaders.map(([name, value]) => `${name}: ${value}\r\n`).join('')
 
 /** Half a year, and for this name alone: what else is served under it is not known here. */
 const transportSecurity = 'max-age=15552000'

@@ -1,5 +1,6 @@
 // The way of an answer from a replica to the client: whole, or as a stream no faster than the client reads.
 import { ApiError, errorBody } from '../../contract/errors.ts'
+import { unread_ms } from '../../transport/bounds.ts'
 import { watchStream } from './event-stream.ts'
 import type { Meter } from './meter.ts'
 import type { Opening } from './opening.ts'
@@ -8,9 +9,6 @@ import { type TokenCounts, usageIn } from './usage-of.ts'
 
 /** What the client said about the usage in its stream: once at the end, or, as vLLM knows it, with each piece. */
 export type StreamAsked = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
-
-/** How long a client may leave what it was sent unread. */
-const unread_ms = 60_000
 
 const nothingUsed: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 

@@ -64,7 +64,10 @@ test('an idle engine uses no processor', async (t) => {
 test('the command line is checked', () => {
   assert.deepEqual(parseAddress('[::1]:80'), { host: '::1', port: 80 })
   assert.throws(() => parseAddress('somewhere'), /unix:\/path or HOST:PORT/)
-  assert.throws(() => parseCommandLine([]), /--listen is missing/)
+  assert.throws(() => parseCommandLine([]), /--model is missing/)
+  assert.deepEqual(parseCommandLine(['--model', 'a=b.gguf']).listen, { host: '127.0.0.1', port: 8000 }, 'nobody else reaches what nobody opened')
+  assert.throws(() => parseCommandLine(['--model', 'a=b', '--model', 'c=d', '--adapter', 'e=f']), /exactly one --model/)
+  assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--api-key-file', 'x']), /for a server on a port/)
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--model', 'x']), /NAME=FILE/)
   assert.ok(parseCommandLine(['--listen', 'unix:/a', '--threads', '999']).threads < 999)
   assert.deepEqual(parseCommandLine(['--listen', 'unix:/a', '--model', `${modelName}=${modelPath}`]).models, [{ name: modelName, path: modelPath }])

@@ -1,12 +1,11 @@
 // Ends requests whose body stands still. A time for the whole request, as node has it, would cut large uploads over slow lines; a time
 // without any activity, as sockets have it, would cut those who wait for a long answer.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import type { FastifyInstance } from 'fastify'
-import { refuse } from './errors.ts'
+import type { Refuse } from './refusals.ts'
 
 /** Fewer bytes than these in the whole time are no progress: a byte now and then would hold a connection for ever. */
-export const leastProgress_bytes = 4096
+const leastProgress_bytes = 4096
 
 interface Connection {
   request: IncomingMessage | undefined
@@ -17,20 +16,16 @@ interface Connection {
   since_ms: number
 }
 
-/** Ends every connection whose request's body makes no progress in `body_ms`, with 408 where nothing has been answered yet. */
-export function endSlowBodies(app: FastifyInstance, body_ms: number): void {
+/** Ends every connection whose request's body makes no progress in `body_ms`, with 408 where nothing has been answered yet. Returns the way to stop that. */
+export function endSlowBodies(server: Server, body_ms: number, refuse: Refuse): () => void {
   const connections = new Map<Socket, Connection>()
-  app.server.on('connection', (socket: Socket) => {
+  server.on('connection', (socket: Socket) => {
     connections.set(socket, { request: undefined, answer: undefined, judged: undefined, bytes: 0, since_ms: 0 })
     socket.once('close', () => connections.delete(socket))
   })
-  app.addHook('onRequest', (request, reply, done) => {
-    const connection = connections.get(request.raw.socket)
-    if (connection) {
-      connection.request = request.raw
-      connection.answer = reply.raw
-    }
-    done()
+  server.prependListener('request', (request: IncomingMessage, answer: ServerResponse) => {
+    const connection = connections.get(request.socket)
+    if (connection) Object.assign(connection, { request, answer })
   })
   const timer = setInterval(() => {
     const now_ms = performance.now()
@@ -48,6 +43,6 @@ export function endSlowBodies(app: FastifyInstance, body_ms: number): void {
         else refuse(socket, '408 Request Timeout', `The body stood still for ${body_ms / 1000} s. Send the request once more.`)
       }
     }
-  }, body_ms / 4)
-  app.addHook('onClose', async () => clearInterval(timer))
+  }, body_ms / 4).unref()
+  return () => clearInterval(timer)
 }
