@@ -25,8 +25,10 @@ export function prepareGeneration(model: Model, limits: MemoryLimits, prompt: nu
   return { request: { prompt, max_tokens, stop, sampling: samplingOf(fields) }, size: firstSize(shapes, prompt.length, max_tokens) }
 }
 
-/** Throws ApiError context_length_exceeded when a prompt leaves no room for an answer. */
+/** Throws ApiError context_length_exceeded when a prompt leaves no room for an answer, invalid_request when it has no tokens at all. */
 export function requireRoom(model: Model, limits: MemoryLimits, prompt: readonly number[], param: string): void {
+  // Vocabularies may lack single characters, such as some control characters, and leave them out.
+  if (prompt.length === 0) throw new ApiError('invalid_request', `The ${param} has nothing that this model has a token for.`, { param })
   const context_length = servedContextLength(model, limits)
   if (prompt.length >= context_length)
     throw new ApiError(

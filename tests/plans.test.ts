@@ -9,7 +9,8 @@ import pino from 'pino'
 import { scopePresets } from '../contract/scopes.ts'
 import { createAccounts } from '../server/accounts/service.ts'
 import { readConfig } from '../server/config.ts'
-import { up } from '../server/db/migrations/0006-accounts.ts'
+import { up as accounts } from '../server/db/migrations/0006-accounts.ts'
+import { up as exports } from '../server/db/migrations/0010-exports.ts'
 import { openDatabase } from '../server/db/open.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
@@ -77,8 +78,10 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
 
 test('keys that could do everything before there was more to do can do that too; others keep what they had', async () => {
   const db = await openDatabase(path.join(folder, 'before'))
-  const before = scopePresets.full.filter((scope) => !/^(keys|members|audit|usage|webhooks):/.test(scope))
-  // The tables as they were before this migration.
+  const before = scopePresets.full.filter((scope) => !/^(keys|members|audit|usage|webhooks|exports):/.test(scope))
+  // The tables as they were before these migrations.
+  await sql`drop table export_events`.execute(db)
+  await sql`drop table exports`.execute(db)
   await sql`drop table audit`.execute(db)
   await sql`drop index users_account`.execute(db)
   await sql`drop index api_keys_account`.execute(db)
@@ -97,11 +100,12 @@ test('keys that could do everything before there was more to do can do that too;
         values (${id}, 'acc_1', 'usr_1', 'k', 'p', 'h', ${JSON.stringify(scopes)}, 1)`.execute(db)
   await insert('key_full', before)
   await insert('key_some', ['inference'])
-  await up(db as never)
+  await accounts(db as never)
+  await exports(db as never)
   const rows = await db.selectFrom('api_keys').select(['id', 'scopes_json']).orderBy('id').execute()
   assert.deepEqual(
-    rows.map(({ scopes_json }) => JSON.parse(scopes_json)),
-    [scopePresets.full, ['inference']],
+    rows.map(({ scopes_json }) => JSON.parse(scopes_json).sort()),
+    [[...scopePresets.full].sort(), ['inference']],
   )
   await db.destroy()
 })

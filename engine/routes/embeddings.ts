@@ -64,6 +64,7 @@ async function readTexts(served: ServedModel, input: EmbeddingsRequest['input'])
   const texts: number[][] = []
   for (const each of textsOf(input)) {
     const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : knownTokens(model, each, 'input')
+    if (tokens.length === 0) throw new ApiError('invalid_request', `Text ${texts.length} has nothing that this model has a token for.`, { param: 'input' })
     if (tokens.length > context_length)
       throw new ApiError(
         'context_length_exceeded',

@@ -87,6 +87,9 @@ test('prompts may be a list, and tokens instead of text give the same answers', 
   assert.equal(ids.choices[0]!.finish_reason, 'length')
   const unknown = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: [1, 49_152] })
   assert.deepEqual([unknown.status, unknown.json.error.param], [400, 'prompt'])
+  // This vocabulary has no token for U+0014, and leaves it out.
+  const nothing = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: ['x', '\u0014'] })
+  assert.deepEqual([nothing.status, nothing.json.error.param], [400, 'prompt'], 'a prompt of no tokens is computed by nobody')
 })
 
 test('echo puts the prompt first; what its tokens were worth is the same as when the engine writes them', async () => {

@@ -1,7 +1,15 @@
 import type { Kysely } from 'kysely'
 
+/** What a key that may do everything carried before there were exports. */
+const everything = [
+  ...['hub:read', 'datasets:read', 'datasets:write', 'tuning:read', 'tuning:write', 'deployments:read', 'deployments:write', 'inference'],
+  ...['profile:read', 'usage:read', 'usage:write', 'webhooks:read', 'webhooks:write', 'keys:read', 'keys:write', 'members:read', 'members:write'],
+  'audit:read',
+]
+
 /** What is made of models to be taken away, and what is told of it while it is made. */
-export async function up({ schema }: Kysely<unknown>): Promise<void> {
+export async function up(db: Kysely<unknown>): Promise<void> {
+  const { schema } = db
   await schema
     .createTable('exports')
     .addColumn('id', 'text', (c) => c.primaryKey())
@@ -38,4 +46,15 @@ export async function up({ schema }: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
     .execute()
+  // Whoever was given everything has everything still.
+  const keys = db as Kysely<{ api_keys: { id: string; scopes_json: string } }>
+  for (const { id, scopes_json } of await keys.selectFrom('api_keys').select(['id', 'scopes_json']).execute()) {
+    const had: string[] = JSON.parse(scopes_json)
+    if (everything.some((scope) => !had.includes(scope))) continue
+    await keys
+      .updateTable('api_keys')
+      .set({ scopes_json: JSON.stringify([...had, 'exports:read', 'exports:write']) })
+      .where('id', '=', id)
+      .execute()
+  }
 }
