@@ -11,7 +11,7 @@ import { createDays } from '../server/limits/days.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
-import { tiny } from './support/tiny.ts'
+import { endless, tiny } from './support/tiny.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-limits-'))
 const plansFile = path.join(folder, 'plans.json')
@@ -169,7 +169,7 @@ test('what a day has used is told for that day, also when the next has begun', a
 test('no more requests are under way at once than allowed; a place is free when its answer has ended, also one that its client left', async () => {
   const { key } = await account('two')
   const leaving = new AbortController()
-  const long = { stream: true, max_tokens: 2000, min_tokens: 2000, ignore_eos: true }
+  const long = { stream: true, max_tokens: 2000, ...endless }
   const first = await chat(key, long)
   const second = await fetch(`${app.url}/chat/completions`, {
     method: 'POST',
@@ -235,7 +235,7 @@ test('each request of a batch counts, waits for a place and gets its own error b
 test('a running job takes a place; where none is free it waits and others pass; a suspended account’s jobs wait too', async () => {
   const { key, id, api, upload } = await account('two')
   const dataset = await upload(colourRows(40))
-  const streams = await Promise.all([1, 2].map(() => chat(key, { stream: true, max_tokens: 4000, min_tokens: 4000, ignore_eos: true })))
+  const streams = await Promise.all([1, 2].map(() => chat(key, { stream: true, max_tokens: 4000, ...endless })))
   const config = { method: 'lora', training_config: { epochs: 1 } }
   const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })).body
   assert.ok(job.id, JSON.stringify(job))

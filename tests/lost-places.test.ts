@@ -6,7 +6,7 @@ import { after, test } from 'node:test'
 import { client, colourRows, until } from './support/client.ts'
 import { children, dataFolder, type RunningServer } from './support/server.ts'
 import { stream } from './support/streams.ts'
-import { tiny } from './support/tiny.ts'
+import { endless, tiny } from './support/tiny.ts'
 
 const folder = dataFolder('places', { TUNERY_DEFAULT_TIER: 'two', TUNERY_CHECKPOINT_SECONDS: '1' })
 const plans = path.join(folder.dataDir, 'plans.json')
@@ -15,7 +15,7 @@ writeFileSync(plans, JSON.stringify({ tiers: [{ id: 'two', name: 'two', requests
 after(() => folder.remove())
 
 const messages = [{ role: 'user', content: 'Tell me more.' }]
-const long = { model: tiny, messages, stream: true, max_tokens: 2000, min_tokens: 2000, ignore_eos: true }
+const long = { model: tiny, messages, stream: true, max_tokens: 2000, ...endless }
 const within_ms = 30_000
 
 test('both places are free again within 30 s of a SIGKILL, of the engine with two streams and of the server with a stream and a job', async () => {

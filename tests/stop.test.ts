@@ -4,7 +4,7 @@ import { after, test } from 'node:test'
 import { client, colourRows } from './support/client.ts'
 import { dataFolder } from './support/server.ts'
 import { stream } from './support/streams.ts'
-import { tiny } from './support/tiny.ts'
+import { endless, tiny } from './support/tiny.ts'
 
 const folder = dataFolder('stop', { TUNERY_CHECKPOINT_SECONDS: '1' })
 after(() => folder.remove())
@@ -18,7 +18,7 @@ test('with 50 live streams and a job: not ready within a second, every stream en
   const job = (await mine.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await mine.untilEvent(job.id, (event) => event.type === 'checkpoint')
   const max_tokens = 150
-  const body = { model: tiny, messages: [{ role: 'user', content: 'Tell me more.' }], stream: true, max_tokens, min_tokens: max_tokens, ignore_eos: true }
+  const body = { model: tiny, messages: [{ role: 'user', content: 'Tell me more.' }], stream: true, max_tokens, ...endless }
   const streams = Array.from({ length: 50 }, () => stream(`${server.url}/chat/completions`, key, body))
   await Promise.all(streams.map((each) => each.until(300)))
 

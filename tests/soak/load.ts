@@ -100,14 +100,16 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       await sleep(1000)
     },
   }
-  const chat = async () => {
+  const chat = async (): Promise<void> => {
     const streams = random() < 0.5
     const max_tokens = 1 + Math.floor(random() * 40)
-    const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], stream: streams, max_tokens, min_tokens: max_tokens, ignore_eos: true }
+    const told = streams && { stream: true, stream_options: { include_usage: true } }
+    const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], max_tokens, ...told }
     const answer = await stream(`${url()}/chat/completions`, key, body).whole.catch(() => undefined)
     const whole = answer?.status === 200 && (streams ? answer.done : answer.text.endsWith('}'))
-    if (whole) ledger.add({ kind: 'answer', request_id: String(answer.headers['x-request-id']), completion_tokens: max_tokens })
-    else await sleep(50)
+    if (!whole) return sleep(50)
+    const { usage } = streams ? answer.events.findLast((event) => event.usage) : JSON.parse(answer.text)
+    ledger.add({ kind: 'answer', request_id: String(answer.headers['x-request-id']), completion_tokens: usage.completion_tokens })
   }
   const loop = async (work: () => Promise<void>) => {
     while (!stopped) await work()

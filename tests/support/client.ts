@@ -78,13 +78,13 @@ export function client(url: string, key: string) {
 }
 export type Client = ReturnType<typeof client>
 
-/** Waits until a condition holds; fails after a minute with its name. */
+/** Waits until a condition holds; fails after three minutes with its name: a trainer is last in line for the cores of a busy machine. */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const deadline = Date.now() + 60_000
+  const deadline = Date.now() + 180_000
   for (;;) {
     const value = await condition()
     if (value) return value
-    if (Date.now() > deadline) throw new Error(`waited a minute for: ${what}`)
+    if (Date.now() > deadline) throw new Error(`waited three minutes for: ${what}`)
     await sleep(25)
   }
 }

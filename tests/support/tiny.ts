@@ -6,6 +6,9 @@ import { root } from '../../server/config.ts'
 
 export const tiny = 'test/tiny'
 
+/** Fields of a request whose answer the tiny model does not end by itself: its first tokens are those that may end one, and its weights are random. */
+export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 }, (_, token) => [token, -100])) }
+
 /** A models folder with a tiny real checkpoint in it, made by the command that users add models with; kept for the next run. */
 export function tinyModelsDir(): string {
   const sources = ['trainer/tests/make_tiny.py', 'trainer/base.py', 'trainer/converters.py']
