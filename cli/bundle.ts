@@ -1,4 +1,6 @@
-import { mkdir, rm } from 'node:fs/promises'
+import { rmSync } from 'node:fs'
+import { mkdir, realpath, rm } from 'node:fs/promises'
+import { constants } from 'node:os'
 import path from 'node:path'
 import { checkBundle, type NamedFile, writeBundle } from './bundle/write.ts'
 import { bringExport } from './export.ts'
@@ -20,7 +22,9 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   if (gpu !== 'none' && gpu !== 'cuda') throw new UsageError(`--gpu is none or cuda, not '${gpu}'.`)
   const isFile = /\.gguf$/i.test(model)
   const name = args.name ?? (isFile ? path.basename(model).replace(/\.gguf$/i, '') : model)
-  const folder = path.resolve(output)
+  // A link to a folder stands for that folder, which the bundle is to take the place of.
+  const folder = await realpath(output).catch(() => path.resolve(output))
+  clearWhenStopped(folder)
   const options = { adapters: adapter.map(named), gpu, out: folder } as const
   const given = args.gguf ?? (isFile ? model : undefined)
   if (given) {
@@ -43,6 +47,15 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   console.log(`${folder} serves '${name}'. Start it there with Docker:\n`)
   console.log(`  docker build -t model . && docker run --init --read-only -p 127.0.0.1:8000:8000 model\n`)
   console.log(`or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\nIts README.md has the rest.`)
+}
+
+/** What is written beside the folder may be as large as the model: who stops the command in the middle is not to find it there later. */
+function clearWhenStopped(folder: string): void {
+  for (const signal of ['SIGINT', 'SIGTERM'] as const)
+    process.once(signal, () => {
+      for (const kind of ['part', 'export']) rmSync(`${folder}.${process.pid}.${kind}`, { recursive: true, force: true })
+      process.exit(128 + constants.signals[signal])
+    })
 }
 
 function named(text: string): NamedFile {

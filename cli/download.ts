@@ -16,6 +16,13 @@ export interface Asked {
 export const ask = ({ url, key }: Asked, route: string, init: RequestInit): Promise<Response> =>
   fetch(url + route, { ...init, headers: { ...init.headers, authorization: `Bearer ${key}` } })
 
+/** The answer, where it is one. Throws a UsageError with the service's reason, or another error where the same request may do later. */
+export async function granted(response: Response): Promise<Response> {
+  if (response.ok) return response
+  if (response.status >= 500 || response.status === 429) throw new Error(`the service answered ${response.status}`)
+  throw new UsageError(((await response.json()) as ErrorBody).error.message)
+}
+
 /** How often in a row the way may break without a byte in between, and the wait before the next try. */
 const triesMax = 10
 const wait_ms = (tries: number) => Math.min(10_000, 250 * 2 ** tries)
@@ -31,6 +38,7 @@ interface Bringing extends Asked {
 /** Brings the file to `target`. A part of it that an earlier call left is gone on with. Throws a UsageError. */
 export async function bring({ route, file, target, onProgress, ...service }: Bringing): Promise<void> {
   const { sha256, size_bytes } = file
+  if (!/^[0-9a-f]{64}$/.test(sha256)) throw new UsageError('The service does not say the SHA-256 of the file, so it cannot be brought.')
   // Named by what it is a part of: the beginning of another file is never gone on with.
   const part = `${target}.${sha256.slice(0, 12)}.part`
   const handle = await open(part, 'a+').catch((error: NodeJS.ErrnoException) => {
@@ -43,6 +51,8 @@ export async function bring({ route, file, target, onProgress, ...service }: Bri
       const before = state.bytes
       try {
         await fetchRest(service, route, sha256, state, onProgress)
+        // Without this an answer that is well and empty would be asked for in a tight loop.
+        if (state.bytes <= before && state.bytes < size_bytes) throw new Error('the service sent nothing')
       } catch (error) {
         if (error instanceof UsageError) throw error
         if (isDisk(error)) throw new UsageError(`${part} cannot be written: ${(error as Error).message}`)
@@ -82,9 +92,7 @@ function add(state: State, chunk: Uint8Array): void {
 
 async function fetchRest(service: Asked, route: string, sha256: string, state: State, onProgress: (bytes: number) => void): Promise<void> {
   const headers: Record<string, string> = state.bytes > 0 ? { range: `bytes=${state.bytes}-`, 'if-range': `"${sha256}"` } : {}
-  const response = await ask(service, route, { headers })
-  if (response.status >= 500 || response.status === 429) throw new Error(`the service answered ${response.status}`)
-  if (!response.ok) throw new UsageError(((await response.json()) as ErrorBody).error.message)
+  const response = await granted(await ask(service, route, { headers }))
   if (response.status === 200 && state.bytes > 0) {
     await state.handle.truncate(0)
     Object.assign(state, { bytes: 0, hash: createHash('sha256') })

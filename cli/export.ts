@@ -5,7 +5,7 @@ import type { ErrorBody } from '../contract/errors.ts'
 import type { Export, ExportEvent } from '../contract/exports.ts'
 import { readConfig } from '../server/config.ts'
 import { createBar } from './bar.ts'
-import { type Asked, ask, bring, waitAfter } from './download.ts'
+import { type Asked, ask, bring, granted, waitAfter } from './download.ts'
 import { UsageError } from './usage.ts'
 
 export interface ExportOptions {
@@ -92,12 +92,18 @@ function targetOf(output: string | undefined, name: string): string {
   const target = path.resolve(output ?? '.')
   const isFolder = existsSync(target) && statSync(target).isDirectory()
   if (!isFolder && !existsSync(path.dirname(target))) throw new UsageError(`There is no folder ${path.dirname(target)}.`)
-  return isFolder ? path.join(target, name) : target
+  // Whatever the service calls it, it is put nowhere else.
+  return isFolder ? path.join(target, path.basename(name)) : target
 }
 
 async function json<T>(service: Asked, method: string, route: string, body?: object): Promise<T> {
-  const response = await ask(service, route, { method, ...(body && { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) })
-  const answer = (await response.json()) as T | ErrorBody
+  const sent = { method, ...(body && { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }
+  const response = await ask(service, route, sent).catch((error: Error) => {
+    throw new UsageError(`${service.url} is not to be reached: ${(error.cause as Error | undefined)?.message || error.message}.`)
+  })
+  const answer = (await response.json().catch(() => {
+    throw new UsageError(`${service.url} answered ${response.status} without JSON. TUNERY_URL is the address of a service with its version: https://…/v1.`)
+  })) as T | ErrorBody
   if (!response.ok) throw new UsageError((answer as ErrorBody).error.message)
   return answer as T
 }
@@ -108,8 +114,7 @@ async function follow(service: Asked, id: string, show: (event: ExportEvent) => 
   for (let broken = 0; ; ) {
     const before = seq
     try {
-      const response = await ask(service, `/exports/${id}/events?after=${seq}`, {})
-      if (!response.ok) throw new UsageError(((await response.json()) as ErrorBody).error.message)
+      const response = await granted(await ask(service, `/exports/${id}/events?after=${seq}`, {}))
       let rest = ''
       for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
         const lines = (rest + text).split('\n')
@@ -120,7 +125,7 @@ async function follow(service: Asked, id: string, show: (event: ExportEvent) => 
           show(event)
         }
       }
-      const { status } = await json<Export>(service, 'GET', `/exports/${id}`)
+      const { status } = (await (await granted(await ask(service, `/exports/${id}`, {}))).json()) as Export
       if (status !== 'queued' && status !== 'running') return
     } catch (error) {
       if (error instanceof UsageError) throw error

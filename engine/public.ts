@@ -2,17 +2,17 @@
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
-import { carefulHeaders, maxHeadBytes, maxHeaderFields, type Patience, patience, unread_ms } from '../transport/bounds.ts'
+import { carefulHeaders, maxHeadBytes, maxHeaderFields, type Patience, patience } from '../transport/bounds.ts'
 import { createRefusals } from '../transport/refusals.ts'
 import { endSlowBodies } from '../transport/slow-bodies.ts'
+import { endSlowReaders } from '../transport/slow-readers.ts'
 import type { ApiKeys } from './api-keys.ts'
-import { endSlowReaders } from './slow-readers.ts'
 
 export type PublicAccess = {
   /** Null: whoever reaches the port may call. */
   keys: ApiKeys | null
   /** How long clients may take; what the whole of Tunery gives them where left out. */
-  times?: Patience & { unread_ms: number }
+  times?: Patience
 }
 
 const connectionsMax = 10_000
@@ -22,8 +22,8 @@ const open = new Set(['/health', '/health/live', '/health/ready'])
 export const newRequestId = () => `req_${randomUUID().replaceAll('-', '')}`
 
 /** A server that gives its clients no more time, connections and bytes than they need. */
-export function createPublicServer({ times = { ...patience, unread_ms } }: PublicAccess, listener: RequestListener): Server {
-  const { head_ms, body_ms, idle_ms } = times
+export function createPublicServer({ times = patience }: PublicAccess, listener: RequestListener): Server {
+  const { head_ms, body_ms, idle_ms, unread_ms } = times
   const { refuse, clientError } = createRefusals(newRequestId)
   const server = createServer(
     {
@@ -39,7 +39,7 @@ export function createPublicServer({ times = { ...patience, unread_ms } }: Publi
   server.maxConnections = connectionsMax
   server.on('clientError', (error, socket) => clientError(error, socket as import('node:net').Socket))
   endSlowBodies(server, body_ms, refuse)
-  endSlowReaders(server, times.unread_ms)
+  endSlowReaders(server, unread_ms)
   return server
 }
 

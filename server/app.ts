@@ -4,6 +4,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../contract/errors.ts'
 import { maxHeadBytes, patience } from '../transport/bounds.ts'
 import { endSlowBodies } from '../transport/slow-bodies.ts'
+import { endSlowReaders } from '../transport/slow-readers.ts'
 import { accountRoutes } from './accounts/routes.ts'
 import type { Accounts } from './accounts/service.ts'
 import { datasetRoutes } from './datasets/routes.ts'
@@ -66,7 +67,7 @@ export interface Services {
 const bodyLimit = 8 * 1024 * 1024
 
 /** Mounts every route and returns the instance. It does not listen. */
-export async function buildApp(services: Services, settings: GuardSettings, { head_ms, body_ms, idle_ms } = patience): Promise<FastifyInstance> {
+export async function buildApp(services: Services, settings: GuardSettings, { head_ms, body_ms, idle_ms, unread_ms } = patience): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
     logController: new LogController({ disableRequestLogging: true }),
@@ -89,7 +90,11 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
   app.setSerializerCompiler(serializerCompiler)
   await guard(app, settings)
   const restSlowBodies = endSlowBodies(app.server, body_ms, refuse)
-  app.addHook('onClose', async () => restSlowBodies())
+  const restSlowReaders = endSlowReaders(app.server, unread_ms)
+  app.addHook('onClose', async () => {
+    restSlowBodies()
+    restSlowReaders()
+  })
   app.addHook('onRequest', (request, reply, done) => {
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')

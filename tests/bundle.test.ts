@@ -1,12 +1,14 @@
 // A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that clients can call.
 import assert from 'node:assert/strict'
-import { execFileSync, spawnSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../server/config.ts'
+import { until } from './support/client.ts'
 import { buildOutside, placed, type Stage } from './support/dockerfile.ts'
 import { type Standalone, standalone } from './support/standalone.ts'
 
@@ -147,6 +149,41 @@ test('the start says what is wrong: a Node that is too old, packages that are mi
   assert.match(stderr, /needs Node 24 or newer, and .* is 20\.1\.0/)
 })
 
+test('who keeps their files to themselves makes an image that its own user can read, also through a link to an empty folder', () => {
+  const [small, empty, link] = ['small.gguf', 'empty', 'link'].map((name) => path.join(folder, name)) as [string, string, string]
+  writeFileSync(small, 'GGUF')
+  mkdirSync(empty)
+  symlinkSync(empty, link)
+  const before = process.umask(0o077)
+  const { status, stderr } = tunery('small', '--gguf', small, '-o', link)
+  process.umask(before)
+  assert.equal(status, 0, stderr)
+  const made = readdirSync(empty, { recursive: true, withFileTypes: true })
+  assert.ok(made.length > 50)
+  for (const entry of made) {
+    const file = path.join(entry.parentPath, entry.name)
+    assert.equal(statSync(file).mode & 0o777, entry.isDirectory() ? 0o755 : 0o644, file)
+  }
+})
+
+test('who stops the command in the middle finds nothing of it later', async () => {
+  const large = path.join(folder, 'large.gguf')
+  writeFileSync(large, 'GGUF')
+  truncateSync(large, 4e9)
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+    const running = spawn(path.join(root, 'tunery'), ['bundle', large, '-o', path.join(folder, 'stopped')], { stdio: 'ignore' })
+    const exited = once(running, 'exit')
+    await until('it to write', () => existsSync(path.join(folder, `stopped.${running.pid}.part`, 'model')))
+    running.kill(signal)
+    await exited
+    assert.deepEqual(
+      readdirSync(folder).filter((name) => name.startsWith('stopped')),
+      [],
+    )
+  }
+  rmSync(large)
+})
+
 test('the command refuses what it cannot use, and leaves nothing behind', () => {
   const text = path.join(folder, 'text.gguf')
   writeFileSync(text, 'no weights')
@@ -156,6 +193,8 @@ test('the command refuses what it cannot use, and leaves nothing behind', () => 
   const locked = path.join(folder, 'file')
   writeFileSync(locked, '')
   chmodSync(locked, 0o644)
+  const pipe = path.join(folder, 'pipe')
+  execFileSync('mkfifo', [pipe])
   const out = path.join(folder, 'never')
   for (const [args, says] of [
     [['tickets', '--gguf', gguf, '--quantization', 'Q4_0', '-o', out], /a file has its own/],
@@ -164,6 +203,7 @@ test('the command refuses what it cannot use, and leaves nothing behind', () => 
     [['tickets', '--gguf', path.join(folder, 'none.gguf'), '-o', out], /does not exist/],
     [['tickets', '--gguf', text, '-o', out], /is no GGUF file/],
     [['tickets', '--gguf', folder, '-o', out], /GGUF|directory/],
+    [['tickets', '--gguf', pipe, '-o', out], /is no GGUF file/],
     [['tickets', '--gguf', gguf, '-o', full], /is not empty/],
     [['tickets', '--gguf', gguf, '-o', path.join(locked, 'x')], /cannot be written/],
     [['a\nb', '--gguf', gguf, '-o', out], /cannot be a model's name/],

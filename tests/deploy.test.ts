@@ -89,12 +89,14 @@ test('the image holds no data, no tests, no package that only the tests need', (
   const app = path.join(image.folder, 'app')
   const held = [
     '.local',
+    '.npmrc',
     'LICENSE',
     'cli',
     'contract',
     'deploy',
     'engine',
     'node_modules',
+    'package-lock.json',
     'package.json',
     'scripts',
     'server',
@@ -104,7 +106,8 @@ test('the image holds no data, no tests, no package that only the tests need', (
   ]
   assert.deepEqual(readdirSync(app).sort(), held)
   assert.deepEqual(readdirSync(path.join(app, '.local')).sort(), ['llama', 'models', 'python'])
-  for (const file of ['trainer/tests', 'node_modules/typescript', 'node_modules/openai', 'scripts/setup']) assert.ok(!existsSync(path.join(app, file)), file)
+  for (const file of ['trainer/tests', 'node_modules/typescript', 'node_modules/openai', 'scripts/setup.mjs'])
+    assert.ok(!existsSync(path.join(app, file)), file)
 })
 
 test('the image’s user may read all of it', () => {
@@ -129,7 +132,7 @@ test('the service of the image answers with the model that the image brought, tr
   assert.equal((await ask(done.model!)).status, 200)
 })
 
-test('the command line works in the image: keys, and a backup beside the service that can be restored', () => {
+test('the command line works in the image: keys, a backup beside the service that can be restored, and a bundle', () => {
   const env = { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...placed(image) }
   const tunery = (args: string[], more: Record<string, string> = {}) => {
     const { status, stdout, stderr } = spawnSync('./tunery', args, {
@@ -146,6 +149,9 @@ test('the command line works in the image: keys, and a backup beside the service
   tunery(['backup', path.join(data, 'backups/monday')])
   tunery(['restore', path.join(data, 'backups/monday')], { TUNERY_DATA_DIR: path.join(data, 'restored') })
   assert.ok(existsSync(path.join(data, 'restored/tunery.db')))
+  const gguf = path.join(data, 'base-models', tiny, 'model.gguf')
+  tunery(['bundle', 'small', '--gguf', gguf, '-o', path.join(data, 'bundle')])
+  assert.ok(existsSync(path.join(data, 'bundle/Dockerfile')) && existsSync(path.join(data, 'bundle/engine/main.ts')))
 })
 
 test('SIGTERM ends the service with 0, and nothing was written into the image', async () => {

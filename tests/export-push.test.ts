@@ -2,9 +2,12 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import http from 'node:http'
+import type { AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { createPush } from '../server/exports/push.ts'
 import { type UploadHub, uploadHub } from './support/upload-hub.ts'
 
@@ -52,4 +55,22 @@ test('a hub that refuses, or that is not there, is told with its reason and with
       },
     )
   assert.ok(!hub.repositories.has('team/other'))
+})
+
+test('a hub that takes a request and never answers is left when the export is deleted or the service stops', async () => {
+  for (const answers of [0, 1, 2]) {
+    let asked = 0
+    const silent = http.createServer((request, response) => {
+      request.resume()
+      if (++asked <= answers) response.end(JSON.stringify({ url: 'x', files: [{ path: 'README.md', uploadMode: 'regular' }] }))
+      else leaving.abort(new Error('deleted'))
+    })
+    const leaving = new AbortController()
+    await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
+    const pushed = createPush({ url, token })('team/model', files.slice(0, 1), 'x', () => {}, leaving.signal)
+    await assert.rejects(Promise.race([pushed, sleep(5000)]), /deleted/, `after ${answers} answers`)
+    silent.closeAllConnections()
+    silent.close()
+  }
 })

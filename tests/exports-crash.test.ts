@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
@@ -11,6 +11,7 @@ import { promisify } from 'node:util'
 import type { Export } from '../contract/exports.ts'
 import type { JobEvent } from '../contract/tuning.ts'
 import { root } from '../server/config.ts'
+import { removeDir } from '../server/exports/paths.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
 import { standalone } from './support/standalone.ts'
@@ -184,4 +185,16 @@ test('./tunery check and a backup take the files of exports along', async () => 
   writeFileSync(file, 'damaged')
   const { stdout } = await tunery(['check']).catch((error: { stdout: string }) => error)
   assert.match(stdout, new RegExp(`of the export ${ready.id} is not what it was`))
+})
+
+test('what is written while a folder is removed goes too: a program that was stopped just now ends a moment later', async () => {
+  const made = path.join(here, 'exp_1.part')
+  const deep = path.join(made, 'out/onnx')
+  mkdirSync(deep, { recursive: true })
+  for (let file = 0; file < 300; file++) writeFileSync(path.join(deep, String(file)), 'x')
+  let files = 0
+  const writing = setInterval(() => existsSync(deep) && writeFileSync(path.join(deep, `late-${files++}`), 'x'), 0)
+  setTimeout(() => clearInterval(writing), 150)
+  await removeDir(made)
+  assert.ok(files > 0 && !existsSync(made))
 })

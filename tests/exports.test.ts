@@ -1,8 +1,9 @@
 // The life of an export through the public interface: made, checked against the training, downloaded in whatever pieces, expired, deleted.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, writeFileSync } from 'node:fs'
 import http from 'node:http'
+import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import Database from 'better-sqlite3'
@@ -68,6 +69,8 @@ test('a model becomes a file that says what the trainer says; it tells its way, 
   assert.ok(log_probability_difference > 0 && log_probability_difference < 0.15, 'eight bits are near, and not the same')
   assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
   assert.deepEqual(inExports(), [made.id], 'nothing is left beside what is ready')
+  const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
+  assert.ok(!readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)), 'no folder for the socket of the engine that was asked')
   assert.deepEqual(
     (await app.api('GET', '/exports?limit=1')).body.items.map(({ id }: Export) => id),
     [made.id],
@@ -97,6 +100,13 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
     [{ range: 'bytes=5-9', 'if-range': '"another"' }, 200, 0, size],
     [{ range: 'bytes=0-1,5-9' }, 200, 0, size],
     [{ range: 'lines=1-2' }, 200, 0, size],
+    [{ range: 'bytes=9-5' }, 200, 0, size],
+    [{ range: 'bytes=1.5-3' }, 200, 0, size],
+    [{ range: 'bytes=-' }, 200, 0, size],
+    [{ range: 'bytes=5-9', 'if-range': `W/${etag}` }, 200, 0, size],
+    // More of the end than there is: all there is.
+    [{ range: `bytes=-${size + 1}` }, 206, 0, size],
+    [{ range: `Bytes=5-${'9'.repeat(400)}` }, 206, 5, size],
   ]
   for (const [headers, status, from, to] of pieces) {
     const { bytes, ...answer } = await download(made.id, headers)
@@ -105,6 +115,7 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
     assert.equal(answer.headers.get('content-range'), status === 206 ? `bytes ${from}-${to - 1}/${size}` : null)
     assert.equal(answer.headers.get('etag'), etag)
   }
+  assert.equal((await download(made.id, { range: 'bytes=-0' })).status, 416)
   const beyond = await download(made.id, { range: `bytes=${size}-` })
   assert.equal(beyond.status, 416)
   assert.equal(beyond.headers.get('content-range'), `bytes */${size}`)
@@ -217,6 +228,14 @@ test('exports are made one at a time; one that is being made is cancelled by its
 test('what is ready outlives its model; when its time is over its files go and its record stays', async () => {
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
   assert.equal((await download(made.id)).status, 200)
+  // As where it is deleted while a download begins, or where the disk has lost it.
+  const modelfile = path.join(app.dataDir, 'exports', made.id, 'Modelfile')
+  renameSync(modelfile, `${modelfile}.lost`)
+  const lost = await download(made.id, {}, { file: 'Modelfile' })
+  assert.deepEqual([lost.status, lost.headers.get('content-disposition'), lost.headers.get('etag')], [404, null, null])
+  const { error } = JSON.parse(Buffer.from(lost.bytes).toString())
+  assert.equal(error.code, 'export_not_found')
+  assert.ok(!error.message.includes(app.dataDir), error.message)
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
   db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, made.id)
   db.close()

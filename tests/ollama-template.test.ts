@@ -1,10 +1,14 @@
 // A chat template said in Ollama's language: exactly what the model's own writes, or nothing.
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../server/config.ts'
+import { modelfile } from '../server/exports/modelfile.ts'
 import { ollamaTemplate } from '../server/exports/ollama-template.ts'
+import type { ExportRow } from '../server/exports/store.ts'
+import type { TakenModel } from '../server/tuning/taking.ts'
 
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/templates', name), 'utf8')
 const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eos_token: '</s>' })
@@ -29,6 +33,11 @@ test('braces of a template stay braces, and what cannot be said exactly is not s
     inOllama("{% for m in messages %}{{ '{{' + m.role + '}}' + m.content + '\n' }}{% endfor %}{{ '{{assistant}}' }}")!,
     /\{\{ "\{\{" \}\}user\}\}\{\{ \.Content \}\}/,
   )
+  // One that ends a piece would be read as a part of the braces that follow it.
+  assert.match(
+    inOllama("{% for m in messages %}{{ m.role + ': {' + m.content + '}\n' }}{% endfor %}{{ 'assistant: {' }}")!,
+    /user: \{\{ "\{" \}\}\{\{ \.Content \}\}\{\{/,
+  )
   for (const jinja of [
     // The place in the conversation, the number of messages, the content itself.
     '{% for m in messages %}{{ loop.index }}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>',
@@ -40,4 +49,17 @@ test('braces of a template stay braces, and what cannot be said exactly is not s
   ])
     assert.equal(inOllama(jinja), undefined, jinja)
   assert.equal(inOllama(fixture('no-system.jinja')), undefined)
+})
+
+test('a token that ends answers is named to Ollama, and can be no line of its own', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-modelfile-'))
+  const linesFor = async (eos_token: string) => {
+    writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify({ eos_token }))
+    const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as TakenModel
+    return (await modelfile('m.gguf', { merge: 1 } as ExportRow, model)).split('\n').slice(2)
+  }
+  assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), ['PARAMETER stop "<｜end▁of▁sentence｜>"', 'PARAMETER num_ctx 512', ''])
+  for (const eos_token of ['</s>\nFROM other', '</s>"\nFROM other', '</s>\r', '</s>\\', ''])
+    assert.deepEqual(await linesFor(eos_token), ['PARAMETER num_ctx 512', ''])
+  rmSync(folder, { recursive: true })
 })

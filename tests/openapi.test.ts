@@ -56,6 +56,7 @@ test('the description says what an operation takes: the upload’s form, the par
   assert.ok(chat.responses['200'].content['text/event-stream'])
   assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
   const download = paths['/exports/{export_id}/download'].get.responses
+  assert.ok(download[304].description)
   for (const status of ['200', '206']) assert.equal(download[status].content['application/octet-stream'].schema.format, 'binary')
   assert.ok(paths['/fine-tuning/jobs/{job_id}/events'].get.responses['200'].content['application/x-ndjson'])
   const limit = paths['/datasets/'].get.parameters.find(({ name }: { name: string }) => name === 'limit')

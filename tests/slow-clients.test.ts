@@ -1,9 +1,10 @@
 // What a client may take of the service before it has proved anything: time, connections, the size of a request's head.
 import assert from 'node:assert/strict'
-import { readdirSync } from 'node:fs'
+import { mkdirSync, readdirSync, readlinkSync, writeFileSync } from 'node:fs'
 import http from 'node:http'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
+import Database from 'better-sqlite3'
 import { colourRows, until } from './support/client.ts'
 import { connect } from './support/connection.ts'
 import { startApp, type TestApp } from './support/service.ts'
@@ -11,9 +12,10 @@ import { tiny } from './support/tiny.ts'
 
 const head_ms = 400
 const body_ms = 1000
+const unread_ms = 800
 let app: TestApp
 before(async () => {
-  app = await startApp({}, { times: { head_ms, body_ms, idle_ms: 500 } })
+  app = await startApp({}, { times: { head_ms, body_ms, idle_ms: 500, unread_ms } })
 })
 after(() => app.stop())
 
@@ -145,3 +147,37 @@ test('connections above the number that is set are closed, and others go on', as
     await few.stop()
   }
 })
+
+test('a download that its client stops to read is ended, and its file closed; one that is read slowly goes on', async () => {
+  const id = 'exp_slow'
+  const [folder, size_bytes] = [path.join(app.dataDir, 'exports', id), 64e6]
+  mkdirSync(folder, { recursive: true })
+  writeFileSync(path.join(folder, 'm.gguf'), Buffer.alloc(size_bytes))
+  const db = new Database(path.join(app.dataDir, 'tunery.db'))
+  db.prepare(
+    `insert into exports (id, account_id, model_id, format, merge, status, files_json, created_at) values (?, ?, 'mdl_1', 'gguf', 1, 'ready', ?, 1)`,
+  ).run(id, app.owner.account_id, JSON.stringify([{ name: 'm.gguf', size_bytes, sha256: 'x' }]))
+  db.close()
+  const ask = () => {
+    const connection = connect(app.address)
+    connection.socket.write(`GET /v1/exports/${id}/download HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n\r\n`)
+    return connection
+  }
+  const [stopped, slow] = [ask(), ask()]
+  for (const { socket } of [stopped, slow]) socket.once('data', () => socket.pause())
+  const open = () => readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(id)).length
+  await until('both to have begun', () => open() === 2)
+  const reading = setInterval(() => slow.socket.resume().once('data', () => slow.socket.pause()), 10)
+  await until('the file to be closed for one', () => open() === 1)
+  assert.ok(!slow.closed && slow.text.length < size_bytes, 'it is the one that was not read')
+  clearInterval(reading)
+  await until('the file to be closed for the other', () => open() === 0)
+  for (const { socket } of [stopped, slow]) socket.destroy()
+})
+function linkOf(file: string): string {
+  try {
+    return readlinkSync(file)
+  } catch {
+    return ''
+  }
+}

@@ -8,11 +8,10 @@ export interface Patience {
   body_ms: number
   /** How long a connection may be kept without a request: longer than the 60 s for which load balancers keep theirs. */
   idle_ms: number
+  /** How long a client may leave what it was sent unread. */
+  unread_ms: number
 }
-export const patience: Patience = { head_ms: 15_000, body_ms: 60_000, idle_ms: 72_000 }
-
-/** How long a client may leave what it was sent unread, in milliseconds. */
-export const unread_ms = 60_000
+export const patience: Patience = { head_ms: 15_000, body_ms: 60_000, idle_ms: 72_000, unread_ms: 60_000 }
 
 /** Bytes of a request's head, its address included. Node's own default, named as it is a promise. */
 export const maxHeadBytes = 16_384

@@ -1,7 +1,7 @@
 // Writes a folder that serves one model: the engine, its packages' names, the weights, and the files to start or build it with.
 import { createHash } from 'node:crypto'
 import { constants, createReadStream, globSync } from 'node:fs'
-import { copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { root } from '../../server/config.ts'
 import { UsageError } from '../usage.ts'
@@ -42,6 +42,7 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
     const { version } = JSON.parse(await readFile(path.join(root, 'package.json'), 'utf8'))
     await writeJson(part, 'bundle.json', { made_with: `tunery ${version}`, gpu, model: files[0], adapters: files.slice(1) })
     await copyTexts(part, model.name, gpu)
+    await openToOthers(part)
     await rename(part, out)
   } finally {
     await rm(part, { recursive: true, force: true })
@@ -50,13 +51,15 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
 
 async function requireGguf(file: string): Promise<void> {
   const problem = (why: string) => new UsageError(`${file} ${why}. './tunery export MODEL --format gguf -o FILE' makes a file for a bundle.`)
-  const handle = await open(file).catch((error: NodeJS.ErrnoException) => {
+  const refuse = (error: NodeJS.ErrnoException) => {
     throw problem(error.code === 'ENOENT' ? 'does not exist' : `cannot be read: ${error.message}`)
-  })
+  }
+  // Looked at before it is opened: opening a pipe would wait for whoever writes into it.
+  if (!(await stat(file).catch(refuse)).isFile()) throw problem('is no GGUF file')
+  const handle = await open(file).catch(refuse)
   try {
     const head = Buffer.alloc(4)
-    if (!(await handle.stat()).isFile() || (await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF')
-      throw problem('is no GGUF file')
+    if ((await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF') throw problem('is no GGUF file')
   } finally {
     await handle.close()
   }
@@ -85,7 +88,6 @@ async function copyWeights(from: string, part: string, file: string) {
   const hash = createHash('sha256')
   for await (const piece of createReadStream(to, { highWaterMark: 1 << 20 })) hash.update(piece)
   const handle = await open(to, 'r+')
-  await handle.chmod(0o644)
   await handle.sync()
   await handle.close()
   return { file, size_bytes: (await stat(to)).size, sha256: hash.digest('hex') }
@@ -114,6 +116,12 @@ async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']):
       .replace(/[^a-z0-9]+/g, '-')
       .replace(/^-|-$/g, '') || 'model'
   await writeFile(path.join(part, 'README.md'), readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', tag))
+}
+
+/** An image keeps the modes of what is copied into it, and its server is another user: who keeps files to themselves would make one that cannot start. */
+async function openToOthers(folder: string): Promise<void> {
+  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
+    await chmod(path.join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644)
 }
 
 const writeJson = (folder: string, file: string, value: unknown) => writeFile(path.join(folder, file), `${JSON.stringify(value, null, 2)}\n`)

@@ -30,8 +30,8 @@ export interface Asking {
   /** The exported file; with what it stands on where it is an adapter alone. */
   file: string
   base_gguf: string | undefined
-  /** A name for this asking, and where its engine's socket may be told from others. */
-  id: string
+  /** Tells its engine's socket from those of other data folders; the same for all exports of one, which are asked one after the other. */
+  place: string
   reference: Answers
   threads: number
   log: Logger
@@ -40,11 +40,11 @@ export interface Asking {
 }
 
 /** Asks the file what the trainer was asked. Rejects with an ApiError where it cannot be loaded or computes nothing. */
-export async function askGguf({ file, base_gguf, id, reference, threads, log, signal, onProgress }: Asking): Promise<Answers> {
+export async function askGguf({ file, base_gguf, place, reference, threads, log, signal, onProgress }: Asking): Promise<Answers> {
   // The file as it is, not a copy of it in eight bits; and what one request gets alone.
   const options = ['--no-eight-bits', '--no-speculation', '--slots', '1']
   // Half of the threads: those of the library wait for each other at full speed, and answers are served meanwhile.
-  const engine = createEngineProcess({ dataDir: id, threads: Math.max(1, Math.floor(threads / 2)), options, log })
+  const engine = createEngineProcess({ dataDir: place, threads: Math.max(1, Math.floor(threads / 2)), options, log })
   const client = createEngineClient(engine, log)
   const own = { id: 'exported', gguf: file }
   const target: Target = base_gguf ? { base: { id: 'base', gguf: base_gguf }, adapter: own } : { base: own }

@@ -23,16 +23,21 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
     await reply.status(304).send()
     return answered
   }
-  const range = headers['if-range'] === undefined || headers['if-range'] === etag ? headers.range : undefined
+  const range = headers['if-range'] === undefined || headers['if-range'] === etag ? rangeOf(headers.range, size_bytes) : undefined
   // What the library would compare is the file's time: here it is its hash, and already compared.
   const asked = { method: request.method, headers: range === undefined ? {} : { range } }
   const options = { root: folder, etag: false, lastModified: false, cacheControl: false, dotfiles: 'allow', index: false, highWaterMark: pieceBytes } as const
   const found = await send(asked as never, `/${encodeURIComponent(path.basename(name))}`, options)
   if (found.statusCode === 416) {
     reply.header('content-range', `bytes */${size_bytes}`).removeHeader('content-disposition').removeHeader('etag')
-    throw new ApiError('range_not_satisfiable', `The file has ${size_bytes} bytes; the range asked for begins behind them.`, { details: { size_bytes } })
+    throw new ApiError('range_not_satisfiable', `The file has ${size_bytes} bytes; none of them is in the range asked for.`, { details: { size_bytes } })
   }
-  if (found.type !== 'file') throw found.type === 'error' ? found.metadata.error : new Error(`${name} is no file`)
+  if (found.type !== 'file') {
+    reply.removeHeader('content-disposition').removeHeader('etag')
+    // Deleted or expired just now, or lost by the disk. What the library says names the path.
+    if (found.statusCode === 404) throw new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
+    throw new Error(`${name} cannot be read`, { cause: found.type === 'error' ? found.metadata.error : undefined })
+  }
   for (const [header, value] of Object.entries(found.headers)) reply.header(header.toLowerCase(), value)
   reply.header('content-type', 'application/octet-stream')
   await reply.status(found.statusCode).send(found.stream)
@@ -44,3 +49,14 @@ const matches = (header: string | undefined, etag: string) =>
     ?.split(',')
     .map((each) => each.trim().replace(/^W\//, ''))
     .some((each) => each === '*' || each === etag)
+
+/**
+ * The range, where the header says one as the standard has it; anything else (several, another unit, an end before its beginning) is none, and
+ * all of the file is sent. The library would refuse what is malformed, and a longer end of the file than there is.
+ */
+function rangeOf(header: string | undefined, size_bytes: number): string | undefined {
+  const [, from, to] = /^bytes=(\d*)-(\d*)$/i.exec(header?.trim() ?? '') ?? []
+  if (from === undefined || to === undefined || from + to === '') return undefined
+  if (from === '') return Number(to) >= size_bytes ? 'bytes=0-' : `bytes=-${to}`
+  return to !== '' && Number(to) < Number(from) ? undefined : `bytes=${from}-${to}`
+}

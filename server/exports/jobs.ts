@@ -1,6 +1,5 @@
 // The background work of exports: takes a queued one, makes and checks it, puts its files where they are downloaded from. Every write is
 // made under the claim's attempt, so a worker that lost its lease changes nothing.
-import { rm } from 'node:fs/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { ExportCheck } from '../../contract/exports.ts'
 import { statusEvent } from '../event-log.ts'
@@ -11,7 +10,7 @@ import { requireFreeDisk, storageError } from '../storage.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import { afterCrash, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
-import { exportDir } from './paths.ts'
+import { exportDir, removeDir } from './paths.ts'
 import { pushFiles } from './pushing.ts'
 import * as store from './store.ts'
 import { createProgress, Died, ExportFailure, type ExportWork } from './work.ts'
@@ -60,7 +59,7 @@ async function attempt(work: ExportWork, claim: Claim, row: store.ExportRow, end
   const model = await work.models.taken(row.account_id, row.model_id)
   if (!model) throw new ExportFailure('base_missing', `The model '${row.model_id}' is not there any more.`)
   // An attempt that was killed just before it said so has left its files.
-  await rm(exportDir(work.dataDir, row.id), { recursive: true, force: true })
+  await removeDir(exportDir(work.dataDir, row.id))
   await requireFreeDisk(work.dataDir, work.min_free_mb + bytesNeeded({ ...row, merge: row.merge === 1 }, model) / 1e6)
   const progress = createProgress(work, claim, stagesOf(row))
   const signal = AbortSignal.any([ended, progress.failed])

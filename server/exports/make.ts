@@ -7,7 +7,7 @@ import { root } from '../config.ts'
 import { answersOf, type TakenModel } from '../tuning/taking.ts'
 import { runTold, runTrainer, type TrainerExit, type TrainerLine } from '../tuning/trainer.ts'
 import { askGguf } from './ask-gguf.ts'
-import { makingDir } from './paths.ts'
+import { exportsDir, makingDir, removeDir } from './paths.ts'
 import type { ExportRow } from './store.ts'
 import { Answers, judge } from './verdict.ts'
 import { Died, ExportFailure, type ExportWork, type Told } from './work.ts'
@@ -42,7 +42,7 @@ export function stagesOf(row: ExportRow): ExportStage[] {
 export async function make(work: ExportWork, row: ExportRow, model: TakenModel, told: Told, signal: AbortSignal): Promise<Made> {
   const folder = makingDir(work.dataDir, row.id)
   // What an attempt that was killed left is nobody's: only the answers of the trainer, which are kept with the model, are used again.
-  await rm(folder, { recursive: true, force: true })
+  await removeDir(folder)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const run = { run_dir: folder, signal }
   const result = Result.parse(
@@ -57,7 +57,7 @@ export async function make(work: ExportWork, row: ExportRow, model: TakenModel, 
   const out = isQuantized(row) ? await quantize(work, row, result.out, told, signal) : result.out
   told('check', 0)
   const base_gguf = row.merge === 1 ? undefined : model.base.gguf
-  const asking = { file: out, base_gguf, id: row.id, reference, threads: work.threads, log: work.log, signal }
+  const asking = { file: out, base_gguf, place: exportsDir(work.dataDir), reference, threads: work.threads, log: work.log, signal }
   const exported = await askGguf({ ...asking, onProgress: (done) => told('check', done) })
   return { out, check: judge(reference, exported, await engineName(), row.quantization) }
 }

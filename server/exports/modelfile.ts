@@ -24,7 +24,7 @@ export async function modelfile(gguf: string, row: ExportRow, model: TakenModel)
   const { jinja, bos_token, eos_token } = await textOf(model.folder, base.path)
   const template = jinja && ollamaTemplate(jinja, { bos_token, eos_token })
   const said = template ? [`TEMPLATE """${template}"""`] : ['# The chat template is the one inside of the GGUF.']
-  const stop = eos_token && !eos_token.includes('"') ? [`PARAMETER stop "${eos_token}"`] : []
+  const stop = /^[^"\\\p{C}]+$/u.test(eos_token) ? [`PARAMETER stop "${eos_token}"`] : []
   return [...from, ...said, ...stop, `PARAMETER num_ctx ${Math.min(base.context_length, contextMax)}`, ''].join('\n')
 }
 

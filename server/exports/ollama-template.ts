@@ -99,7 +99,8 @@ const conversations: Message[][] = [
 ]
 
 function inGo({ opening, system, user, assistant, prompt }: Pieces): string {
-  const text = (piece: string) => piece.replaceAll('{{', '{{ "{{" }}')
+  // Go reads two braces as the beginning of its own, also where the second is one that follows the piece.
+  const text = (piece: string) => piece.replaceAll('{{', '{{ "{{" }}').replace(/\{$/, '{{ "{" }}')
   const first = opening === '' ? '' : `{{ if and (eq $i 0) (ne .Role "system") }}${text(opening)}{{ end }}`
   const said = (piece: [string, string]) => `${text(piece[0])}{{ .Content }}${text(piece[1])}`
   const asked = `${text(user[0])}{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}${text(prompt)}{{ else }}${text(user[1])}{{ end }}`

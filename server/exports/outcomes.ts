@@ -1,5 +1,5 @@
 // How an attempt at an export ends: with files, with a reason, or to be begun again.
-import { mkdir, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, rename, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { ExportCheck, ExportFile } from '../../contract/exports.ts'
 import { day_ms } from '../days.ts'
@@ -10,7 +10,7 @@ import { hashFile, syncPath } from '../storage.ts'
 import type { TakenModel } from '../tuning/taking.ts'
 import type { Made } from './make.ts'
 import { modelfile } from './modelfile.ts'
-import { exportDir, exportsDir, makingDir } from './paths.ts'
+import { exportDir, exportsDir, makingDir, removeDir } from './paths.ts'
 import * as store from './store.ts'
 import type { ExportWork } from './work.ts'
 
@@ -63,13 +63,13 @@ export async function complete(work: ExportWork, claim: Claim, row: store.Export
   })
   await registered.catch(async (error) => {
     // Deleted, or taken over, just then: nobody knows these files.
-    await rm(exportDir(work.dataDir, row.id), { recursive: true, force: true })
+    await removeDir(exportDir(work.dataDir, row.id))
     throw error
   })
 }
 
 /** Removes all that was made on the way. */
-export const clear = (work: ExportWork, id: string) => rm(makingDir(work.dataDir, id), { recursive: true, force: true })
+export const clear = (work: ExportWork, id: string) => removeDir(makingDir(work.dataDir, id))
 
 async function addModelfile(folder: string, gguf: string, row: store.ExportRow, model: TakenModel): Promise<ExportFile> {
   const file = path.join(folder, 'Modelfile')

@@ -21,9 +21,10 @@ export function createPush({ url, token }: { url: string; token: string }): Push
   return async (repository, files, title, onProgress, signal) => {
     const where = { repo: { type: 'model' as const, name: repository }, hubUrl: url, accessToken: token }
     try {
-      await createRepo({ ...where, private: true }).catch((error) => {
+      await createRepo({ ...where, private: true, fetch: (asked, init) => fetch(asked, { ...init, signal }) }).catch((error) => {
         if (!(error instanceof HubApiError && error.statusCode === 409)) throw error
       })
+      signal.throwIfAborted()
       const contents = await Promise.all(files.map(async ({ name, path }) => ({ path: name, content: await openAsBlob(path) })))
       const sizes = new Map(contents.map(({ path, content }) => [path, content.size]))
       const whole = contents.reduce((sum, { content }) => sum + content.size, 0)

@@ -1,4 +1,4 @@
-import { readdir, rm } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
@@ -14,7 +14,7 @@ import { requireFreeDisk } from '../storage.ts'
 import type { TunedModels } from '../tuning/models.ts'
 import { choose } from './choice.ts'
 import type { Downloadable } from './download.ts'
-import { exportDir, exportsDir } from './paths.ts'
+import { exportDir, exportsDir, removeDir } from './paths.ts'
 import * as store from './store.ts'
 import { filesOf, toWire } from './wire.ts'
 
@@ -98,7 +98,7 @@ export function createExports(options: Options): Exports {
         await store.update(trx, id, { status: 'expired' })
         await store.log.append(trx, id, [statusEvent('expired', 'The export has expired; its files are removed.')], now())
       })
-      await rm(exportDir(dataDir, id), { recursive: true, force: true })
+      await removeDir(exportDir(dataDir, id))
     }
   }
 
@@ -166,7 +166,7 @@ export function createExports(options: Options): Exports {
       // Where it is being made, who makes it removes its folder.
       making.get(id)?.abort()
       news.emit(id)
-      await rm(exportDir(dataDir, id), { recursive: true, force: true })
+      await removeDir(exportDir(dataDir, id))
       return { id, deleted: true }
     },
 
@@ -204,8 +204,7 @@ export function createExports(options: Options): Exports {
 
     async sweep() {
       const folder = exportsDir(dataDir)
-      for (const name of await readdir(folder).catch(() => []))
-        if ((await store.byId(db, name))?.status !== 'ready') await rm(path.join(folder, name), { recursive: true, force: true })
+      for (const name of await readdir(folder).catch(() => [])) if ((await store.byId(db, name))?.status !== 'ready') await removeDir(path.join(folder, name))
     },
   }
 }

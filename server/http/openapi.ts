@@ -64,8 +64,8 @@ function withStreams(route: Route, schema: object): object {
       Object.entries(errorResponses).map(([code, error]) => [code, { description: 'Error', content: { 'application/json': { schema: json(error) } } }]),
     )
     const success = { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }
-    const partial = route.produces === 'application/octet-stream' ? { 206: { ...success, description: 'The range that was asked for' } } : {}
-    content.response = { [status]: success, ...partial, ...errors }
+    const ofFile = { 206: { ...success, description: 'The range that was asked for' }, 304: { description: 'The client has it already' } }
+    content.response = { [status]: success, ...(route.produces === 'application/octet-stream' && ofFile), ...errors }
   }
   return content
 }

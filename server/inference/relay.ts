@@ -1,6 +1,6 @@
 // The way of an answer from a replica to the client: whole, or as a stream no faster than the client reads.
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { unread_ms } from '../../transport/bounds.ts'
+import { patience } from '../../transport/bounds.ts'
 import { watchStream } from './event-stream.ts'
 import type { Meter } from './meter.ts'
 import type { Opening } from './opening.ts'
@@ -32,7 +32,14 @@ export function takeWhole(served: Served, meter: Meter): { bytes: Buffer; counts
  * Passes an event stream on. One that breaks ends with an error event and without `[DONE]`. Resolves when the client has been given the
  * end, or has left.
  */
-export function relayStream(served: Served, opening: Opening, meter: Meter, asked: StreamAsked, cutting: AbortSignal, patience_ms = unread_ms): Promise<void> {
+export function relayStream(
+  served: Served,
+  opening: Opening,
+  meter: Meter,
+  asked: StreamAsked,
+  cutting: AbortSignal,
+  patience_ms = patience.unread_ms,
+): Promise<void> {
   if (!('rest' in served.content)) throw new Error('a stream was asked for and a whole answer came')
   const { first, rest } = served.content
   const watch = watchStream({
@@ -53,14 +60,14 @@ export function relayStream(served: Served, opening: Opening, meter: Meter, aske
 
   return new Promise((resolve) => {
     let over = false
-    let patience: NodeJS.Timeout | undefined
+    let waiting: NodeJS.Timeout | undefined
     /** Ends a connection whose client has stopped to read, which would hold its place and its bytes for ever. */
     const waitForReader = () => {
-      patience ??= setTimeout(() => out.destroy(), patience_ms).unref()
+      waiting ??= setTimeout(() => out.destroy(), patience_ms).unref()
     }
     const hasRead = () => {
-      clearTimeout(patience)
-      patience = undefined
+      clearTimeout(waiting)
+      waiting = undefined
     }
     const finish = (how: 'complete' | 'client_left' | 'broken', last?: Buffer | string) => {
       if (over) return

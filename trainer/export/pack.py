@@ -12,7 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainer.errors import JobError
@@ -108,7 +108,7 @@ def write_zip(target: Path, names: list[tuple[Path, str]], time: int, tell) -> s
     def write(file) -> str:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for path, name in names:
-                entry = zipfile.ZipInfo(name, datetime.fromtimestamp(time).timetuple()[:6])
+                entry = zipfile.ZipInfo(name, datetime.fromtimestamp(time, UTC).timetuple()[:6])
                 entry.file_size, entry.external_attr, entry.create_system = path.stat().st_size, 0o100644 << 16, 3
                 with path.open("rb") as source, archive.open(entry, "w") as into:
                     counted = Counted(source, read, tell)

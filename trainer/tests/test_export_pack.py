@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -78,6 +79,18 @@ def test_an_archive_reads_back_as_what_was_packed(export, kind):
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_the_same_files_make_the_same_archive(export, kind):
     digests = {pack.pack(*export(kind, name), silent)["files"][0]["sha256"] for name in ("one", "another")}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_the_archive_is_the_same_wherever_it_is_packed(export, kind, monkeypatch):
+    digests = set()
+    for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        digests.add(pack.pack(*export(kind, zone.replace("/", "-")), silent)["files"][0]["sha256"])
+    monkeypatch.undo()
+    time.tzset()
     assert len(digests) == 1
 
 

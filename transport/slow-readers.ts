@@ -8,14 +8,14 @@ interface Reader {
   since_ms: number
 }
 
-/** Destroys every connection that has something unread and takes none of it in `unread_ms`. */
-export function endSlowReaders(server: Server, unread_ms: number): void {
+/** Destroys every connection that has something unread and takes none of it in `unread_ms`. Returns the way to stop that. */
+export function endSlowReaders(server: Server, unread_ms: number): () => void {
   const readers = new Map<Socket, Reader>()
   server.on('connection', (socket: Socket) => {
     readers.set(socket, { sent: 0, since_ms: 0 })
     socket.once('close', () => readers.delete(socket))
   })
-  setInterval(() => {
+  const timer = setInterval(() => {
     const now_ms = performance.now()
     for (const [socket, reader] of readers) {
       const sent = socket.bytesWritten - socket.writableLength
@@ -23,4 +23,5 @@ export function endSlowReaders(server: Server, unread_ms: number): void {
       else if (now_ms - reader.since_ms >= unread_ms) socket.destroy()
     }
   }, unread_ms / 4).unref()
+  return () => clearInterval(timer)
 }
