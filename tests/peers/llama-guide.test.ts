@@ -27,12 +27,14 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
   return { tokens: answer_tokens.length, shared, pairs }
 }
 
-// What a precision explains, as docs/exports.md has it; 16 bits of a base that was in four are as good as exact. An adapter of 16 bits
-// stands on the base's own file.
-const most = { Q8_0: { difference: 0.15, shared: 0.3 }, F16: { difference: 0.02, shared: 0.6 } }
+/**
+ * In nats, of the tokens that are shared, and how many these are at least. Measured: 0.0002 and all in 16 bits, 0.004 and 0.79 in eight, 0.007
+ * and 0.79 of the adapter on the service's own base, whose four bits other processors compute otherwise.
+ */
+const most = { Q8_0: { difference: 0.05, shared: 0.4 }, F16: { difference: 0.005, shared: 0.75 }, adapter: { difference: 0.05, shared: 0.4 } }
 
 for (const quantization of ['Q8_0', 'F16'] as const)
-  test(`in ${quantization}: the file by itself, then the adapter on the base`, { timeout: 400_000 }, async (context) => {
+  test(`in ${quantization}: the file by itself, then the adapter on the base`, { timeout: 600_000 }, async (context) => {
     const guide = openGuide('run-with-llama-cpp.md', { url: service.url, key: service.key, programs, replaced: [['Q8_0 -o', `${quantization} -o`]] })
     const answers: string[] = []
     try {
@@ -45,7 +47,7 @@ for (const quantization of ['Q8_0', 'F16'] as const)
         const difference = meanDifference(rows.flatMap(({ pairs }) => pairs))
         const share = rows.reduce((sum, { shared }) => sum + shared, 0) / rows.reduce((sum, { tokens }) => sum + tokens, 0)
         context.diagnostic(`${command}: ${share.toFixed(3)} of the tokens shared, ${difference.toFixed(4)} nats apart on these`)
-        const bound = command.includes('--lora') ? { difference: 0.15, shared: 0.3 } : most[quantization]
+        const bound = most[command.includes('--lora') ? 'adapter' : quantization]
         assert.ok(difference <= bound.difference, `${command}: ${difference} nats apart`)
         assert.ok(share >= bound.shared, `${command}: ${share} of the tokens shared`)
       }
