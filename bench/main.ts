@@ -1,4 +1,4 @@
-// `npm run bench -- NAME [options]`: a figure of ours beside its peer's, in turn, in one run. Nothing else should run on the machine.
+// `npm run bench -- NAME [options]`: a figure of ours beside its peer's or its bound, in turn, in one run. Nothing else should run on the machine.
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 
@@ -11,6 +11,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
   comparison: [process.execPath, 'bench/comparison.ts'],
+  exports: [process.execPath, 'bench/exports/main.ts'],
   beside: [process.execPath, 'bench/beside.ts'],
 }
 

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 import type { ErrorBody } from '../contract/errors.ts'
-import type { Export, ExportEvent } from '../contract/exports.ts'
+import type { Export, ExportEvent, ExportFile } from '../contract/exports.ts'
 import { readConfig } from '../server/config.ts'
 import { createBar } from './bar.ts'
 import { type Asked, ask, bring, granted, waitAfter } from './download.ts'
@@ -21,6 +21,10 @@ export interface ExportOptions {
 /** Makes an export of `what`, a model or a deployment, or goes on with one that was begun before, and tells of it. */
 export async function exportModel(what: string, options: ExportOptions): Promise<void> {
   const { made, target } = await bringExport(what, options)
+  // Into a folder comes all of it; a file that was named is one file.
+  const beside = made.files.slice(1)
+  const whole = options.output !== undefined && isFolder(path.resolve(options.output))
+  if (whole) for (const file of beside) await bringFile(serviceOf(), made, file, path.join(path.dirname(target), path.basename(file.name)))
   if (options.json) return console.log(JSON.stringify({ ...made, path: target }))
   const { check, files } = made
   console.log(`${target}  ${size(files[0]!.size_bytes)}  SHA-256 ${files[0]!.sha256}`)
@@ -28,8 +32,7 @@ export async function exportModel(what: string, options: ExportOptions): Promise
     console.log(
       `Its answers to ${check.prompts} prompts in ${check.runtime}: ${Math.round(100 * check.matching_tokens)} % of the tokens are the trainer's, log-probabilities ${check.log_probability_difference} apart.`,
     )
-  for (const { name } of files.slice(1))
-    console.log(`Beside it there is ${name}: GET ${serviceOf().url}/exports/${made.id}/download?file=${encodeURIComponent(name)}`)
+  for (const { name } of beside) console.log(whole ? `Beside it lies ${name}.` : `Beside it there is ${name}: GET ${serviceOf().url}${routeOf(made, name)}`)
 }
 
 /** The same without a word at its end: the export, and the file that its first file was brought to. */
@@ -48,16 +51,15 @@ export async function bringExport(what: string, options: Omit<ExportOptions, 'js
   if (ready.status !== 'ready') throw new UsageError(`${ready.id} is ${ready.status}${ready.error ? `: ${ready.error.message}` : '.'}`)
   const file = ready.files[0]!
   const target = targetOf(options.output, file.name)
-  await bring({
-    ...service,
-    route: `/exports/${ready.id}/download`,
-    file,
-    target,
-    onProgress: (bytes) => bar.show(bytes / file.size_bytes, `Downloading ${size(bytes)} of ${size(file.size_bytes)}`),
-  })
+  await bringFile(service, ready, file, target, (bytes) => bar.show(bytes / file.size_bytes, `Downloading ${size(bytes)} of ${size(file.size_bytes)}`))
   bar.end()
   return { made: ready, target }
 }
+
+const routeOf = ({ id }: Export, name: string) => `/exports/${id}/download?file=${encodeURIComponent(name)}`
+const bringFile = (service: Asked, made: Export, file: ExportFile, target: string, onProgress: (bytes: number) => void = () => {}) =>
+  bring({ ...service, route: routeOf(made, file.name), file, target, onProgress })
+const isFolder = (target: string) => existsSync(target) && statSync(target).isDirectory()
 
 function create(
   service: Asked,
@@ -90,10 +92,10 @@ function serviceOf(): Asked {
 /** A folder takes the file under its own name. */
 function targetOf(output: string | undefined, name: string): string {
   const target = path.resolve(output ?? '.')
-  const isFolder = existsSync(target) && statSync(target).isDirectory()
-  if (!isFolder && !existsSync(path.dirname(target))) throw new UsageError(`There is no folder ${path.dirname(target)}.`)
   // Whatever the service calls it, it is put nowhere else.
-  return isFolder ? path.join(target, path.basename(name)) : target
+  if (isFolder(target)) return path.join(target, path.basename(name))
+  if (!existsSync(path.dirname(target))) throw new UsageError(`There is no folder ${path.dirname(target)}.`)
+  return target
 }
 
 async function json<T>(service: Asked, method: string, route: string, body?: object): Promise<T> {

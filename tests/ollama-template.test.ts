@@ -4,6 +4,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
+import { parse } from '@evertdespiegeleer/go-template'
+import { Template } from '@huggingface/jinja'
 import { root } from '../server/config.ts'
 import { modelfile } from '../server/exports/modelfile.ts'
 import { ollamaTemplate } from '../server/exports/ollama-template.ts'
@@ -26,6 +28,21 @@ test('templates that write each message the same way become one that does, the w
     /<think>\n\{\{ else \}\}<\|assistant\|>\{\{ end \}\}/,
     'thoughts are begun for the last answer alone',
   )
+})
+
+test('Go’s own template engine, which Ollama has, writes with it what the model’s template writes', async () => {
+  const turn = (role: string, content: string) => ({ role, content })
+  for (const name of ['qwen3.jinja', 'llama-like.jinja', 'smollm2.jinja', 'begun-thoughts.jinja'])
+    for (const messages of [
+      [turn('user', 'What is {{ .Role }}?')],
+      [turn('system', 'Be brief.'), turn('user', '  Hello <b>  ')],
+      [turn('user', 'One'), turn('assistant', 'Two "2"'), turn('user', 'Three')],
+      [turn('system', 'a\nb'), turn('user', 'One'), turn('assistant', 'Two'), turn('user', 'Three'), turn('assistant', 'Four'), turn('user', 'Five')],
+    ]) {
+      const written = await parse(inOllama(fixture(name))!, { Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })) })
+      const wanted = new Template(fixture(name)).render({ messages, add_generation_prompt: true, bos_token: '<s>', eos_token: '</s>' })
+      assert.equal(written, wanted, name)
+    }
 })
 
 test('braces of a template stay braces, and what cannot be said exactly is not said', () => {

@@ -18,16 +18,17 @@ function folderOf(name) {
 }
 
 /**
- * llama-server and llama-quantize, built from the source that the engine's converters come from and run with the very kernels that the
+ * llama-server, llama-cli and llama-quantize, built from the source that the engine's converters come from and run with the very kernels that the
  * engine runs with, so that both sides of a comparison compute alike. (Kernels compiled by an older gcc here die of an illegal
  * instruction on machines with AMX; the engine's do not.)
  */
 export async function llamaServer(options) {
   const folder = folderOf('llama.cpp')
   const build = path.join(folder, 'build')
-  const server = path.join(build, 'bin/llama-server')
+  const programs = ['llama-server', 'llama-cli', 'llama-quantize']
+  const files = programs.map((name) => path.join(build, 'bin', name))
   const key = [pins.converters, pins.engine[platform]]
-  return step('peer-llama-server', 'llama-server, built from source (7 minutes on 2 cores)', key, [server], options, async () => {
+  return step('peer-llama-server', 'llama-server, built from source (7 minutes on 2 cores)', key, files, options, async () => {
     for (const tool of ['cmake', 'git', 'g++']) need(tool, `Install it with your package manager (Debian and Ubuntu: \`apt-get install ${tool}\`).`)
     await unpack(pins.converters, async (source) => {
       const bundle = path.join(source, 'llama/gitRelease.bundle')
@@ -43,7 +44,7 @@ export async function llamaServer(options) {
     const flags = ['-DCMAKE_BUILD_TYPE=Release', '-DGGML_BACKEND_DL=ON', ...off.map((name) => `-D${name}=OFF`)]
     await run('cmake', ['-S', folder, '-B', build, ...flags])
     const jobs = String(os.availableParallelism())
-    await run('cmake', ['--build', build, '--target', 'llama-server', 'llama-quantize', '-j', jobs], { what: 'building llama-server' })
+    await run('cmake', ['--build', build, '--target', ...programs, '-j', jobs], { what: 'building llama-server' })
     const kernels = readdirSync(local('llama/lib')).filter((file) => /^libggml-cpu-.*\.so$/.test(file))
     if (kernels.length === 0) throw new SetupError("the engine's library has no CPU kernels.", 'Run `npm run setup -- --force`.')
     for (const file of kernels) cpSync(local('llama/lib', file), path.join(build, 'bin', file))

@@ -1,9 +1,13 @@
-// `npm run test:peers`: the service in front of a real vLLM and a real llama-server, which set-up brings for these tests.
+// `npm run test:peers`: the service in front of a real vLLM and a real llama-server, which set-up brings for these tests, and its exports in
+// both. Options go to node's test runner; names of files run these alone.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '../..')
-const files = globSync('tests/peers/*.test.ts', { cwd: root }).sort()
-const args = ['--test', '--test-concurrency=1', '--test-reporter=spec', '--test-timeout=600000', ...process.argv.slice(2), ...files]
+const given = process.argv.slice(2)
+const named = given.filter((each) => each.endsWith('.test.ts'))
+const files = named.length > 0 ? named : globSync('tests/peers/*.test.ts', { cwd: root }).sort()
+const options = given.filter((each) => !named.includes(each))
+const args = ['--test', '--test-concurrency=1', '--test-reporter=spec', '--test-timeout=900000', ...options, ...files]
 process.exit(spawnSync(process.execPath, args, { cwd: root, stdio: 'inherit' }).status ?? 1)

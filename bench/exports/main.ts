@@ -1,0 +1,92 @@
+// Every kind of export of one trained model, one after the other: how large, how long, in how much memory, and how near to the trainer's
+// answers. Prints a Markdown table. `npm run bench -- exports [format]`
+import { readFileSync, statSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import type { Export } from '../../contract/exports.ts'
+import { startService } from '../support/service.ts'
+import { watchMemory } from './memory.ts'
+
+const root = path.resolve(import.meta.dirname, '../..')
+const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const weights = path.join(root, '.local/models', base, 'hf/model.safetensors')
+const beside_mb = 500
+
+const [only] = process.argv.slice(2)
+const cases: [title: string, body: { format: string; quantization?: string; merge?: boolean }][] = [
+  ['huggingface, as the base', { format: 'huggingface' }],
+  ['huggingface, fp16', { format: 'huggingface', quantization: 'fp16' }],
+  ['huggingface, adapter alone', { format: 'huggingface', merge: false }],
+  ['gguf, adapter alone, F16', { format: 'gguf', merge: false }],
+  ...['F16', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0', 'IQ4_NL'].map((quantization): (typeof cases)[number] => [
+    `gguf, ${quantization}`,
+    { format: 'gguf', quantization },
+  ]),
+  ...['fp32', 'fp16', 'int8', 'int4'].map((quantization): (typeof cases)[number] => [`onnx, ${quantization}`, { format: 'onnx', quantization }]),
+]
+
+/** The demo's task, with some rows held out: they are what the exports are asked. */
+async function train(service: Awaited<ReturnType<typeof startService>>): Promise<string> {
+  const form = new FormData()
+  form.set('file', new Blob([readFileSync(path.join(root, 'examples/ticket-triage.jsonl'))]), 'rows.jsonl')
+  const { id: dataset_id } = await service.api('POST', '/datasets/', form)
+  const config = { training_config: { epochs: 2, validation_split: 0.05 } }
+  const { id } = await service.api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config })
+  await ended(service, `/fine-tuning/jobs/${id}`)
+  const { status, model, error } = await service.api('GET', `/fine-tuning/jobs/${id}`)
+  if (status !== 'completed') throw new Error(`the training is ${status}: ${error?.message}`)
+  return model
+}
+
+/** The stream of events ends with what it tells of. */
+async function ended(service: Awaited<ReturnType<typeof startService>>, route: string): Promise<void> {
+  const { body } = await fetch(`${service.url}${route}/events`, { headers: { authorization: `Bearer ${service.key}` } })
+  for await (const _ of body!);
+}
+
+async function measure(service: Awaited<ReturnType<typeof startService>>, model: string, body: object) {
+  const memory = watchMemory(service.pid)
+  const started = performance.now()
+  const { id } = (await service.api('POST', '/exports', { model, ...body })) as Export
+  await ended(service, `/exports/${id}`)
+  const seconds = (performance.now() - started) / 1000
+  const peak_mb = memory.end() / 1e6
+  const made = (await service.api('GET', `/exports/${id}`)) as Export
+  await service.api('DELETE', `/exports/${id}`)
+  return { made, seconds, peak_mb }
+}
+
+function describeMachine(): string {
+  const flags = /^flags\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]?.split(' ') ?? []
+  const vectors = flags.filter((flag) => /^(avx|amx)/.test(flag)).sort()
+  return `${os.availableParallelism()} cores, ${Math.round(os.totalmem() / 2 ** 30)} GiB, ${vectors.join(' ') || 'no vector flags told'}`
+}
+
+const digits = (value: number | undefined, places: number) => (value === undefined ? '–' : value.toFixed(places))
+const service = await startService()
+let failed = 0
+try {
+  const most_mb = statSync(weights).size / 1e6 + beside_mb
+  console.log(`${describeMachine()}. Memory of an export may be ${most_mb.toFixed(0)} MB: the base's weights and ${beside_mb} MB.\n`)
+  const model = await train(service)
+  // The trainer's answers are made once a model, by its first export: that is told apart from what a format takes.
+  const first = await measure(service, model, { format: 'gguf', merge: false })
+  console.log(`The first export of a model asks the trainer's own too: ${first.seconds.toFixed(1)} s, ${first.peak_mb.toFixed(0)} MB, for the adapter alone.`)
+  const { prompts, tokens } = first.made.check ?? { prompts: 0, tokens: 0 }
+  console.log(`Compared are ${prompts} answers, ${tokens} tokens.\n`)
+  console.log('| | size, MB | seconds | memory, MB | same answers | matching tokens | difference, nats |\n|---|---|---|---|---|---|---|')
+  for (const [title, body] of cases) {
+    if (only && only !== body.format) continue
+    const { made, seconds, peak_mb } = await measure(service, model, body)
+    const { check, files, status, error } = made
+    const size_mb = files[0] && files[0].size_bytes / 1e6
+    const figures = [digits(size_mb, size_mb! < 20 ? 1 : 0), seconds.toFixed(1), peak_mb.toFixed(0), digits(check?.identical, 2)]
+    console.log(`| ${[title, ...figures, digits(check?.matching_tokens, 2), digits(check?.log_probability_difference, 4)].join(' | ')} |`)
+    if (status !== 'ready') console.error(`${title} is ${status}: ${error?.message}`)
+    if (peak_mb > most_mb) console.error(`${title} took ${peak_mb.toFixed(0)} MB, more than ${most_mb.toFixed(0)}`)
+    if (status !== 'ready' || peak_mb > most_mb) failed++
+  }
+} finally {
+  await service.stop()
+}
+process.exit(failed > 0 ? 1 : 0)

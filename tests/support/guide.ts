@@ -1,0 +1,139 @@
+// A guide of docs/guides as somebody follows it: its programs as files, its commands one after the other, from the folder that it is read in.
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { freePort } from '../../bench/support/free-port.ts'
+import { root } from '../../server/config.ts'
+
+/** What brings tools: set-up has brought them. */
+const brings = /^pip install /
+/** Programs that serve until they are ended. */
+const serves = /^(llama-server|vllm serve) /
+const ready_ms = 240_000
+
+export interface Step {
+  command: string
+  /** What it printed; of a server, which runs until the next one is started, nothing. */
+  stdout: string
+  /** Of the server that runs now. */
+  url: string | undefined
+}
+
+interface Following {
+  /** The service that `./tunery` asks. */
+  url: string
+  key: string
+  /** Folders of the programs that the commands name. */
+  programs: string[]
+  env?: NodeJS.ProcessEnv
+  /** What stands for something of the reader's own, with what it is here; what is not in the guide fails. */
+  replaced?: [string, string][]
+  /** Commands that are left out, as their program is not to be had. */
+  without?: RegExp
+}
+
+export interface Guide {
+  folder: string
+  /** Runs what comes next. */
+  steps(): AsyncGenerator<Step>
+  close(): Promise<void>
+}
+
+export function openGuide(name: string, { url, key, programs, env, replaced = [], without }: Following): Guide {
+  let text = readFileSync(path.join(root, 'docs/guides', name), 'utf8')
+  for (const [what, by] of replaced) {
+    if (!text.includes(what)) throw new Error(`${name} does not have: ${what}`)
+    text = text.replaceAll(what, by)
+  }
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-guide-'))
+  for (const [, file, code] of text.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g)) writeFileSync(path.join(folder, file!), code!)
+  // The folder that the reader is in is Tunery's own, whose command line and models lie there.
+  writeFileSync(path.join(folder, 'tunery'), `#!/bin/sh\nexec '${path.join(root, 'tunery')}' "$@"\n`)
+  chmodSync(path.join(folder, 'tunery'), 0o755)
+  mkdirSync(path.join(folder, '.local'))
+  symlinkSync(path.join(root, '.local/models'), path.join(folder, '.local/models'))
+  const all = { ...process.env, TUNERY_URL: url, TUNERY_API_KEY: key, HF_HUB_OFFLINE: '1', ...env, PATH: [...programs, process.env.PATH].join(':') }
+
+  let server: { url: string; stop(): Promise<void> } | undefined
+  const stop = async () => {
+    await server?.stop()
+    server = undefined
+  }
+  async function* steps(): AsyncGenerator<Step> {
+    for (const given of commandsOf(text)) {
+      if (brings.test(given) || without?.test(given)) continue
+      if (serves.test(given)) {
+        await stop()
+        const started = await serve(given, folder, all)
+        server = started
+        yield { command: given, stdout: '', url: started.url }
+      } else {
+        // The port that a server was given in the guide is another here.
+        const command = server ? given.replace(/http:\/\/127\.0\.0\.1:\d+/, server.url) : given
+        const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', command], { cwd: folder, env: all, maxBuffer: 1 << 26 })
+        yield { command, stdout, url: server?.url }
+      }
+    }
+  }
+  return {
+    folder,
+    steps,
+    async close() {
+      await stop()
+      rmSync(folder, { recursive: true })
+    },
+  }
+}
+
+/** Those of all `sh` blocks, each with the lines that belong to it: quotes that are open at a line's end go on in the next. */
+function commandsOf(text: string): string[] {
+  const commands: string[] = []
+  for (const [, block] of text.matchAll(/^```sh\n(.*?)^```/gms)) {
+    let open = ''
+    for (const line of block!.trimEnd().split('\n')) {
+      open = open ? `${open}\n${line}` : line
+      if (open.split("'").length % 2 === 0) continue
+      commands.push(open)
+      open = ''
+    }
+    if (open) throw new Error(`a command does not end: ${open}`)
+  }
+  return commands
+}
+
+async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
+  const port = await freePort()
+  const command = given.replace(/--port \d+/, `--port ${port}`)
+  const url = `http://127.0.0.1:${port}`
+  let said = ''
+  // A group of its own, as vLLM has workers that must end with it.
+  const child: ChildProcess = spawn('bash', ['-c', `exec ${command}`], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'], detached: true })
+  for (const stream of [child.stdout!, child.stderr!])
+    stream.on('data', (data) => {
+      said = `${said}${data}`.slice(-5000)
+    })
+  const runs = () => child.exitCode === null && child.signalCode === null
+  const end = () => runs() && process.kill(-child.pid!, 'SIGKILL')
+  process.once('exit', end)
+  const answers = () =>
+    fetch(`${url}/health`).then(
+      ({ ok }) => ok,
+      () => false,
+    )
+  for (const last = Date.now() + ready_ms; !(await answers()); await sleep(100))
+    if (!runs() || Date.now() > last) {
+      end()
+      throw new Error(`'${command}' did not start:\n${said}`)
+    }
+  return {
+    url,
+    async stop() {
+      const ended = once(child, 'exit')
+      if (end()) await ended
+    },
+  }
+}

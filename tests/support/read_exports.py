@@ -1,0 +1,43 @@
+"""Reads an exported GGUF by the `gguf` package and compares it with the merged folder: `python read_exports.py GGUF FOLDER`.
+
+Prints what the file says of itself, and how far its weights are from the folder's, as a share of the largest of their block of 32.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
+from gguf.quants import dequantize
+from safetensors.torch import load_file
+
+file, folder = Path(sys.argv[1]), Path(sys.argv[2])
+reader = GGUFReader(file)
+config = json.loads((folder / "config.json").read_text())
+weights = {name: tensor.float().numpy() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+def in_pairs(matrix: np.ndarray, heads: int) -> np.ndarray:
+    """As llama.cpp has rows of queries and keys: those that are turned together stand side by side."""
+    return matrix.reshape(heads, 2, matrix.shape[0] // heads // 2, matrix.shape[1]).swapaxes(1, 2).reshape(matrix.shape)
+
+
+def in_gguf(name: str) -> np.ndarray:
+    if ".q_proj." in name:
+        return in_pairs(weights[name], config["num_attention_heads"])
+    return in_pairs(weights[name], config["num_key_value_heads"]) if ".k_proj." in name else weights[name]
+
+
+names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+tensors = {tensor.name: tensor for tensor in reader.tensors}
+apart = 0.0
+for name in weights:
+    tensor = tensors.pop(names.get_name(name, try_suffixes=(".weight",)))
+    wanted, found = in_gguf(name).reshape(-1, 32), dequantize(tensor.data, tensor.tensor_type).reshape(-1, 32)
+    largest = np.abs(wanted).max(axis=1, keepdims=True)
+    apart = max(apart, float((np.abs(found - wanted) / np.maximum(largest, 1e-12)).max()))
+fields = ("general.architecture", "tokenizer.chat_template", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.tokens")
+told = {name: reader.fields[name].contents() for name in fields}
+told["tokenizer.ggml.tokens"] = len(told["tokenizer.ggml.tokens"])
+print(json.dumps({"apart": apart, "left": sorted(tensors), "types": sorted({t.tensor_type.name for t in reader.tensors}), **told}))
