@@ -103,6 +103,7 @@ const settings = {
   storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(text, 'Comma-separated CIDR[:port] that webhooks may reach although private, IPv6 as [::1]/128:80.'),
+  max_waiting_jobs: setting(whole(1, 1_000_000), '100', 'Jobs, and exports, of an account that may wait for their turn.'),
   max_webhooks: setting(whole(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),

@@ -75,7 +75,18 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     defaultBase,
   })
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
-  const tuning = createTuning({ db, queue, hub, datasets, estimator: createEstimator({ dataDir, python }), meter, dataDir, threads, min_free_mb })
+  const tuning = createTuning({
+    db,
+    queue,
+    hub,
+    datasets,
+    estimator: createEstimator({ dataDir, python }),
+    meter,
+    dataDir,
+    threads,
+    min_free_mb,
+    max_waiting: config.max_waiting_jobs,
+  })
   const models = createTunedModels({ db, hub, datasets, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
   const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
   const engineClient = createEngineClient(engine, log)
@@ -102,6 +113,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     deployments,
     dataDir,
     min_free_mb,
+    max_waiting: config.max_waiting_jobs,
     canPush: push !== undefined,
     onExpiryFailure: (error) => log.warn({ err: error }, 'exports whose time is over could not be removed; it is tried again'),
   })

@@ -33,8 +33,11 @@ const never = new AbortController().signal
 test('files go into a repository that only its owner sees, small ones and large ones, also where it is there already', async () => {
   const told: number[] = []
   const push = createPush({ url: hub.url, token })
-  for (let times = 0; times < 2; times++)
-    assert.deepEqual(await push('team/model', files, 'An export', (done) => told.push(done), never), { repository: 'team/model', url: `${hub.url}/team/model` })
+  for (const isNew of [true, false]) {
+    assert.equal(await push.create('team/model', never), isNew)
+    const pushed = await push.upload('team/model', files, 'An export', (done) => told.push(done), never)
+    assert.deepEqual(pushed, { repository: 'team/model', url: `${hub.url}/team/model` })
+  }
   assert.deepEqual(Object.fromEntries(hub.repositories.get('team/model')!), contents)
   assert.deepEqual(hub.open, [])
   assert.ok(told.length > 0 && told.every((done) => done >= 0 && done <= 1))
@@ -45,15 +48,12 @@ test('a hub that refuses, or that is not there, is told with its reason and with
     [hub.url, 'hf_wrong', /401/],
     ['http://127.0.0.1:1', token, /did not take the files/],
   ] as const)
-    await assert.rejects(
-      createPush({ url, token: wrong })('team/other', files, 'x', () => {}, never),
-      (error: Error & { code: string }) => {
-        assert.equal(error.code, 'push_failed')
-        assert.match(error.message, says)
-        assert.ok(!error.message.includes(wrong))
-        return true
-      },
-    )
+    await assert.rejects(createPush({ url, token: wrong }).create('team/other', never), (error: Error & { code: string }) => {
+      assert.equal(error.code, 'push_failed')
+      assert.match(error.message, says)
+      assert.ok(!error.message.includes(wrong))
+      return true
+    })
   assert.ok(!hub.repositories.has('team/other'))
 })
 
@@ -68,7 +68,8 @@ test('a hub that takes a request and never answers is left when the export is de
     const leaving = new AbortController()
     await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
     const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
-    const pushed = createPush({ url, token })('team/model', files.slice(0, 1), 'x', () => {}, leaving.signal)
+    const push = createPush({ url, token })
+    const pushed = push.create('team/model', leaving.signal).then(() => push.upload('team/model', files.slice(0, 1), 'x', () => {}, leaving.signal))
     await assert.rejects(Promise.race([pushed, sleep(5000)]), /deleted/, `after ${answers} answers`)
     silent.closeAllConnections()
     silent.close()

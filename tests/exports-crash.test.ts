@@ -88,6 +88,15 @@ test('a server stopped, then killed while an export is made: nothing half is rea
   const { name } = ready.files[0]!
   assert.deepEqual(ready.push, { repository: 'team/model', url: `${hub.url}/team/model`, error: null })
   assert.deepEqual([...hub.repositories.get('team/model')!.keys()], [name])
+
+  hub.repositories.set('other/model', new Map())
+  const adapter = { model, format: 'gguf', merge: false }
+  const again = await api.exported({ ...adapter, push_to: 'team/model' })
+  assert.equal(again.push!.error, null, 'into what its own exports have made it may push again')
+  const foreign = await api.exported({ ...adapter, push_to: 'other/model' })
+  assert.deepEqual([foreign.status, foreign.push!.url], ['ready', null])
+  assert.match(foreign.push!.error!, /no export of this account has made/)
+  assert.equal(hub.repositories.get('other/model')!.size, 0)
 })
 
 const tunery = (words: string[], env: Record<string, string> = {}) =>

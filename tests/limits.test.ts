@@ -37,7 +37,7 @@ writeFileSync(
 let app: TestApp
 let operator: Client
 before(async () => {
-  app = await startApp({ TUNERY_PLANS_FILE: plansFile })
+  app = await startApp({ TUNERY_PLANS_FILE: plansFile, TUNERY_MAX_WAITING_JOBS: '2' })
   operator = client(app.url, (await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)).key)
 })
 after(async () => {
@@ -245,6 +245,11 @@ test('a running job takes a place; where none is free it waits and others pass; 
   const enqueued = await looked()
   await until('the job to be looked at and to wait', async () => (await looked()) > enqueued)
   assert.equal((await entry()).status, 'queued')
+  const further = () => api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })
+  const second = await further()
+  const third = await further()
+  assert.deepEqual([third.status, third.body.error.details.limit, third.body.error.details.max], [429, 'waiting_jobs', 2], 'of those that wait, two')
+  await api('POST', `/fine-tuning/jobs/${second.body.id}/cancel`)
   await operator.api('PUT', `/operator/accounts/${id}`, { status: 'suspended' })
   for (const stream of streams) await stream.body?.cancel()
   const before = await looked()

@@ -29,6 +29,12 @@ export interface Exports {
   expires_at: number | null
 }
 
+/** A repository of the hub, in lower case, and the account whose export made it. */
+export interface ExportRepositories {
+  repository: string
+  account_id: string
+}
+
 export interface ExportEvents {
   export_id: string
   seq: number

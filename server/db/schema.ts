@@ -1,6 +1,6 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
-import type { ExportEvents, Exports } from './export-tables.ts'
+import type { ExportEvents, ExportRepositories, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
@@ -251,6 +251,7 @@ export interface Schema {
   deployments: Deployments
   exports: Exports
   export_events: ExportEvents
+  export_repositories: ExportRepositories
   queue_entries: QueueEntries
   events: Events
   usage: Usage

@@ -69,7 +69,7 @@ async function attempt(work: ExportWork, claim: Claim, row: store.ExportRow, end
     if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
     const packed = await pack(work, row, made.check, progress.told, signal)
     let pushed: Pushed | null = null
-    if (row.push_to) pushed = await pushFiles(work, row, made, progress.told, signal)
+    if (row.push_to) pushed = await pushFiles(work, claim, row, made, progress.told, signal)
     await progress.written()
     signal.throwIfAborted()
     await complete(work, claim, row, model, { ...made, packed, pushed })

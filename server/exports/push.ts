@@ -8,38 +8,57 @@ export interface Pushed {
   url: string
 }
 
-export type Push = (
-  repository: string,
-  files: { name: string; path: string }[],
-  title: string,
-  onProgress: (done: number) => void,
-  signal: AbortSignal,
-) => Promise<Pushed>
+export interface Push {
+  /** Makes the repository, seen by the token's owner alone. False where there is one of this name. */
+  create(repository: string, signal: AbortSignal): Promise<boolean>
+  /** Puts the files into it in one commit. */
+  upload(repository: string, files: { name: string; path: string }[], title: string, onProgress: (done: number) => void, signal: AbortSignal): Promise<Pushed>
+}
 
-/** Makes the repository where there is none, for the token's owner alone, and puts the files into it in one commit. */
+/** Both throw ExportFailure push_failed where the hub refuses, or is not to be reached. */
 export function createPush({ url, token }: { url: string; token: string }): Push {
-  return async (repository, files, title, onProgress, signal) => {
-    const where = { repo: { type: 'model' as const, name: repository }, hubUrl: url, accessToken: token }
+  const where = (repository: string) => ({ repo: { type: 'model' as const, name: repository }, hubUrl: url, accessToken: token })
+
+  async function told<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     try {
-      await createRepo({ ...where, private: true, fetch: (asked, init) => fetch(asked, { ...init, signal }) }).catch((error) => {
-        if (!(error instanceof HubApiError && error.statusCode === 409)) throw error
-      })
-      signal.throwIfAborted()
-      const contents = await Promise.all(files.map(async ({ name, path }) => ({ path: name, content: await openAsBlob(path) })))
-      const sizes = new Map(contents.map(({ path, content }) => [path, content.size]))
-      const whole = contents.reduce((sum, { content }) => sum + content.size, 0)
-      const done = new Map<string, number>()
-      for await (const event of uploadFilesWithProgress({ ...where, files: contents, commitTitle: title, abortSignal: signal, useWebWorkers: false })) {
-        if (event.event !== 'fileProgress') continue
-        // Hashing comes before sending, and each tells from nothing to the whole.
-        done.set(event.path, ((event.state === 'hashing' ? 0 : 0.5) + event.progress / 2) * (sizes.get(event.path) ?? 0))
-        onProgress([...done.values()].reduce((sum, bytes) => sum + bytes, 0) / Math.max(1, whole))
-      }
-      return { repository, url: `${url.replace(/\/$/, '')}/${repository}` }
+      return await work()
     } catch (error) {
       signal.throwIfAborted()
       const said = error instanceof HubApiError ? `${error.statusCode}: ${error.message}` : (error as Error).message
       throw new ExportFailure('push_failed', `${url} did not take the files (${said.slice(0, 500)}).`)
     }
+  }
+
+  return {
+    create: (repository, signal) =>
+      told(signal, async () => {
+        try {
+          await createRepo({ ...where(repository), private: true, fetch: (asked, init) => fetch(asked, { ...init, signal }) })
+          return true
+        } catch (error) {
+          if (error instanceof HubApiError && error.statusCode === 409) return false
+          throw error
+        }
+      }),
+    upload: (repository, files, title, onProgress, signal) =>
+      told(signal, async () => {
+        const contents = await Promise.all(files.map(async ({ name, path }) => ({ path: name, content: await openAsBlob(path) })))
+        const sizes = new Map(contents.map(({ path, content }) => [path, content.size]))
+        const whole = contents.reduce((sum, { content }) => sum + content.size, 0)
+        const done = new Map<string, number>()
+        for await (const event of uploadFilesWithProgress({
+          ...where(repository),
+          files: contents,
+          commitTitle: title,
+          abortSignal: signal,
+          useWebWorkers: false,
+        })) {
+          if (event.event !== 'fileProgress') continue
+          // Hashing comes before sending, and each tells from nothing to the whole.
+          done.set(event.path, ((event.state === 'hashing' ? 0 : 0.5) + event.progress / 2) * (sizes.get(event.path) ?? 0))
+          onProgress([...done.values()].reduce((sum, bytes) => sum + bytes, 0) / Math.max(1, whole))
+        }
+        return { repository, url: `${url.replace(/\/$/, '')}/${repository}` }
+      }),
   }
 }

@@ -10,6 +10,7 @@ import { createNews, follow, statusEvent } from '../event-log.ts'
 import { newId } from '../ids.ts'
 import { nowAndThen } from '../now-and-then.ts'
 import type { Queue } from '../queue/queue.ts'
+import { requireTurn } from '../queue/turns.ts'
 import { requireFreeDisk } from '../storage.ts'
 import type { TunedModels } from '../tuning/models.ts'
 import { choose } from './choice.ts'
@@ -49,6 +50,8 @@ interface Options {
   deployments: Deployments
   dataDir: string
   min_free_mb: number
+  /** How many of an account may wait for their turn. */
+  max_waiting: number
   /** Whether there is a token with which the hub takes files. */
   canPush: boolean
   keepalive_ms?: number
@@ -59,7 +62,7 @@ interface Options {
 const expiry_ms = 60_000
 
 export function createExports(options: Options): Exports {
-  const { db, queue, models, deployments, dataDir, min_free_mb, canPush, keepalive_ms = 15_000, now = Date.now, onExpiryFailure } = options
+  const { db, queue, models, deployments, dataDir, min_free_mb, max_waiting, canPush, keepalive_ms = 15_000, now = Date.now, onExpiryFailure } = options
   const news = createNews()
   const making = new Map<string, AbortController>()
 
@@ -120,6 +123,7 @@ export function createExports(options: Options): Exports {
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the model cannot be deleted in between.
         await models.require(trx, account_id, model.id)
+        requireTurn(await store.waiting(trx, account_id), max_waiting, 'exports')
         await store.insert(trx, {
           ...choice,
           id,

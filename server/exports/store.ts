@@ -33,6 +33,29 @@ export const liveOfModel = (trx: Trx, account_id: string, model_id: string) =>
     .limit(1)
     .executeTakeFirst()
 
+export const ownsRepository = async (db: Db, account_id: string, repository: string): Promise<boolean> =>
+  (await db
+    .selectFrom('export_repositories')
+    .select('repository')
+    .where('repository', '=', repository.toLowerCase())
+    .where('account_id', '=', account_id)
+    .executeTakeFirst()) !== undefined
+
+/** One that was removed from the hub and made again belongs to whom it was made for last. */
+export const ownRepository = (trx: Trx, account_id: string, repository: string) =>
+  trx
+    .insertInto('export_repositories')
+    .values({ repository: repository.toLowerCase(), account_id })
+    .onConflict((conflict) => conflict.column('repository').doUpdateSet({ account_id }))
+    .execute()
+
+/** How many of an account wait for their turn. */
+export async function waiting(trx: Trx, account_id: string): Promise<number> {
+  const query = trx.selectFrom('exports').select(({ fn }) => fn.countAll().as('count'))
+  const { count } = await query.where('account_id', '=', account_id).where('status', '=', 'queued').executeTakeFirstOrThrow()
+  return Number(count)
+}
+
 /** Those whose time is over. */
 export const due = (db: Db, now: number) => db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
 

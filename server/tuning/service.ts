@@ -12,6 +12,7 @@ import type { Hub } from '../hub/service.ts'
 import { frozenText } from '../hub/text.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
+import { requireTurn } from '../queue/turns.ts'
 import { requireFreeDisk } from '../storage.ts'
 import { resolveConfig } from './defaults.ts'
 import type { Estimator } from './estimate.ts'
@@ -61,23 +62,13 @@ interface Options {
   dataDir: string
   threads: number
   min_free_mb: number
+  max_waiting: number
   keepalive_ms?: number
   now?: () => number
 }
 
-export function createTuning({
-  db,
-  queue,
-  hub,
-  datasets,
-  estimator,
-  meter,
-  dataDir,
-  threads,
-  min_free_mb,
-  keepalive_ms = 15_000,
-  now = Date.now,
-}: Options): Tuning {
+export function createTuning(options: Options): Tuning {
+  const { db, queue, hub, datasets, estimator, meter, dataDir, threads, min_free_mb, max_waiting, keepalive_ms = 15_000, now = Date.now } = options
   const news = createNews()
   const wishes = new Map<string, AbortController>()
 
@@ -131,6 +122,7 @@ export function createTuning({
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
+        requireTurn(await store.waitingJobs(trx, account_id), max_waiting, 'jobs')
         if (origin.adapter || origin.parent_model_id) await requireModel(trx, account_id, model_id)
         const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)

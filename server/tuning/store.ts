@@ -92,6 +92,13 @@ export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: 
   return job && `the job ${job.id}`
 }
 
+/** How many of an account wait for their turn. */
+export async function waitingJobs(trx: Trx, account_id: string): Promise<number> {
+  const query = trx.selectFrom('tuning_jobs').select(({ fn }) => fn.countAll().as('count'))
+  const { count } = await query.where('account_id', '=', account_id).where('status', '=', 'queued').executeTakeFirstOrThrow()
+  return Number(count)
+}
+
 /** An adapter that stands on the weights of this model, if there is one. */
 export async function modelOnModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
   const query = trx.selectFrom('models').select('id').where('account_id', '=', account_id).where('parent_model_id', '=', model_id)

@@ -46,6 +46,12 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
     .execute()
+  // Repositories of the hub that exports have made, in lower case, as the hub takes names: no other account's exports may write into them.
+  await schema
+    .createTable('export_repositories')
+    .addColumn('repository', 'text', (c) => c.primaryKey())
+    .addColumn('account_id', 'text', (c) => c.notNull().references('accounts.id'))
+    .execute()
   // Whoever was given everything has everything still.
   const keys = db as Kysely<{ api_keys: { id: string; scopes_json: string } }>
   for (const { id, scopes_json } of await keys.selectFrom('api_keys').select(['id', 'scopes_json']).execute()) {
