@@ -30,7 +30,7 @@ async function train(service: Awaited<ReturnType<typeof startService>>): Promise
   const form = new FormData()
   form.set('file', new Blob([readFileSync(path.join(root, 'examples/ticket-triage.jsonl'))]), 'rows.jsonl')
   const { id: dataset_id } = await service.api('POST', '/datasets/', form)
-  const config = { training_config: { epochs: 2, validation_split: 0.05 } }
+  const config = { training_config: { epochs: 2 }, evaluation_config: { validation_split: 0.05 } }
   const { id } = await service.api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config })
   await ended(service, `/fine-tuning/jobs/${id}`)
   const { status, model, error } = await service.api('GET', `/fine-tuning/jobs/${id}`)
@@ -63,6 +63,8 @@ function describeMachine(): string {
 }
 
 const digits = (value: number | undefined, places: number) => (value === undefined ? '–' : value.toFixed(places))
+// The service ends with this process, however that ends.
+for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
 let failed = 0
 try {
