@@ -123,7 +123,7 @@ test('an export that is asked for twice is made once', async () => {
   const model = await app.colourModel()
   const [one, two] = [await send('/exports', { model, format: 'gguf' }, 'export'), await send('/exports', { model, format: 'gguf' }, 'export')]
   assert.deepEqual([one.status, two.replayed, two.body.id], [201, 'true', one.body.id])
-  await db.updateTable('idempotency_keys').set({ answer_sealed: null }).where('key', '=', 'export').execute()
+  await app.db.updateTable('idempotency_keys').set({ answer_sealed: null }).where('key', '=', 'export').execute()
   assert.equal((await send('/exports', { model, format: 'gguf' }, 'export')).body.id, one.body.id, 'also where its answer was lost')
   assert.equal(await count('exports'), 1)
 })

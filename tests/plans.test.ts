@@ -82,6 +82,7 @@ test('keys that could do everything before there was more to do can do that too;
   // The tables as they were before these migrations.
   await sql`drop table export_events`.execute(db)
   await sql`drop table exports`.execute(db)
+  await sql`drop table export_repositories`.execute(db)
   await sql`drop table audit`.execute(db)
   await sql`drop index users_account`.execute(db)
   await sql`drop index api_keys_account`.execute(db)

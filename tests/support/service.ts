@@ -16,7 +16,8 @@ export async function startApp(
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', TUNERY_THREADS: '1', ...settings })
-  const services = await createServices(config, createLog(config), await open(config.data_dir))
+  const db = await open(config.data_dir)
+  const services = await createServices(config, createLog(config), db)
   const owner = await services.accounts.createAccount('test')
   const other = await services.accounts.createAccount('other')
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
@@ -35,6 +36,8 @@ export async function startApp(
     owner,
     other: client(url, otherKey),
     services,
+    /** The service's own connection. Another that waits for a lock in this process holds up the transaction that it waits for. */
+    db,
     dataDir,
     async stop() {
       services.beginStop()
