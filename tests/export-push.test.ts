@@ -36,7 +36,7 @@ test('files go into a repository that only its owner sees, small ones and large 
   for (const isNew of [true, false]) {
     assert.equal(await push.create('team/model', never), isNew)
     const pushed = await push.upload('team/model', files, 'An export', (done) => told.push(done), never)
-    assert.deepEqual(pushed, { repository: 'team/model', url: `${hub.url}/team/model` })
+    assert.equal(pushed, `${hub.url}/team/model`)
   }
   assert.deepEqual(Object.fromEntries(hub.repositories.get('team/model')!), contents)
   assert.deepEqual(hub.open, [])

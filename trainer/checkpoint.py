@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer.base import sha256_of
+from trainer.files import sync
 from trainer.protocol import Protocol
 from trainer.spec import Candidate, Spec
 
@@ -32,14 +32,6 @@ class Written:
     path: Path
     sha256: str
     size_mb: float
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass
@@ -70,10 +62,10 @@ def write(folder: Path, state: State, spec: Spec) -> Written:
     manifest = json.dumps({"step": state.totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1)
     (aside / "manifest.json").write_text(manifest)
     for file in [*files, aside / "manifest.json", aside]:
-        _sync(file)
+        sync(file)
     shutil.rmtree(final, ignore_errors=True)
     aside.rename(final)
-    _sync(folder)
+    sync(folder)
     size = sum(file.stat().st_size for file in final.iterdir())
     return Written(final, hashlib.sha256(manifest.encode()).hexdigest(), round(size / 1e6, 3))
 

@@ -3,16 +3,11 @@ import { openAsBlob } from 'node:fs'
 import { createRepo, HubApiError, uploadFilesWithProgress } from '@huggingface/hub'
 import { ExportFailure } from './work.ts'
 
-export interface Pushed {
-  repository: string
-  url: string
-}
-
 export interface Push {
   /** Makes the repository, seen by the token's owner alone. False where there is one of this name. */
   create(repository: string, signal: AbortSignal): Promise<boolean>
-  /** Puts the files into it in one commit. */
-  upload(repository: string, files: { name: string; path: string }[], title: string, onProgress: (done: number) => void, signal: AbortSignal): Promise<Pushed>
+  /** Puts the files into it in one commit. Returns its address. */
+  upload(repository: string, files: { name: string; path: string }[], title: string, onProgress: (done: number) => void, signal: AbortSignal): Promise<string>
 }
 
 /** Both throw ExportFailure push_failed where the hub refuses, or is not to be reached. */
@@ -58,7 +53,7 @@ export function createPush({ url, token }: { url: string; token: string }): Push
           done.set(event.path, ((event.state === 'hashing' ? 0 : 0.5) + event.progress / 2) * (sizes.get(event.path) ?? 0))
           onProgress([...done.values()].reduce((sum, bytes) => sum + bytes, 0) / Math.max(1, whole))
         }
-        return { repository, url: `${url.replace(/\/$/, '')}/${repository}` }
+        return `${url.replace(/\/$/, '')}/${repository}`
       }),
   }
 }

@@ -21,7 +21,7 @@ export async function pushFiles(work: ExportWork, claim: Claim, row: store.Expor
     if (await work.push.create(repository, signal)) await underClaim(work, claim, (trx) => store.ownRepository(trx, row.account_id, repository))
     else if (!(await store.ownsRepository(work.db, row.account_id, repository)))
       return { repository, url: null, error: `There is a repository ${repository} already, which no export of this account has made. Name another.` }
-    const { url } = await work.push.upload(repository, files, `Export of ${row.model_id}`, (done) => told('push', done), signal)
+    const url = await work.push.upload(repository, files, `Export of ${row.model_id}`, (done) => told('push', done), signal)
     return { repository, url, error: null }
   } catch (error) {
     if (!(error instanceof ExportFailure)) throw error

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from trainer.errors import JobError
+from trainer.files import sync
 
 VERSION = 1
 MOST_TOKENS = 64
@@ -67,8 +68,4 @@ def write(path: Path, rows: list[dict], **more: object) -> None:
         aside.rename(path)
     finally:
         aside.unlink(missing_ok=True)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)

@@ -9,6 +9,7 @@ from trainer.converters import run_converter
 from trainer.errors import JobError
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.export.tensors import FLOATING, read_checkpoint
+from trainer.files import sync
 
 # What the adapter's own file, which the engine serves, is kept in.
 ADAPTER_TYPE = "F16"
@@ -88,11 +89,3 @@ def link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

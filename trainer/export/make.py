@@ -8,11 +8,12 @@ from trainer.errors import JobError
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import copy_other, read_json, without_places, write_config, write_generation_config, write_json, write_tokenizer
-from trainer.export.gguf_file import adapter_file, convert, link, sync, type_of
+from trainer.export.gguf_file import adapter_file, convert, link, type_of
 from trainer.export.merge import merge
 from trainer.export.reference import load_tokenizer, whole_folder
 from trainer.export.spec import DTYPES, Export
 from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
+from trainer.files import sync
 
 
 def make(spec: Export, folder: Path, tell) -> Path:
