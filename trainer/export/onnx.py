@@ -27,6 +27,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from trainer.errors import JobError
@@ -162,9 +163,13 @@ def _write(path: Path, values: dict) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> dict:
-    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; the shape is the reference's."""
-    import onnxruntime
+def runtime() -> str:
+    """What answers, as the export's record names it."""
+    return f"onnxruntime {version('onnxruntime')}"
+
+
+def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> list[dict]:
+    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; rows like the reference's."""
     from transformers import AutoTokenizer
 
     from trainer.export.onnx_session import Session
@@ -180,4 +185,4 @@ def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> dict:
         told = {"messages": row["messages"], "prompt_tokens": prompt, "answer_tokens": answer, "answer": text}
         rows.append(told | {"log_probabilities": log_probabilities})
         tell((number + 1) / len(reference["rows"]))
-    return {"version": reference["version"], "runtime": f"onnxruntime {onnxruntime.__version__}", "rows": rows}
+    return rows

@@ -17,7 +17,8 @@ from trainer.adopt import QUESTIONS
 from trainer.data import Sequence
 from trainer.errors import JobError
 from trainer.evaluate import forward
-from trainer.export.answering import greedy, read, rounded, write
+from trainer.export.answer_file import read, write
+from trainer.export.answering import greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.spec import Export
 from trainer.export.wide import compute_in_float32

@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 from trainer.errors import JobError
@@ -33,21 +34,22 @@ def make(spec: Export, folder: Path, tell) -> dict:
 
 def check(spec: Export, folder: Path, tell) -> dict:
     """The answers of what was made, from `folder/out`; the engine asks a GGUF file itself."""
-    from trainer.export import answering
+    from trainer.export import answer_file
 
-    told = answering.read(Path(spec.reference))
+    told = answer_file.read(Path(spec.reference))
     (made,) = (folder / "out").iterdir()
     path = folder / ANSWERS
+    progress = partial(tell, "check")
     if spec.format == "onnx":
         from trainer.export import onnx
 
-        found = onnx.answers(made, told, spec.threads, lambda done: tell("check", done))
-        answering.write(path, found["rows"], runtime=found.get("runtime", "onnxruntime"))
+        rows, runtime = onnx.answers(made, told, spec.threads, progress), onnx.runtime()
     else:
-        from trainer.export.check import answers, runtime
+        from trainer.export import check
 
         base = Path(spec.base.path) if spec.adapter_alone else None
-        answering.write(path, answers(made, base, told, lambda done: tell("check", done)), runtime=runtime(base))
+        rows, runtime = check.answers(made, base, told, progress), check.runtime(base)
+    answer_file.write(path, rows, runtime=runtime)
     return {"answers": str(path)}
 
 
@@ -77,6 +79,24 @@ def peak_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _import(name: str, spec: Export) -> None:
+    """What a stage computes with, and nothing beside it."""
+    if name == "pack":
+        return
+    # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
+    sys.modules["bitsandbytes"] = None
+    if name == "check" and spec.format == "onnx":
+        # Likewise: transformers' tokenizers take 270 MB more beside torch, and do as well without.
+        sys.modules["torch"] = None
+    else:
+        import torch
+
+        torch.set_num_threads(spec.threads)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
 def main() -> int:
     protocol = Protocol()
     protocol.watch()
@@ -84,14 +104,7 @@ def main() -> int:
         name, folder = sys.argv[1], Path(sys.argv[2]).resolve()
         spec = read_spec(folder)
         settle(spec.threads)
-        if name != "pack":
-            # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
-            sys.modules["bitsandbytes"] = None
-            import torch
-            from transformers.utils.logging import disable_progress_bar
-
-            disable_progress_bar()
-            torch.set_num_threads(spec.threads)
+        _import(name, spec)
         result = STAGES[name](spec, folder, Progress(protocol))
         protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
         return 0
