@@ -3,12 +3,10 @@
 `spec.json` is that of a job which goes on from the adapter, trains nothing, and leaves it converted with what it changes on fixed rows.
 """
 
-import os
-import sys
 from pathlib import Path
 
 from trainer.errors import JobError
-from trainer.protocol import Protocol, Silent
+from trainer.protocol import Protocol, Silent, leave
 from trainer.spec import Spec
 from trainer.train import main
 
@@ -53,6 +51,4 @@ def adopt(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
 
 if __name__ == "__main__":
-    status = main(adopt)
-    sys.stderr.flush()
-    os._exit(status)
+    leave(main(adopt))

@@ -3,13 +3,11 @@
 The largest batch runs first: it warms up, and its memory is the run's. Two typical ones are timed. The `result` line tells it all.
 """
 
-import os
-import sys
 import time
 from pathlib import Path
 
 from trainer.begin import begin
-from trainer.protocol import Protocol
+from trainer.protocol import Protocol, leave
 from trainer.spec import Spec
 from trainer.train import main
 
@@ -49,6 +47,4 @@ def calibrate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
 
 if __name__ == "__main__":
-    status = main(calibrate)
-    sys.stderr.flush()
-    os._exit(status)
+    leave(main(calibrate))

@@ -1,5 +1,9 @@
 """What ends a run in a way that its owner can act on."""
 
+import re
+
+PLACES = re.compile(r"(?<![\w:/.])/(?:[^\s/'\"]+/)+")
+
 
 class JobError(Exception):
     """A failure with a code of the service's list and a sentence for people.
@@ -11,3 +15,8 @@ class JobError(Exception):
         super().__init__(message)
         self.code = code
         self.data = data
+
+
+def without_places(text: str) -> str:
+    """What a library says of files, with their names alone: where a service keeps them is nobody's business."""
+    return PLACES.sub("", text)

@@ -11,3 +11,9 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(made: Path) -> None:
+    """A file, or a folder with all in it, and its name in the folder that it is in."""
+    for path in [made, *made.rglob("*"), made.parent]:
+        sync(path)

@@ -15,7 +15,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
-from trainer.protocol import Protocol
+from trainer.protocol import Protocol, leave
 
 EXIT_NOT_MERGEABLE = 3
 
@@ -129,7 +129,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    # The thread that waits for the end of stdin holds a lock that the interpreter's clean-up would wait for.
-    os._exit(status)
+    leave(main())

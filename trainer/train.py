@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.begin import begin
-from trainer.errors import JobError
-from trainer.protocol import EXIT_FAILED, EXIT_STOPPED, Protocol
+from trainer.errors import JobError, without_places
+from trainer.protocol import EXIT_FAILED, EXIT_STOPPED, Protocol, leave
 from trainer.spec import Spec, read_spec
 
 
@@ -80,7 +80,7 @@ def explain(problem: BaseException) -> JobError:
     # Torch says of a write that failed no more than that it did.
     if any(words in text for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")):
         return JobError("storage_full", "The disk is full, or cannot be written.")
-    return JobError("internal", f"The trainer failed: {type(problem).__name__}: {problem}")
+    return JobError("internal", f"The trainer failed: {type(problem).__name__}: {without_places(str(problem))}")
 
 
 def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
@@ -100,7 +100,4 @@ def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    # Without the interpreter's own clean-up: torch's takes a second, and the stdin thread holds a lock that it would wait for.
-    os._exit(status)
+    leave(main())

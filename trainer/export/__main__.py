@@ -6,7 +6,6 @@ stages are processes of their own, which end with this one. Exit status: 0 done,
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,14 @@ from pathlib import Path
 
 from trainer.errors import JobError
 from trainer.export.spec import Export, read_spec
-from trainer.protocol import EXIT_FAILED, Protocol
+from trainer.protocol import EXIT_FAILED, Protocol, leave
+
+STAGES = {
+    "huggingface": ("reference", "make", "check"),
+    "onnx": ("reference", "make", "finish", "check"),
+    # The engine asks the file itself: it is the runtime that a GGUF is for.
+    "gguf": ("reference", "make"),
+}
 
 
 class Told(Exception):
@@ -22,9 +28,7 @@ class Told(Exception):
 
 
 def export(spec: Export, folder: Path, protocol: Protocol) -> None:
-    # The engine asks a GGUF file itself: it is the runtime that the file is for.
-    stages = ["reference", "make"] if spec.format == "gguf" else ["reference", "make", "check"]
-    told = [run(stage, folder, protocol) for stage in stages]
+    told = [run(stage, folder, protocol) for stage in STAGES[spec.format]]
     result = {"answers": None}
     for each in told:
         result |= each
@@ -72,6 +76,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(main())

@@ -1,10 +1,11 @@
-"""What is asked for, made: a folder for transformers and vLLM, a GGUF file, a folder for ONNX Runtime."""
+"""What is asked for, made: a folder for transformers and vLLM, a GGUF file, the graph of a folder for ONNX Runtime."""
 
 import json
 import shutil
 from pathlib import Path
 
 from trainer.errors import JobError
+from trainer.export import onnx
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import copy_other, read_json, without_places, write_config, write_generation_config, write_json, write_tokenizer
@@ -13,17 +14,21 @@ from trainer.export.merge import merge
 from trainer.export.reference import load_tokenizer, whole_folder
 from trainer.export.spec import DTYPES, Export
 from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
-from trainer.files import sync
+from trainer.files import sync_tree
 
 
-def make(spec: Export, folder: Path, tell) -> Path:
-    """Writes under `folder/out` and returns what was written there. `tell(stage, done)` is told how far it is."""
+def make(spec: Export, folder: Path, tell) -> Path | None:
+    """Writes under `folder/out` and returns what was written there. `tell(stage, done)` is told how far it is.
+
+    Of ONNX it makes the graph alone, which `finish` (trainer/export/onnx.py) makes the folder of, and returns null.
+    """
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    made = {"huggingface": _hugging_face, "gguf": _gguf, "onnx": _onnx}[spec.format](spec, folder, out, tell)
-    for path in [made, *made.rglob("*"), out]:
-        sync(path)
+    if spec.format == "onnx":
+        return _graph(spec, folder, tell)
+    made = {"huggingface": _hugging_face, "gguf": _gguf}[spec.format](spec, folder, out, tell)
+    sync_tree(made)
     return made
 
 
@@ -52,18 +57,11 @@ def _gguf(spec: Export, folder: Path, out: Path, tell) -> Path:
     return file
 
 
-def _onnx(spec: Export, folder: Path, out: Path, tell) -> Path:
-    from trainer.export import onnx
-
-    work, made = _work(folder), out / spec.folder_name
+def _graph(spec: Export, folder: Path, tell) -> None:
+    work = _work(folder)
     write_checkpoint_folder(spec, work, "F32", True, lambda done: tell("merge", done))
     tell("convert", 0.0)
-    made.mkdir()
-    onnx.export(work, made, spec.quantization, spec.threads, lambda done: tell("convert", done))
-    write_card(spec, made)
-    shutil.rmtree(work)
-    tell("convert", 1.0)
-    return made
+    onnx.build(work, folder / "graph", spec.quantization, spec.threads, lambda done: tell("convert", done / 2))
 
 
 def _work(folder: Path) -> Path:

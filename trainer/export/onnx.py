@@ -19,11 +19,8 @@ float is float16 in an export of fp16, else float32. The operators are ONNX's an
 """
 
 import contextlib
-import gc
 import json
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,40 +60,20 @@ PRECISIONS = {
 }
 
 
-def export(hf_folder: Path, out: Path, quantization: str | None, threads: int, tell: Tell) -> None:
-    """Writes into the folder `out`, which may be there already. `tell` is told how far it is, 0 to 1.
+def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, tell: Tell) -> None:
+    """Writes the graph, its weights as yet unquantized, into the folder `graph`. `tell` is told how far it is, 0 to 1.
 
     Raises JobError("parameter_not_supported") for a precision that there is not, or an architecture that the builder does not know.
     """
     import torch
 
-    precision = PRECISIONS.get(quantization or "fp32")
-    if precision is None:
-        raise JobError("parameter_not_supported", f"ONNX is exported in {', '.join(PRECISIONS)}, and not in {quantization}.")
+    precision = precision_of(quantization)
     torch.set_num_threads(threads)
-    tell(0.0)
-    out.mkdir(parents=True, exist_ok=True)
-    build = out / ".build"
-    shutil.rmtree(build, ignore_errors=True)
-    share = 0.5 if precision.bits else 0.95
-    try:
-        with Watch(hf_folder, build / DATA, lambda done: tell(share * done)):
-            _build(hf_folder, build, precision)
-        gc.collect()
-        if precision.bits:
-            _quantize(build, precision.bits, lambda done: tell(0.5 + 0.45 * done))
-        tell(0.95)
-        _lay_out(hf_folder, build, out, precision)
-    finally:
-        shutil.rmtree(build, ignore_errors=True)
-    tell(1.0)
-
-
-def _build(hf_folder: Path, build: Path, precision: Precision) -> None:
-    with contextlib.redirect_stdout(sys.stderr):
+    shutil.rmtree(graph, ignore_errors=True)
+    with Watch(hf_folder, graph / DATA, tell), contextlib.redirect_stdout(sys.stderr):
         from onnxruntime_genai.models import builder
 
-        given = (None, str(hf_folder), str(build), precision.name, precision.target, str(build / "cache"))
+        given = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
         try:
             options = builder.parse_extra_options(*given, ["hf_token=false"])
             builder.create_model(*given, **options)
@@ -108,35 +85,41 @@ def _build(hf_folder: Path, build: Path, precision: Precision) -> None:
             raise JobError("parameter_not_supported", message) from problem
 
 
-def _quantize(build: Path, bits: int, tell: Tell) -> None:
-    command = [sys.executable, "-m", "trainer.export.onnx_quantize", str(build / GRAPH), str(build / "small.onnx"), str(bits)]
-    # It ends with the pipe on its standard input.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        for line in child.stdout:
-            tell(json.loads(line)["data"]["done"])
-        status = child.wait()
-    if status == -signal.SIGKILL:
-        raise JobError("out_of_memory", "Quantizing the ONNX graph was killed, as a machine does that runs out of memory.")
-    if status != 0:
-        raise JobError("internal", f"Quantizing the ONNX graph ended with status {status}.")
-    (build / "small.onnx").rename(build / GRAPH)
-    (build / "small.onnx.data").rename(build / DATA)
+def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, tell: Tell) -> None:
+    """Quantizes what `build` left in `graph` where that is asked for, and lays out the folder `out`. Needs no torch."""
+    from trainer.export.onnx_quantize import quantize
+
+    precision = precision_of(quantization)
+    if precision.bits:
+        small = graph / "small.onnx"
+        quantize(graph / GRAPH, small, precision.bits, tell)
+        small.rename(graph / GRAPH)
+        small.with_name("small.onnx.data").rename(graph / DATA)
+    _lay_out(hf_folder, graph, out, precision)
+    tell(1.0)
 
 
-def _lay_out(hf_folder: Path, build: Path, out: Path, precision: Precision) -> None:
+def precision_of(quantization: str | None) -> Precision:
+    precision = PRECISIONS.get(quantization or "fp32")
+    if precision is None:
+        raise JobError("parameter_not_supported", f"ONNX is exported in {', '.join(PRECISIONS)}, and not in {quantization}.")
+    return precision
+
+
+def _lay_out(hf_folder: Path, built: Path, out: Path, precision: Precision) -> None:
     import onnx
 
     name = f"model{precision.suffix}.onnx"
     folder = out / "onnx"
-    folder.mkdir(exist_ok=True)
-    (build / DATA).rename(folder / f"{name}_data")
-    graph = onnx.load(build / GRAPH, load_external_data=False)
+    folder.mkdir(parents=True)
+    (built / DATA).rename(folder / f"{name}_data")
+    graph = onnx.load(built / GRAPH, load_external_data=False)
     # Transformers.js knows the weights' file by this name alone.
     for tensor in graph.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = f"{name}_data"
-    genai = json.loads((build / "genai_config.json").read_text())
+    genai = json.loads((built / "genai_config.json").read_text())
     # The builder gives it a name and no number, so that nobody could make an empty cache by what the graph says.
     for value in [*graph.graph.input, *graph.graph.output]:
         for dimension in value.type.tensor_type.shape.dim:

@@ -1,17 +1,14 @@
-"""The weights of an ONNX graph in 8 or 4 bits, with ONNX Runtime's own quantizer: `python -m trainer.export.onnx_quantize GRAPH OUT BITS`.
+"""The weights of an ONNX graph in 8 or 4 bits, with ONNX Runtime's own quantizer.
 
-GRAPH is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by one: given the whole
-graph, the quantizer takes four times its size. A process of its own, as it needs no torch. Its lines on stdout are the trainer's
-(trainer/protocol.py): `progress` alone.
+The graph is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by one: given the whole
+graph, the quantizer takes four times its size.
 
 Each 32 weights share a scale and a zero point. Activations are computed in 8 bits by the CPU provider (accuracy_level 4). With 4 bits,
 what suffers most from it keeps 8: the embedding, the head, and by llama.cpp's rule the values and the last projection of half the layers.
 """
 
 import logging
-import os
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +16,13 @@ import onnx
 import onnx_ir as ir
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-from trainer.protocol import Protocol
-
 BLOCK = 32
 # Columns of a matrix at once, so that a vocabulary's matrix is not held several times.
 COLUMNS = 8192
 SENSITIVE = re.compile(r"/layers\.(\d+)/(?:attn/(?:qkv_proj|v_proj)|mlp/down_proj)/MatMul$")
 DOMAIN = "com.microsoft"
+# It has two lines to say of each matrix.
+logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
 
 
 def quantize(source: Path, out: Path, bits: int, tell) -> None:
@@ -138,19 +135,3 @@ def _take_over(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
     before.replace_all_uses_with(after, replace_graph_outputs=True)
     graph.remove(old, safe=True)
     after.name = name
-
-
-def main() -> int:
-    protocol = Protocol()
-    protocol.watch()
-    # It has two lines to say of each matrix.
-    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
-    source, out, bits = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    quantize(source, out, bits, lambda done: protocol.emit("progress", f"{done:.0%}", done=done))
-    return 0
-
-
-if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)

@@ -36,11 +36,11 @@ class Session:
             # The copies in the order that the CPU likes best would double what the weights take. Quantized ones compute by them alone.
             options.add_session_config_entry("session.disable_prepacking", "1")
         try:
-            self._session = onnxruntime.InferenceSession(str(graphs[0]), options, providers=["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(str(graphs[0]), options, providers=["CPUExecutionProvider"])
         except Exception as problem:
             raise JobError("internal", f"ONNX Runtime does not load the exported graph: {problem}") from problem
-        self._inputs = {each.name: each for each in self._session.get_inputs()}
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        self._inputs = {each.name: each for each in self.session.get_inputs()}
+        self._outputs = [each.name for each in self.session.get_outputs()]
         self.ends = _end_tokens(folder)
 
     def empty(self) -> Cache:
@@ -57,7 +57,7 @@ class Session:
         feeds = {"input_ids": np.array([tokens], np.int64), "attention_mask": np.ones((1, past + len(tokens)), np.int64)}
         if "position_ids" in self._inputs:
             feeds["position_ids"] = np.arange(past, past + len(tokens), dtype=np.int64)[None]
-        told = dict(zip(self._outputs, self._session.run(None, feeds | cache), strict=True))
+        told = dict(zip(self._outputs, self.session.run(None, feeds | cache), strict=True))
         logits = told.pop("logits")[0].astype(np.float32)
         return logits, {name.replace("present.", "past_key_values."): value for name, value in told.items()}
 

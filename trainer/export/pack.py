@@ -19,6 +19,7 @@ from trainer.errors import JobError
 from trainer.export.card import add_check
 from trainer.export.spec import Export
 from trainer.export.stage import STAGES, main
+from trainer.protocol import leave
 
 AT_ONCE = 1 << 20
 # The first time that a zip can hold.
@@ -145,6 +146,4 @@ def _told(path: Path, name: Path) -> dict:
 if __name__ == "__main__":
     STAGES["pack"] = pack
     sys.argv = [sys.argv[0], "pack", sys.argv[1]]
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(main())

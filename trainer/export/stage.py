@@ -3,8 +3,8 @@
 The last line is a `result` with what the stage tells the whole.
 """
 
-import os
 import resource
+import shutil
 import sys
 import time
 import traceback
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from trainer.errors import JobError
 from trainer.export.spec import Export, read_spec
-from trainer.protocol import EXIT_FAILED, Protocol
+from trainer.files import sync_tree
+from trainer.protocol import EXIT_FAILED, Protocol, leave
 from trainer.train import explain, settle
 
 ANSWERS = "answers.json"
@@ -29,7 +30,22 @@ def reference(spec: Export, _folder: Path, tell) -> dict:
 def make(spec: Export, folder: Path, tell) -> dict:
     from trainer.export.make import make
 
-    return {"out": str(make(spec, folder, tell))}
+    made = make(spec, folder, tell)
+    return {"out": str(made)} if made else {}
+
+
+def finish(spec: Export, folder: Path, tell) -> dict:
+    """Of ONNX: a process that needs no torch, so that quantizing has the memory to itself."""
+    from trainer.export.card import write_card
+    from trainer.export.onnx import finish
+
+    work, graph, made = folder / "work", folder / "graph", folder / "out" / spec.folder_name
+    finish(work, graph, made, spec.quantization, lambda done: tell("convert", 0.5 + done / 2))
+    write_card(spec, made)
+    for each in (work, graph):
+        shutil.rmtree(each)
+    sync_tree(made)
+    return {"out": str(made)}
 
 
 def check(spec: Export, folder: Path, tell) -> dict:
@@ -53,7 +69,7 @@ def check(spec: Export, folder: Path, tell) -> dict:
     return {"answers": str(path)}
 
 
-STAGES = {"reference": reference, "make": make, "check": check}
+STAGES = {"reference": reference, "make": make, "finish": finish, "check": check}
 
 
 class Progress:
@@ -85,7 +101,7 @@ def _import(name: str, spec: Export) -> None:
         return
     # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
     sys.modules["bitsandbytes"] = None
-    if name == "check" and spec.format == "onnx":
+    if spec.format == "onnx" and name in ("finish", "check"):
         # Likewise: transformers' tokenizers take 270 MB more beside torch, and do as well without.
         sys.modules["torch"] = None
     else:
@@ -118,6 +134,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(main())

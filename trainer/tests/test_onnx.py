@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.errors import JobError
-from trainer.export.onnx import PRECISIONS, answers, export
+from trainer.export.onnx import PRECISIONS, answers, build, finish
 from trainer.export.onnx_session import Session
 from trainer.tests.make_tiny import make_tiny
 
@@ -22,6 +22,13 @@ FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma"]
 
 def silent(_done: float) -> None:
     pass
+
+
+def export(base, work, precision):
+    """The folder for ONNX Runtime that is made of a checkpoint, below `work`."""
+    build(base, work / "graph", precision, 1, silent)
+    finish(base, work / "graph", work / "out", precision, silent)
+    return work / "out"
 
 
 def load(folder):
@@ -60,8 +67,7 @@ def exported(tiny, tmp_path_factory):
 
     def make(precision: str):
         if precision not in made:
-            made[precision] = tmp_path_factory.mktemp("onnx") / precision
-            export(tiny, made[precision], precision, 1, silent)
+            made[precision] = export(tiny, tmp_path_factory.mktemp("onnx"), precision)
         return made[precision]
 
     return make
@@ -100,12 +106,25 @@ def test_with_the_cache_each_step_says_what_the_whole_says_anew(exported, precis
     assert np.abs(stepped - whole).max() < (1e-4 if precision == "fp32" else 2e-2) * max(1.0, np.abs(whole).max())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_of_a_batch_that_are_filled_up_on_the_right_say_what_each_says_alone(exported, precision):
+    session = Session(exported(precision), 1)
+    rows = [TOKENS, TOKENS[30:50]]
+    longest = len(rows[0])
+    feeds = {name: value.repeat(2, axis=0) for name, value in session.empty().items()}
+    feeds["input_ids"] = np.array([row + [0] * (longest - len(row)) for row in rows])
+    feeds["attention_mask"] = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    (together,) = session.session.run(["logits"], feeds)
+    for row, logits in zip(rows, together, strict=True):
+        alone = session.run(row, session.empty())[0]
+        assert np.abs(logits[: len(row)] - alone).max() < (1e-4 if precision == "fp32" else 2e-2) * max(1.0, np.abs(alone).max())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_of_models(family, tmp_path):
     more = {"head_dim": 32} if family in ("Qwen3", "Gemma") else {}
     base = make_tiny(tmp_path / "base", family=family, **more)
-    export(base, tmp_path / "out", None, 1, silent)
-    session = Session(tmp_path / "out", 1)
+    session = Session(export(base, tmp_path, None), 1)
     assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
 
 
@@ -120,19 +139,18 @@ def test_the_folder_is_laid_out_as_its_readers_expect(tiny, exported):
         assert template == (tiny / "chat_template.jinja").read_text()
         for same in ("tokenizer.json", "chat_template.jinja"):
             assert (folder / same).read_bytes() == (tiny / same).read_bytes()
-        assert not list(folder.rglob("*.safetensors")) and not (folder / ".build").exists()
+        assert not list(folder.rglob("*.safetensors"))
 
 
 def test_a_precision_that_there_is_not_is_refused_before_anything_is_made(tiny, tmp_path):
     with pytest.raises(JobError) as told:
-        export(tiny, tmp_path / "out", "Q4_K_M", 1, silent)
+        export(tiny, tmp_path, "Q4_K_M")
     assert told.value.code == "parameter_not_supported" and "fp32, fp16, int8, int4" in str(told.value)
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_architecture_that_the_builder_does_not_know_is_refused(tmp_path):
     base = make_tiny(tmp_path / "base", family="StableLm")
     with pytest.raises(JobError) as told:
-        export(base, tmp_path / "out", "fp32", 1, silent)
+        export(base, tmp_path, "fp32")
     assert told.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(told.value)
-    assert not (tmp_path / "out" / ".build").exists()

@@ -104,3 +104,11 @@ def test_a_full_disk_is_told_by_its_code(tmp_path):
         with pytest.raises((OSError, RuntimeError)) as raised:
             write()
         assert explain(raised.value).code == "storage_full", repr(raised.value)
+
+
+def test_a_failure_that_nobody_foresaw_tells_no_places():
+    from trainer.train import explain
+
+    told = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
+    assert told.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")
+    assert "1/2 of https://example.com/a/b" in str(explain(ValueError("1/2 of https://example.com/a/b")))
