@@ -48,7 +48,12 @@ function lend(stage: Stage): void {
 }
 
 before(async () => {
-  const built = buildOutside({ file, context: root, folder, prepare: lend })
+  // A checkout that its owner alone may read, as one is that was made under a umask of 077.
+  const context = path.join(folder, 'context')
+  const left = ['.git', '.local', 'node_modules', 'data'].map((name) => path.join(root, name))
+  cpSync(root, context, { recursive: true, filter: (name) => !left.includes(name) })
+  execFileSync('chmod', ['--recursive', 'go-rwx', context])
+  const built = buildOutside({ file, context, folder, prepare: lend })
   image = built.stage
   leftOut = built.leftOut
   chmodSync(folder, 0o755)
