@@ -66,7 +66,10 @@ const settings = {
   max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
   max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
   huggingface_url: setting(z.url({ protocol: /^https?$/ }), 'https://huggingface.co', 'The Hugging Face Hub that datasets are fetched from.'),
-  huggingface_token: optional(text, 'Token with which exports are sent to repositories of that hub; without one they are only downloaded.'),
+  huggingface_token: optional(
+    z.string().regex(/^hf_\S+$/, "must begin with 'hf_'"),
+    'Token with which exports are sent to repositories of that hub; without one they are only downloaded.',
+  ),
   export_days: setting(whole(0, 36_500), '7', 'Days for which the files of an export are kept; 0: until it is deleted.'),
   max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
@@ -133,7 +136,8 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
     const given = env[envName(name)]
     const result = schema.safeParse(given === undefined || given === '' ? fallback : given)
     if (result.success) config[name] = result.data
-    else problems.push(`${envName(name)} is '${given}': ${result.error.issues.map((issue) => issue.message).join('; ')}.`)
+    else
+      problems.push(`${envName(name)} is ${secret.has(name) ? 'no such key' : `'${given}'`}: ${result.error.issues.map((issue) => issue.message).join('; ')}.`)
   }
   if (problems.length > 0) throw new ConfigError(problems.join('\n'))
   return config as Config

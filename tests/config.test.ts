@@ -35,6 +35,13 @@ test('an unknown setting and a wrong value are refused, all of them at once', ()
   )
 })
 
+test('a secret of the wrong kind is refused without being told', () => {
+  assert.throws(
+    () => readConfig({ TUNERY_HUGGINGFACE_TOKEN: 'sk-secret' }),
+    (error: Error) => /HUGGINGFACE_TOKEN .*hf_/.test(error.message) && !error.message.includes('secret'),
+  )
+})
+
 test('the command line lists the settings, makes keys and explains wrong words', () => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
   const env = { ...process.env, TUNERY_DATA_DIR: dataDir }
