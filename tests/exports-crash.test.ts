@@ -11,6 +11,7 @@ import { promisify } from 'node:util'
 import type { Export } from '../contract/exports.ts'
 import type { JobEvent } from '../contract/tuning.ts'
 import { root } from '../server/config.ts'
+import { openDatabase } from '../server/db/open.ts'
 import { removeDir } from '../server/exports/paths.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
@@ -97,6 +98,27 @@ test('a server stopped, then killed while an export is made: nothing half is rea
   assert.deepEqual([foreign.status, foreign.push!.url], ['ready', null])
   assert.match(foreign.push!.error!, /no export of this account has made/)
   assert.equal(hub.repositories.get('other/model')!.size, 0)
+})
+
+test('an export with which the service dies again and again is given up, so that it starts for all others', async () => {
+  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
+  await api.untilEvent(id, ({ data }) => data?.status === 'running')
+  await server.end('SIGKILL')
+  // Three times more, each as the first.
+  const db = await openDatabase(folder.dataDir)
+  await db.updateTable('exports').set({ interruptions: 3 }).where('id', '=', id).execute()
+  await db.destroy()
+  server = await folder.start()
+  api = client(server.url, key)
+  await api.untilEvent(id, ({ data }) => data?.attempt === 2)
+  await server.end('SIGKILL')
+  server = await folder.start()
+  api = client(server.url, key)
+  for await (const _ of api.events(id));
+  const { status, error } = await get(id)
+  assert.deepEqual([status, error?.code], ['failed', 'export_crashed'])
+  assert.match(error!.message, /ended 5 times/)
+  assert.ok(!inExports().some((name) => name.startsWith(id)))
 })
 
 const tunery = (words: string[], env: Record<string, string> = {}) =>

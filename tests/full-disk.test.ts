@@ -33,7 +33,7 @@ async function startOnSmallDisk(size_mb: number) {
   await until('the server to listen', () => existsSync(file))
   return {
     ...client(JSON.parse(readFileSync(file, 'utf8')).url, readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()),
-    trainers: () => spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.train'], { encoding: 'utf8' }).stdout.trim(),
+    trainers: () => spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(train|export)'], { encoding: 'utf8' }).stdout.trim(),
     fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
     makeRoom: () => rmSync(filler),
     async stop() {
@@ -73,15 +73,18 @@ test('a full disk refuses what is new and loses nothing; with room again the sam
   }
 })
 
-test('a job that meets a full disk waits, goes on from its checkpoint and is done', { skip }, async () => {
-  const { api, upload, untilEvent, untilEnded, events, trainers, fill, makeRoom, stop } = await startOnSmallDisk(100)
+test('a job that meets a full disk waits, goes on from its checkpoint and is done; so is an export', { skip }, async () => {
+  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, stop } = await startOnSmallDisk(150)
   try {
+    const model = await colourModel()
     const { id: dataset_id } = (await upload(colourRows(16))).body
     const config = { training_config: { epochs: 50, batch_size: 1 } }
     const { id } = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body
     await untilEvent(id, (event) => event.type === 'checkpoint')
+    const made = (await api('POST', '/exports', { model, format: 'gguf' })).body
+    await untilEvent(made.id, ({ data }) => data?.status === 'running')
     fill()
-    await until('the trainer to give up', () => trainers() === '')
+    await until('the trainer and the export to give up', () => trainers() === '')
     makeRoom()
     const job = await untilEnded(id)
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
@@ -91,6 +94,11 @@ test('a job that meets a full disk waits, goes on from its checkpoint and is don
       resumed ??= data?.resumed_from_step
     }
     assert.ok(Number(resumed) > 0)
+    let attempts = 0
+    for await (const { data } of events(made.id)) attempts = Number(data?.attempt ?? attempts)
+    const { status, error } = (await api('GET', `/exports/${made.id}`)).body
+    assert.equal(status, 'ready', JSON.stringify(error))
+    assert.ok(attempts > 1)
   } finally {
     await stop()
   }

@@ -22,6 +22,8 @@ export interface Exports {
   error_json: string | null
   /** How often the making died. */
   crashes: number
+  /** How often the service died while it was made. */
+  interruptions: number
   created_at: number
   started_at: number | null
   finished_at: number | null

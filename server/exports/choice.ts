@@ -48,7 +48,8 @@ function fileType(asked: string | undefined, merge: boolean): string {
 /** Bytes that making it may take beside what is kept: what is merged, what is converted, what is packed. */
 export function bytesNeeded({ format, merge, quantization }: Choice, { base, kind, size_bytes }: Pick<TakenModel, 'base' | 'kind' | 'size_bytes'>): number {
   if (!merge && kind === 'adapter') return 4 * size_bytes + 10e6
-  // Of each weight, at the most: in full precision while it is merged, and in every form that it passes through.
-  const bytes = { huggingface: 8, gguf: quantization === 'F32' ? 8 : 6, onnx: 12 }[format]
+  // Of each weight, at the most: in full precision while it is merged, and in every form that it passes through. What is quantized is so
+  // from full precision, while what was merged is gone.
+  const bytes = { huggingface: 8, gguf: quantization === 'F16' || quantization === 'BF16' ? 6 : 8, onnx: 12 }[format]
   return bytes * base.parameters
 }

@@ -9,7 +9,7 @@ import { underClaim } from '../queue/under-claim.ts'
 import { requireFreeDisk, storageError } from '../storage.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
-import { afterCrash, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
+import { afterCrash, afterInterruption, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
 import { exportDir, removeDir } from './paths.ts'
 import { pushFiles } from './pushing.ts'
 import * as store from './store.ts'
@@ -86,6 +86,9 @@ const full = (error: unknown) =>
   (error instanceof ApiError && error.code === 'storage_full')
 
 async function begin(work: ExportWork, claim: Claim): Promise<store.ExportRow | undefined> {
+  const found = await store.byId(work.db, claim.ref)
+  // Its worker died without a word: the lease ran out, or this server has just started on the database of a dead one.
+  if (found?.status === 'running' && !(await afterInterruption(work, claim, found))) return undefined
   return underClaim(work, claim, async (trx) => {
     const row = await store.byId(trx, claim.ref)
     if (!row || (row.status !== 'queued' && row.status !== 'running')) {
@@ -93,10 +96,8 @@ async function begin(work: ExportWork, claim: Claim): Promise<store.ExportRow | 
       return undefined
     }
     const time = work.now()
-    // Its worker died without a word: the lease ran out, or this server has just started on the database of a dead one.
-    const again = row.status === 'running' ? [statusEvent('queued', 'The work on this export ended before the export was made; it begins again.')] : []
     const message = claim.attempt === 1 ? 'The export is being made.' : `The export is being made again (attempt ${claim.attempt}).`
-    await store.log.append(trx, row.id, [...again, statusEvent('running', message, { attempt: claim.attempt })], time)
+    await store.log.append(trx, row.id, [statusEvent('running', message, { attempt: claim.attempt })], time)
     await store.update(trx, row.id, { status: 'running', started_at: row.started_at ?? time })
     return row
   })

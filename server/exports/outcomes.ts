@@ -15,6 +15,8 @@ import * as store from './store.ts'
 import type { ExportWork } from './work.ts'
 
 const maxCrashes = 3
+/** More than operators stop a service by force in the minutes of one export; a machine that it takes down goes on for ever. */
+const maxInterruptions = 5
 /** How long an export waits before it tries whether a full disk has room again. */
 const room_wait_ms = 60_000
 
@@ -42,7 +44,8 @@ export async function complete(work: ExportWork, claim: Claim, row: store.Export
   for (const file of files) await syncPath(path.join(folder, file.name))
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))
-  await syncPath(exportsDir(work.dataDir))
+  // The folder of all exports may itself be new.
+  for (const each of [exportsDir(work.dataDir), work.dataDir]) await syncPath(each)
   // Before it is told, so that nothing is seen beside what is ready.
   await clear(work, row.id)
   const registered = underClaim(work, claim, async (trx) => {
@@ -113,6 +116,22 @@ export const waitForRoom = (work: ExportWork, claim: Claim) => {
   const message = 'The disk of the service has too little room for this export. It waits until there is room.'
   const events: NewEvent[] = [{ type: 'warning', message, data: { code: 'storage_full' } }, statusEvent('queued', 'The export waits to be tried again.')]
   return again(work, claim, events, room_wait_ms)
+}
+
+/** The whole service died while it was made. Returns whether that is to be tried again; else it has failed. */
+export async function afterInterruption(work: ExportWork, claim: Claim, row: store.ExportRow): Promise<boolean> {
+  const interruptions = row.interruptions + 1
+  if (interruptions < maxInterruptions) {
+    await underClaim(work, claim, async (trx) => {
+      await store.update(trx, row.id, { status: 'queued', interruptions })
+      const message = 'The work on this export ended before the export was made; it begins again.'
+      await store.log.append(trx, row.id, [statusEvent('queued', message)], work.now())
+    })
+    return true
+  }
+  const message = `The service ended ${interruptions} times while it made this export, as it does where the machine's memory is not enough.`
+  await fail(work, claim, { code: 'export_crashed', message }, undefined)
+  return false
 }
 
 /** What made it died without saying why. Once or twice that may be the machine's doing; then it is the export's. */

@@ -101,7 +101,8 @@ export function createExports(options: Options): Exports {
         await store.update(trx, id, { status: 'expired' })
         await store.log.append(trx, id, [statusEvent('expired', 'The export has expired; its files are removed.')], now())
       })
-      await removeDir(exportDir(dataDir, id))
+      // What cannot be removed keeps no other from its end.
+      await removeDir(exportDir(dataDir, id)).catch(onExpiryFailure)
     }
   }
 
@@ -139,6 +140,7 @@ export function createExports(options: Options): Exports {
           push_json: null,
           error_json: null,
           crashes: 0,
+          interruptions: 0,
           created_at,
           started_at: null,
           finished_at: null,

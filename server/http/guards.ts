@@ -43,7 +43,10 @@ async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>):
     // Asked by a function, so that an origin that is not among them learns nothing: not even which methods there are.
     origin: origins.has('*') ? '*' : (origin, answer) => answer(null, origin !== undefined && origins.has(origin)),
     methods: ['GET', 'HEAD', 'POST', 'PUT', 'DELETE'],
-    exposedHeaders: ['x-request-id', 'x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'retry-after', 'x-should-retry'],
+    exposedHeaders: [
+      ...['x-request-id', 'x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'retry-after', 'x-should-retry'],
+      ...['accept-ranges', 'content-disposition', 'content-range', 'etag'],
+    ],
     credentials: false,
     maxAge: 600,
     // Its refusal would be of another shape than every other error.

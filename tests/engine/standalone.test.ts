@@ -71,7 +71,8 @@ test('without a key, or with a wrong one, nothing but the health is answered', a
   const refused = await fetch(`${engine.url}/metrics`)
   assert.deepEqual([refused.status, refused.headers.get('www-authenticate')], [401, 'Bearer'])
   assert.match(await (await ask('/metrics')).text(), /tunery_engine_requests_total/)
-  for (const path of ['/health', '/health/live', '/health/ready']) assert.equal((await fetch(engine.url + path)).status, 200)
+  for (const path of ['/health', '/health/live', '/health/ready'])
+    for (const method of ['GET', 'HEAD']) assert.equal((await fetch(engine.url + path, { method })).status, 200)
   // A body that the client is still sending does not keep it from reading the refusal.
   const large = await fetch(`${engine.url}/v1/chat/completions`, { method: 'POST', body: 'x'.repeat(3_000_000) })
   assert.deepEqual([large.status, await codeOf(large)], [401, 'invalid_api_key'])
