@@ -43,7 +43,8 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   const find = (request: IncomingMessage, response: ServerResponse, path: string): Handler => {
     const methods = routes[path]
     if (!methods) throw new ApiError('not_found', `There is no ${path} here.`)
-    const handler = methods[request.method ?? '']
+    // Of an answer to HEAD, Node sends the head alone.
+    const handler = methods[request.method === 'HEAD' ? 'GET' : (request.method ?? '')]
     if (handler) return handler
     response.setHeader('allow', Object.keys(methods).join(', '))
     throw new ApiError('method_not_allowed', `${path} takes ${Object.keys(methods).join(', ')}, not ${request.method}.`)
