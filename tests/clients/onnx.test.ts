@@ -22,14 +22,16 @@ const question = 'What is the capital of France?'
 const program = `
 import json, sys
 from pathlib import Path
-from trainer.export.onnx import answers, export
+from trainer.export.onnx import answers, build, finish
 source, out, precision, question = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 if not source.exists():
     from trainer.tests.make_tiny import make_tiny
     make_tiny(source)
-export(source, out, precision, 2, lambda done: None)
+graph = out.with_name(f"{out.name}-graph")
+build(source, graph, precision, 2, lambda done: None)
+finish(source, graph, out, precision, lambda done: None)
 rows = [{"messages": [{"role": "user", "content": question}], "answer_tokens": [0]}]
-print(json.dumps(answers(out, {"version": 1, "rows": rows}, 2, lambda done: None)["rows"][0]))
+print(json.dumps(answers(out, {"version": 1, "rows": rows}, 2, lambda done: None)[0]))
 `
 async function exported(source: string, precision: string): Promise<{ out: string; prompt_tokens: number[]; answer_tokens: number[]; answer: string }> {
   const out = path.join(folder, `${path.basename(source)}-${precision}`)
