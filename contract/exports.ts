@@ -27,14 +27,21 @@ export const quantizations = [
   'IQ3_M',
   'IQ3_S',
   'Q2_K',
+  'IQ3_XS',
+  'IQ3_XXS',
+  'Q2_K_S',
+  'IQ2_M',
+  'IQ2_S',
+  'IQ2_XS',
+  'IQ2_XXS',
+  'IQ1_M',
+  'IQ1_S',
   'TQ2_0',
   'TQ1_0',
   'Q2_0',
   'Q1_0',
   'MXFP4_MOE',
 ] as const
-/** Those that the library makes only with measurements of which weights matter, which no export takes yet. */
-export const matrixQuantizations = ['IQ3_XS', 'IQ3_XXS', 'IQ2_M', 'IQ2_S', 'IQ2_XS', 'IQ2_XXS', 'Q2_K_S', 'IQ1_M', 'IQ1_S'] as const
 export const onnxPrecisions = ['fp32', 'fp16', 'int8', 'int4'] as const
 
 const Repository = z.string().regex(/^[\w][\w.-]{0,95}\/[\w][\w.-]{0,95}$/, 'must be OWNER/NAME of a repository')

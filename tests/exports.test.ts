@@ -165,7 +165,6 @@ test('what cannot be made is refused with what to do', async () => {
     [{ model: 'mdl_nobody', format: 'gguf' }, 'model_not_found', /no tuned model or deployment/],
     [{ model: tiny, format: 'gguf' }, 'model_not_found', /mdl_|tuned/],
     [{ ...gguf, quantization: 'Q9_9' }, 'invalid_request', /must be one of F32, F16, BF16, Q8_0/],
-    [{ ...gguf, quantization: 'IQ2_XXS' }, 'parameter_not_supported', /importance matrix.*Q2_K/],
     [{ ...gguf, quantization: 'Q4_K_M', merge: false }, 'invalid_request', /for an adapter alone/],
     [{ ...gguf, archive: 'zip' }, 'invalid_request', /one file/],
     [{ ...gguf, format: 'onnx', quantization: 'Q8_0' }, 'invalid_request', /fp32, fp16, int8, int4/],

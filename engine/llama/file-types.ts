@@ -1,7 +1,7 @@
 // The file types of llama.h's `llama_ftype`, by the names that its tools and its users call them.
-import type { matrixQuantizations, quantizations, unquantized } from '../../contract/exports.ts'
+import type { quantizations, unquantized } from '../../contract/exports.ts'
 
-type Name = (typeof unquantized)[number] | (typeof quantizations)[number] | (typeof matrixQuantizations)[number]
+type Name = (typeof unquantized)[number] | (typeof quantizations)[number]
 
 export const fileTypes: Record<Name, number> = {
   F32: 0,

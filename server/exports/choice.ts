@@ -1,7 +1,7 @@
 // What an export may be asked for, and what it is where nothing was said.
 
 import { ApiError } from '../../contract/errors.ts'
-import { type CreateExport, matrixQuantizations, onnxPrecisions, quantizations, unquantized } from '../../contract/exports.ts'
+import { type CreateExport, onnxPrecisions, quantizations, unquantized } from '../../contract/exports.ts'
 import type { TakenModel } from '../tuning/taking.ts'
 
 export interface Choice {
@@ -17,7 +17,7 @@ const adapterTypes: readonly string[] = [...unquantized, 'Q8_0']
 const folderTypes: readonly string[] = ['bf16', 'fp16', 'fp32']
 const fileTypes: readonly string[] = [...unquantized, ...quantizations]
 
-/** Throws invalid_request or parameter_not_supported where the model cannot be taken in this form. */
+/** Throws invalid_request where the model cannot be taken in this form. */
 export function choose(asked: CreateExport, model: Pick<TakenModel, 'kind'>): Choice {
   const { format, quantization, merge, archive } = asked
   if (!merge && format === 'onnx') throw invalid('merge', 'cannot be false for onnx: an adapter alone is taken as huggingface or gguf.')
@@ -34,16 +34,13 @@ export function choose(asked: CreateExport, model: Pick<TakenModel, 'kind'>): Ch
 
 function fileType(asked: string | undefined, merge: boolean): string {
   const given = (asked ?? (merge ? 'Q8_0' : 'F16')).toUpperCase()
-  if ((matrixQuantizations as readonly string[]).includes(given))
-    throw new ApiError(
-      'parameter_not_supported',
-      `${given} needs an importance matrix, measured on text, without which its answers are of no use; this service makes none. Take Q2_K, Q3_K_S or IQ3_S.`,
-      { details: { field: 'quantization' } },
-    )
   const allowed = merge ? fileTypes : adapterTypes
   if (!allowed.includes(given)) throw invalid('quantization', `must be one of ${allowed.join(', ')}${merge ? '' : ' for an adapter alone'}.`)
   return given
 }
+
+/** Whether its rounding goes by how much each input of a matrix weighs (an importance matrix); other types take no notice of that. */
+export const isWeighed = (quantization: string | null) => /^(I?Q[1-6]_(K|NL|X|S|M)|Q[45]_[01]$)/.test(quantization ?? '')
 
 /** Bytes that making it may take beside what is kept: what is merged, what is converted, what is packed. */
 export function bytesNeeded({ format, merge, quantization }: Choice, { base, kind, size_bytes }: Pick<TakenModel, 'base' | 'kind' | 'size_bytes'>): number {

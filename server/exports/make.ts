@@ -4,15 +4,18 @@ import path from 'node:path'
 import { z } from 'zod'
 import { type ExportCheck, ExportFile, type ExportStage, quantizations } from '../../contract/exports.ts'
 import { root } from '../config.ts'
-import { answersOf, type TakenModel } from '../tuning/taking.ts'
+import { answersOf, importanceOf, type TakenModel } from '../tuning/taking.ts'
 import { runTold, runTrainer, type TrainerExit, type TrainerLine } from '../tuning/trainer.ts'
 import { askGguf } from './ask-gguf.ts'
+import { isWeighed } from './choice.ts'
 import { exportsDir, makingDir, removeDir } from './paths.ts'
 import type { ExportRow } from './store.ts'
 import { Answers, judge } from './verdict.ts'
 import { Died, ExportFailure, type ExportWork, type Told } from './work.ts'
 
 const Result = z.object({ out: z.string(), reference: z.string(), answers: z.string().nullable() })
+/** What the trainer leaves for the quantizing, where it was asked for: in the folder of the making. */
+const importanceFile = 'importance.safetensors'
 const Runtime = z.object({ runtime: z.string().optional() })
 
 export interface Made {
@@ -93,7 +96,8 @@ async function quantize(work: ExportWork, row: ExportRow, source: string, told: 
   const type = row.quantization!
   const out = path.join(run_dir, `${path.basename(source).replace(/-(F32|F16|BF16)\.gguf$/, '')}-${type}.gguf`)
   told('quantize', 0)
-  const args = [path.join(root, 'engine/quantize.ts'), source, out, type, String(work.threads)]
+  const weighed = isWeighed(type) ? [path.join(run_dir, importanceFile)] : []
+  const args = [path.join(root, 'engine/quantize.ts'), source, out, type, String(work.threads), ...weighed]
   await tell(told, (onLine) => runTold({ run_dir, command: process.execPath, args, signal, onLine }), signal)
   await rm(source)
   const placed = path.join(path.dirname(source), path.basename(out))
@@ -114,6 +118,8 @@ function specOf({ converters, threads }: ExportWork, row: ExportRow, model: Take
     card,
     probe,
     reference: answersOf(model),
+    importance: isQuantized(row) && isWeighed(row.quantization) ? importanceOf(model) : null,
+    rows: model.rows,
     converters,
     threads,
   }

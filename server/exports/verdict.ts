@@ -42,7 +42,7 @@ const bounds: [RegExp, Bounds][] = [
   [/^(Q8_0|int8)$/, within(0.15, 0.1)],
   [/^(Q6_K|Q5_\w+)$/, within(0.4)],
   [/^(Q4_\w+|IQ4_\w+|MXFP4_MOE|int4)$/, within(0.8)],
-  [/^(Q3_\w+|IQ3_\w+|Q2_\w+|Q1_0|TQ\w+)$/, within(1.2)],
+  [/^(I?Q[123]_\w+|TQ\w+)$/, within(1.2)],
 ]
 export const boundsOf = (quantization: string | null): Bounds => bounds.find(([names]) => names.test(quantization ?? ''))?.[1] ?? within(0.1, 0.3)
 

@@ -70,7 +70,7 @@ export interface TunedModels {
 
 export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'parent_model_id' | 'created_at'>
 
-export function createTunedModels(options: AdopterOptions & { datasets: Pick<Datasets, 'get'>; now?: () => number }): TunedModels {
+export function createTunedModels(options: AdopterOptions & { datasets: Pick<Datasets, 'get' | 'forTraining'>; now?: () => number }): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
   const needs: NeedsModel[] = []
   const listeners: ((model: ServableModel) => void)[] = []

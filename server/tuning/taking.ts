@@ -19,6 +19,8 @@ export interface TakenModel {
   gguf: string
   /** Rows by which engine and trainer are compared. */
   probe: string
+  /** What it was trained on, one conversation a line; null where that is not there any more. */
+  rows: string | null
   size_bytes: number
   /** What an adapter stands on, or what whole weights were made from: a base of the hub, or a model of the account with whole weights. */
   base: { id: string; base_model_id: string; path: string; gguf: string; parameters: number; context_length: number; license: string | null }
@@ -35,7 +37,7 @@ export interface TakenModel {
 interface Options {
   db: Db
   hub: Hub
-  datasets: Pick<Datasets, 'get'>
+  datasets: Pick<Datasets, 'get' | 'forTraining'>
   dataDir: string
 }
 
@@ -44,7 +46,7 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
   return async (account_id: string, id: string): Promise<TakenModel | undefined> => {
     const model = await store.findModel(db, account_id, id)
     if (!model) return undefined
-    const { name, kind, method, base_model_id, size_bytes, created_at } = model
+    const { name, kind, method, base_model_id, size_bytes } = model
     const origin = await originOf(db, hub, dataDir, account_id, id)
     // Of whole weights, `base` is the model itself; what its configuration and name come from is the hub's.
     const { hf, gguf, parameters, context_length } = kind === 'model' ? hub.local(base_model_id) : origin.base
@@ -68,24 +70,32 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
         context_length,
         license: license === 'unknown' ? null : license,
       },
-      card: { ...(await historyOf(account_id, model)), created_at: new Date(created_at).toISOString() },
+      ...(await historyOf(account_id, model)),
     }
   }
 
-  async function historyOf(account_id: string, { job_id }: store.ModelRow) {
+  async function historyOf(account_id: string, { job_id, created_at }: store.ModelRow) {
+    const told = { job_id, created_at: new Date(created_at).toISOString() }
     const job = job_id === null ? undefined : await store.jobById(db, job_id)
-    if (!job) return { job_id, dataset: null, settings: null, results: null }
+    if (!job) return { rows: null, card: { ...told, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
     const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
+    const files = await datasets.forTraining(db, account_id, job.dataset_id).catch(() => undefined)
     const { method, lora_config, training_config } = JSON.parse(job.resolved_config_json) as ResolvedConfig
+    const settings = { method: method.value, ...(lora_config && { lora: values(lora_config) }), training: values(training_config) }
     return {
-      job_id,
-      dataset: dataset ? { name: dataset.name, rows: dataset.rows, sha256: dataset.sha256 } : null,
-      settings: { method: method.value, ...(lora_config && { lora: values(lora_config) }), training: values(training_config) },
-      results: JSON.parse(job.metrics_json) as object,
+      rows: files?.path ?? null,
+      card: {
+        ...told,
+        dataset: dataset ? { name: dataset.name, rows: dataset.rows, sha256: dataset.sha256 } : null,
+        settings,
+        results: JSON.parse(job.metrics_json) as object,
+      },
     }
   }
 }
 
-/** In the folder of a model: what its trainer answers to fixed prompts, found at its first export. */
+/** In the folder of a model, found at its first export that asks for it: what its trainer answers to fixed prompts. */
 export const answersOf = (model: TakenModel) => path.join(path.dirname(model.probe), 'answers.json')
+/** Likewise: how much each input of its matrices weighs. */
+export const importanceOf = (model: TakenModel) => path.join(path.dirname(model.probe), 'importance.safetensors')

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from trainer.errors import JobError
-from trainer.export import onnx
+from trainer.export import importance, onnx
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
 from trainer.export.folder import copy_other, read_json, without_places, write_config, write_generation_config, write_json, write_tokenizer
@@ -52,6 +52,8 @@ def _gguf(spec: Export, folder: Path, out: Path, tell) -> Path:
     tell("convert", 0.0)
     file = out / f"{spec.name}-{kind}.gguf"
     convert(spec, work, file, kind)
+    if spec.importance:
+        importance.for_file(Path(spec.importance), file, folder / "importance.safetensors")
     shutil.rmtree(work)
     tell("convert", 1.0)
     return file

@@ -17,6 +17,7 @@ from trainer.adopt import QUESTIONS
 from trainer.data import Sequence
 from trainer.errors import JobError
 from trainer.evaluate import forward
+from trainer.export import importance
 from trainer.export.answer_file import read, write
 from trainer.export.answering import greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
@@ -36,9 +37,27 @@ def reference(spec: Export, tell) -> dict:
     # A template that writes the date makes another prompt on another day.
     day = date.today().isoformat() if "strftime_now" in tokenizer.chat_template else None
     found = read(path)
-    if found and found.get("day") == day and [row["messages"] for row in found["rows"]] == prompts:
+    if not (found and found.get("day") == day and [row["messages"] for row in found["rows"]] == prompts):
+        found = None
+    measured = not spec.importance or Path(spec.importance).exists()
+    if found and measured:
         return found
     model = load_model(spec)
+    share = 1.0 if measured else 0.5
+    if not found:
+        _answer(spec, model, tokenizer, prompts, day, lambda done: tell(share * done))
+    if not measured:
+        importance.measure(spec, model, tokenizer, answered(read(path)), lambda done: tell(1 - share + share * done))
+    tell(1.0)
+    return read(path)
+
+
+def answered(told: dict) -> list[list[dict]]:
+    """The conversations with the model's own answers."""
+    return [[*row["messages"], {"role": "assistant", "content": row["answer"]}] for row in told["rows"]]
+
+
+def _answer(spec: Export, model: torch.nn.Module, tokenizer, prompts: list[list[dict]], day: str | None, tell) -> None:
     generation = model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
     ends = end_tokens(generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer))
     rows = []
@@ -49,12 +68,12 @@ def reference(spec: Export, tell) -> dict:
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
         tell((number + 1) / (len(prompts) + 1))
     plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    usual = plain.config._attn_implementation
     plain.set_attn_implementation(attention.NAME)
     for row in rows:
         row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
-    tell(1.0)
-    write(path, rows, day=day)
-    return read(path)
+    plain.set_attn_implementation(usual)
+    write(Path(spec.reference), rows, day=day)
 
 
 @torch.inference_mode()

@@ -47,6 +47,9 @@ class Export:
     reference: str
     converters: str
     threads: int
+    # The model's measurements of its inputs where they are wanted (trainer/export/importance.py), and the rows to take them by.
+    importance: str | None = None
+    rows: str | None = None
     card: dict = field(default_factory=dict)
 
     @property

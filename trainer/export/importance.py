@@ -1,0 +1,116 @@
+"""How much each input of a matrix weighs: the mean of its square over the tokens of what the model was trained on.
+
+That is llama.cpp's importance matrix (its tools/imatrix): quantizing by it keeps those weights near that are multiplied most, and the
+types of the fewest bits are not made without it. Measured once a model and kept beside its answers: safetensors of one float32 vector
+[inputs] for each matrix, by the checkpoint's names.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.export.spec import Export
+from trainer.files import sync
+from trainer.mask import render
+
+# Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
+MOST_TOKENS, LONGEST_ROW = 4096, 512
+# Of a long row, the head sees each so manieth token: its logits are the largest thing there is.
+HEAD_EVERY = 8
+# Rows are taken from places all over the file, as it may be sorted.
+PLACES = 256
+WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
+
+
+def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[dict]], tell) -> None:
+    """Writes `spec.importance`. The conversations `instead` stand in for the rows of a dataset that is gone."""
+    sums: dict[str, torch.Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def watch(name: str):
+        def seen(_module, given) -> None:
+            squares = given[0].detach().reshape(-1, given[0].shape[-1]).float().square()
+            sums[name] = sums.get(name, 0) + squares.sum(0)
+            counts[name] = counts.get(name, 0) + len(squares)
+
+        return seen
+
+    hooks = [
+        module.register_forward_pre_hook(watch(_own_name(name)))
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Linear", "Conv1D") and "lora_" not in name and "original_module" not in name
+    ]
+    done = 0
+    try:
+        for conversation in _conversations(spec, instead):
+            ids = tokenizer(render(conversation, tokenizer), add_special_tokens=False)["input_ids"][: min(LONGEST_ROW, MOST_TOKENS - done)]
+            if len(ids) < 2:
+                continue
+            with torch.inference_mode():
+                model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=torch.arange(0, len(ids), HEAD_EVERY))
+            done += len(ids)
+            tell(done / MOST_TOKENS)
+            if done >= MOST_TOKENS - 1:
+                break
+    finally:
+        for hook in hooks:
+            hook.remove()
+    means = {name: (total / counts[name]).contiguous() for name, total in sums.items()}
+    path = Path(spec.importance)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(means, aside)
+    sync(aside)
+    aside.rename(path)
+    sync(path.parent)
+
+
+def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
+    """Writes the vectors by the names that a GGUF file of the checkpoint has for its matrices, without those that it has not."""
+    import gguf
+
+    fields = gguf.GGUFReader(gguf_file).fields
+    architecture = fields["general.architecture"].contents()
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, int(fields[f"{architecture}.block_count"].contents()))
+    matrices = {tensor.name: int(tensor.shape[0]) for tensor in gguf.GGUFReader(gguf_file).tensors if len(tensor.shape) == 2}
+    named = {}
+    for name, values in load_file(importance).items():
+        there = names.get_name(name, try_suffixes=(".weight",))
+        if there == "output.weight" and there not in matrices:
+            # Head and embeddings are one matrix, which is multiplied as the head alone.
+            there = "token_embd.weight"
+        if matrices.get(there) == len(values):
+            named[there] = values
+    save_file(named, out)
+
+
+def _own_name(name: str) -> str:
+    """The checkpoint's own name of a module that PEFT may have wrapped."""
+    return f"{WRAPPED.sub('', name)}.weight"
+
+
+def _conversations(spec: Export, instead: list[list[dict]]) -> Iterator[list[dict]]:
+    rows = 0
+    try:
+        with open(spec.rows or os.devnull, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            last = -1
+            for place in range(PLACES):
+                file.seek(size * place // PLACES)
+                if place:
+                    file.readline()
+                if (at := file.tell()) == last:
+                    continue
+                last = at
+                if line := file.readline():
+                    rows += 1
+                    yield json.loads(line)["messages"]
+    except OSError:
+        pass
+    if not rows:
+        yield from instead
