@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from trainer.errors import JobError
+from trainer.export.kept import is_measured, kept_answers
 from trainer.export.spec import Export, read_spec
 from trainer.protocol import EXIT_FAILED, Protocol, leave
 
@@ -28,7 +29,11 @@ class Told(Exception):
 
 
 def export(spec: Export, folder: Path, protocol: Protocol) -> None:
-    told = [run(stage, folder, protocol) for stage in STAGES[spec.format]]
+    stages, told = list(STAGES[spec.format]), []
+    if kept_answers(spec) and is_measured(spec):
+        stages.remove("reference")
+        told.append({"reference": spec.reference, "peak_memory_mb": 0})
+    told += [run(stage, folder, protocol) for stage in stages]
     result = {"answers": None}
     for each in told:
         result |= each

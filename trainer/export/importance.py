@@ -20,10 +20,10 @@ from trainer.mask import render
 
 # Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
 MOST_TOKENS, LONGEST_ROW = 4096, 512
-# Of a long row, the head sees each so manieth token: its logits are the largest thing there is.
-HEAD_EVERY = 8
 # Rows are taken from places all over the file, as it may be sorted.
 PLACES = 256
+# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, those are rounded by what they are not used for.
+LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
 
 
@@ -43,7 +43,7 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
     hooks = [
         module.register_forward_pre_hook(watch(_own_name(name)))
         for name, module in model.named_modules()
-        if type(module).__name__ in ("Linear", "Conv1D") and "lora_" not in name and "original_module" not in name
+        if type(module).__name__ in ("Linear", "Conv1D") and LAYER.search(name) and "lora_" not in name and "original_module" not in name
     ]
     done = 0
     try:
@@ -52,7 +52,7 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
             if len(ids) < 2:
                 continue
             with torch.inference_mode():
-                model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=torch.arange(0, len(ids), HEAD_EVERY))
+                model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=1)
             done += len(ids)
             tell(done / MOST_TOKENS)
             if done >= MOST_TOKENS - 1:
@@ -81,9 +81,6 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     named = {}
     for name, values in load_file(importance).items():
         there = names.get_name(name, try_suffixes=(".weight",))
-        if there == "output.weight" and there not in matrices:
-            # Head and embeddings are one matrix, which is multiplied as the head alone.
-            there = "token_embd.weight"
         if matrices.get(there) == len(values):
             named[there] = values
     save_file(named, out)

@@ -4,8 +4,6 @@ The base with the adapter beside it, as in training and not merged, in float32. 
 has a cache; how likely their tokens are is computed by the trainer's own forward pass.
 """
 
-import json
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer import attention
-from trainer.adopt import QUESTIONS
 from trainer.data import Sequence
 from trainer.errors import JobError
 from trainer.evaluate import forward
@@ -21,35 +18,26 @@ from trainer.export import importance
 from trainer.export.answer_file import read, write
 from trainer.export.answering import greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
+from trainer.export.kept import is_measured, kept_answers, prompts_of, today
 from trainer.export.spec import Export
 from trainer.export.wide import compute_in_float32
 from trainer.mask import render
 from trainer.packing import pack
 
-MOST_PROMPTS = 4
-
 
 def reference(spec: Export, tell) -> dict:
-    """The answers, from the model's folder where they are there already, else made and left there."""
-    path = Path(spec.reference)
-    prompts = prompts_of(spec)
-    tokenizer = load_tokenizer(spec)
-    # A template that writes the date makes another prompt on another day.
-    day = date.today().isoformat() if "strftime_now" in tokenizer.chat_template else None
-    found = read(path)
-    if not (found and found.get("day") == day and [row["messages"] for row in found["rows"]] == prompts):
-        found = None
-    measured = not spec.importance or Path(spec.importance).exists()
-    if found and measured:
-        return found
-    model = load_model(spec)
+    """The answers and the measurements, from the model's folder where they are there already, else made and left there."""
+    answers, measured = kept_answers(spec), is_measured(spec)
+    if answers and measured:
+        return answers
+    tokenizer, model = load_tokenizer(spec), load_model(spec)
     share = 1.0 if measured else 0.5
-    if not found:
-        _answer(spec, model, tokenizer, prompts, day, lambda done: tell(share * done))
+    if not answers:
+        answers = _answer(spec, model, tokenizer, lambda done: tell(share * done))
     if not measured:
-        importance.measure(spec, model, tokenizer, answered(read(path)), lambda done: tell(1 - share + share * done))
+        importance.measure(spec, model, tokenizer, answered(answers), lambda done: tell(1 - share + share * done))
     tell(1.0)
-    return read(path)
+    return answers
 
 
 def answered(told: dict) -> list[list[dict]]:
@@ -57,7 +45,8 @@ def answered(told: dict) -> list[list[dict]]:
     return [[*row["messages"], {"role": "assistant", "content": row["answer"]}] for row in told["rows"]]
 
 
-def _answer(spec: Export, model: torch.nn.Module, tokenizer, prompts: list[list[dict]], day: str | None, tell) -> None:
+def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
+    prompts = prompts_of(spec)
     generation = model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
     ends = end_tokens(generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer))
     rows = []
@@ -73,7 +62,9 @@ def _answer(spec: Export, model: torch.nn.Module, tokenizer, prompts: list[list[
     for row in rows:
         row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
     plain.set_attn_implementation(usual)
-    write(Path(spec.reference), rows, day=day)
+    # A template that writes the date makes another prompt on another day.
+    write(Path(spec.reference), rows, day=today() if "strftime_now" in tokenizer.chat_template else None)
+    return read(Path(spec.reference))
 
 
 @torch.inference_mode()
@@ -84,21 +75,6 @@ def score(model, prompt: list[int], answer: list[int]) -> list[float]:
     packed = pack([Sequence(np.array(prompt + answer, dtype=np.int32), trained)])
     logits = forward(model, packed)
     return rounded(-cross_entropy(logits, packed.next_ids, reduction="none"))
-
-
-def prompts_of(spec: Export) -> list[list[dict]]:
-    """Of rows that were not learned, where the training held any out; questions to anything, where it left no rows."""
-    rows = []
-    if spec.probe and Path(spec.probe).exists():
-        try:
-            rows = [[{name: message[name] for name in ("role", "content")} for message in row["prompt"]] for row in read_rows(spec.probe)]
-        except (ValueError, KeyError, TypeError) as problem:
-            raise JobError("internal", f"The model's probe.json cannot be read: {problem!r}.") from problem
-    return rows[:MOST_PROMPTS] or [[{"role": "user", "content": question}] for question in QUESTIONS][:MOST_PROMPTS]
-
-
-def read_rows(path: str) -> list[dict]:
-    return json.loads(Path(path).read_text())["rows"]
 
 
 def whole_folder(spec: Export) -> Path:
