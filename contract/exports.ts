@@ -7,6 +7,8 @@ export type ExportFormat = (typeof exportFormats)[number]
 
 /** The file types of the engine's library that are plain numbers: the converter writes them itself. */
 export const unquantized = ['F32', 'F16', 'BF16'] as const
+/** Those that the library makes only by measurements of how much each input of a matrix weighs, which the trainer takes. */
+export const matrixQuantizations = ['IQ3_XS', 'IQ3_XXS', 'Q2_K_S', 'IQ2_M', 'IQ2_S', 'IQ2_XS', 'IQ2_XXS', 'IQ1_M', 'IQ1_S'] as const
 /** Those that the library makes of a file in full precision; engine/llama/file-types.ts has their numbers. */
 export const quantizations = [
   'Q8_0',
@@ -27,15 +29,7 @@ export const quantizations = [
   'IQ3_M',
   'IQ3_S',
   'Q2_K',
-  'IQ3_XS',
-  'IQ3_XXS',
-  'Q2_K_S',
-  'IQ2_M',
-  'IQ2_S',
-  'IQ2_XS',
-  'IQ2_XXS',
-  'IQ1_M',
-  'IQ1_S',
+  ...matrixQuantizations,
   'TQ2_0',
   'TQ1_0',
   'Q2_0',

@@ -1,7 +1,7 @@
 // The life of an export through the public interface: made, checked against the training, downloaded in whatever pieces, expired, deleted.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
@@ -157,6 +157,15 @@ function linkOf(file: string): string {
     return ''
   }
 }
+
+test('a type of so few bits that the library asks for an importance matrix is made by measurements of the model, which are kept', async () => {
+  const made = await app.exported({ model, format: 'gguf', quantization: 'IQ2_XXS' })
+  assert.equal(made.status, 'ready', JSON.stringify(made.error))
+  const file = path.join(app.dataDir, 'models', model, 'importance.safetensors')
+  const { mtimeMs } = statSync(file)
+  assert.equal((await app.exported({ model, format: 'gguf', quantization: 'IQ1_S' })).status, 'ready')
+  assert.equal(statSync(file).mtimeMs, mtimeMs)
+})
 
 test('what cannot be made is refused with what to do', async () => {
   const ask = async (body: object) => (await app.api('POST', '/exports', body)).body.error ?? {}

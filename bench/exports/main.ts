@@ -18,7 +18,7 @@ const cases: [title: string, body: { format: string; quantization?: string; merg
   ['huggingface, fp16', { format: 'huggingface', quantization: 'fp16' }],
   ['huggingface, adapter alone', { format: 'huggingface', merge: false }],
   ['gguf, adapter alone, F16', { format: 'gguf', merge: false }],
-  ...['F16', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0', 'IQ4_NL', 'Q3_K_M', 'Q2_K', 'IQ2_M'].map((quantization): (typeof cases)[number] => [
+  ...['F16', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0', 'IQ4_NL', 'Q3_K_M', 'Q2_K', 'IQ2_M', 'IQ1_S'].map((quantization): (typeof cases)[number] => [
     `gguf, ${quantization}`,
     { format: 'gguf', quantization },
   ]),

@@ -39,9 +39,6 @@ function fileType(asked: string | undefined, merge: boolean): string {
   return given
 }
 
-/** Whether its rounding goes by how much each input of a matrix weighs (an importance matrix); other types take no notice of that. */
-export const isWeighed = (quantization: string | null) => /^(I?Q[1-6]_(K|NL|X|S|M)|Q[45]_[01]$)/.test(quantization ?? '')
-
 /** Bytes that making it may take beside what is kept: what is merged, what is converted, what is packed. */
 export function bytesNeeded({ format, merge, quantization }: Choice, { base, kind, size_bytes }: Pick<TakenModel, 'base' | 'kind' | 'size_bytes'>): number {
   if (!merge && kind === 'adapter') return 4 * size_bytes + 10e6

@@ -2,12 +2,11 @@
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
-import { type ExportCheck, ExportFile, type ExportStage, quantizations } from '../../contract/exports.ts'
+import { type ExportCheck, ExportFile, type ExportStage, matrixQuantizations, quantizations } from '../../contract/exports.ts'
 import { root } from '../config.ts'
 import { answersOf, importanceOf, type TakenModel } from '../tuning/taking.ts'
 import { runTold, runTrainer, type TrainerExit, type TrainerLine } from '../tuning/trainer.ts'
 import { askGguf } from './ask-gguf.ts'
-import { isWeighed } from './choice.ts'
 import { exportsDir, makingDir, removeDir } from './paths.ts'
 import type { ExportRow } from './store.ts'
 import { Answers, judge } from './verdict.ts'
@@ -26,6 +25,8 @@ export interface Made {
 
 const isQuantized = ({ format, quantization, merge }: ExportRow) =>
   format === 'gguf' && merge === 1 && (quantizations as readonly string[]).includes(quantization ?? '')
+
+const isWeighed = (row: ExportRow) => isQuantized(row) && (matrixQuantizations as readonly string[]).includes(row.quantization!)
 
 /** The stages that an export goes through, in their order. */
 export function stagesOf(row: ExportRow): ExportStage[] {
@@ -96,7 +97,7 @@ async function quantize(work: ExportWork, row: ExportRow, source: string, told: 
   const type = row.quantization!
   const out = path.join(run_dir, `${path.basename(source).replace(/-(F32|F16|BF16)\.gguf$/, '')}-${type}.gguf`)
   told('quantize', 0)
-  const weighed = isWeighed(type) ? [path.join(run_dir, importanceFile)] : []
+  const weighed = isWeighed(row) ? [path.join(run_dir, importanceFile)] : []
   const args = [path.join(root, 'engine/quantize.ts'), source, out, type, String(work.threads), ...weighed]
   await tell(told, (onLine) => runTold({ run_dir, command: process.execPath, args, signal, onLine }), signal)
   await rm(source)
@@ -118,7 +119,7 @@ function specOf({ converters, threads }: ExportWork, row: ExportRow, model: Take
     card,
     probe,
     reference: answersOf(model),
-    importance: isQuantized(row) && isWeighed(row.quantization) ? importanceOf(model) : null,
+    importance: isWeighed(row) ? importanceOf(model) : null,
     rows: model.rows,
     converters,
     threads,
