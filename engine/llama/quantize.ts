@@ -48,6 +48,8 @@ export async function quantize(library: Library, { source, out, type, threads, i
     if (status !== 0)
       throw new NotQuantized(problems.map((each) => each.replace(/^\w+: failed to quantize: /, '')).join(' ') || `the library answered ${status}`)
   } finally {
+    // The library's thread has read it by now; what nobody names any more may be gone before.
+    void importance?.memory
     silenceLogs(library)
     koffi.unregister(callback)
   }

@@ -22,7 +22,7 @@ from trainer.mask import render
 MOST_TOKENS, LONGEST_ROW = 4096, 512
 # Rows are taken from places all over the file, as it may be sorted.
 PLACES = 256
-# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, those are rounded by what they are not used for.
+# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, it has another use that this says nothing of.
 LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
 
@@ -73,11 +73,11 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     """Writes the vectors by the names that a GGUF file of the checkpoint has for its matrices, without those that it has not."""
     import gguf
 
-    fields = gguf.GGUFReader(gguf_file).fields
-    architecture = fields["general.architecture"].contents()
+    reader = gguf.GGUFReader(gguf_file)
+    architecture = reader.fields["general.architecture"].contents()
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, int(fields[f"{architecture}.block_count"].contents()))
-    matrices = {tensor.name: int(tensor.shape[0]) for tensor in gguf.GGUFReader(gguf_file).tensors if len(tensor.shape) == 2}
+    names = gguf.get_tensor_name_map(kind, int(reader.fields[f"{architecture}.block_count"].contents()))
+    matrices = {tensor.name: int(tensor.shape[0]) for tensor in reader.tensors if len(tensor.shape) == 2}
     named = {}
     for name, values in load_file(importance).items():
         there = names.get_name(name, try_suffixes=(".weight",))
