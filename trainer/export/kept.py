@@ -4,6 +4,8 @@ import json
 from datetime import date
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from trainer.adopt import QUESTIONS
 from trainer.errors import JobError
 from trainer.export.answer_file import read
@@ -20,8 +22,14 @@ def kept_answers(spec: Export) -> dict | None:
 
 
 def is_measured(spec: Export) -> bool:
-    """Whether there is what quantizing goes by, where it goes by anything."""
-    return not spec.importance or Path(spec.importance).exists()
+    """Whether there is what quantizing goes by, whole, where it goes by anything."""
+    if not spec.importance:
+        return True
+    try:
+        with safe_open(spec.importance, framework="numpy") as file:
+            return len(file.keys()) > 0
+    except (OSError, SafetensorError):
+        return False
 
 
 def today() -> str:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from trainer.export.gguf_file import convert
 from trainer.export.importance import for_file, measure
+from trainer.export.kept import is_measured
 from trainer.export.make import write_checkpoint_folder
 from trainer.export.reference import load_model, load_tokenizer, reference
 from trainer.mask import render
@@ -47,6 +48,16 @@ def test_each_matrix_has_the_mean_square_of_its_inputs_over_the_rows_of_the_trai
     for name in ("q_proj", "k_proj", "v_proj"):
         torch.testing.assert_close(found[f"model.layers.0.self_attn.{name}.weight"], first)
     assert len(found) == 2 * 7, "seven matrices a layer, and none of the adapter's or the head's"
+
+
+def test_what_is_damaged_is_measured_again(spec):
+    reference(spec, lambda _done: None)
+    whole = load_file(spec.importance)
+    with open(spec.importance, "r+b") as file:
+        file.truncate(1000)
+    assert not is_measured(spec)
+    reference(spec, lambda _done: None)
+    assert is_measured(spec) and load_file(spec.importance).keys() == whole.keys()
 
 
 def test_a_model_whose_rows_are_gone_is_measured_by_conversations_that_stand_in(spec, tmp_path):
