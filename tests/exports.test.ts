@@ -246,6 +246,8 @@ test('what is ready outlives its model; when its time is over its files go and i
   const { error } = JSON.parse(Buffer.from(lost.bytes).toString())
   assert.equal(error.code, 'export_not_found')
   assert.ok(!error.message.includes(app.dataDir), error.message)
+  writeFileSync(modelfile, 'FROM')
+  assert.equal((await download(made.id, {}, { file: 'Modelfile' })).status, 404, 'a part of it is not given out')
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
   db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, made.id)
   db.close()

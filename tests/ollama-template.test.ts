@@ -18,14 +18,14 @@ const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eo
 test('templates that write each message the same way become one that does, the words that they add themselves included', () => {
   assert.equal(
     inOllama(fixture('qwen3.jinja')),
-    '{{ range $i, $_ := .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}<|im_end|>\n<|im_start|>assistant\n{{ else }}<|im_end|>\n<|im_start|>assistant\n{{ end }}{{ else if eq .Role "assistant" }}{{ .Content }}<|im_end|>\n{{ end }}{{ end }}',
+    '{{ range $i, $_ := .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}<|im_end|>\n<|im_start|>assistant\n{{ else }}<|im_end|>\n{{ end }}{{ else if eq .Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n{{ end }}{{ end }}',
   )
   const llama = inOllama(fixture('llama-like.jinja'))!
-  assert.ok(llama.startsWith('{{ range $i, $_ := .Messages }}{{ if and (eq $i 0) (ne .Role "system") }}<s>{{ end }}'), 'no token is cut in two')
+  assert.ok(llama.startsWith('{{ range $i, $_ := .Messages }}{{ if eq $i 0 }}<s>{{ end }}'), 'no token is cut in two')
   assert.match(inOllama(fixture('smollm2.jinja'))!, /You are a helpful AI assistant named SmolLM/)
   assert.match(
     inOllama(fixture('begun-thoughts.jinja'))!,
-    /<think>\n\{\{ else \}\}<\|assistant\|>\{\{ end \}\}/,
+    /<\|assistant\|><think>\n\{\{ end \}\}\{\{ else if eq .Role "assistant" \}\}<\|assistant\|>\{\{ .Content \}\}/,
     'thoughts are begun for the last answer alone',
   )
 })
@@ -37,6 +37,8 @@ test('Go’s own template engine, which Ollama has, writes with it what the mode
       [turn('user', 'What is {{ .Role }}?')],
       [turn('system', 'Be brief.'), turn('user', '  Hello <b>  ')],
       [turn('user', 'One'), turn('assistant', 'Two "2"'), turn('user', 'Three')],
+      [turn('user', 'One'), turn('assistant', 'Two'), turn('system', 'Be brief.'), turn('user', 'Three')],
+      [turn('user', 'One'), turn('user', 'Two')],
       [turn('system', 'a\nb'), turn('user', 'One'), turn('assistant', 'Two'), turn('user', 'Three'), turn('assistant', 'Four'), turn('user', 'Five')],
     ]) {
       const written = await parse(inOllama(fixture(name))!, { Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })) })

@@ -27,9 +27,10 @@ export function choose(asked: CreateExport, model: Pick<TakenModel, 'kind'>): Ch
     return { format, merge, archive: null, quantization: fileType(quantization, merge) }
   }
   const allowed = format === 'onnx' ? (onnxPrecisions as readonly string[]) : folderTypes
+  const given = quantization?.toLowerCase() ?? (format === 'onnx' ? 'fp32' : null)
   if (quantization && !merge) throw invalid('quantization', 'cannot be chosen for an adapter alone as huggingface: it is taken as it was trained.')
-  if (quantization && !allowed.includes(quantization)) throw invalid('quantization', `must be one of ${allowed.join(', ')} for ${format}.`)
-  return { format, merge, archive: archive ?? 'tar', quantization: quantization ?? (format === 'onnx' ? 'fp32' : null) }
+  if (given && !allowed.includes(given)) throw invalid('quantization', `must be one of ${allowed.join(', ')} for ${format}.`)
+  return { format, merge, archive: archive ?? 'tar', quantization: given }
 }
 
 function fileType(asked: string | undefined, merge: boolean): string {

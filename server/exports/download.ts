@@ -1,4 +1,5 @@
 // A file as it is asked for: whole, or from any byte on, so that a download that broke goes on where it stopped.
+import { stat } from 'node:fs/promises'
 import path from 'node:path'
 import { send } from '@fastify/send'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -19,6 +20,12 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
   // Only the owner's own programs may keep it, and only by asking whether it is still the same.
   reply.header('cache-control', 'private, no-cache')
   const { headers } = request.raw
+  const there = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
+  // Deleted or expired just now, or lost by the disk, which may leave a part.
+  if (there?.size !== size_bytes) {
+    reply.removeHeader('content-disposition').removeHeader('etag')
+    throw new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
+  }
   if (matches(headers['if-none-match'], etag)) {
     await reply.status(304).send()
     return answered
@@ -34,7 +41,7 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
   }
   if (found.type !== 'file') {
     reply.removeHeader('content-disposition').removeHeader('etag')
-    // Deleted or expired just now, or lost by the disk. What the library says names the path.
+    // What the library says names the path.
     if (found.statusCode === 404) throw new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
     throw new Error(`${name} cannot be read`, { cause: found.type === 'error' ? found.metadata.error : undefined })
   }

@@ -1,5 +1,5 @@
 // How an attempt at an export ends: with files, with a reason, or to be begun again.
-import { mkdir, rename, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, rename, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { ExportCheck, ExportFile } from '../../contract/exports.ts'
 import { day_ms } from '../days.ts'
@@ -38,6 +38,7 @@ export async function complete(work: ExportWork, claim: Claim, row: store.Export
   const folder = path.join(makingDir(work.dataDir, row.id), 'ready')
   await mkdir(folder, { mode: 0o700 })
   const name = path.basename(packed.file.name)
+  await chmod(packed.path, 0o600)
   await rename(packed.path, path.join(folder, name))
   const files: ExportFile[] = [{ ...packed.file, name }]
   if (row.format === 'gguf') files.push(await addModelfile(folder, name, row, model))

@@ -86,7 +86,7 @@ function problemOf(compared: Compared, rows: number, figures: Omit<ExportCheck, 
     return `The prompt of the exported file is other tokens than in training, for ${other.length} of ${rows} conversations: its chat template or its tokenizer is another one.`
   const { log_probability_difference: apart, matching_tokens } = figures
   if (!(apart <= bounds.log_probability_difference))
-    return `The exported file's log-probabilities are ${apart.toFixed(3)} away from the trainer's on average, more than the ${bounds.log_probability_difference} that its precision explains.`
+    return `The exported file's log-probabilities are ${apart.toFixed(3)} away from the trainer's on average over ${figures.tokens} tokens, more than the ${bounds.log_probability_difference} that its precision explains.`
   if (!(matching_tokens >= bounds.matching_tokens))
     return `The exported file's answers are not the trainer's: they share ${percent(matching_tokens)} of their tokens before they part, less than ${percent(bounds.matching_tokens)}.`
   const astray = compared.filter(goesAstray)
