@@ -68,7 +68,9 @@ export async function bring({ route, file, target, onProgress, ...service }: Bri
     }
     await handle.sync()
   } finally {
+    const nothing = (await handle.stat()).size === 0
     await handle.close()
+    if (nothing) await rm(part, { force: true })
   }
   await rename(part, target)
 }
