@@ -15,17 +15,14 @@ export interface Downloadable extends ExportFile {
 const pieceBytes = 1 << 18
 
 export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadable, request: FastifyRequest, reply: FastifyReply): Promise<typeof answered> {
-  const etag = `"${sha256}"`
-  reply.header('etag', etag).header('content-disposition', `attachment; filename="${name}"`)
   // Only the owner's own programs may keep it, and only by asking whether it is still the same.
   reply.header('cache-control', 'private, no-cache')
-  const { headers } = request.raw
   const there = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
   // Deleted or expired just now, or lost by the disk, which may leave a part.
-  if (there?.size !== size_bytes) {
-    reply.removeHeader('content-disposition').removeHeader('etag')
-    throw new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
-  }
+  if (there?.size !== size_bytes) throw gone(name)
+  const etag = `"${sha256}"`
+  reply.header('etag', etag).header('content-disposition', `attachment; filename="${name}"`)
+  const { headers } = request.raw
   if (matches(headers['if-none-match'], etag)) {
     await reply.status(304).send()
     return answered
@@ -42,7 +39,7 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
   if (found.type !== 'file') {
     reply.removeHeader('content-disposition').removeHeader('etag')
     // What the library says names the path.
-    if (found.statusCode === 404) throw new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
+    if (found.statusCode === 404) throw gone(name)
     throw new Error(`${name} cannot be read`, { cause: found.type === 'error' ? found.metadata.error : undefined })
   }
   for (const [header, value] of Object.entries(found.headers)) reply.header(header.toLowerCase(), value)
@@ -50,6 +47,8 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
   await reply.status(found.statusCode).send(found.stream)
   return answered
 }
+
+const gone = (name: string) => new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
 
 const matches = (header: string | undefined, etag: string) =>
   header
