@@ -32,10 +32,13 @@ def torch_settings(threads: int) -> dict[str, str]:
     return {**cpu, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-def settle(threads: int) -> None:
+def settle(threads: int, four_bits: bool = False) -> None:
     """The process's surroundings, before anything reads them: no network, few words, and last in line for the cores."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
     os.environ.update(TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false", **torch_settings(threads))
+    if not four_bits:
+        # peft imports it wherever it finds it, which takes a second and 45 MB that only bases in four bits are worth.
+        sys.modules["bitsandbytes"] = None
     with suppress(OSError):
         os.nice(19)
 
@@ -90,10 +93,7 @@ def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
     try:
         folder = Path(sys.argv[1]).resolve()
         spec = read_spec(folder)
-        settle(spec.threads)
-        if spec.method != "qlora":
-            # peft imports it wherever it finds it, which takes a second and 45 MB that only bases in four bits are worth.
-            sys.modules["bitsandbytes"] = None
+        settle(spec.threads, four_bits=spec.method == "qlora")
         return 0 if run(spec, folder, protocol) else EXIT_STOPPED
     except Exception as problem:
         traceback.print_exc()

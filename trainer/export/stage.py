@@ -99,10 +99,8 @@ def _import(name: str, spec: Export) -> None:
     """What a stage computes with, and nothing beside it."""
     if name == "pack":
         return
-    # peft imports it wherever it finds it: 45 MB for nothing, as no stage has weights in four bits.
-    sys.modules["bitsandbytes"] = None
     if spec.format == "onnx" and name in ("finish", "check"):
-        # Likewise: transformers' tokenizers take 270 MB more beside torch, and do as well without.
+        # transformers' tokenizers take 270 MB more beside torch, and do as well without.
         sys.modules["torch"] = None
     else:
         import torch
