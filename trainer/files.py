@@ -1,6 +1,8 @@
 """Files that are on disk when they are said to be."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -17,3 +19,16 @@ def sync_tree(made: Path) -> None:
     """A file, or a folder with all in it, and its name in the folder that it is in."""
     for path in [made, *made.rglob("*"), made.parent]:
         sync(path)
+
+
+@contextmanager
+def placed(path: Path) -> Iterator[Path]:
+    """Where to write what is `path` once it is whole: a process that is killed, or fails, leaves nothing or what was there before."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield aside
+        sync(aside)
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync(path.parent)

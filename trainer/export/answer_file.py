@@ -2,11 +2,10 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 from trainer.errors import JobError
-from trainer.files import sync
+from trainer.files import placed
 
 VERSION = 1
 
@@ -25,13 +24,5 @@ def write(path: Path, rows: list[dict], **more: object) -> None:
     for row in rows:
         if not all(math.isfinite(value) for value in row["log_probabilities"]):
             raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite).")
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("w") as file:
-            file.write(json.dumps({"version": VERSION, **more, "rows": rows}, allow_nan=False))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync(path.parent)
+    with placed(path) as aside:
+        aside.write_text(json.dumps({"version": VERSION, **more, "rows": rows}, allow_nan=False))

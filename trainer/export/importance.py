@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer.export.spec import Export
-from trainer.files import sync
+from trainer.files import placed
 from trainer.mask import render
 
 # Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
@@ -61,12 +61,8 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
         for hook in hooks:
             hook.remove()
     means = {name: (total / counts[name]).contiguous() for name, total in sums.items()}
-    path = Path(spec.importance)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(means, aside)
-    sync(aside)
-    aside.rename(path)
-    sync(path.parent)
+    with placed(Path(spec.importance)) as aside:
+        save_file(means, aside)
 
 
 def for_file(importance: Path, gguf_file: Path, out: Path) -> None:

@@ -7,7 +7,6 @@ it tells that of the files as they are. The same files make the same archive, wh
 
 import hashlib
 import json
-import os
 import sys
 import tarfile
 import zipfile
@@ -19,6 +18,7 @@ from trainer.errors import JobError
 from trainer.export.card import add_check
 from trainer.export.spec import Export
 from trainer.export.stage import STAGES, main
+from trainer.files import placed
 from trainer.protocol import leave
 
 AT_ONCE = 1 << 20
@@ -88,7 +88,7 @@ def write_tar(target: Path, names: list[tuple[Path, str]], time: int, tell) -> s
     read = counter()
     next(read)
 
-    def write(file) -> str:
+    with placed(target) as aside, aside.open("wb") as file:
         hashed = Hashed(file)
         with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT, copybufsize=AT_ONCE) as archive:
             for path, name in names:
@@ -98,16 +98,14 @@ def write_tar(target: Path, names: list[tuple[Path, str]], time: int, tell) -> s
                     archive.addfile(entry, Counted(source, read, tell))
         return hashed.digest.hexdigest()
 
-    return _aside(target, write)
-
 
 def write_zip(target: Path, names: list[tuple[Path, str]], time: int, tell) -> str:
     """Nothing is compressed: weights do not get smaller. Sizes stand before the contents, as readers of streams need them there."""
     read = counter()
     next(read)
 
-    def write(file) -> str:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with placed(target) as aside:
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
             for path, name in names:
                 entry = zipfile.ZipInfo(name, datetime.fromtimestamp(time, UTC).timetuple()[:6])
                 entry.file_size, entry.external_attr, entry.create_system = path.stat().st_size, 0o100644 << 16, 3
@@ -115,23 +113,7 @@ def write_zip(target: Path, names: list[tuple[Path, str]], time: int, tell) -> s
                     counted = Counted(source, read, tell)
                     while block := counted.read(AT_ONCE):
                         into.write(block)
-        file.flush()
-        return sha256_of(target.with_suffix(".part"))
-
-    return _aside(target, write)
-
-
-def _aside(target: Path, write) -> str:
-    aside = target.with_suffix(".part")
-    try:
-        with aside.open("wb") as file:
-            digest = write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(target)
-    finally:
-        aside.unlink(missing_ok=True)
-    return digest
+        return sha256_of(aside)
 
 
 def sha256_of(path: Path) -> str:

@@ -42,7 +42,7 @@ def inputs_of(spec, rows):
 
 
 def test_each_matrix_has_the_mean_square_of_its_inputs_over_the_rows_of_the_training(spec):
-    reference(spec, lambda _done: None)
+    reference(spec, silent)
     found = load_file(spec.importance)
     first = inputs_of(spec, ROWS)
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -51,24 +51,24 @@ def test_each_matrix_has_the_mean_square_of_its_inputs_over_the_rows_of_the_trai
 
 
 def test_what_is_damaged_is_measured_again(spec):
-    reference(spec, lambda _done: None)
+    reference(spec, silent)
     whole = load_file(spec.importance)
     with open(spec.importance, "r+b") as file:
         file.truncate(1000)
     assert not is_measured(spec)
-    reference(spec, lambda _done: None)
+    reference(spec, silent)
     assert is_measured(spec) and load_file(spec.importance).keys() == whole.keys()
 
 
 def test_a_model_whose_rows_are_gone_is_measured_by_conversations_that_stand_in(spec, tmp_path):
     places = {"importance": str(tmp_path / "importance.safetensors"), "rows": str(tmp_path / "gone.jsonl")}
     gone = write_spec(tmp_path / "export", Path(spec.base.path), Path(spec.model.folder), format="gguf", **places)
-    measure(gone, load_model(gone), load_tokenizer(gone), ROWS[:1], lambda _done: None)
+    measure(gone, load_model(gone), load_tokenizer(gone), ROWS[:1], silent)
     torch.testing.assert_close(load_file(gone.importance)["model.layers.0.self_attn.q_proj.weight"], inputs_of(spec, ROWS[:1]))
 
 
 def test_every_matrix_of_the_converted_file_has_its_vector(spec, tmp_path):
-    reference(spec, lambda _done: None)
+    reference(spec, silent)
     work = tmp_path / "work"
     work.mkdir()
     write_checkpoint_folder(spec, work, "F32", False, silent)

@@ -154,3 +154,4 @@ def test_an_architecture_that_the_builder_does_not_know_is_refused(tmp_path):
     with pytest.raises(JobError) as told:
         export(base, tmp_path, "fp32")
     assert told.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(told.value)
+    assert not (tmp_path / "out").exists()
