@@ -19,11 +19,13 @@ export type Args = {
   slots: number
   speculation: boolean
   eight_bits: boolean
+  /** Whether control tokens that callers write in their messages are taken as such. */
+  parse_control_tokens: boolean
 }
 
 export const usage =
   'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... [--adapter NAME=FILE.gguf]... [--api-key-file FILE] ' +
-  '[--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits]'
+  '[--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
@@ -45,6 +47,7 @@ export function parseCommandLine(argv: string[]): Args {
       slots: { type: 'string' },
       'no-speculation': { type: 'boolean', default: false },
       'no-eight-bits': { type: 'boolean', default: false },
+      'parse-control-tokens': { type: 'boolean', default: false },
     },
   })
   const listen = parseAddress(values.listen ?? listenDefault)
@@ -67,6 +70,7 @@ export function parseCommandLine(argv: string[]): Args {
     slots: Math.min(positive('--slots', values.slots, slotsDefault), 64),
     speculation: !values['no-speculation'],
     eight_bits: !values['no-eight-bits'],
+    parse_control_tokens: values['parse-control-tokens'],
   }
 }
 

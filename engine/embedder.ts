@@ -1,13 +1,17 @@
 // Embeddings: the texts of all requests for a model are computed together, as many at once as a batch holds.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ApiError } from '../contract/errors.ts'
+import type { Beside } from './beside.ts'
+import type { Headway } from './headway.ts'
 import type { Context } from './llama/context.ts'
 import type { Model } from './llama/model.ts'
+import type { Rests } from './rests.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type EmbeddingShape = { sequences: number; tokens_per_sequence: number; batch_tokens: number }
 
 const sequencesMax = 32
+const besideTokens = 128
 const batchTokensMin = 1024
 const batchTokensMax = 8192
 // A model that reads in one direction has a cache, whose memory is reserved for every sequence.
@@ -36,19 +40,25 @@ export type Embedder = {
 type Job = { tokens: readonly number[]; signal: AbortSignal; done(vector: Float32Array): void; failed(error: unknown): void }
 type Line = { context: Promise<Context>; jobs: Job[]; working: boolean; released: boolean }
 
-export function createEmbedder(makeContext: (served: ServedModel, shape: EmbeddingShape) => Promise<Context>): Embedder {
+export function createEmbedder(
+  makeContext: (served: ServedModel, shape: EmbeddingShape) => Promise<Context>,
+  rests: Rests,
+  headway: Pick<Headway, 'begin' | 'note'>,
+  beside: Beside,
+): Embedder {
   const lines = new Map<ServedModel, Line>()
   const left = () => new ApiError('engine_unavailable', 'The caller has left.')
 
   const takeBatch = (line: Line, { sequences, batch_tokens }: EmbeddingShape): Job[] => {
     const batch: Job[] = []
-    let room = batch_tokens
+    // Answers under way wait for the whole batch; one text has to be computed whole.
+    let room = beside.isBusy() ? besideTokens : batch_tokens
     line.jobs = line.jobs.filter((job) => {
       if (job.signal.aborted) {
         job.failed(left())
         return false
       }
-      if (batch.length === sequences || job.tokens.length > room) return true
+      if (batch.length === sequences || (job.tokens.length > room && (batch.length > 0 || job.tokens.length > batch_tokens))) return true
       room -= job.tokens.length
       batch.push(job)
       return false
@@ -67,22 +77,29 @@ export function createEmbedder(makeContext: (served: ServedModel, shape: Embeddi
 
   const work = async (served: ServedModel, line: Line) => {
     line.working = true
+    const idle = headway.begin()
     try {
       const context = await line.context
       while (line.jobs.length > 0 && !line.released) {
+        const began_ms = performance.now()
         const batch = takeBatch(line, embeddingShape(served.model))
         try {
           if (batch.length > 0) compute(context, batch)
+          rests.computed(performance.now() - began_ms)
         } catch (error) {
           for (const job of batch) job.failed(error)
         }
-        await nextTurn()
+        const worked_ms = performance.now() - began_ms
+        headway.note()
+        await (rests.due() ?? nextTurn())
+        await beside.rest(worked_ms)
       }
     } catch (error) {
       // The context could not be made; the next request tries again.
       if (lines.get(served) === line) lines.delete(served)
       for (const job of line.jobs.splice(0)) job.failed(error)
     }
+    idle()
     line.working = false
   }
 

@@ -2,15 +2,19 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { z } from 'zod'
 import { ApiError, errorBody } from '../contract/errors.ts'
+import { hasTooManyParts, tooManyParts } from '../transport/json-bounds.ts'
 
 const bodyBytesMax = 8 * 1024 * 1024
+const issuesMax = 10
 
 /** The body as JSON, checked by `schema`. Throws ApiError: body_too_large, invalid_json, invalid_request naming the first bad field. */
 export async function readBody<T>(request: IncomingMessage, schema: z.ZodType<T>): Promise<T> {
-  const body = parseJson(await readBytes(request))
+  const bytes = await readBytes(request)
+  if (hasTooManyParts(bytes)) throw new ApiError('invalid_request', tooManyParts)
+  const body = parseJson(bytes)
   const result = schema.safeParse(body)
   if (result.success) return result.data
-  const issues = result.error.issues.map((issue) => ({ field: issue.path.join('.'), message: issue.message }))
+  const issues = result.error.issues.slice(0, issuesMax).map((issue) => ({ field: issue.path.join('.'), message: issue.message }))
   const first = issues[0]!
   const message = first.field === '' ? first.message : `${first.field}: ${first.message}`
   throw new ApiError('invalid_request', message, { details: { issues }, param: first.field === '' ? undefined : first.field })

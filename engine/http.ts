@@ -2,18 +2,23 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../contract/errors.ts'
 import { drain } from '../transport/refusals.ts'
+import type { Headway } from './headway.ts'
 import { sendError, sendJson } from './http-io.ts'
 import type { LeftUsage } from './left-usage.ts'
 import type { Metrics } from './metrics.ts'
 import { admit, createPublicServer, newRequestId, type PublicAccess } from './public.ts'
+import type { Rests } from './rests.ts'
 import { chatCompletions } from './routes/chat.ts'
 import { completions } from './routes/completions.ts'
 import { type EmbeddingServices, embeddings } from './routes/embeddings.ts'
 import type { GenerationServices } from './routes/generate.ts'
-import { listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
-import { type Scoring, scoreTokens } from './score.ts'
+import { leaveCores, listModels, loadAdapter, loadModel, unloadAdapter, unloadModel } from './routes/models.ts'
+import { type EchoServices, type ScoreServices, scoreTokens } from './score.ts'
 
-export type HttpServices = GenerationServices & EmbeddingServices & { metrics: Metrics; scoring: Scoring; isStopping(): boolean }
+export type HttpServices = GenerationServices &
+  EmbeddingServices &
+  ScoreServices &
+  EchoServices & { metrics: Metrics; rests: Rests; headway: Headway; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 type Routes = Record<string, Record<string, Handler>>
@@ -24,6 +29,8 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   const live: Handler = (_, response) => sendJson(response, 200, { status: 'ok' })
   const ready: Handler = (_, response) => {
     if (services.isStopping()) throw new ApiError('shutting_down', 'The engine is stopping.')
+    const stalled_ms = services.headway.stalledMs()
+    if (stalled_ms > 0) throw new ApiError('engine_unavailable', `The engine has had work for ${Math.round(stalled_ms / 1000)} s without any headway.`)
     sendJson(response, 200, { status: 'ok' })
   }
   const routes: Routes = {
@@ -75,13 +82,15 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
 }
 
 /** What only the service may ask for: these name files of this machine, and tell of requests of anyone. */
-function internalRoutes({ models, scoring, left }: HttpServices): Routes {
+function internalRoutes(services: HttpServices): Routes {
+  const { models, left, rests } = services
   return {
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
-    '/internal/score': { POST: (request, response) => scoreTokens(models, scoring, request, response) },
+    '/internal/score': { POST: (request, response) => scoreTokens(services, request, response) },
     [leftUsagePath]: { GET: (request, response) => sendLeftUsage(left, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
+    '/internal/leave_cores': { POST: (request, response) => leaveCores(rests, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }
 }

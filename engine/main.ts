@@ -1,13 +1,17 @@
 // The engine's entry: serves base models and adapters of this machine's CPU behind OpenAI's protocol.
 import { totalmem } from 'node:os'
 import pino from 'pino'
+import { createFairMutex } from '../lib/fair-mutex.ts'
 import { createAdapters } from './adapters.ts'
 import { keyVariable, readApiKeys } from './api-keys.ts'
 import { parseCommandLine, usage } from './args.ts'
 import { outputsFor } from './batch.ts'
+import { createBeside } from './beside.ts'
 import { createEmbedder } from './embedder.ts'
 import { createGrammars } from './grammar/grammars.ts'
+import { createHeadway } from './headway.ts'
 import { createHttpServer } from './http.ts'
+import type { StepStats } from './lane.ts'
 import type { Backend } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
 import { createLeftUsage } from './left-usage.ts'
@@ -20,9 +24,11 @@ import { loadModel } from './llama/model.ts'
 import { createThreadpool } from './llama/threadpool.ts'
 import { createMetrics } from './metrics.ts'
 import { createModels } from './models.ts'
+import { createRests } from './rests.ts'
 import { createScheduler } from './scheduler.ts'
-import type { Scoring } from './score.ts'
+import { type Scoring, scoringWaitingMax, tooManyScorings } from './score.ts'
 import type { ServedModel } from './served-model.ts'
+import { createTokenizer } from './tokenizer/tokenizer.ts'
 import { createTurn } from './turn.ts'
 
 const idleCloseMs = 50
@@ -70,10 +76,23 @@ async function main(): Promise<void> {
     speculate: args.speculation,
   }
   const grammars = createGrammars()
-  const embedder = createEmbedder((served, shape) => makeContextAside(served, { ...shape, embeddings: true }))
+  const rests = createRests()
+  const headway = createHeadway()
+  const beside = createBeside(() => scheduler.counts().running > 0)
+  const embedder = createEmbedder((served, shape) => makeContextAside(served, { ...shape, embeddings: true }), rests, headway, beside)
   const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
-  const scheduler = createScheduler(backend, limits, { onStep: (stats) => metrics.step(stats), onFault })
-  const load = (path: string) => (args.eight_bits ? loadFastest(library, path, args.threads) : loadModel(library, path))
+  const onStep = (stats: StepStats) => {
+    metrics.step(stats)
+    // A step in which all wait for their masks is none.
+    if (stats.seconds > 0 || stats.output_tokens > 0) headway.note()
+  }
+  const scheduler = createScheduler(backend, limits, rests, { onStep, onFault, onBusy: headway.begin })
+  const load = async (path: string) => {
+    const model = await (args.eight_bits ? loadFastest(library, path, args.threads) : loadModel(library, path))
+    model.parse_control_tokens = args.parse_control_tokens
+    return model
+  }
+  const tokenizer = createTokenizer(headway.note, headway.begin)
   const models = createModels(library, load, adapters, inTurn, async (served) => {
     await embedder.release(served)
     await scheduler.release(served)
@@ -92,7 +111,26 @@ async function main(): Promise<void> {
     makeContextAside(served, { sequences: 1, tokens_per_sequence, batch_tokens: outputs, outputs })
   const left = createLeftUsage()
   const isStopping = () => stopping
-  const server = createHttpServer({ models, scheduler, grammars, embedder, limits, left, metrics, scoring, onFault, isStopping }, access)
+  const server = createHttpServer(
+    {
+      models,
+      scheduler,
+      grammars,
+      embedder,
+      tokenizer,
+      limits,
+      left,
+      metrics,
+      scoring,
+      scoringMutex: createFairMutex({ waiting_max: scoringWaitingMax, tooMany: tooManyScorings }),
+      beside,
+      rests,
+      headway,
+      onFault,
+      isStopping,
+    },
+    access,
+  )
   const address = await listen(server, args.listen)
 
   const stop = (signal: string) => {
@@ -109,7 +147,8 @@ async function main(): Promise<void> {
     }, args.grace_ms)
   }
   process.on('SIGTERM', stop)
-  process.on('SIGINT', stop)
+  // One that a service started obeys that alone: what a terminal sends goes to the whole process group.
+  if (!args.parent_pipe) process.on('SIGINT', stop)
 
   if (access && !access.keys) log.warn(`No API key is set: whoever reaches ${address} may call the model. --api-key-file or ${keyVariable} sets one.`)
   log.info({ address, threads: args.threads, library: library.llama_version(), models: models.list().map((served) => served.name) }, 'listening')

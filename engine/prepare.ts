@@ -6,6 +6,7 @@ import type { GenerationRequest } from './generation.ts'
 import { firstSize, laneShapes, type MemoryLimits } from './lane-sizes.ts'
 import type { Model } from './llama/model.ts'
 import type { SamplingParams } from './sampler.ts'
+import type { TokenizeOptions } from './tokenizer/tokenizer.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
@@ -30,12 +31,21 @@ export function requireRoom(model: Model, limits: MemoryLimits, prompt: readonly
   // Vocabularies may lack single characters, such as some control characters, and leave them out.
   if (prompt.length === 0) throw new ApiError('invalid_request', `The ${param} has nothing that this model has a token for.`, { param })
   const context_length = servedContextLength(model, limits)
-  if (prompt.length >= context_length)
-    throw new ApiError(
-      'context_length_exceeded',
-      `The prompt has ${prompt.length} tokens; this model takes ${context_length}, prompt and answer together. Shorten the ${param}.`,
-      { details: { prompt_tokens: prompt.length, context_length }, param },
-    )
+  if (prompt.length >= context_length) throw promptTooLong(prompt.length, '', context_length, param)
+}
+
+/** How far the tokens of a prompt are counted, so that the error for one that is too long can say by how much, and the error for those that go further. */
+export function promptBounds(model: Model, limits: MemoryLimits, param: string): Pick<TokenizeOptions, 'tokens_max' | 'tooLong'> {
+  const context_length = servedContextLength(model, limits)
+  return { tokens_max: 2 * context_length, tooLong: (tokens_min) => promptTooLong(tokens_min, 'at least ', context_length, param) }
+}
+
+function promptTooLong(tokens: number, least: string, context_length: number, param: string): ApiError {
+  return new ApiError(
+    'context_length_exceeded',
+    `The prompt has ${least}${tokens} tokens; this model takes ${context_length}, prompt and answer together. Shorten the ${param}.`,
+    { details: { prompt_tokens: tokens, context_length }, param },
+  )
 }
 
 function samplingOf(fields: SamplingFields): SamplingParams {

@@ -7,6 +7,7 @@ import type { StepStats } from './lane.ts'
 import { type Backend, createLanePool, hasWork, type PooledLane, waitIn } from './lane-pool.ts'
 import type { MemoryLimits } from './lane-sizes.ts'
 import { promptTime } from './prompt-pace.ts'
+import type { Rests } from './rests.ts'
 import type { ServedModel } from './served-model.ts'
 
 export type Submission = { /** Of the model's lanes, the one to begin in. */ size: number; request: GenerationRequest; events: GenerationEvents }
@@ -24,10 +25,16 @@ const waitingMax = 256
 const memoryWaitMsMax = 10_000
 const idleCheckMs = 5000
 
-type Hooks = { onStep(stats: StepStats): void; onFault(error: unknown, model: string): void }
+type Hooks = {
+  onStep(stats: StepStats): void
+  onFault(error: unknown, model: string): void
+  /** Called when there are requests again; what it returns, when there are none. */
+  onBusy(): () => void
+}
 
-export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: Hooks): Scheduler {
+export function createScheduler(backend: Backend, limits: MemoryLimits, rests: Rests, hooks: Hooks): Scheduler {
   let looping = false
+  let idle: (() => void) | null = null
 
   const fault = (pooled: PooledLane, error: unknown) => {
     hooks.onFault(error, pooled.served.name)
@@ -45,10 +52,17 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     for (let busy = withWork(); busy.length > 0; busy = withWork()) {
       for (const pooled of busy) {
         stepOnce(pooled)
-        await nextTurn()
+        await (rests.due() ?? nextTurn())
       }
     }
     looping = false
+    settle()
+  }
+
+  const settle = () => {
+    if (!idle || pool.all().some((pooled) => hasWork(pooled))) return
+    idle()
+    idle = null
   }
 
   const stepOnce = (pooled: PooledLane) => {
@@ -56,8 +70,10 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     // It may have been closed while another was stepped.
     if (!lane) return
     try {
+      const began_ms = performance.now()
       const stats = lane.step(promptTime(pool.all().flatMap((other) => other.lane ?? [])))
       if (!stats) return
+      rests.computed(performance.now() - began_ms)
       hooks.onStep(stats)
       if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)
     } catch (error) {
@@ -96,6 +112,7 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
     pool.closeIdle(performance.now())
     // Whoever waits for memory is told when it has been too long, also while nothing runs.
     if (pool.all().some(({ waiting }) => waiting.length > 0)) wake()
+    else settle()
   }, idleCheckMs).unref()
 
   return {
@@ -110,11 +127,13 @@ export function createScheduler(backend: Backend, limits: MemoryLimits, hooks: H
         waitIn(pooled, generation)
         return generation
       })
+      idle ??= hooks.onBusy()
       wake()
       return generations.map((generation) => ({ cancel: () => cancel(generation), progress: () => generation }))
     },
     async release(served) {
       for (const pooled of pool.all().filter((other) => other.served === served)) pool.close(pooled)
+      settle()
       await pool.settled(served)
     },
     counts() {

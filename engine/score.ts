@@ -4,13 +4,15 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { z } from 'zod'
 import { ChatMessage } from '../contract/chat.ts'
 import { ApiError } from '../contract/errors.ts'
+import type { FairMutex } from '../lib/fair-mutex.ts'
+import type { Beside } from './beside.ts'
 import { renderChat } from './chat/conversation.ts'
-import { tokenizePrompt } from './chat/template.ts'
 import { readBody, sendJson } from './http-io.ts'
 import type { Context } from './llama/context.ts'
 import { createLogprobs, logSumExp, type PlaceLogprobs } from './logprobs.ts'
 import type { Models } from './models.ts'
 import type { ServedModel } from './served-model.ts'
+import { type Tokenizer, tokenizePrompt } from './tokenizer/tokenizer.ts'
 
 const tokensMax = 2048
 const targetsMax = 128
@@ -39,7 +41,15 @@ export type Scored = { prompt: number[] | null; logprobs: number[]; bytes: strin
 /** Makes a context of one sequence of `tokens`, with logits for `outputs` tokens of a batch, which holds as many. */
 export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
 
-export async function scoreTokens(models: Models, scoring: Scoring, request: IncomingMessage, response: ServerResponse): Promise<void> {
+export type ScoreServices = { models: Models; scoring: Scoring; tokenizer: Tokenizer }
+/** How many requests of an account may wait for the probabilities of their prompts. */
+export const scoringWaitingMax = 16
+export const tooManyScorings = () =>
+  new ApiError('overloaded', `${scoringWaitingMax} requests of yours are waiting for the probabilities of their prompts. Try again in a moment.`)
+
+export type EchoServices = { scoring: Scoring; scoringMutex: FairMutex; beside: Beside }
+
+export async function scoreTokens({ models, scoring, tokenizer }: ScoreServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { model: name, rows, at_once } = await readBody(request, ScoreRequest)
   const served = models.get(name)
   const { vocab } = served.model
@@ -50,6 +60,8 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
   }
   const gone = new AbortController()
   response.on('close', () => gone.abort())
+  // The service itself asks, about rows that it has.
+  const unbounded = { account: '', signal: gone.signal, tokens_max: Number.POSITIVE_INFINITY, tooLong: () => new ApiError('context_length_exceeded', '') }
   served.users++
   try {
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
@@ -63,7 +75,7 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
         const visit = (place: number, logits: Float32Array) => logprobs.push(logits[tokens[place]!]! - logSumExp(logits))
         least_ms = Math.min(least_ms, await eachLogits(context, tokens, new Set(targets), vocab.size, visit, gone.signal, at_once))
         scored.push({
-          prompt: timeless ? await tokenizePrompt(served.model, renderChat(served.model, prompt)) : null,
+          prompt: timeless ? await tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt), unbounded) : null,
           logprobs,
           bytes: targets.map((place) => Buffer.from(vocab.bytes(tokens[place]!)).toString('base64')),
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
@@ -78,8 +90,20 @@ export async function scoreTokens(models: Models, scoring: Scoring, request: Inc
   }
 }
 
-/** The log-probabilities of each token of a prompt, with the likeliest `top` at its place. */
-export async function promptPlaces(scoring: Scoring, served: ServedModel, prompt: number[], top: number, signal: AbortSignal): Promise<PlaceLogprobs[]> {
+type Asker = { account: string; signal: AbortSignal }
+
+/** The log-probabilities of each token of a prompt, with the likeliest `top` at its place. One prompt at a time has a context for it. */
+export function promptPlaces(services: EchoServices, served: ServedModel, prompt: number[], top: number, { account, signal }: Asker): Promise<PlaceLogprobs[]> {
+  return services.scoringMutex(account, () => readPlaces(services, served, prompt, top, signal), signal)
+}
+
+async function readPlaces(
+  { scoring, beside }: EchoServices,
+  served: ServedModel,
+  prompt: number[],
+  top: number,
+  signal: AbortSignal,
+): Promise<PlaceLogprobs[]> {
   const places: PlaceLogprobs[] = [{ token: prompt[0]!, logprob: null, top: [] }]
   if (prompt.length === 1) return places
   const reader = createLogprobs(top)
@@ -88,7 +112,7 @@ export async function promptPlaces(scoring: Scoring, served: ServedModel, prompt
   try {
     const wanted = new Set(prompt.keys())
     const visit = (place: number, logits: Float32Array) => places.push(reader.read(logits)(prompt[place]!))
-    await eachLogits(context, prompt, wanted, served.model.vocab.size, visit, signal)
+    await eachLogits(context, prompt, wanted, served.model.vocab.size, visit, signal, tokensAtOnce, beside)
   } finally {
     context.free()
   }
@@ -107,6 +131,7 @@ async function eachLogits(
   visit: (place: number, logits: Float32Array) => void,
   signal: AbortSignal,
   atOnce = tokensAtOnce,
+  beside: Beside | null = null,
 ): Promise<number> {
   context.truncate(0, 0)
   let least_ms = Number.POSITIVE_INFINITY
@@ -121,6 +146,7 @@ async function eachLogits(
     least_ms = Math.min(least_ms, performance.now() - began)
     // Streams go on in between, and a caller who has left wants no more.
     await nextTurn()
+    await beside?.rest(performance.now() - began)
     if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
   }
   return least_ms

@@ -11,12 +11,13 @@ export type TextOutput = {
 export function createTextOutput(stop: readonly string[]): TextOutput {
   // BOM kept: a model that writes one meant it. Lone surrogates can't appear in decoded text, so they can't be waited for.
   const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
-  const stops = stop.map((sequence) => sequence.toWellFormed())
+  const stops = stop.map((sequence) => createFinder(sequence.toWellFormed()))
   let held = ''
 
-  const release = (): { text: string; stopped: boolean } => {
-    const found = Math.min(...stops.map((sequence) => indexOrInfinity(held, sequence)))
-    const end = found < Infinity ? found : held.length - Math.max(0, ...stops.map((sequence) => prefixAtEnd(held, sequence)))
+  /** `read` characters of what is held have been searched. */
+  const release = (read: number): { text: string; stopped: boolean } => {
+    const found = Math.min(...stops.map((finder) => finder.search(held, read)))
+    const end = found < Infinity ? found : held.length - Math.max(0, ...stops.map((finder) => finder.begun()))
     const text = held.slice(0, end)
     held = found < Infinity ? '' : held.slice(end)
     return { text, stopped: found < Infinity }
@@ -24,15 +25,17 @@ export function createTextOutput(stop: readonly string[]): TextOutput {
 
   return {
     push(bytes) {
+      const read = held.length
       held += decoder.decode(bytes, { stream: true })
-      if (stops.length > 0) return release()
+      if (stops.length > 0) return release(read)
       const text = held
       held = ''
       return { text, stopped: false }
     },
     finish() {
+      const read = held.length
       held += decoder.decode()
-      const { text } = release()
+      const { text } = release(read)
       const rest = text + held
       held = ''
       return rest
@@ -40,15 +43,32 @@ export function createTextOutput(stop: readonly string[]): TextOutput {
   }
 }
 
-function indexOrInfinity(text: string, sequence: string): number {
-  const index = text.indexOf(sequence)
-  return index < 0 ? Infinity : index
+type Finder = {
+  /** Searches on from `from`; where the first appearance begins that ends behind it, or Infinity. */
+  search(text: string, from: number): number
+  /** How many characters at the end of what was searched are a beginning of the sequence. */
+  begun(): number
 }
 
-/** How many characters at the end of `text` are a beginning of `sequence`. */
-function prefixAtEnd(text: string, sequence: string): number {
-  for (let length = Math.min(text.length, sequence.length - 1); length > 0; length--) {
-    if (text.endsWith(sequence.slice(0, length))) return length
+/** Finds a sequence in a text that comes in parts, each character once: long sequences that are nearly there again and again cost no more (Knuth, Morris, Pratt). */
+function createFinder(sequence: string): Finder {
+  // Of each beginning that was come to: the length of the longest shorter one that it ends with.
+  const shorter = [0, 0]
+  let matched = 0
+  const advance = (length: number, code: number): number => {
+    let at = length
+    while (at > 0 && sequence.charCodeAt(at) !== code) at = shorter[at]!
+    return sequence.charCodeAt(at) === code ? at + 1 : 0
   }
-  return 0
+  return {
+    search(text, from) {
+      for (let place = from; place < text.length; place++) {
+        matched = advance(matched, text.charCodeAt(place))
+        if (matched > 1 && shorter.length === matched) shorter.push(advance(shorter[matched - 1]!, sequence.charCodeAt(matched - 1)))
+        if (matched === sequence.length) return place + 1 - matched
+      }
+      return Infinity
+    },
+    begun: () => matched,
+  }
 }

@@ -2,6 +2,7 @@
 import type { ChatMessage, ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSpec } from '../grammar/spec.ts'
+import { type PromptText, withoutMarks } from '../tokenizer/tokenizer.ts'
 import { answerForm, type JsonForm, type Thinking } from './answer-form.ts'
 import { adaptHistory, type TemplateMessage, templateMessages } from './messages.ts'
 import { createReplyParser, type ReplyForm, type ReplyParser } from './reply-parser.ts'
@@ -10,8 +11,8 @@ import { checkSchemaOf, planTools, type ToolPlan } from './tool-choice.ts'
 import { callsAsText, systemIntoUser, withToolPrompt } from './tool-prompt.ts'
 
 export type Conversation = {
-  /** The text of the prompt, up to where the assistant's answer begins. */
-  prompt: string
+  /** Up to where the assistant's answer begins. */
+  prompt: PromptText
   /** What holds the answer to its form while it is decoded; null where it is free. */
   grammar: GrammarSpec | null
   /** Those of the template, where this answer is read for them. */
@@ -50,12 +51,12 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
 }
 
 /** The prompt of a conversation without tools, as `prepareConversation` makes it. Throws the same. */
-export function renderChat(model: ChatModel, messages: readonly ChatMessage[]): string {
+export function renderChat(model: ChatModel, messages: readonly ChatMessage[]): PromptText {
   const template = readTemplate(model)
   return render(template, templateMessages(model, messages, template.takes_reasoning), null, {})
 }
 
-function render(template: ChatTemplate, messages: TemplateMessage[], plan: ToolPlan | null, kwargs: Record<string, unknown>): string {
+function render(template: ChatTemplate, messages: TemplateMessage[], plan: ToolPlan | null, kwargs: Record<string, unknown>): PromptText {
   const { name } = template.tool_format
   const variables = (rendered: TemplateMessage[]) => ({ ...kwargs, messages: rendered })
   try {
@@ -66,19 +67,21 @@ function render(template: ChatTemplate, messages: TemplateMessage[], plan: ToolP
     if (asText[0]?.role === 'system') return template.render(variables(withTools))
     try {
       return template.render(variables(withTools))
-    } catch {
+    } catch (error) {
+      if (error instanceof ApiError) throw error
       // Some templates take no system message, and here the caller has sent none.
       return template.render(variables(systemIntoUser(withTools)))
     }
   } catch (error) {
+    if (error instanceof ApiError) throw error
     throw new ApiError('invalid_request', `The model's chat template refuses these messages: ${(error as Error).message}`, { param: 'messages' })
   }
 }
 
 /** Where the prompt leaves a model that thinks: templates begin its thoughts, or end them at once where it shall not think. */
-function thinkingAfter(template: ChatTemplate, prompt: string): Thinking {
+function thinkingAfter(template: ChatTemplate, prompt: PromptText): Thinking {
   if (!template.thinks) return 'never'
-  const end = prompt.trimEnd()
+  const end = withoutMarks(prompt).trimEnd()
   if (end.endsWith('<think>')) return 'begun'
   return end.endsWith('</think>') ? 'never' : 'perhaps'
 }

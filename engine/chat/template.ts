@@ -2,9 +2,11 @@
 import { Template } from '@huggingface/jinja'
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../llama/model.ts'
+import type { PromptText } from '../tokenizer/tokenizer.ts'
 import { detectToolFormat, type ToolFormat } from './tool-formats.ts'
+import { renderUserText, type Variables } from './user-text.ts'
 
-export type ChatModel = Pick<Model, 'chat_template' | 'vocab'>
+export type ChatModel = Pick<Model, 'chat_template' | 'vocab' | 'parse_control_tokens'>
 
 export type ChatTemplate = {
   tool_format: ToolFormat
@@ -14,8 +16,8 @@ export type ChatTemplate = {
   takes_reasoning: boolean
   /** Texts of answers' forms that some vocabularies have as control tokens: where they do, grammar and parser need them as text. */
   control_texts: string[]
-  /** Throws whatever the template raises. */
-  render(variables: Record<string, unknown>): string
+  /** Throws whatever the template raises, and as `renderUserText` does. */
+  render(variables: Variables): PromptText
 }
 
 const known = new WeakMap<object, ChatTemplate>()
@@ -30,23 +32,17 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   const { bos_text, eos_text } = model.vocab
   const tool_format = detectToolFormat(source)
   const thinks = source.includes('<think>')
+  const control_texts = [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts]
+  const render = (variables: Variables) => template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
   const read: ChatTemplate = {
     tool_format,
     thinks,
-    control_texts: [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts],
+    control_texts,
     takes_reasoning: source.includes('reasoning_content'),
-    render: (variables) => template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text }),
+    render: (variables) => renderUserText(model.vocab, render, variables, { answer_texts: control_texts, parse_control_tokens: model.parse_control_tokens }),
   }
   known.set(model, read)
   return read
-}
-
-/** The tokens of a prompt, with the one BOS that the model wants, whether or not the text has it already. */
-export async function tokenizePrompt(model: Pick<Model, 'vocab'>, text: string): Promise<number[]> {
-  const { vocab } = model
-  const tokens = await vocab.tokenize(text, true)
-  if (vocab.wants_bos && tokens[0] !== vocab.bos) tokens.unshift(vocab.bos!)
-  return tokens
 }
 
 // Set by the service itself, or names that the template language has already.

@@ -35,12 +35,8 @@ export function writeEbnf(rules: Rules): string {
     const texts = flat.map(plainText).filter((one) => one !== null)
     const all = [...byFirst(texts), ...flat.filter((one) => plainText(one) === null)]
     const firsts = all.map((one) => firstOf(one, rules))
-    const written = all.map((one, index) => {
-      if (one === nothing) return '""'
-      const mine = firsts[index]
-      const differs = mine && firsts.every((other, at) => at === index || (other !== null && !clash(mine, other)))
-      return differs ? write(one) : apart(one)
-    })
+    const clashes = clashesAmong(firsts)
+    const written = all.map((one, index) => (one === nothing ? '""' : clashes(firsts[index]!) ? apart(one) : write(one)))
     return `(${written.join(' | ')})`
   }
 
@@ -73,7 +69,9 @@ function byFirst(texts: readonly string[]): Expr[] {
   const groups = new Map<string, string[]>()
   for (const one of new Set(texts)) {
     const first = one === '' ? '' : String.fromCodePoint(one.codePointAt(0)!)
-    groups.set(first, [...(groups.get(first) ?? []), one])
+    const group = groups.get(first)
+    if (group) group.push(one)
+    else groups.set(first, [one])
   }
   return [...groups].map(([first, group]) => {
     if (first === '') return nothing
@@ -84,9 +82,10 @@ function byFirst(texts: readonly string[]): Expr[] {
 }
 
 function commonPrefix(a: string, b: string): string {
-  const [first, second] = [[...a], [...b]]
-  const end = first.findIndex((char, index) => char !== second[index])
-  return end < 0 ? a : first.slice(0, end).join('')
+  let end = 0
+  while (end < a.length && a[end] === b[end]) end++
+  // Not between the two halves of a character.
+  return a.slice(0, end > 0 && end < a.length && (a.codePointAt(end - 1) ?? 0) > 0xffff ? end - 1 : end)
 }
 
 /** What a part begins with: ASCII characters, other ones, or a rule that stays a rule; null where that is not plain. */
@@ -109,8 +108,26 @@ function ofRanges(ranges: readonly Range[]): First {
   return { ascii: intersectRanges(ranges, [[0, lastAscii]]), others: ranges.some(([, to]) => to > lastAscii), rule: null }
 }
 
-function clash(a: First, b: First): boolean {
-  return (a.others && b.others) || (a.rule !== null && a.rule === b.rule) || intersectRanges(a.ascii, b.ascii).length > 0
+/** Whether a beginning may be that of another among `firsts`, which it is one of. */
+function clashesAmong(firsts: readonly (First | null)[]): (first: First | null) => boolean {
+  let unknown = 0
+  let others = 0
+  const named = new Map<string, number>()
+  const ascii = new Uint32Array(lastAscii + 1)
+  for (const first of firsts) {
+    if (!first) unknown++
+    else {
+      if (first.others) others++
+      if (first.rule !== null) named.set(first.rule, (named.get(first.rule) ?? 0) + 1)
+      for (const [from, to] of first.ascii) for (let code = from; code <= to; code++) ascii[code]!++
+    }
+  }
+  return (first) =>
+    !first ||
+    unknown > 0 ||
+    (first.others && others > 1) ||
+    (first.rule !== null && named.get(first.rule)! > 1) ||
+    first.ascii.some(([from, to]) => ascii.subarray(from, to + 1).some((count) => count > 1))
 }
 
 /** Whether a rule of this body holds a reference in what XGrammar makes of it. */
@@ -121,6 +138,7 @@ function refersTo(expr: Expr): boolean {
 }
 
 function quoted(value: string): string {
+  if (/^[\w .,:;{}[\]-]*$/.test(value)) return `"${value}"`
   return `"${[...value].map((char) => (/[\w .,:;{}[\]-]/.test(char) ? char : escaped(char.codePointAt(0)!))).join('')}"`
 }
 

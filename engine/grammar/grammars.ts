@@ -36,10 +36,10 @@ export type GrammarSession = {
 
 export type Grammars = {
   /**
-   * Checks, compiles (or finds compiled) and opens. Throws ApiError: `schema_not_enforceable`, with what to change; `overloaded`, when too many costly
-   * grammars are in use or being tried.
+   * Checks, compiles (or finds compiled) and opens. Accounts take turns at compiling. Throws ApiError: `schema_not_enforceable`, with what to change;
+   * `overloaded`, when too many costly grammars are in use, or of the account wait to be compiled.
    */
-  open(vocab: GrammarVocab, spec: GrammarSpec, signal?: AbortSignal): Promise<GrammarSession>
+  open(vocab: GrammarVocab, spec: GrammarSpec, signal?: AbortSignal, account?: string): Promise<GrammarSession>
   close(): Promise<void>
 }
 
@@ -73,13 +73,13 @@ export function createGrammars(options: Partial<GrammarLimits> = {}): Grammars {
   }
 
   return {
-    async open(vocab, spec, signal) {
+    async open(vocab, spec, signal, account = '') {
       signal?.throwIfAborted()
       const source = sourceOf(spec)
       const one = await forVocab(vocab)
       if (isClosed) throw new ApiError('shutting_down', 'The engine is stopping.')
       sweeping ??= setInterval(sweep, Math.min(5_000, limits.idle_ms)).unref()
-      return one.open({ ...source, isTrusted: spec.kind === 'json_object' }, signal)
+      return one.open({ ...source, account, isTrusted: spec.kind === 'json_object' }, signal)
     },
     async close() {
       isClosed = true

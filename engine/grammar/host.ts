@@ -17,6 +17,8 @@ export class JobLost extends Error {
 export type HostedSession = { id: number; grammar: string; memory: SessionMemory; tokens: number[] }
 
 export type Host = {
+  /** Resolves once it can work, or has ended. */
+  readonly started: Promise<void>
   readonly sessions: Map<number, HostedSession>
   readonly memory_bytes: number
   readonly isRunning: boolean
@@ -38,6 +40,8 @@ export type Host = {
 
 export type HostOptions = {
   vocab: VocabData
+  /** It tries grammars out, and gives way to other work. */
+  isTrial: boolean
   limits: { start_ms: number; compile_ms: number; probe_ms: number; probe_masks: number; mask_ms: number; memory_bytes: number; grammars: number }
   /** The worker has ended by itself or was ended at a job that took too long; `guilty` is the session that it was at, if it was at one. */
   onGone(host: Host, guilty: HostedSession | null): void
@@ -54,10 +58,10 @@ export function nextJob(): number {
 
 type Waiting = { resolve(message: FromWorker & { kind: 'done' }): void; reject(error: JobLost): void; limit_ms: number }
 
-export function startHost({ vocab, limits, onGone }: HostOptions): Host {
+export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host {
   const words = new Int32Array(new SharedArrayBuffer(4 * control.words))
   const worker = new Worker(new URL('./worker.ts', import.meta.url), {
-    workerData: { vocab, control: words.buffer as SharedArrayBuffer, memory_bytes: limits.memory_bytes } satisfies WorkerData,
+    workerData: { vocab, control: words.buffer as SharedArrayBuffer, memory_bytes: limits.memory_bytes, isTrial } satisfies WorkerData,
     // XGrammar writes its complaints there; what matters of them comes as a message.
     stdout: true,
     stderr: true,
@@ -73,6 +77,7 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
   let sent = 0
   let state: 'running' | 'ending' | 'gone' = 'running'
   let guilty = 0
+  const started = Promise.withResolvers<void>()
   let timer: NodeJS.Timeout | undefined
 
   const post = (message: ToWorker): void => {
@@ -92,17 +97,15 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
 
   const check = (): void => {
     if (state !== 'running') return
-    if (sent === Atomics.load(words, control.done)) {
+    const isStarted = Atomics.load(words, control.started) === 1
+    if (isStarted && sent === Atomics.load(words, control.done)) {
       clearInterval(timer)
       timer = undefined
       return
     }
     const job = Atomics.load(words, control.job)
     const since = Atomics.load(words, control.since)
-    const isLate =
-      job === 0
-        ? Atomics.load(words, control.done) === 0 && Date.now() - started_at > limits.start_ms
-        : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
+    const isLate = job === 0 ? !isStarted && Date.now() - started_at > limits.start_ms : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
     // Read again: the worker may have gone on between the two words.
     if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since) stop(job)
   }
@@ -113,7 +116,9 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
     void worker.terminate()
   }
 
+  timer = setInterval(check, checkEvery_ms).unref()
   worker.on('message', (message: FromWorker) => {
+    if (message.kind === 'started') return started.resolve()
     const asked = waiting.get(message.job)
     waiting.delete(message.job)
     if (message.kind === 'done') asked?.resolve(message)
@@ -130,6 +135,7 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
     const isEnded = state === 'gone'
     if (state === 'running') guilty = Atomics.load(words, control.job)
     state = 'gone'
+    started.resolve()
     for (const [job, { reject }] of waiting) reject(new JobLost(job === guilty, 'The worker has ended.'))
     waiting.clear()
     if (!isEnded) onGone(host, sessions.get(guilty) ?? null)
@@ -144,6 +150,7 @@ export function startHost({ vocab, limits, onGone }: HostOptions): Host {
   }
 
   const host: Host = {
+    started: started.promise,
     sessions,
     used_at: Date.now(),
     get memory_bytes() {

@@ -37,15 +37,19 @@ export function prune(rules: Rules): Rules | null {
     if (expr.kind === 'repeat') return expr.min === 0 || ends(expr.part)
     return true
   }
-  // Rules are mostly made before those that they use, so going backwards settles most of them in one pass.
-  const entries = [...rules].reverse()
-  for (let grown = true; grown; ) {
-    grown = false
-    for (const [name, expr] of entries) {
-      if (ending.has(name) || !ends(expr)) continue
-      ending.add(name)
-      grown = true
+  // A rule is looked at again when one that it names turns out to end.
+  const namedBy = new Map<string, string[]>()
+  for (const [name, expr] of rules)
+    for (const named of namesIn(expr)) {
+      const others = namedBy.get(named)
+      if (others) others.push(name)
+      else namedBy.set(named, [name])
     }
+  const waiting = [...rules.keys()]
+  for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
+    if (ending.has(name) || !ends(rules.get(name)!)) continue
+    ending.add(name)
+    waiting.push(...(namedBy.get(name) ?? []))
   }
   if (!ending.has('root')) return null
   const cut = (expr: Expr): Expr => {
@@ -56,18 +60,31 @@ export function prune(rules: Rules): Rules | null {
   }
   const used: Rules = new Map()
   const open = ['root']
-  const use = (expr: Expr): void => {
-    if (expr.kind === 'rule') open.push(expr.name)
-    else if (expr.kind === 'seq' || expr.kind === 'any') expr.parts.forEach(use)
-    else if (expr.kind === 'repeat') use(expr.part)
-  }
   for (let name = open.pop(); name !== undefined; name = open.pop()) {
     if (used.has(name)) continue
     const expr = cut(rules.get(name)!)
     used.set(name, expr)
-    use(expr)
+    for (const named of namesIn(expr)) open.push(named)
   }
   return used
+}
+
+/** The rules that an expression names, each once. */
+function namesIn(expr: Expr): Set<string> {
+  const names = new Set<string>()
+  const visit = (part: Expr): void => {
+    if (part.kind === 'rule') names.add(part.name)
+    else if (part.kind === 'seq' || part.kind === 'any') part.parts.forEach(visit)
+    else if (part.kind === 'repeat') visit(part.part)
+  }
+  visit(expr)
+  return names
+}
+
+/** How many parts an expression is written with. */
+export function sizeOfExpr(expr: Expr): number {
+  if (expr.kind === 'seq' || expr.kind === 'any') return expr.parts.reduce((sum, part) => sum + sizeOfExpr(part), 1)
+  return expr.kind === 'repeat' ? 1 + sizeOfExpr(expr.part) : 1
 }
 
 /** A rule that is itself again before a character was read, or null. */

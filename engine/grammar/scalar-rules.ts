@@ -3,7 +3,7 @@
 import { formatPattern, knownFormats } from './formats.ts'
 import { integer, number, plain, string } from './json-rules.ts'
 import { type Bound, integersBetween, numbersBetween } from './numbers.ts'
-import { readPattern } from './patterns.ts'
+import { type Pattern, readPattern } from './patterns.ts'
 import { refusal, under } from './refusal.ts'
 import { type Expr, repeat, seq, text } from './rules.ts'
 import { type SchemaNode, sizeOf } from './schema-check.ts'
@@ -20,14 +20,21 @@ export function stringRules(node: SchemaNode, path: string): Expr {
   return seq(text('"'), repeat(plain, min, max), text('"'))
 }
 
+const formats = new Map<string, Pattern>()
+function readFormat(written: string): Pattern {
+  const known = formats.get(written) ?? readPattern(written)
+  formats.set(written, known)
+  return known
+}
+
 function patternRules(source: unknown, key: 'pattern' | 'format', min: number, max: number | null, path: string): Expr {
   if (typeof source !== 'string') throw refusal(under(path, key), 'it has to be a string.')
   const written = key === 'pattern' ? source : formatPattern(source)
   if (written === null)
     throw refusal(under(path, key), `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`)
-  let pattern: ReturnType<typeof readPattern>
+  let pattern: Pattern
   try {
-    pattern = readPattern(written)
+    pattern = key === 'format' ? readFormat(written) : readPattern(written)
   } catch (error) {
     throw refusal(under(path, key), `of this pattern, ${(error as Error).message}`)
   }

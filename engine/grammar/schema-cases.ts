@@ -26,17 +26,16 @@ export function areApart(schema: unknown, a: unknown, b: unknown): boolean {
   const [first, second] = [follow(schema, a), follow(schema, b)]
   if (!first || !second) return false
   const [typesA, typesB] = [kindsOf(first), kindsOf(second)]
-  if (typesA && typesB && ![...typesA].some((type) => typesB.has(type))) return true
+  if (typesA && typesB && areDisjoint(typesA, typesB)) return true
   const [valuesA, valuesB] = [valuesOf(first), valuesOf(second)]
-  if (valuesA && valuesB) return ![...valuesA].some((value) => valuesB.has(value))
+  if (valuesA && valuesB) return areDisjoint(valuesA, valuesB)
   const onlyObjects = (types: Set<string> | null) => types !== null && types.size === 1 && types.has('object')
   if (!onlyObjects(typesA) || !onlyObjects(typesB)) return false
-  const required = (node: SchemaNode): string[] => (Array.isArray(node.required) ? node.required : [])
-  return required(first).some((name) => {
-    if (!required(second).includes(name)) return false
+  return [...requiredOf(first)].some((name) => {
+    if (!requiredOf(second).has(name)) return false
     const [inA, inB] = [follow(schema, propertyOf(first, name)), follow(schema, propertyOf(second, name))]
     const [a, b] = [inA && valuesOf(inA), inB && valuesOf(inB)]
-    return Boolean(a && b && ![...a].some((value) => b.has(value)))
+    return Boolean(a && b && areDisjoint(a, b))
   })
 }
 
@@ -58,17 +57,37 @@ function propertyOf(node: SchemaNode, name: string): unknown {
   return properties && Object.hasOwn(properties, name) ? properties[name] : undefined
 }
 
-function valuesOf(node: SchemaNode): Set<string> | null {
+function areDisjoint(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
+  for (const one of a) if (b.has(one)) return false
+  return true
+}
+
+/** Remembered for each schema: a case is compared with every other one. */
+function remembered<T>(of: (node: SchemaNode) => T): (node: SchemaNode) => T {
+  const known = new WeakMap<SchemaNode, T>()
+  return (node) => {
+    let found = known.get(node)
+    if (found === undefined) {
+      found = of(node)
+      known.set(node, found)
+    }
+    return found
+  }
+}
+
+const requiredOf = remembered((node) => new Set<string>(Array.isArray(node.required) ? node.required : []))
+
+const valuesOf = remembered((node): Set<string> | null => {
   const values = node.const !== undefined ? [node.const] : node.enum
   // Objects with their properties in another order are equal but spelled apart, so only simple values are compared.
   if (!Array.isArray(values) || values.some((value) => typeof value === 'object' && value !== null)) return null
   return new Set(values.map((value) => JSON.stringify(value)))
-}
+})
 
 /** The types that a document of this schema may have; null where nothing narrows them down. */
-function kindsOf(node: SchemaNode): Set<string> | null {
+const kindsOf = remembered((node): Set<string> | null => {
   const values = node.const !== undefined ? [node.const] : Array.isArray(node.enum) ? node.enum : null
   if (values) return new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))
   const types = typeof node.type === 'string' ? [node.type] : Array.isArray(node.type) ? (node.type as string[]) : null
   return types && new Set(types.map((type) => (type === 'integer' ? 'number' : type)))
-}
+})

@@ -38,10 +38,11 @@ const advice = new Map([
   ['nullable', 'use a type of ["…", "null"].'],
 ])
 
+export const tooLarge = (what: string) =>
+  new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
+
 /** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
 export function checkSize(schema: unknown): void {
-  const tooLarge = (what: string) =>
-    new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
   const open: { value: unknown; depth: number; key: string }[] = [{ value: schema, depth: 0, key: '' }]
   let nodes = 0
   let length = 0

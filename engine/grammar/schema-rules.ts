@@ -2,13 +2,18 @@
 // (properties in any order, escapes in bounded strings), the rules allow a part of it.
 import { addJsonRules, boolean, keyExcept, listed, literal, string, value, ws } from './json-rules.ts'
 import { refusal, under } from './refusal.ts'
-import { any, type Expr, findEmptyLoop, never, nothing, prune, type Rules, repeat, rule, seq, text } from './rules.ts'
+import { any, type Expr, findEmptyLoop, never, nothing, prune, type Rules, repeat, rule, seq, sizeOfExpr, text } from './rules.ts'
 import { numberRules, stringRules } from './scalar-rules.ts'
 import { areApart, resolvePointer } from './schema-cases.ts'
-import { checkSize, constraints, type SchemaNode, sizeOf, typesOf } from './schema-check.ts'
+import { checkSize, constraints, type SchemaNode, sizeOf, tooLarge, typesOf } from './schema-check.ts'
 
 const oneOfMax = 100
 const keyTextMax = 5_000
+// Of the grammar that a schema becomes: what a request may cost before it is tried out in a thread of its own.
+const partsMax = 100_000
+const partsPerPatternCharacter = 2
+/** Pairs of cases of oneOf, which are compared each with each. */
+const pairsMax = 20_000
 
 /**
  * The rules of a JSON Schema, from `root` on. Throws ApiError `schema_not_enforceable`, naming the place, for a schema that is too large, uses what can't be
@@ -21,12 +26,25 @@ export function schemaRules(schema: unknown): Rules {
   const waiting: { name: string; node: unknown; path: string }[] = []
   const byPointer = new Map<string, string>()
   let made = 0
+  let parts = 0
+  let pairs = 0
+
+  const spend = (more: number): void => {
+    parts += more
+    if (parts > partsMax) throw tooLarge(`${partsMax} parts once its patterns and ranges are written out`)
+  }
+  const counted = (expr: Expr): Expr => {
+    spend(sizeOfExpr(expr))
+    return expr
+  }
 
   const fresh = (expr: Expr): Expr => {
     const name = `r${++made}`
     rules.set(name, expr)
     return rule(name)
   }
+  /** What is written in more than one place: written out each time, it would double with every level. */
+  const shared = (expr: Expr): Expr => (expr.kind === 'rule' ? expr : fresh(expr))
 
   const visit = (node: unknown, path: string): Expr => {
     if (node === true) return value
@@ -84,6 +102,8 @@ export function schemaRules(schema: unknown): Rules {
     if (key === 'allOf' && branches.length > 1) throw refusal(path, 'several schemas at once are not supported; write them as one.')
     if (key === 'oneOf') {
       if (branches.length > oneOfMax) throw refusal(path, `it has more than ${oneOfMax} cases.`)
+      pairs += (branches.length * (branches.length - 1)) / 2
+      if (pairs > pairsMax) throw tooLarge(`${pairsMax} pairs of cases that oneOf must tell apart`)
       branches.forEach((branch, index) => {
         const other = branches.findIndex((one, before) => before < index && !areApart(schema, one, branch))
         if (other >= 0)
@@ -99,9 +119,12 @@ export function schemaRules(schema: unknown): Rules {
   const ofType = (type: string, node: SchemaNode, path: string): Expr => {
     if (type === 'object') return objectOf(node, path)
     if (type === 'array') return arrayOf(node, path)
-    if (type === 'string') return stringRules(node, path)
+    if (type === 'string') {
+      spend(typeof node.pattern === 'string' ? partsPerPatternCharacter * node.pattern.length : 0)
+      return counted(stringRules(node, path))
+    }
     if (type === 'boolean') return boolean
-    return type === 'null' ? text('null') : numberRules(node, path, type === 'integer')
+    return type === 'null' ? text('null') : counted(numberRules(node, path, type === 'integer'))
   }
 
   const arrayOf = (node: SchemaNode, path: string): Expr => {
@@ -112,7 +135,7 @@ export function schemaRules(schema: unknown): Rules {
     const max = sizeOf(node, 'maxItems', path) ?? null
     if (max !== null && min > max) throw refusal(under(path, 'minItems'), 'it is greater than maxItems.')
     const first = prefixItems.slice(0, max ?? undefined).map((one, index) => visit(one, under(under(path, 'prefixItems'), index)))
-    if (first.length === 0) return listed('[', items === undefined ? value : visit(items, under(path, 'items')), ']', min, items === false ? 0 : max)
+    if (first.length === 0) return listed('[', items === undefined ? value : shared(visit(items, under(path, 'items'))), ']', min, items === false ? 0 : max)
     // Without `items` a tuple ends with its last item, as far as minItems lets it.
     const rest = items === undefined ? (min > first.length ? value : never) : visit(items, under(path, 'items'))
     const comma = seq(ws, text(','), ws)
@@ -125,32 +148,32 @@ export function schemaRules(schema: unknown): Rules {
     if (!isObject(properties)) throw refusal(under(path, 'properties'), 'it has to be an object.')
     if (!Array.isArray(required) || !required.every((name) => typeof name === 'string')) throw refusal(under(path, 'required'), 'it has to be a list of names.')
     assertAnyName(propertyNames, under(path, 'propertyNames'))
-    const schemas = new Map(Object.entries(properties).map(([name, inner]) => [name, { node: inner, path: under(under(path, 'properties'), name) }]))
     const otherPath = under(path, 'additionalProperties')
+    let madeOther: Expr | null = null
+    const otherValue = (): Expr => (madeOther ??= additionalProperties === undefined ? value : shared(visit(additionalProperties, otherPath)))
+    const values = new Map(Object.entries(properties).map(([name, inner]) => [name, () => visit(inner, under(under(path, 'properties'), name))]))
     for (const name of required as string[]) {
-      if (schemas.has(name)) continue
+      if (values.has(name)) continue
       if (additionalProperties === false)
         throw refusal(
           under(path, 'required'),
           `the property ${JSON.stringify(name)} is required, but it is not among the properties and no others are allowed.`,
         )
-      schemas.set(name, { node: additionalProperties ?? true, path: otherPath })
+      values.set(name, otherValue)
     }
     // Nothing said about properties: any object. Else properties that are not named are only allowed where the schema says so.
-    const other = additionalProperties ?? (schemas.size === 0 && node.properties === undefined)
+    const other = additionalProperties ?? (values.size === 0 && node.properties === undefined)
     const comma = seq(ws, text(','), ws)
     const member = (key: Expr, of: Expr) => seq(key, ws, text(':'), ws, of)
-    const names = [...schemas.keys()]
-    const members = names.map((name) => {
-      const { node: inner, path: innerPath } = schemas.get(name)!
-      return fresh(member(text(JSON.stringify(name)), visit(inner, innerPath)))
-    })
+    const names = [...values.keys()]
+    const members = names.map((name) => fresh(member(text(JSON.stringify(name)), values.get(name)!())))
     let tail: Expr = nothing
+    // From the last on.
     const firsts: Expr[] = []
     if (other !== false) {
       if (names.join('').length > keyTextMax) throw refusal(otherPath, 'the names of the properties are too long to tell others from them; set it to false.')
       const key = names.length === 0 ? string : keyExcept(names, rules, `k${++made}`)
-      const one = fresh(member(key, visit(other, otherPath)))
+      const one = fresh(member(key, otherValue()))
       tail = fresh(repeat(seq(comma, one), 0, null))
       firsts.push(seq(one, tail))
     }
@@ -158,11 +181,11 @@ export function schemaRules(schema: unknown): Rules {
     for (let index = names.length - 1; index >= 0; index--) {
       const isNeeded = needs.has(names[index]!)
       if (isNeeded) firsts.length = 0
-      firsts.unshift(seq(members[index]!, tail))
+      firsts.push(seq(members[index]!, tail))
       const here = seq(comma, members[index]!, tail)
       tail = fresh(isNeeded ? here : any(here, tail))
     }
-    const filled = seq(any(...firsts), ws, text('}'))
+    const filled = seq(any(...firsts.reverse()), ws, text('}'))
     return seq(text('{'), ws, needs.size > 0 ? filled : any(text('}'), filled))
   }
 

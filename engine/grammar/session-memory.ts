@@ -33,7 +33,9 @@ export const control = {
   done: 2,
   /** How much memory the grammars take, in KiB. */
   memory_kib: 3,
-  words: 4,
+  /** 1 once the worker can work. */
+  started: 4,
+  words: 5,
 } as const
 
 export function clock(): number {

@@ -5,6 +5,7 @@ import type { GrammarSession } from './grammars.ts'
 import { type Host, type HostedSession, JobLost, nextJob, startHost } from './host.ts'
 import { type HeldSession, holdSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
+import { createTrials } from './trials.ts'
 import { createVerdicts, type Verdict } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
@@ -28,8 +29,8 @@ export const defaultLimits = {
   grammars: 64,
   /** Workers that serve a costly grammar each. */
   costly_workers: 4,
-  trials_waiting: 16,
-  /** How long a grammar waits for the trials before its own. */
+  slice_ms: 250,
+  account_trials: 16,
   trial_wait_ms: 10_000,
   /** How long an idle worker is kept, and how long a refusal for its cost holds. */
   idle_ms: 60_000,
@@ -37,7 +38,7 @@ export const defaultLimits = {
 }
 export type GrammarLimits = typeof defaultLimits
 
-export type Wanted = { key: string; source: GrammarSource; isTrusted: boolean; heavyPlaces: () => string[] }
+export type Wanted = { account: string; key: string; source: GrammarSource; isTrusted: boolean; heavyPlaces: () => string[] }
 
 export type VocabGrammars = {
   open(wanted: Wanted, signal?: AbortSignal): Promise<GrammarSession>
@@ -46,32 +47,38 @@ export type VocabGrammars = {
   end(): Promise<void>
 }
 
+type Served = HeldSession & {
+  wanted: Wanted
+  moves: number
+  /** Aborts when the session is closed. */
+  closed: AbortController
+}
+type Judging = { verdict: Promise<Verdict>; askers: number; given_up: AbortController }
+
 const movesMax = 3
 const attemptsMax = 3
 
 export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): VocabGrammars {
   const verdicts = createVerdicts(limits)
   const costly = new Map<string, Host>()
-  const held = new Map<number, HeldSession & { wanted: Wanted; moves: number }>()
-  const judging = new Map<string, Promise<Verdict>>()
+  const held = new Map<number, Served>()
+  const judging = new Map<string, Judging>()
   let shared: Host | null = null
-  let trial: Host | null = null
-  let lastTrial: Promise<unknown> = Promise.resolve()
-  let trials = 0
   let isEnded = false
 
-  const start = (): Host => {
+  const start = (isTrial: boolean): Host => {
     if (isEnded) throw new ApiError('shutting_down', 'The engine is stopping.')
-    return startHost({ vocab, limits, onGone })
+    return startHost({ vocab, isTrial, limits, onGone })
   }
+  const trials = createTrials(() => start(true), limits)
   const sharedHost = (): Host => {
-    shared ??= start()
+    shared ??= start(false)
     return shared
   }
 
   const drop = (host: Host): void => {
     if (shared === host) shared = null
-    if (trial === host) trial = null
+    trials.drop(host)
     for (const [key, one] of costly) if (one === host) costly.delete(key)
   }
 
@@ -89,7 +96,7 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   }
 
   /** Serves a session on from its tokens after its worker has ended. */
-  const move = async (session: HeldSession & { wanted: Wanted; moves: number }): Promise<void> => {
+  const move = async (session: Served): Promise<void> => {
     try {
       if (++session.moves > movesMax) throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
       await place(session)
@@ -98,9 +105,9 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     }
   }
 
-  const place = async (session: HeldSession & { wanted: Wanted }): Promise<void> => {
+  const place = async (session: Served): Promise<void> => {
     for (let attempt = 1; ; attempt++) {
-      const host = await hostFor(session.wanted)
+      const host = await hostFor(session.wanted, session.closed.signal)
       if (session.isClosed) return
       if (host.isRunning) {
         session.host = host
@@ -111,12 +118,12 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   }
 
   /** A worker that has this grammar compiled. */
-  const hostFor = async (wanted: Wanted): Promise<Host> => {
+  const hostFor = async (wanted: Wanted, signal: AbortSignal): Promise<Host> => {
     for (let attempt = 1; ; attempt++) {
       try {
-        const verdict = wanted.isTrusted ? 'cheap' : await judge(wanted)
+        const verdict = wanted.isTrusted ? 'cheap' : await judge(wanted, signal)
         if (verdict instanceof ApiError) throw verdict
-        const host = verdict === 'cheap' ? sharedHost() : (costly.get(wanted.key) ?? (await inTurn(() => compileCostly(wanted))))
+        const host = verdict === 'cheap' ? sharedHost() : (costly.get(wanted.key) ?? (await compileCostly(wanted, signal)))
         await host.compile(wanted.key, wanted.source)
         return host
       } catch (error) {
@@ -127,42 +134,36 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     }
   }
 
-  const judge = (wanted: Wanted): Promise<Verdict> | Verdict => {
+  /** Requests of one account for one grammar share its trial, which ends when none of them is left. */
+  const judge = async (wanted: Wanted, signal: AbortSignal): Promise<Verdict> => {
     const known = verdicts.get(wanted.key)
     if (known) return known
-    let judged = judging.get(wanted.key)
-    if (!judged) {
-      judged = inTurn(() => tryOut(wanted)).finally(() => judging.delete(wanted.key))
-      judging.set(wanted.key, judged)
+    const asked = JSON.stringify([wanted.account, wanted.key])
+    const shared = judging.get(asked) ?? startJudging(wanted)
+    const forget = () => judging.get(asked) === shared && judging.delete(asked)
+    judging.set(asked, shared)
+    shared.askers++
+    const giveUp = () => {
+      if (--shared.askers > 0) return
+      forget()
+      shared.given_up.abort()
     }
-    return judged
+    signal.addEventListener('abort', giveUp)
+    try {
+      return await shared.verdict
+    } finally {
+      forget()
+      signal.removeEventListener('abort', giveUp)
+    }
   }
 
-  /** One trial at a time: they are the work that strangers' schemas can make slow. One that waits too long for its turn loses it. */
-  const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
-    const crowded = () => new ApiError('overloaded', 'Too many new schemas are waiting to be compiled. Try again shortly.')
-    if (trials >= limits.trials_waiting) throw crowded()
-    trials++
-    let isLate = false
-    const late = Promise.withResolvers<never>()
-    const timer = setTimeout(() => {
-      isLate = true
-      trials--
-      late.reject(crowded())
-    }, limits.trial_wait_ms)
-    const run = async () => {
-      if (isLate) throw crowded()
-      clearTimeout(timer)
-      return work().finally(() => trials--)
-    }
-    const done = lastTrial.then(run)
-    lastTrial = done.catch(() => {})
-    return Promise.race([done, late.promise])
+  const startJudging = (wanted: Wanted): Judging => {
+    const given_up = new AbortController()
+    const work = async (host: Host) => verdicts.get(wanted.key) ?? tryOut(host, wanted)
+    return { verdict: trials.run(wanted.account, 'new', work, given_up.signal), askers: 0, given_up }
   }
 
-  const tryOut = async (wanted: Wanted): Promise<Verdict> => {
-    trial ??= start()
-    const host = trial
+  const tryOut = async (host: Host, wanted: Wanted): Promise<Verdict> => {
     // Most grammars turn out cheap: the worker that will serve them starts meanwhile.
     sharedHost()
     let stage = `it takes more than ${limits.compile_ms} ms to compile, or more memory than a grammar may use`
@@ -184,28 +185,24 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       drop(host)
       if (error instanceof JobLost && error.guilty) return verdicts.set(wanted.key, tooCostly(wanted, stage))
       throw error
-    } finally {
-      if (trial === host && host.memory_bytes > limits.restart_bytes) {
-        drop(host)
-        void host.end()
-      }
     }
   }
 
-  const compileCostly = async (wanted: Wanted): Promise<Host> => {
-    const made = costly.get(wanted.key)
-    if (made) return made
-    makeRoom()
-    trial ??= start()
-    const host = trial
-    await host.compile(wanted.key, wanted.source)
-    promote(host, wanted.key)
-    return host
+  const compileCostly = (wanted: Wanted, signal: AbortSignal): Promise<Host> => {
+    const work = async (host: Host) => {
+      const made = costly.get(wanted.key)
+      if (made) return made
+      makeRoom()
+      await host.compile(wanted.key, wanted.source)
+      promote(host, wanted.key)
+      return host
+    }
+    return trials.run(wanted.account, 'costly', work, signal)
   }
 
   const promote = (host: Host, key: string): void => {
     makeRoom()
-    if (trial === host) trial = null
+    trials.drop(host)
     costly.set(key, host)
   }
 
@@ -224,6 +221,7 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       const session = Object.assign(
         holdSession({ id, grammar: wanted.key, memory: createSessionMemory(vocab.size), tokens: [] }, () => {
           held.delete(id)
+          session.closed.abort(new ApiError('engine_unavailable', 'The caller has left.'))
           const { host } = session
           host?.close(session)
           if (host && host === shared && host.sessions.size === 0 && host.memory_bytes > limits.restart_bytes) {
@@ -231,7 +229,7 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
             void host.end()
           }
         }),
-        { wanted, moves: 0 },
+        { wanted, moves: 0, closed: new AbortController() },
       )
       held.set(id, session)
       try {
@@ -243,7 +241,7 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       return session
     },
     sweep() {
-      const hosts = [shared, trial, ...costly.values()].filter((host) => host !== null)
+      const hosts = [shared, ...trials.hosts(), ...costly.values()].filter((host) => host !== null)
       const idle = hosts.filter((host) => host.sessions.size === 0 && !host.isBusy && Date.now() - host.used_at > limits.idle_ms)
       for (const host of idle) {
         drop(host)
@@ -254,7 +252,7 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     async end() {
       isEnded = true
       for (const session of held.values()) session.fail(new ApiError('shutting_down', 'The engine is stopping.'))
-      await Promise.all([shared, trial, ...costly.values()].map((host) => host?.end()))
+      await Promise.all([shared, ...trials.hosts(), ...costly.values()].map((host) => host?.end()))
     },
   }
 }

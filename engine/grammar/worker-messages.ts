@@ -3,7 +3,7 @@ import type { VocabData } from './session-memory.ts'
 /** A grammar as XGrammar takes it. */
 export type GrammarSource = { kind: 'ebnf'; ebnf: string } | { kind: 'tag'; tag: object }
 
-export type WorkerData = { vocab: VocabData; control: SharedArrayBuffer; memory_bytes: number }
+export type WorkerData = { vocab: VocabData; control: SharedArrayBuffer; memory_bytes: number; isTrial: boolean }
 
 /** Each message is a job, numbered by `job`; those of one session carry the session's number. */
 export type ToWorker =
@@ -15,5 +15,6 @@ export type ToWorker =
   | { kind: 'forget'; job: number; grammar: string }
 
 export type FromWorker =
+  | { kind: 'started' }
   | { kind: 'done'; job: number; elapsed_ms: number /** Of a probe. */; slowest_ms?: number /** No token went on. */; stuck?: boolean }
   | { kind: 'failed'; job: number; why: string }

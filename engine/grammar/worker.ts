@@ -1,12 +1,18 @@
 // The thread that holds XGrammar: compiles grammars and works out masks, one job after the other. Started by host.ts.
+import { setPriority } from 'node:os'
 import { parentPort, workerData } from 'node:worker_threads'
 import { clock, control, failed, maskWords, ready, type SessionMemory, stateWord, type VocabData, viewSessionMemory, working } from './session-memory.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 
+// A third of the share of others, where the cores are in use: enough for what is cheap.
+const trialNice = 5
+
 type Session = { matcher: Matcher; memory: SessionMemory; accepted: number }
 
-const { vocab, control: controlBuffer, memory_bytes } = workerData as WorkerData
+const { vocab, control: controlBuffer, memory_bytes, isTrial } = workerData as WorkerData
+// On Linux that is of this thread alone: answers under way come before the trials of new grammars.
+if (isTrial && process.platform === 'linux') setPriority(trialNice)
 const words = new Int32Array(controlBuffer)
 const port = parentPort!
 const { xgrammar, memoryBytes } = loadXGrammar(memory_bytes)
@@ -20,6 +26,8 @@ let last = Promise.resolve()
 port.on('message', (message: ToWorker) => {
   last = last.then(() => work(message))
 })
+Atomics.store(words, control.started, 1)
+port.postMessage({ kind: 'started' } satisfies FromWorker)
 
 async function work(message: ToWorker): Promise<void> {
   const began = performance.now()

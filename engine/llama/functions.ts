@@ -7,17 +7,7 @@ type Callback = (error: unknown, result: Pointer) => void
 export type LoadModel = ((path: string, params: ModelParams) => Pointer) & { async: (path: string, params: ModelParams, done: Callback) => void }
 export type InitContext = ((model: Pointer, params: ContextParams) => Pointer) & { async: (model: Pointer, params: ContextParams, done: Callback) => void }
 export type Quantize = { async: (from: string, to: string, params: QuantizeParams, done: (error: unknown, status: number) => void) => void }
-export type Tokenize = ((
-  vocab: Pointer,
-  text: Buffer,
-  textBytes: number,
-  out: Int32Array,
-  max: number,
-  addSpecial: boolean,
-  parseSpecial: boolean,
-) => number) & {
-  async: (...args: [...Parameters<Tokenize>, (error: unknown, result: number) => void]) => void
-}
+export type Tokenize = (vocab: Pointer, text: Buffer, textBytes: number, out: Int32Array, max: number, addSpecial: boolean, parseSpecial: boolean) => number
 
 /** Binds each C function once. A missing symbol throws here, at start-up, rather than in the middle of a request. */
 export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml: LibraryHandle; llama: LibraryHandle }) {
@@ -68,6 +58,8 @@ export function bindFunctions({ base, ggml, llama }: { base: LibraryHandle; ggml
     llama_vocab_bos: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_bos(void*)'),
     llama_vocab_eos: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_eos(void*)'),
     llama_vocab_get_add_bos: bind<(vocab: Pointer) => boolean>(llama, 'bool llama_vocab_get_add_bos(void*)'),
+    llama_vocab_get_attr: bind<(vocab: Pointer, token: number) => number>(llama, 'int32_t llama_vocab_get_attr(void*, int32_t)'),
+    llama_vocab_type: bind<(vocab: Pointer) => number>(llama, 'int32_t llama_vocab_type(void*)'),
     llama_vocab_get_text: bind<(vocab: Pointer, token: number) => string>(llama, 'const char* llama_vocab_get_text(void*, int32_t)'),
     llama_tokenize: bind<Tokenize>(llama, 'int32_t llama_tokenize(void*, const void*, int32_t, _Out_ int32_t*, int32_t, bool, bool)'),
     llama_token_to_piece: bind<(vocab: Pointer, token: number, out: Buffer, bytes: number, lstrip: number, special: boolean) => number>(

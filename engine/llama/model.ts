@@ -9,6 +9,8 @@ export type Model = {
   vocab: Vocab
   /** The template of the GGUF file, in Jinja; null where it has none. */
   chat_template: string | null
+  /** Whether control tokens that callers write in their messages are taken as such; whoever loads the model may set it. */
+  parse_control_tokens: boolean
   /** Tokens, as the model was trained. */
   context_length: number
   /** Numbers in an embedding. */
@@ -42,8 +44,9 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
   const isRecurrent = library.llama_model_is_recurrent(handle) || library.llama_model_is_hybrid(handle)
   return {
     handle,
-    vocab: openVocab(library, library.llama_model_get_vocab(handle)),
+    vocab: await openVocab(library, library.llama_model_get_vocab(handle)),
     chat_template: library.llama_model_chat_template(handle, null),
+    parse_control_tokens: false,
     context_length: library.llama_model_n_ctx_train(handle),
     embedding_length: library.llama_model_n_embd(handle),
     reads_both_ways: metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',

@@ -3,22 +3,23 @@ import { CompletionRequest } from '../../contract/completions.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { completionDialect } from '../answer/completion-dialect.ts'
 import { createReplyParser } from '../chat/reply-parser.ts'
-import { tokenizePrompt } from '../chat/template.ts'
-import { readBody } from '../http-io.ts'
-import type { Model } from '../llama/model.ts'
+import { header, readBody } from '../http-io.ts'
 import { requireRoom } from '../prepare.ts'
-import { promptPlaces, type Scoring } from '../score.ts'
+import { type EchoServices, promptPlaces } from '../score.ts'
 import { type Asked, type GenerationServices, generate } from './generate.ts'
 import { knownTokens, textsOf } from './inputs.ts'
 
-export async function completions(services: GenerationServices & { scoring: Scoring }, request: IncomingMessage, response: ServerResponse): Promise<void> {
+export async function completions(services: GenerationServices & EchoServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const body = await readBody(request, CompletionRequest)
   const echo = body.echo === true
+  const account = header(request, 'x-tunery-account') ?? ''
   const echoOnly = body.max_tokens === 0
   if (echoOnly && !echo) throw new ApiError('invalid_request', 'max_tokens: 0 gives an answer only with echo: true.', { param: 'max_tokens' })
-  await generate(services, request, response, body, async (served, use) => {
+  await generate(services, request, response, body, async (served, use, tokenize) => {
     const { model } = served
-    const prompts = await promptsOf(model, body.prompt)
+    const controls = body.parse_special === false ? 'none' : 'all'
+    const ofText = (text: string) => tokenize({ text, controls }, 'prompt')
+    const prompts = await Promise.all(textsOf(body.prompt).map((each) => (typeof each === 'string' ? ofText(each) : knownTokens(model, each, 'prompt'))))
     const asked: Asked = {
       prompts,
       param: 'prompt',
@@ -34,13 +35,9 @@ export async function completions(services: GenerationServices & { scoring: Scor
     asked.echo = []
     for (const prompt of prompts) {
       requireRoom(model, services.limits, prompt, 'prompt')
-      const places = body.logprobs == null ? [] : await promptPlaces(services.scoring, served, prompt, body.logprobs, use.signal)
+      const places = body.logprobs == null ? [] : await promptPlaces(services, served, prompt, body.logprobs, { account, signal: use.signal })
       asked.echo.push({ text: Buffer.concat(prompt.map((token) => model.vocab.bytes(token))).toString('utf8'), places })
     }
     return asked
   })
-}
-
-function promptsOf(model: Model, prompt: CompletionRequest['prompt']): Promise<number[][]> {
-  return Promise.all(textsOf(prompt).map(async (each) => (typeof each === 'string' ? tokenizePrompt(model, each) : knownTokens(model, each, 'prompt'))))
 }

@@ -1,19 +1,21 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import { EmbeddingsRequest, type EmbeddingsResponse } from '../../contract/embeddings.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { type Embedder, embeddedTokensMax, normalized } from '../embedder.ts'
 import { header, readBody, sendError, sendJson } from '../http-io.ts'
 import type { Models } from '../models.ts'
 import type { ServedModel } from '../served-model.ts'
+import type { TokenizeOptions, Tokenizer } from '../tokenizer/tokenizer.ts'
 import { knownTokens, textsOf } from './inputs.ts'
 import { useModel } from './use-model.ts'
 
-const textsAtOnce = 32
+export type EmbeddingServices = { models: Models; embedder: Embedder; tokenizer: Tokenizer; onFault(error: unknown): void }
 
-export type EmbeddingServices = { models: Models; embedder: Embedder; onFault(error: unknown): void }
-
-export async function embeddings({ models, embedder, onFault }: EmbeddingServices, request: IncomingMessage, response: ServerResponse): Promise<void> {
+export async function embeddings(
+  { models, embedder, tokenizer, onFault }: EmbeddingServices,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
   const body = await readBody(request, EmbeddingsRequest)
   const served = models.get(body.model)
   if (served.kind !== 'embedding')
@@ -26,7 +28,7 @@ export async function embeddings({ models, embedder, onFault }: EmbeddingService
   const use = useModel(served, response)
   const letGo = use.hold()
   try {
-    const texts = await readTexts(served, body.input)
+    const texts = await readTexts(tokenizer, served, body.input, { account: header(request, 'x-tunery-account') ?? '', signal: use.signal })
     const vectors = await embedder.embed(served, texts, use.signal)
     const encode = body.encoding_format === 'base64' ? toBase64 : (vector: Float32Array) => Array.from(vector)
     const prompt_tokens = texts.reduce((sum, tokens) => sum + tokens.length, 0)
@@ -58,24 +60,39 @@ function dimensionsOf({ model, matryoshka, name }: ServedModel, wanted: number |
   return wanted
 }
 
-async function readTexts(served: ServedModel, input: EmbeddingsRequest['input']): Promise<number[][]> {
-  const { model } = served
+async function readTexts(
+  tokenizer: Tokenizer,
+  { model }: ServedModel,
+  input: EmbeddingsRequest['input'],
+  asker: Pick<TokenizeOptions, 'account' | 'signal'>,
+): Promise<number[][]> {
+  const { vocab } = model
+  const { before, after } = vocab.wrapping
   const context_length = embeddedTokensMax(model)
-  const texts: number[][] = []
-  for (const each of textsOf(input)) {
-    const tokens = typeof each === 'string' ? await model.vocab.tokenize(each, false, true) : knownTokens(model, each, 'input')
-    if (tokens.length === 0) throw new ApiError('invalid_request', `Text ${texts.length} has nothing that this model has a token for.`, { param: 'input' })
-    if (tokens.length > context_length)
-      throw new ApiError(
+  // The first that fails ends the work on the others.
+  const failed = new AbortController()
+  const signal = AbortSignal.any([asker.signal, failed.signal])
+  const read = async (text: string | number[], index: number): Promise<number[]> => {
+    const tooLong = (tokens: number, least = 'at least ') =>
+      new ApiError(
         'context_length_exceeded',
-        `Text ${texts.length} has ${tokens.length} tokens; this model takes ${context_length}. Shorten it, or send it in parts.`,
-        { details: { prompt_tokens: tokens.length, context_length }, param: 'input' },
+        `Text ${index} has ${least}${tokens} tokens; this model takes ${context_length}. Shorten it, or send it in parts.`,
+        { details: { prompt_tokens: tokens, context_length }, param: 'input' },
       )
-    texts.push(tokens)
-    // Tokenizing thousands of texts takes a while, in which the streams go on.
-    if (texts.length % textsAtOnce === 0) await nextTurn()
+    const options = { account: asker.account, signal, tokens_max: 2 * context_length, tooLong }
+    const tokens =
+      typeof text === 'string'
+        ? [...before, ...(await tokenizer.tokenize(vocab, { text, controls: 'none' }, options)), ...after]
+        : knownTokens(model, text, 'input')
+    if (tokens.length === 0) throw new ApiError('invalid_request', `Text ${index} has nothing that this model has a token for.`, { param: 'input' })
+    if (tokens.length > context_length) throw tooLong(tokens.length, '')
+    return tokens
   }
-  return texts
+  try {
+    return await Promise.all(textsOf(input).map(read))
+  } finally {
+    failed.abort()
+  }
 }
 
 function shortened(vector: Float32Array, dimensions: number): Float32Array {

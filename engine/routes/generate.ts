@@ -15,9 +15,10 @@ import type { LeftUsage } from '../left-usage.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import type { PlaceLogprobs } from '../logprobs.ts'
 import type { Models } from '../models.ts'
-import { prepareGeneration, type SamplingFields } from '../prepare.ts'
+import { prepareGeneration, promptBounds, type SamplingFields } from '../prepare.ts'
 import type { Scheduler, Submitted } from '../scheduler.ts'
 import type { ServedModel } from '../served-model.ts'
+import { type PromptText, type Tokenizer, tokenizePrompt } from '../tokenizer/tokenizer.ts'
 import { type Use, useModel } from './use-model.ts'
 
 export type GenerationServices = {
@@ -25,6 +26,7 @@ export type GenerationServices = {
   scheduler: Scheduler
   grammars: Grammars
   limits: MemoryLimits
+  tokenizer: Tokenizer
   left: LeftUsage
   onFault(error: unknown): void
 }
@@ -49,6 +51,9 @@ export type Asked = {
   echoOnly?: boolean
 }
 
+/** The tokens of a prompt for the model that is asked. `param` names the field that it came from. */
+export type Tokenize = (prompt: PromptText, param: string) => Promise<number[]>
+
 // Each choice is a sequence of its own in the engine.
 const choicesMax = 128
 
@@ -57,22 +62,27 @@ export async function generate(
   request: IncomingMessage,
   response: ServerResponse,
   body: Body,
-  ask: (served: ServedModel, use: Use) => Promise<Asked>,
+  ask: (served: ServedModel, use: Use, tokenize: Tokenize) => Promise<Asked>,
 ): Promise<void> {
-  const { models, scheduler, grammars, limits, left, onFault } = services
+  const { models, scheduler, grammars, limits, tokenizer, left, onFault } = services
   const served = models.get(body.model)
   if (served.kind === 'embedding')
     throw new ApiError('model_not_callable', `'${body.model}' makes embeddings; it cannot be asked for text. POST /v1/embeddings takes it.`, { param: 'model' })
   const use = useModel(served, response)
   const letGo = use.hold()
   const sessions: GrammarSession[] = []
+  const account = header(request, 'x-tunery-account') ?? ''
+  const tokenize: Tokenize = (prompt, param) => {
+    const { signal } = use
+    return tokenizePrompt(tokenizer, served.model.vocab, prompt, { account, signal, ...promptBounds(served.model, limits, param) })
+  }
   try {
-    const asked = await ask(served, use)
+    const asked = await ask(served, use, tokenize)
     const perPrompt = body.n ?? 1
     const count = asked.prompts.length * perPrompt
     if (count > choicesMax) throw new ApiError('invalid_request', `${count} choices are asked for; ${choicesMax} at most can be made at once.`, { param: 'n' })
     const prepared = asked.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, asked.param))
-    if (asked.grammar) while (sessions.length < count) sessions.push(await grammars.open(asked.grammar.vocab, asked.grammar.spec, use.signal))
+    if (asked.grammar) while (sessions.length < count) sessions.push(await grammars.open(asked.grammar.vocab, asked.grammar.spec, use.signal, account))
     if (use.ended()) return closeAll(sessions)
 
     const prompt_tokens = asked.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
@@ -100,7 +110,6 @@ export async function generate(
     }
     const events = createChoices({ count, prompt_tokens, choices_per_prompt: perPrompt, logprobs, createParser: asked.createParser, sink, onStart, onDone })
     use.cancelWith(onLeft, (error) => sink.failed(error))
-    const account = header(request, 'x-tunery-account') ?? ''
     const submissions = events.map((each, index) => {
       const { request: base, size } = prepared[Math.floor(index / perPrompt)]!
       // Choices that share a seed differ all the same.

@@ -5,6 +5,7 @@ import { readBody, sendJson } from '../http-io.ts'
 import type { MemoryLimits } from '../lane-sizes.ts'
 import type { Models } from '../models.ts'
 import { servedContextLength } from '../prepare.ts'
+import type { Rests } from '../rests.ts'
 
 const Name = z.string().min(1).max(256)
 const Path = z.string().min(1).max(4096)
@@ -12,6 +13,7 @@ const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model
 const UnloadAdapter = z.looseObject({ lora_name: Name })
 const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean().optional() })
 const UnloadModel = z.looseObject({ name: Name })
+const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 
 /** Files are named to the service alone. */
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
@@ -50,4 +52,11 @@ export async function unloadModel(models: Models, request: IncomingMessage, resp
   const { name } = await readBody(request, UnloadModel)
   await models.unload(name, 'base')
   sendJson(response, 200, { status: 'unloaded', name })
+}
+
+/** Leaves a share of the cores' time to another program of the service for a while. */
+export async function leaveCores(rests: Rests, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { share, for_ms } = await readBody(request, LeaveCores)
+  rests.leave(share, for_ms)
+  sendJson(response, 200, { status: 'ok' })
 }
