@@ -9,6 +9,7 @@ The result: `model.gguf`, `hf/` (safetensors, tokenizer, chat template) and, wri
 """
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,9 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+
+# The exit status of a failure that has been told in a sentence.
+TOLD = 3
 
 # The pre-tokenizers that a GGUF names but transformers does not restore: it falls back to GPT-2's, which keeps "12" whole where
 # this family's models were trained on "1", "2". The trainer would then see other tokens than the engine, and nothing would say so.
@@ -67,6 +71,41 @@ def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: st
     from trainer.converters import run_converter
 
     run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
+
+
+def download(repo: str, folder: Path) -> None:
+    """Brings a checkpoint of the Hugging Face hub. Ends the program with one sentence and TOLD where the hub does not give it."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        snapshot_download(
+            repo,
+            local_dir=folder,
+            allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer.model"],
+            ignore_patterns=["consolidated*"],
+        )
+    except (OSError, errors.HTTPError) as error:
+        print(f"{repo} could not be added: {_why_not(error)}.", file=sys.stderr)
+        raise SystemExit(TOLD) from None
+
+
+def _why_not(error: BaseException) -> str:
+    """Why the hub did not give a checkpoint and what to do, as a part of a sentence."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, errors.GatedRepoError):
+        return "its licence must be accepted on its page first, and HF_TOKEN must be a token of whoever accepted it"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{constants.ENDPOINT} has no such model, or none that may be seen without a token in HF_TOKEN"
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"{constants.ENDPOINT} answered {error.response.status_code}; try again later"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    cause = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+    without = "bring its checkpoint folder here another way, and name it with --from FOLDER"
+    return f"{constants.ENDPOINT} cannot be reached from this machine ({cause}); {without}"
 
 
 def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
@@ -139,9 +178,9 @@ def main() -> None:
                 restore_from_gguf(args.out / "model.gguf", hf)
     else:
         if args.kind == "hub":
-            from huggingface_hub import snapshot_download
-
-            snapshot_download(args.repo, local_dir=hf, allow_patterns=["*.json", "*.safetensors", "*.jinja", "tokenizer.model"])
+            download(args.repo, hf)
+            # Nothing that converting reads may fetch more.
+            os.environ["HF_HUB_OFFLINE"] = "1"
             source = f"https://huggingface.co/{args.repo}"
         else:
             shutil.copytree(args.source, hf, dirs_exist_ok=True)

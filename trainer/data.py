@@ -4,18 +4,21 @@ import hashlib
 import json
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from trainer.control_text import Rendering, control_text
 from trainer.errors import JobError
 from trainer.mask import learned, spans_of
 from trainer.protocol import Protocol
 from trainer.spec import Spec
 
 ROLES = ("system", "user", "assistant")
-TOKENIZE_AT_ONCE = 512
+# Rows at once, and characters, which bounds what their tokens take meanwhile: some hundred bytes each.
+TOKENIZE_AT_ONCE, CHARACTERS_AT_ONCE = 512, 1 << 21
 # Examples are compared by a served model too: long rows would hold up whom it serves.
 MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
 # A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
@@ -32,6 +35,14 @@ class Sequence:
     @property
     def targets(self) -> int:
         return int(self.trained.sum())
+
+
+class Conversation(list):
+    """The messages of a row, and the line of the file that it stands in, counted from 1."""
+
+    def __init__(self, messages: list[dict], line: int) -> None:
+        super().__init__(messages)
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -98,15 +109,17 @@ def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
     # Rows end with a line feed alone, as the service counted them.
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip(b" \t\r"):
-            conversations.append(_conversation(line, number))
+            conversations.append(conversation(line, number))
     if not conversations:
         raise JobError("dataset_invalid", "The dataset has no rows.")
     return conversations
 
 
-def _conversation(line: bytes, number: int) -> list[dict]:
+def conversation(line: bytes, number: int) -> Conversation:
+    """The row in a line of the file. Raises JobError("dataset_invalid") naming the line where it is none."""
+
     def wrong(what: str) -> JobError:
-        return JobError("dataset_invalid", f"Row {number} {what}.", row=number)
+        return JobError("dataset_invalid", f"Line {number} {what}.", line=number)
 
     try:
         row = json.loads(line)
@@ -124,7 +137,10 @@ def _conversation(line: bytes, number: int) -> list[dict]:
             raise wrong("has a message whose weight is neither 0 nor 1")
     if messages[-1]["role"] != "assistant":
         raise wrong("does not end with an assistant's message, so its end teaches nothing")
-    return [{name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages]
+    shown = [{name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages]
+    # A file that was converted from another format says where its rows stood in that.
+    source = row.get("source_line")
+    return Conversation(shown, source if isinstance(source, int) else number)
 
 
 def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol, numbers: list[int] | None = None) -> Prepared:
@@ -132,31 +148,67 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
 
     `numbers`: each conversation's place in the dataset, where these are not all of its rows.
     """
-    rows, examples, truncated, dropped = [], [], 0, 0
+    rows, plain, marked, truncated, dropped = [], [], [], 0, 0
     numbers = numbers or list(range(1, len(conversations) + 1))
-    for start in range(0, len(conversations), TOKENIZE_AT_ONCE):
-        rendered = [spans_of(messages, tokenizer) for messages in conversations[start : start + TOKENIZE_AT_ONCE]]
-        texts = [text for row in rendered for text, _ in row]
-        # The text as a whole, once, and nothing added: the tokens that the engine makes of the same rendering.
-        encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
-        pairs = iter(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
-        some = conversations[start : start + TOKENIZE_AT_ONCE]
-        for number, messages, row in zip(numbers[start : start + TOKENIZE_AT_ONCE], some, rendered, strict=True):
-            whole = [_sequence(*next(pairs), spans) for _, spans in row]
-            truncated += any(len(sequence.ids) > max_length for sequence in whole)
-            cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
-            if kept := [sequence for sequence in cut if sequence.targets]:
-                rows.append(Row(number, kept))
-                if len(examples) < MOST_EXAMPLES and len(whole[0].ids) <= max_length:
-                    examples += _example(messages, kept[0])
-            else:
-                dropped += 1
+    for number, messages, rendered, whole in tokenized(conversations, tokenizer, max_length, numbers):
+        truncated += any(len(sequence.ids) > max_length for sequence in whole)
+        cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
+        if kept := [sequence for sequence in cut if sequence.targets]:
+            rows.append(Row(number, kept))
+            examples = plain if rendered[0].mark is None else marked
+            if len(examples) < MOST_EXAMPLES and len(whole[0].ids) <= max_length:
+                examples += _example(messages, kept[0])
+        else:
+            dropped += 1
+    # Those first whose tokens no setting changes (parse_control_tokens): they are compared for as long as the result lives.
+    examples = (plain or marked)[:MOST_EXAMPLES]
     if dropped:
         message = f"{dropped} rows are left out: nothing of their answers is within the first {max_length} tokens."
         protocol.emit("warning", message, dropped_rows=dropped)
     if not rows:
         raise JobError("dataset_invalid", f"No row has any of its answer within the first {max_length} tokens.")
     return Prepared(rows, truncated, dropped, examples)
+
+
+def tokenized(
+    conversations: list[list[dict]], tokenizer, max_length: int, numbers: list[int]
+) -> Iterator[tuple[int, list[dict], list[Rendering], list[Sequence]]]:
+    """Each conversation with its number, its renderings and, one of each, its sequences, whole; of what is far longer than `max_length`
+    tokens more than these. Raises JobError("dataset_invalid") naming the line of a row that cannot be rendered or tokenized.
+    """
+    controls = control_text(tokenizer)
+    for some in _batches(conversations):
+        rendered = [_at_line(conversations[index], numbers[index], lambda row: spans_of(row, tokenizer, max_length)) for index in some]
+        try:
+            encoded = controls.encode([each for row in rendered for each in row], max_length)
+        except JobError:
+            # Again and one by one, to find the row that it is about.
+            encoded = []
+            for index, row in zip(some, rendered, strict=True):
+                encoded += _at_line(conversations[index], numbers[index], lambda _, row=row: controls.encode(row, max_length))
+        left = iter(encoded)
+        for index, row in zip(some, rendered, strict=True):
+            yield numbers[index], conversations[index], row, [_sequence(*next(left)) for _ in row]
+
+
+def _at_line(messages: list[dict], number: int, work):
+    try:
+        return work(messages)
+    except JobError as problem:
+        line = getattr(messages, "line", number)
+        raise JobError(problem.code, f"Line {line}: {problem}", line=line) from problem
+
+
+def _batches(conversations: list[list[dict]]) -> Iterator[range]:
+    """The conversations, by their places, in groups that are tokenized at once."""
+    start, characters = 0, 0
+    for index, messages in enumerate(conversations):
+        characters += sum(len(message["content"]) for message in messages)
+        if characters >= CHARACTERS_AT_ONCE or index + 1 - start == TOKENIZE_AT_ONCE:
+            yield range(start, index + 1)
+            start, characters = index + 1, 0
+    if start < len(conversations):
+        yield range(start, len(conversations))
 
 
 def prepared(

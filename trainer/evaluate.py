@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from trainer.attention import layout_of
 from trainer.data import Prepared
 from trainer.fast_head import HeadLoss
-from trainer.mask import render
+from trainer.mask import token_ids
 from trainer.packing import Limits, Pack, pack, split
 
 
@@ -57,8 +57,7 @@ def answers(model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_le
     """The likeliest answers, a token at a time for all prompts together. No cache of keys and values: answers are short and few."""
     was_training = model.training
     model.eval()
-    texts = [render(messages, tokenizer, open_turn=True) for messages in prompts]
-    running = [tokenizer(text, add_special_tokens=False)["input_ids"][-max_length + max_tokens :] for text in texts]
+    running = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
     begun = [len(ids) for ids in running]
     ends = _end_tokens(model, tokenizer)
     going = list(range(len(prompts)))

@@ -35,7 +35,7 @@ def finish(loop: Loop, tokenizer, folder: Path) -> dict:
         "rows": str(write_rows(loop, out / "rows.jsonl")),
         "epochs": math.ceil(totals.step / loop.steps_an_epoch),
         "steps_total": loop.steps_total,
-        "train_loss": loop.train_loss,
+        "train_loss": loop.train_loss if best is None or best.train_loss is None else best.train_loss,
         "trained_tokens": totals.tokens,
         "train_seconds": round(totals.seconds, 3),
         "tokens_per_second": round(totals.tokens / totals.seconds, 1),

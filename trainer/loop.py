@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from trainer.estimate import Estimate
 from trainer.evaluate import losses
 from trainer.model import trainable
 from trainer.packing import Limits, pack, split
-from trainer.protocol import Protocol
+from trainer.protocol import Protocol, StopAsked
 from trainer.ranks import Ranks
 from trainer.recorded import Recorded, worthwhile
 from trainer.schedule import learning_rate, order_of
@@ -84,20 +85,37 @@ class Loop:
         self.validation.go_on_from(self.state.validation)
         self.estimate = Estimate(data.tokens * training.epochs, self.totals.tokens)
         self.written_at = time.monotonic()
+        self.written_step = self.totals.step
         self.write_seconds = 0.0
 
     def run(self) -> bool:
         """Trains to the end, and leaves a checkpoint there. False when it was asked to stop before."""
+        try:
+            return self._train()
+        except StopAsked:
+            # What was dropped is done again, the same, when the run goes on from the last step that was finished.
+            if self.totals.step > self.written_step:
+                self._checkpoint()
+            return False
+
+    def _droppable(self) -> AbstractContextManager:
+        """Around what changes nothing that lasts. A step beside busy programs takes long; several processes must end after the same one."""
+        return self.protocol.droppable() if self.device.type == "cpu" and self.ranks.count == 1 else nullcontext()
+
+    def _train(self) -> bool:
         if self.ranks.first:
-            self.validation.begin(self.device)
+            with self._droppable():
+                self.validation.begin(self.device)
+        if self.validation.unfinished_at == self.totals.step and self.totals.step > 0:
+            self.totals.ended_early = self._evaluate()
         while self.totals.step < self.steps_total and not self.totals.ended_early:
-            started = time.monotonic()
+            started, started_cpu = time.monotonic(), time.process_time()
             batch = self.batch(self.totals.step)
             loss, norm, rate = self.step(batch)
             if self.totals.step % GIVE_BACK_STEPS == 0:
                 memory.give_back(self.predicted, self.device)
             seconds = time.monotonic() - started
-            self._count(batch, loss, seconds)
+            self._count(batch, loss, seconds, time.process_time() - started_cpu)
             self._report(batch, loss, norm, rate, seconds)
             if self.validation.due(self.totals.step, self.steps_an_epoch, self.steps_total):
                 self.totals.ended_early = self._evaluate()
@@ -109,7 +127,10 @@ class Loop:
         return True
 
     def _evaluate(self) -> bool:
-        ended = self.ranks.first and self.validation.evaluate(self.totals.step, self.steps_total, self.parameters, self.device)
+        evaluate = self.validation.evaluate
+        ended = self.ranks.first and evaluate(
+            self.totals.step, self.steps_total, self.train_loss, self.parameters, self.device, self._droppable
+        )
         return self.ranks.of_first(ended, self.device)
 
     @property
@@ -131,7 +152,8 @@ class Loop:
         rate = learning_rate(step, self.steps_total, training.learning_rate, training.warmup_ratio, training.scheduler)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.gradients(batch)
+        with self._droppable():
+            loss = self.gradients(batch)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), training.max_grad_norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise JobError(
@@ -174,7 +196,7 @@ class Loop:
                 mine[0] = mean
         return sum(sums)
 
-    def _count(self, batch: list[Row], loss: float, seconds: float) -> None:
+    def _count(self, batch: list[Row], loss: float, seconds: float, cpu_seconds: float) -> None:
         totals, tokens = self.totals, sum(row.tokens for row in batch)
         if totals.step % self.steps_an_epoch == 0:
             totals.epoch_loss, totals.epoch_targets = 0.0, 0
@@ -184,7 +206,7 @@ class Loop:
         totals.seconds += seconds
         totals.epoch_loss += loss * targets
         totals.epoch_targets += targets
-        self.estimate.step(tokens, seconds)
+        self.estimate.step(tokens, seconds, cpu_seconds if self.device.type == "cpu" else None)
 
     def _report(self, batch: list[Row], loss: float, norm: float, rate: float, seconds: float) -> None:
         totals = self.totals
@@ -223,6 +245,7 @@ class Loop:
         self.state.validation = self.validation.state
         written = checkpoint.write(self.folder, self.state, self.spec)
         self.written_at = time.monotonic()
+        self.written_step = self.totals.step
         self.write_seconds = self.written_at - started
         step = self.totals.step
         message = f"Checkpoint at step {step} of {self.steps_total}"

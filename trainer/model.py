@@ -33,6 +33,7 @@ BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 def load_tokenizer(spec: Spec):
     path = _base_path(spec)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    tokenizer.parse_control_tokens = spec.parse_control_tokens
     if not tokenizer.chat_template:
         raise JobError("base_missing", f"The base model {spec.base.id} has no chat template, so conversations cannot be rendered for it.")
     return tokenizer

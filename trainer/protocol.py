@@ -7,11 +7,17 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 EXIT_FAILED = 1
 EXIT_SERVER_GONE = 74
 EXIT_STOPPED = 75
+
+
+class StopAsked(BaseException):
+    """SIGTERM came in the middle of work that may be dropped; no handler of ordinary failures should take it for one."""
 
 
 class Protocol:
@@ -26,6 +32,7 @@ class Protocol:
         self._last_metrics = 0.0
         self.stop_asked = False
         self._can_finish_step = False
+        self._droppable = False
 
     def watch(self) -> None:
         """From now on the process ends with the server, and on SIGTERM."""
@@ -36,13 +43,24 @@ class Protocol:
             threading.Thread(target=self._wait_for_end_of_stdin, daemon=True).start()
 
     def steps_begin(self) -> None:
-        """SIGTERM now waits for the step in hand and its checkpoint, instead of ending the process at once."""
+        """SIGTERM now waits for a checkpoint, instead of ending the process at once."""
         self._can_finish_step = True
 
     def steps_end(self) -> None:
         self._can_finish_step = False
         if self.stop_asked:
             os._exit(EXIT_STOPPED)
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """What is done within changes nothing that lasts: SIGTERM breaks it off with StopAsked instead of waiting for its end."""
+        self._droppable = True
+        try:
+            if self.stop_asked:
+                raise StopAsked
+            yield
+        finally:
+            self._droppable = False
 
     def emit(self, type: str, message: str, **data: object) -> None:
         if self._quiet and type != "error":
@@ -68,6 +86,9 @@ class Protocol:
         self.stop_asked = True
         if not self._can_finish_step:
             os._exit(EXIT_STOPPED)
+        if self._droppable:
+            self._droppable = False
+            raise StopAsked
 
     def _wait_for_end_of_stdin(self) -> None:
         while os.read(0, 4096):
@@ -97,3 +118,7 @@ class Silent:
 
     def steps_end(self) -> None:
         pass
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        yield

@@ -11,21 +11,23 @@ from trainer.base import sha256_of
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`loss` and `exact`: on the validation rows at that step, where there are any."""
+    """`loss` and `exact`: on the validation rows at that step, where there are any. `train_loss`: the mean over the epoch so far."""
 
     step: int
     path: str
     sha256: str
     loss: float | None = None
     exact: float | None = None
+    # Not in checkpoints of earlier versions.
+    train_loss: float | None = None
 
 
-def take(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, loss: float | None, exact: float | None) -> Snapshot:
+def take(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> Snapshot:
     folder.mkdir(parents=True, exist_ok=True)
     final, aside = folder / f"step-{step}.safetensors", folder / f"step-{step}.tmp"
     save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, aside)
     aside.rename(final)
-    return Snapshot(step, str(final), sha256_of(final), loss, exact)
+    return Snapshot(step, str(final), sha256_of(final), **scores)
 
 
 def restore(snapshot: Snapshot, parameters: dict[str, torch.nn.Parameter]) -> bool:

@@ -110,12 +110,16 @@ class Spec:
     evaluation: Evaluation = field(default_factory=Evaluation)
     start: Start | None = None
     tokenizer: Frozen | None = None
+    # Whether control tokens that the text of a row spells become such.
+    parse_control_tokens: bool = False
 
     def fingerprint(self) -> str:
         """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
         watched = self.evaluation
         deciding = [self.base.id, self.dataset.sha256, self.method, self.lora and asdict(self.lora), asdict(self.training)]
         deciding += [self.start and self.start.sha256]
+        # Checkpoints of before there was the choice are of runs that parse.
+        deciding += [] if self.parse_control_tokens else ["text is text"]
         deciding += [watched.split, watched.dataset and watched.dataset.sha256, watched.every_steps, watched.patience]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 

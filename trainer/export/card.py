@@ -10,7 +10,7 @@ LICENSE_ID = re.compile(r"^[a-z0-9][a-z0-9.-]{0,40}$")
 HUB_ID = re.compile(r"^[\w][\w.-]{0,95}/[\w][\w.-]{0,95}$")
 CHECK_HEADING = "## Checked"
 LABELS = {
-    "train_loss": "Mean loss over the last epoch",
+    "train_loss": "Mean loss over the epoch",
     "validation_loss": "Loss on held-out rows",
     "validation_exact": "Held-out rows that are exact",
 }

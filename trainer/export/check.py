@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
+from trainer.mask import prompt_ids
 
 
 def runtime(base: Path | None) -> str:
@@ -19,6 +20,7 @@ def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict
 
     where = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+    tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)
     model = AutoModelForCausalLM.from_pretrained(base or folder, **where)
     ends = end_tokens(model.generation_config.eos_token_id)
     if base:
@@ -29,8 +31,7 @@ def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict
     model.eval()
     rows = []
     for number, row in enumerate(reference["rows"]):
-        told = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, tokenize=True, return_dict=True)
-        prompt = list(told["input_ids"])
+        prompt = prompt_ids(tokenizer, row["messages"])
         answer = greedy(model, prompt, ends)
         rows.append(
             {

@@ -29,7 +29,8 @@ def type_of(spec: Export, checkpoint: Path) -> str:
 
 def convert(spec: Export, folder: Path, file: Path, kind: str) -> None:
     """Writes `file` of the checkpoint in `folder`. Raises JobError where it is not what was asked for."""
-    arguments = [str(folder), "--outfile", str(file), "--outtype", kind.lower(), "--model-name", spec.model.name]
+    # In one word: a name may begin with a hyphen, as options do.
+    arguments = [str(folder), "--outfile", str(file), "--outtype", kind.lower(), f"--model-name={spec.model.name}"]
     run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
     require_described(file, folder)
     sync(file)

@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.errors import JobError
 from trainer.export.spec import Export
 from trainer.files import placed
-from trainer.mask import render
+from trainer.mask import token_ids
 
 # Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
 MOST_TOKENS, LONGEST_ROW = 4096, 512
@@ -48,7 +49,11 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
     done = 0
     try:
         for conversation in _conversations(spec, instead):
-            ids = tokenizer(render(conversation, tokenizer), add_special_tokens=False)["input_ids"][: min(LONGEST_ROW, MOST_TOKENS - done)]
+            try:
+                ids = token_ids(conversation, tokenizer)[: min(LONGEST_ROW, MOST_TOKENS - done)]
+            except JobError:
+                # A model of before text of rows was text may have learned a row that is refused now.
+                continue
             if len(ids) < 2:
                 continue
             with torch.inference_mode():

@@ -17,8 +17,10 @@ MOST_PROMPTS = 4
 def kept_answers(spec: Export) -> dict | None:
     """The answers in the model's folder, to the same prompts, which a template may have made with the date of another day."""
     found = read(Path(spec.reference))
-    good = found and found.get("day") in (None, today()) and [row["messages"] for row in found["rows"]] == prompts_of(spec)
-    return found if good else None
+    if not found or found.get("day") not in (None, today()) or [row["messages"] for row in found["rows"]] != prompts_of(spec):
+        return None
+    # Files of before there was the choice are of the one way that there was.
+    return found if found.get("parse_control_tokens", True) == spec.parse_control_tokens else None
 
 
 def is_measured(spec: Export) -> bool:

@@ -156,13 +156,14 @@ def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> list[dic
     from transformers import AutoTokenizer
 
     from trainer.export.onnx_session import Session
+    from trainer.mask import prompt_ids
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)
     session = Session(folder, threads)
     rows = []
     for number, row in enumerate(reference["rows"]):
-        told = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, tokenize=True, return_dict=True)
-        prompt = [int(token) for token in told["input_ids"]]
+        prompt = prompt_ids(tokenizer, row["messages"])
         answer, log_probabilities = session.answer(prompt, row["answer_tokens"])
         text = tokenizer.decode(answer, skip_special_tokens=True)
         told = {"messages": row["messages"], "prompt_tokens": prompt, "answer_tokens": answer, "answer": text}

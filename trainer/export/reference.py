@@ -21,7 +21,7 @@ from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.kept import is_measured, kept_answers, prompts_of, today
 from trainer.export.spec import Export
 from trainer.export.wide import compute_in_float32
-from trainer.mask import render
+from trainer.mask import token_ids
 from trainer.packing import pack
 
 
@@ -51,7 +51,7 @@ def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
     ends = end_tokens(generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer))
     rows = []
     for number, messages in enumerate(prompts):
-        prompt = tokenizer(render(messages, tokenizer, open_turn=True), add_special_tokens=False)["input_ids"]
+        prompt = token_ids(messages, tokenizer, open_turn=True)
         answer = greedy(model, prompt, ends)
         rows.append({"messages": messages, "prompt_tokens": prompt, "answer_tokens": answer})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
@@ -63,7 +63,8 @@ def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
         row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
     plain.set_attn_implementation(usual)
     # A template that writes the date makes another prompt on another day.
-    write(Path(spec.reference), rows, day=today() if "strftime_now" in tokenizer.chat_template else None)
+    day = today() if "strftime_now" in tokenizer.chat_template else None
+    write(Path(spec.reference), rows, day=day, parse_control_tokens=spec.parse_control_tokens)
     return read(Path(spec.reference))
 
 
@@ -92,6 +93,7 @@ def load_tokenizer(spec: Export):
     own = Path(spec.model.folder)
     folder = own if (own / "tokenizer.json").exists() or (own / "tokenizer_config.json").exists() else whole_folder(spec)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer.parse_control_tokens = spec.parse_control_tokens
     if not tokenizer.chat_template:
         raise JobError("base_missing", f"The model {spec.model.id} has no chat template, so conversations cannot be rendered for it.")
     return tokenizer

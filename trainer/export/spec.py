@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from trainer.errors import JobError
 # What a Hugging Face folder's weights may be asked to be kept in, and a GGUF file's that nothing is quantized in.
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 UNQUANTIZED = ("F32", "F16", "BF16")
+# Windows takes no file of these names, whatever follows their first dot.
+RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Export:
     # The model's measurements of its inputs where they are wanted (trainer/export/importance.py), and the rows to take them by.
     importance: str | None = None
     rows: str | None = None
+    # Whether control tokens that a row's text spells become such, as the model's training and its serving here have it.
+    parse_control_tokens: bool = False
     card: dict = field(default_factory=dict)
 
     @property
@@ -58,9 +63,13 @@ class Export:
 
     @property
     def name(self) -> str:
-        """A name for files and folders that every file system and archive takes."""
-        plain = re.sub(r"[^A-Za-z0-9._]+", "-", self.model.name).strip("-._")[:80]
-        return plain or self.model.id
+        """The model's name, for files and folders: at most 80 of A-Z, a-z, 0-9, dot, underscore and hyphen, accents left out.
+
+        The model's id where nothing is left of the name, as of one in another alphabet.
+        """
+        letters = "".join(each for each in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(each))
+        plain = re.sub(r"[-.]{2,}", "-", re.sub(r"[^A-Za-z0-9._]+", "-", letters)).strip("-._")[:80].rstrip("-._")
+        return self.model.id if not plain or RESERVED.match(plain) else plain
 
     @property
     def folder_name(self) -> str:

@@ -6,10 +6,13 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", GOMP_SPINC
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from trainer.protocol import StopAsked
 from trainer.spec import Spec, read_spec
 from trainer.tests.make_tiny import make_tiny
 
@@ -25,6 +28,9 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, dict]] = []
         self.stop_asked = False
+        # The stop is asked at the end of this piece of work that may be dropped, the first being 1.
+        self.drop_at: int | None = None
+        self._pieces = 0
 
     def emit(self, type: str, message: str, **data: object) -> None:
         json.dumps(data, allow_nan=False)
@@ -38,6 +44,13 @@ class Recorder:
 
     def steps_end(self) -> None:
         pass
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        yield
+        self._pieces += 1
+        if self._pieces == self.drop_at:
+            raise StopAsked
 
     def of(self, type: str) -> list[dict]:
         return [data for kind, _, data in self.events if kind == type]

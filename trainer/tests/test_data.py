@@ -81,16 +81,16 @@ GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GOOD + "{oops\n", "Row 2 is not JSON."),
-        (GOOD + "[]\n", "Row 2 has no messages."),
+        (GOOD + "{oops\n", "Line 2 is not JSON."),
+        (GOOD + "[]\n", "Line 2 has no messages."),
         (
             GOOD * 2 + '{"messages":[{"role":"robot","content":"a"}]}\n',
-            "Row 3 has a message whose role is none of system, user and assistant.",
+            "Line 3 has a message whose role is none of system, user and assistant.",
         ),
-        (GOOD + '{"messages":[{"role":"user","content":7}]}\n', "Row 2 has a message whose content is not text."),
+        (GOOD + '{"messages":[{"role":"user","content":7}]}\n', "Line 2 has a message whose content is not text."),
         (
             GOOD + '{"messages":[{"role":"user","content":"a"}]}\n',
-            "Row 2 does not end with an assistant's message, so its end teaches nothing.",
+            "Line 2 does not end with an assistant's message, so its end teaches nothing.",
         ),
         ("\n", "The dataset has no rows."),
     ],

@@ -193,7 +193,7 @@ def test_the_card_is_valid_and_names_stay_text(tmp_path, tiny, adapter):
     assert "\n---" not in text
     assert "| rows | 3 |" in text
     assert "| lora.r | 4 |" in text
-    assert "| Mean loss over the last epoch | 0.123457 |" in text
+    assert "| Mean loss over the epoch | 0.123457 |" in text
     assert made.name == "x-license-mit-script-alert-1-script-a-b-h"
 
 

@@ -53,6 +53,27 @@ def contents(path):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+@pytest.mark.parametrize(
+    ("name", "file_name"),
+    [
+        ("tickets · SmolLM2-135M-Instruct", "tickets-SmolLM2-135M-Instruct"),
+        ('../../Ärger: "v1.2" <a b>/é', "Arger-v1.2-a-b-e"),
+        ("x" * 79 + " y", "x" * 79),
+        ("--outfile", "outfile"),
+        ("Ｆｕｌｌ①", "Full1"),
+        ("票据", "ft_1"),
+        ("...", "ft_1"),
+        ("con", "ft_1"),
+        ("Nul.v1", "ft_1"),
+        ("console", "console"),
+    ],
+)
+def test_files_are_named_after_the_model_in_letters_that_every_system_takes(tmp_path, name, file_name):
+    spec = write_spec(tmp_path / "export", tmp_path, tmp_path, quantization="bf16", model={"name": name})
+    assert spec.name == file_name
+    assert spec.folder_name == f"{file_name}-bf16"
+
+
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_an_archive_reads_back_as_what_was_packed(export, kind):
     spec, folder = export(kind)

@@ -74,26 +74,29 @@ def test_a_folder_is_made_and_asked_and_told_line_by_line(tmp_path, tiny, adapte
     assert {path.name for path in folder.iterdir()} == {"spec.json", "out", "answers.json"}
 
 
-@pytest.mark.parametrize("quantization", ["F16", "BF16", "Q4_K_M"])
-def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(tmp_path, tiny, adapter, quantization):
+@pytest.mark.parametrize(
+    ("quantization", "name", "file_name"),
+    [("F16", "--größe·v1", "gro-e-v1"), ("BF16", "Tickets", "Tickets"), ("Q4_K_M", "Tickets", "Tickets")],
+)
+def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(tmp_path, tiny, adapter, quantization, name, file_name):
     from safetensors.torch import load_file
 
     folder = tmp_path / "export"
     # The answers of the reference have tests of their own.
-    spec = write_spec(folder, tiny, adapter, format="gguf", quantization=quantization)
+    spec = write_spec(folder, tiny, adapter, format="gguf", quantization=quantization, model={"name": name})
     from trainer.export.stage import make
 
     out = Path(make(spec, folder, lambda *_: None)["out"])
     kind = {"Q4_K_M": "F32"}.get(quantization, quantization)
-    assert out.name == f"Tickets-{kind}.gguf"
+    assert out.name == f"{file_name}-{kind}.gguf"
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["out"]
     reader = gguf.GGUFReader(out)
     long = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
-    fields = {name: field.contents() for name, field in reader.fields.items() if name not in long}
+    fields = {key: field.contents() for key, field in reader.fields.items() if key not in long}
     assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
     assert reader.fields["tokenizer.ggml.tokens"].contents(fields["tokenizer.ggml.eos_token_id"]) == "<|im_end|>"
     assert fields["tokenizer.ggml.pre"] == "smollm"
-    assert fields["general.name"] == "Tickets"
+    assert fields["general.name"] == name
     assert fields["general.license"] == "apache-2.0"
     assert str(tmp_path) not in str(fields)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -101,9 +104,9 @@ def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(tmp_p
     assert tensors["blk.1.ffn_down.weight"].tensor_type.name == kind
     assert tensors["blk.1.attn_norm.weight"].tensor_type.name == "F32"
     base, parts = load_file(tiny / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
-    name = "model.layers.1.mlp.down_proj"
-    a, b = (parts[f"base_model.model.{name}.lora_{part}.weight"] for part in "AB")
-    expected = (base[f"{name}.weight"] + 8 / 4 * b @ a).numpy()
+    layer = "model.layers.1.mlp.down_proj"
+    a, b = (parts[f"base_model.model.{layer}.lora_{part}.weight"] for part in "AB")
+    expected = (base[f"{layer}.weight"] + 8 / 4 * b @ a).numpy()
     found = gguf.quants.dequantize(tensors["blk.1.ffn_down.weight"].data, tensors["blk.1.ffn_down.weight"].tensor_type)
     steps = {"F32": 1e-6, "F16": 2**-11, "BF16": 2**-8}[kind]
     assert abs(found - expected).max() <= steps * abs(expected).max()

@@ -75,6 +75,7 @@ def test_sigterm_leaves_a_checkpoint(job):
     folder = job(**LONG)
     process = start(folder)
     lines_until(process, "checkpoint", step=25)
+    lines_until(process, "metrics")
     process.send_signal(signal.SIGTERM)
     rest = [json.loads(line) for line in process.stdout]
     assert process.wait(10) == 75
@@ -84,10 +85,47 @@ def test_sigterm_leaves_a_checkpoint(job):
     assert not (folder / "out").exists()
 
 
+def test_a_stop_does_not_wait_for_what_may_be_dropped():
+    code = """if True:
+        import os, signal, time
+        from trainer.protocol import Protocol, StopAsked
+        protocol = Protocol()
+        protocol.watch()
+        protocol.steps_begin()
+        try:
+            with protocol.droppable():
+                protocol.emit("log", "at work")
+                time.sleep(600)
+        except StopAsked:
+            protocol.emit("log", "dropped", asked=protocol.stop_asked)
+    """
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert json.loads(process.stdout.readline())["message"] == "at work"
+    process.send_signal(signal.SIGTERM)
+    assert json.loads(process.stdout.readline()) == {"type": "log", "message": "dropped", "data": {"asked": True}}
+    assert process.wait(10) == 0
+
+
+def test_the_estimate_follows_the_pace_at_once():
+    from trainer.estimate import Estimate
+
+    estimate = Estimate(tokens_total=10_000, tokens_done=0)
+    for _ in range(20):
+        estimate.step(tokens=100, seconds=1.0, cpu_seconds=2.0)
+    assert estimate.seconds_left() == 80 + 2
+    # Answers leave it a fifth of the cores: as many seconds of theirs, five times as long.
+    for _ in range(2):
+        estimate.step(tokens=100, seconds=5.0, cpu_seconds=2.0)
+    assert estimate.seconds_left() == 78 * 5 + 2
+    for _ in range(10):
+        estimate.step(tokens=100, seconds=1.0, cpu_seconds=2.0)
+    assert estimate.seconds_left() == 68 + 2
+
+
 def test_a_failure_is_one_error_line_and_status_1(job):
     process = start(job(text='{"messages":[]}\n'))
     lines = lines_until(process, "error")
-    assert lines[-1]["data"] == {"code": "dataset_invalid", "row": 1}
+    assert lines[-1]["data"] == {"code": "dataset_invalid", "line": 1}
     assert process.wait(10) == 1
     assert process.stdout.read() == b""
 

@@ -40,6 +40,8 @@ def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
     loop.validation.best = best = next(kept for kept in loop.validation.kept if kept.step == 56)
     result = finish(loop, load_tokenizer(loop.spec), folder)
     assert (result["step"], result["validation_loss"]) == (56, dict(told)[56])
+    (scored,) = [data for data in loop.protocol.of("metrics") if data["step"] == 56 and "validation_loss" in data]
+    assert result["train_loss"] == scored["train_loss"] != loop.train_loss, "both losses are of the step that is kept"
     assert [kept["step"] for kept in result["kept"]] == [60]
     adapter, snapshot = load_file(Path(result["folder"]) / "adapter_model.safetensors"), load_file(best.path)
     assert all(torch.equal(adapter[name.replace(".default", "")], value) for name, value in snapshot.items())
@@ -76,6 +78,25 @@ def test_an_interrupted_run_evaluates_and_ends_as_one_that_was_not(job, loop_of)
     assert_same(weights(whole), weights(second))
     assert torch.equal(whole.state.row_losses, second.state.row_losses)
     assert second.protocol.of("sample")[0]["base"] == first.protocol.of("sample")[0]["base"]
+
+
+# The pieces: the base's answers, the first three steps, then the evaluation's losses and its answers.
+@pytest.mark.parametrize(("dropped", "saved"), [(4, 2), (5, 3), (6, 3)], ids=["step", "losses", "answers"])
+def test_what_a_stop_breaks_off_is_done_again_the_same(job, loop_of, dropped, saved):
+    settings = {"evaluation": SPLIT, "training": {"epochs": 2, "learning_rate": 0.02}}
+    whole = loop_of(job("whole", **settings))
+    assert whole.run()
+    first = loop_of(job("first", **settings))
+    first.protocol.drop_at = dropped
+    assert first.run() is False
+    written = first.protocol.of("checkpoint")
+    assert [data["step"] for data in written] == [saved], "the last step that was finished is saved"
+    second = loop_of(job("second", **settings, resume_from=[{key: written[0][key] for key in ("path", "sha256", "step")}]))
+    assert second.run()
+    assert losses(first) + losses(second) == losses(whole)
+    assert first.protocol.of("sample") + second.protocol.of("sample") == whole.protocol.of("sample")
+    assert_same(weights(whole), weights(second))
+    assert torch.equal(whole.state.row_losses, second.state.row_losses)
 
 
 def test_answers_stand_beside_those_of_the_base(job, loop_of):
