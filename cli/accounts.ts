@@ -5,7 +5,7 @@ import { readConfig } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
-import { UsageError } from './usage.ts'
+import { readName, UsageError } from './usage.ts'
 
 /** Works on the accounts in the data folder's database, beside a running server or without one. */
 export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>): Promise<T> {
@@ -33,8 +33,8 @@ interface Options {
 export async function accounts(action: string, id: string | undefined, { name, tier, email, json }: Options): Promise<void> {
   const show = (value: object, text: string) => console.log(json ? JSON.stringify(value) : text)
   if (action === 'create' && id === undefined) {
-    if (!name?.trim()) throw new UsageError('Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]')
-    const owner = { name: name.trim(), email: email ?? null }
+    const given = readName(name, 'Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]')
+    const owner = { name: given, email: email ?? null }
     const made = await withAccounts(({ operator }) => operator.create(commandLine, { name: owner.name, tier, owner }))
     return show(made, `${made.account.id}  ${made.account.tier}  ${made.account.name}\n\n${made.key}\n\nThis key of its owner is shown once.`)
   }
@@ -51,9 +51,11 @@ export async function accounts(action: string, id: string | undefined, { name, t
     })
     return show(all, all.map((each) => `${each.id}  ${each.status.padEnd(9)}  ${each.tier.padEnd(12)}  ${each.name}`).join('\n'))
   }
-  const change = { set: { name, tier }, suspend: { status: 'suspended' }, reinstate: { status: 'active' } }[action] as
-    | { name?: string; tier?: string; status?: 'active' | 'suspended' }
-    | undefined
+  const change = {
+    set: { name: name === undefined ? name : readName(name, 'Give the account a name that is not empty.'), tier },
+    suspend: { status: 'suspended' },
+    reinstate: { status: 'active' },
+  }[action] as { name?: string; tier?: string; status?: 'active' | 'suspended' } | undefined
   if (!change || !id) throw new UsageError(`'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists what there is.`)
   const changed = await withAccounts(({ operator }) => operator.change(commandLine, id, change))
   show(changed, `${changed.id}  ${changed.status}  ${changed.tier}  ${changed.name}`)

@@ -11,11 +11,79 @@ export const digits = (minimum: number, maximum = Number.MAX_SAFE_INTEGER) =>
     .pipe(z.int().min(minimum).max(maximum))
     .meta({ type: 'integer', minimum, maximum })
 
+// Control characters, halves of surrogate pairs, and what turns the direction of the text around it.
+const unsafe = '\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\udfff\\u202a-\\u202e\\u2066-\\u2069'
+const unsafeInText = unsafe.replace('\\u001f', '\\u0008\\u000b\\u000c\\u000e-\\u001f')
+
+/** A text in which each character shows as what it is. `refused` is the inside of a class of characters. */
+function shown(text: z.ZodString, refused: string) {
+  const first = new RegExp(`[${refused}]`, 'u')
+  return text.regex(new RegExp(`^[^${refused}]*$`, 'u'), {
+    error: ({ input }) => {
+      const code = first
+        .exec(input as string)![0]
+        .codePointAt(0)!
+        .toString(16)
+        .toUpperCase()
+        .padStart(4, '0')
+      return `has the character U+${code}. Leave out control characters, lone surrogates and direction overrides`
+    },
+  })
+}
+
+/** What people call a thing: one line. */
+export const DisplayName = shown(z.string().trim().min(1).max(200), unsafe)
+/** What people write about a thing; it may have several lines, and tabs. */
+export const Description = shown(z.string().max(2000), unsafeInText)
+
+const MetadataKey = shown(z.string().min(1).max(64), unsafe)
+const MetadataValue = shown(z.string().max(512), unsafeInText)
+/** What clients keep with a thing for themselves. */
+export const Metadata = z
+  .record(MetadataKey, MetadataValue)
+  .refine((pairs) => Object.keys(pairs).length <= 16, 'has more than 16 pairs')
+  .meta({ maxProperties: 16 })
+  .describe('Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512.')
+export type Metadata = z.infer<typeof Metadata>
+
+/** What people may change of a thing at any time. What is left out stays. */
+export const Labels = z.strictObject({
+  name: DisplayName.optional(),
+  description: Description.optional(),
+  metadata: Metadata.optional().describe('All pairs: they replace those before.'),
+})
+export type Labels = z.infer<typeof Labels>
+
+/** A name that the client's files gave, as `DisplayName` takes it; empty where nothing of it is left. */
+export const asDisplayName = (text: string) =>
+  text
+    .replace(new RegExp(`[${unsafe}]`, 'gu'), '')
+    .trim()
+    .slice(0, 200)
+    .replace(/[\ud800-\udbff]$/, '')
+    .trim()
+
 export const ListQuery = z.strictObject({
   limit: digits(1, 100).default(20).describe('1 to 100. Default 20.'),
   after: z.string().max(100).optional().describe('The id after which the page begins.'),
 })
 export type ListQuery = z.infer<typeof ListQuery>
+
+/** The query of a list that can be filtered by time, and turned around. */
+export const TimedQuery = ListQuery.extend({
+  created_after: Time.optional().describe('Those created later than this.'),
+  created_before: Time.optional().describe('Those created earlier than this.'),
+  order: z.enum(['asc', 'desc']).optional().describe('Default: newest first.'),
+})
+export type TimedQuery = z.infer<typeof TimedQuery>
+
+/** The query of a list that can be filtered by name and time, and sorted. */
+export const SortedQuery = TimedQuery.extend({
+  name: z.string().min(1).max(200).optional().describe('Those with this text in their name. ASCII letters match in either case.'),
+  sort: z.enum(['created_at', 'name']).default('created_at').describe('Default created_at.'),
+  order: z.enum(['asc', 'desc']).optional().describe('Default: newest first by created_at, asc by name.'),
+})
+export type SortedQuery = z.infer<typeof SortedQuery>
 
 export const page = <T extends z.ZodType>(item: T) => z.object({ items: z.array(item), has_more: z.boolean() })
 

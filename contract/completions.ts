@@ -11,6 +11,12 @@ export const CompletionRequest = z.looseObject({
   prompt: textOrTokens(promptsMax).describe(`A string or its tokens, or up to ${promptsMax} of either.`),
   ...Sampling.shape,
   max_tokens: z.int().min(0).max(4096).nullish().describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
+  parse_special: z
+    .boolean()
+    .nullish()
+    .describe(
+      'Whether control tokens that are written in the prompt, such as <|im_end|>, are taken as such. Default true; false takes the prompt as plain text.',
+    ),
   echo: z.boolean().nullish().describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
   logprobs: z.int().min(0).max(20).nullish().describe('Tell how likely each token was, and this many others for each place.'),
   best_of: onlyIf((value) => value === 1, { enum: [1, null] }, 'Use n'),

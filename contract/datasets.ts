@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, digits, ListQuery, page, Time } from './common.ts'
+import { Deleted, Description, DisplayName, digits, page, SortedQuery, Time } from './common.ts'
 import { route } from './route.ts'
 
 export const DatasetFormat = z.enum(['jsonl', 'csv', 'parquet', 'huggingface'])
@@ -20,9 +20,9 @@ export type Dataset = z.infer<typeof Dataset>
 
 /** The text fields of the upload form; the file is the part named `file`. */
 export const UploadFields = z.strictObject({
-  name: z.string().trim().min(1).max(200).optional().describe('Default: the name of the file.'),
-  description: z.string().max(2000).default(''),
-  format: DatasetFormat.default('jsonl'),
+  name: DisplayName.optional().describe('Default: the name of the file.'),
+  description: Description.default(''),
+  format: DatasetFormat.optional().describe('Default: what the first bytes of the file are, else what its name ends in, else jsonl.'),
   hf_token: z
     .string()
     .min(1)
@@ -33,16 +33,41 @@ export const UploadFields = z.strictObject({
 
 export type UploadFields = z.infer<typeof UploadFields>
 
-const Issue = z.object({ line: z.int(), code: z.string().describe('Stable.'), message: z.string() })
+const Issue = z.object({
+  line: z
+    .int()
+    .describe('The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.'),
+  code: z.string().describe('Stable.'),
+  message: z.string(),
+  first_line: z.int().optional().describe('Of a duplicate or a conflict: the line that it is like.'),
+})
 
 const Tokens = z.object({
   model_id: z.string().describe('The base whose tokens these are.'),
   total: z.int(),
+  counted_rows: z.int().describe('Rows that these figures are of: all but those that are wrong.'),
   longest: z.int(),
+  bounded_rows: z
+    .int()
+    .describe(
+      'Rows that are so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` have a lower bound of them.',
+    ),
   max_length: z.int().describe('Rows are cut at this many tokens.'),
   cut_rows: z.int(),
   cut_tokens: z.int(),
-  cut: z.array(z.object({ row: z.int(), tokens: z.int(), cut_tokens: z.int() })).describe('The first of the rows that will be cut.'),
+  no_learned_rows: z.int().describe('Rows of which nothing is left to learn; a warning, or where all are so an error, tells the line of each.'),
+  refused_rows: z.int().describe('Rows that the base’s chat template or tokenizer does not take; errors tell them.'),
+  cut: z
+    .array(
+      z.object({
+        line: Issue.shape.line,
+        row: z.int().describe('Its place among the rows that could be read.'),
+        tokens: z.int(),
+        cut_tokens: z.int(),
+        at_least: z.boolean().describe('Whether there are more than these.'),
+      }),
+    )
+    .describe('The first of the rows that will be cut.'),
   histogram: z.array(z.object({ up_to: z.int().nullable(), rows: z.int() })).describe('Rows by length in tokens.'),
 })
 
@@ -56,7 +81,9 @@ export const Validation = z.object({
   warnings: z.array(Issue).optional().describe('What may be meant, and is only told: the first of them.'),
   warning_count: z.int().optional(),
   duplicates: z.int().optional().describe('Rows that stood in the file before, word for word.'),
-  tokens: Tokens.optional(),
+  conflicts: z.int().optional().describe('Rows whose prompt stood in the file before, with another answer.'),
+  tokens: Tokens.optional().describe('Of the rows that are not wrong.'),
+  tokens_unknown: z.string().optional().describe('Why the tokens are not told, where counting them took too long or too much memory.'),
 })
 export type Validation = z.infer<typeof Validation>
 
@@ -77,8 +104,8 @@ export const listDatasets = route({
   path: '/datasets/',
   scope: 'datasets:read',
   tag: 'Datasets',
-  summary: 'The datasets of the account, newest first',
-  query: ListQuery,
+  summary: 'The datasets of the account, newest first or as sorted',
+  query: SortedQuery,
   responses: { 200: page(Dataset) },
 })
 export const getDataset = route({
@@ -106,7 +133,10 @@ export const validateDataset = route({
   tag: 'Datasets',
   summary: 'Say whether every row can be trained on, and what is wrong where not',
   params: IdParams,
-  query: z.strictObject({ model_id: z.string().min(1).max(256).optional().describe('The base whose tokens are counted.') }),
+  query: z.strictObject({
+    model_id: z.string().min(1).max(256).optional().describe('The base whose tokens are counted.'),
+    max_length: digits(8).optional().describe('Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job.'),
+  }),
   body: z.strictObject({}).nullish(),
   responses: { 200: Validation },
 })
@@ -119,7 +149,7 @@ export const Preview = z.object({
     .array(
       z.object({
         tokens: z.array(z.object({ id: z.int(), text: z.string(), trained: z.boolean().describe('Whether the loss counts it.') })),
-        cut_tokens: z.int().describe('How many more there are, beyond the length at which rows are cut.'),
+        cut_tokens: z.int().describe('How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least.'),
       }),
     )
     .describe('What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise.'),
@@ -135,6 +165,7 @@ export const previewDataset = route({
   params: IdParams,
   query: z.strictObject({
     model_id: z.string().min(1).max(256).optional().describe('The base; default: the default base.'),
+    max_length: digits(8).optional().describe('Where the row is cut, as the `max_length` of a job.'),
     row: digits(1).default(1).describe('The row, counted from 1. Default 1.'),
   }),
   responses: { 200: Preview },

@@ -64,6 +64,9 @@ export const errorCodes = {
 
 export type ErrorCode = keyof typeof errorCodes
 
+/** Why something failed in the background. */
+export const ErrorText = z.object({ code: z.string(), message: z.string() })
+
 /** The one shape of every error. OpenAI-shaped routes fill `type` and `param`, which that protocol's clients read. */
 export const ErrorBody = z.object({
   error: z.object({

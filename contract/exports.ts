@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, digits, eventOf, ListQuery, page, Time } from './common.ts'
+import { Deleted, digits, eventOf, page, Time, TimedQuery } from './common.ts'
 import { route } from './route.ts'
 
 export const exportFormats = ['huggingface', 'gguf', 'onnx'] as const
@@ -101,6 +101,12 @@ export const Export = z.object({
 })
 export type Export = z.infer<typeof Export>
 
+export const ExportQuery = TimedQuery.extend({
+  status: z.enum(exportStatuses).optional().describe('Those with this status.'),
+  model: z.string().min(1).max(256).optional().describe('Those of the model with this id.'),
+})
+export type ExportQuery = z.infer<typeof ExportQuery>
+
 export const exportEventTypes = ['status', 'progress', 'log', 'warning', 'error'] as const
 export const ExportEvent = eventOf(exportEventTypes)
 export type ExportEvent = z.infer<typeof ExportEvent>
@@ -122,8 +128,8 @@ export const listExports = route({
   path: '/exports',
   scope: 'exports:read',
   tag,
-  summary: 'The exports of the account, newest first',
-  query: ListQuery,
+  summary: 'The exports of the account, newest first or as ordered',
+  query: ExportQuery,
   responses: { 200: page(Export) },
 })
 export const getExport = route({

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { Method } from './common.ts'
+import { ErrorText } from './errors.ts'
 import { route } from './route.ts'
 
 export const Pricing = z.object({
@@ -8,6 +9,17 @@ export const Pricing = z.object({
   input_per_million_tokens: z.number(),
   output_per_million_tokens: z.number(),
 })
+
+export const downloadStatuses = ['queued', 'downloading', 'converting', 'completed', 'failed', 'cancelled'] as const
+
+export const Download = z.object({
+  status: z.enum(downloadStatuses).describe('`queued`: it waits for its turn, or for the next try after a failure that may pass.'),
+  progress: z.number().describe('Share of the bytes that are here, 0 to 1.'),
+  bytes: z.int(),
+  total_bytes: z.int().nullable().describe('Null until the hub has told it.'),
+  error: ErrorText.nullable().describe('Why it failed; of one that is queued again, why the last try did.'),
+})
+export type Download = z.infer<typeof Download>
 
 export const Model = z.object({
   id: z.string(),
@@ -18,13 +30,16 @@ export const Model = z.object({
   context_length: z.int(),
   license: z.string(),
   huggingface_id: z.string().nullable(),
-  methods: z.array(Method).describe('The fine-tuning methods that work for this model on this installation today.'),
+  methods: z
+    .array(Method)
+    .describe('The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.'),
   pricing: Pricing,
   weights: z.object({
     available: z.boolean().describe('Whether the weights are on this machine, so that the model can be called and trained.'),
     size_mb: z.number().nullable(),
     how_to_get: z.string().nullable().describe('What it takes to get them, where they are not here.'),
   }),
+  download: Download.nullable().describe('The last download of the weights by this service; null where there was none.'),
 })
 export type Model = z.infer<typeof Model>
 
@@ -58,3 +73,24 @@ export const getModel = route({
 })
 export const listTiers = route({ ...hub, path: '/hub/tiers', summary: 'The tiers and their limits', responses: { 200: z.object({ tiers: z.array(Tier) }) } })
 export const listFeatured = route({ ...hub, path: '/hub/featured', summary: 'Base models to begin with', responses: { 200: Models } })
+
+// Ids have slashes, so the rest of the path is the id, up to the last word. Who may start a job may start the download that it needs, as far as
+// TUNERY_MODEL_DOWNLOADS allows; so may an operator's key, which carries nothing else.
+const download = { path: '/hub/models/{model_id*}/download', scope: 'tuning:write', or_scope: 'operator', tag: 'Hub' } as const
+const params = z.object({ model_id: z.string() })
+
+export const startDownload = route({
+  ...download,
+  method: 'POST',
+  summary: 'Download the weights of a base model to this machine; one that is here or under way is left as it is',
+  params,
+  body: z.strictObject({}).nullish(),
+  responses: { 202: Model },
+})
+export const cancelDownload = route({
+  ...download,
+  method: 'DELETE',
+  summary: 'Cancel a download and remove what it has brought',
+  params,
+  responses: { 200: Model },
+})

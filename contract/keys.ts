@@ -1,9 +1,7 @@
 import { z } from 'zod'
-import { Deleted, ListQuery, page, Time } from './common.ts'
+import { Deleted, DisplayName, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 import { type ScopePreset, scopePresets, scopes } from './scopes.ts'
-
-export const Name = z.string().trim().min(1).max(200)
 
 export const ApiKey = z.object({
   id: z.string(),
@@ -33,7 +31,7 @@ export const createKey = route({
   tag,
   summary: 'Make an API key; it is shown once',
   body: z.strictObject({
-    name: Name,
+    name: DisplayName,
     scopes: z
       .union([z.enum(presets), z.array(z.enum(scopes)).min(1).max(scopes.length)])
       .default('full')
@@ -68,7 +66,7 @@ export const renameKey = route({
   tag,
   summary: 'Rename a key',
   params: KeyParams,
-  body: z.strictObject({ name: Name }),
+  body: z.strictObject({ name: DisplayName }),
   responses: { 200: ApiKey },
 })
 export const revokeKey = route({

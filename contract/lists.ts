@@ -8,6 +8,9 @@ interface Bounds {
   besides?: { size(given: unknown[]): number; what: string; max: number }
 }
 
+// Of what is wrong with the items; errors tell of fewer.
+const issuesMax = 100
+
 /** An array of so many items. */
 export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds) {
   const bounded = z.array(item).max(max)
@@ -26,7 +29,7 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
       }
       const result = items.safeParse(given)
       if (result.success) return result.data
-      context.issues.push(...result.error.issues.map((issue) => ({ ...issue, input: undefined })))
+      for (const issue of result.error.issues.slice(0, issuesMax)) context.issues.push({ ...issue, input: undefined })
       return z.NEVER
     })
     .meta(shape)

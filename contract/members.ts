@@ -1,6 +1,5 @@
 import { z } from 'zod'
-import { Deleted, ListQuery, page, Time } from './common.ts'
-import { Name } from './keys.ts'
+import { Deleted, DisplayName, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 import { roles } from './scopes.ts'
 
@@ -29,7 +28,7 @@ export const addMember = route({
   scope: 'members:write',
   tag,
   summary: 'Add a member to the account; `POST /keys` with the member’s id makes a key for them',
-  body: z.strictObject({ name: Name, email: Email.default(null), role: Role.default('member') }),
+  body: z.strictObject({ name: DisplayName, email: Email.default(null), role: Role.default('member') }),
   responses: { 201: Member },
 })
 export const listMembers = route({
@@ -57,7 +56,7 @@ export const changeMember = route({
   tag,
   summary: 'Change a member’s name, email or role; a role that is taken away is gone from the member’s keys within a second',
   params: MemberParams,
-  body: z.strictObject({ name: Name.optional(), email: Email.optional(), role: Role.optional() }),
+  body: z.strictObject({ name: DisplayName.optional(), email: Email.optional(), role: Role.optional() }),
   responses: { 200: Member },
 })
 export const removeMember = route({

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, ListQuery, Method, page, Time } from './common.ts'
+import { Deleted, Description, DisplayName, Labels, Metadata, Method, page, SortedQuery, Time } from './common.ts'
 import { route } from './route.ts'
 
 export const Comparison = z
@@ -15,12 +15,42 @@ export const Comparison = z
   .describe('What training changed in the probabilities of fixed rows, as the engine has it beside the trainer.')
 export type Comparison = z.infer<typeof Comparison>
 
-export const TunedModel = z.object({
+export const LineageDataset = z.object({
   id: z.string(),
   name: z.string().nullable(),
+  sha256: z.string().nullable().describe('Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.'),
+})
+export type LineageDataset = z.infer<typeof LineageDataset>
+
+export const LineageStep = z.object({
+  model_id: z.string().describe('What came of it. It may be deleted by now.'),
+  name: z.string().nullable().describe('As it was when the next step began.'),
+  sha256: z.string().nullable().describe('Of the file of weights that the engine serves.'),
+  job_id: z.string().nullable().describe('The training. Null for an adapter that was uploaded.'),
+  step: z.int().nullable().describe('The step of the training whose weights these are.'),
+  method: Method.nullable(),
+  dataset: LineageDataset.nullable().describe('As it was when the job was created; it may be deleted by now.'),
+  validation_dataset: LineageDataset.nullable(),
+})
+export type LineageStep = z.infer<typeof LineageStep>
+
+export const Lineage = z
+  .object({ base_model_id: z.string(), steps: z.array(LineageStep).describe('Each training or upload on the way, the first one first, this model last.') })
+  .describe('What a model came from.')
+export type Lineage = z.infer<typeof Lineage>
+
+export const TunedModel = z.object({
+  id: z.string(),
+  name: z.string().describe('At first that of its job, or of the uploaded file.'),
+  description: z.string(),
+  metadata: Metadata,
   kind: z.enum(['adapter', 'model']).describe('An adapter on a base, or whole weights.'),
   base_model_id: z.string(),
-  parent_model_id: z.string().nullable().describe('The model of the account whose whole weights an adapter stands on, where these are not the base’s.'),
+  parent_model_id: z
+    .string()
+    .nullable()
+    .describe('The model of the account that it went on from, which may be deleted by now. Null where it began with the base.'),
+  weights_model_id: z.string().nullable().describe('The model of the account whose whole weights an adapter stands on, where these are not the base’s.'),
   job_id: z.string().nullable().describe('Null for one that was uploaded.'),
   method: Method,
   size_mb: z.number(),
@@ -29,9 +59,13 @@ export const TunedModel = z.object({
 })
 export type TunedModel = z.infer<typeof TunedModel>
 
+export const TunedModelDetails = TunedModel.extend({ lineage: Lineage })
+export type TunedModelDetails = z.infer<typeof TunedModelDetails>
+
 /** The text fields of the upload form; the file is the part named `file`. */
 export const AdapterFields = z.strictObject({
-  name: z.string().trim().min(1).max(200).optional().describe('Default: the name of the file.'),
+  name: DisplayName.optional().describe('Default: the name of the file.'),
+  description: Description.optional(),
   base_model_id: z.string().min(1).max(256).optional().describe('Default: what the adapter’s own adapter_config.json names.'),
 })
 export type AdapterFields = z.infer<typeof AdapterFields>
@@ -54,8 +88,8 @@ export const listTunedModels = route({
   path: '/fine-tuning/models',
   scope: 'tuning:read',
   tag,
-  summary: 'The models of the account, newest first',
-  query: ListQuery,
+  summary: 'The models of the account, newest first or as sorted',
+  query: SortedQuery,
   responses: { 200: page(TunedModel) },
 })
 export const getTunedModel = route({
@@ -63,8 +97,18 @@ export const getTunedModel = route({
   path: '/fine-tuning/models/{model_id}',
   scope: 'tuning:read',
   tag,
-  summary: 'One model of the account',
+  summary: 'One model of the account, with its lineage',
   params: IdParams,
+  responses: { 200: TunedModelDetails },
+})
+export const changeTunedModel = route({
+  method: 'PATCH',
+  path: '/fine-tuning/models/{model_id}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Change the name, description or metadata of a model',
+  params: IdParams,
+  body: Labels,
   responses: { 200: TunedModel },
 })
 export const deleteTunedModel = route({

@@ -1,7 +1,6 @@
 // The operator's view over all accounts.
 import { z } from 'zod'
-import { ListQuery, page, Time } from './common.ts'
-import { Name } from './keys.ts'
+import { DisplayName, ListQuery, page, Time } from './common.ts'
 import { Email, Member } from './members.ts'
 import { route } from './route.ts'
 
@@ -25,9 +24,9 @@ export const createAccount = route({
   path: '/operator/accounts',
   summary: 'Make an account with its owner and the owner’s first key, which is shown once',
   body: z.strictObject({
-    name: Name,
+    name: DisplayName,
     tier: TierId.optional().describe('The default tier if left out.'),
-    owner: z.strictObject({ name: Name, email: Email.default(null) }),
+    owner: z.strictObject({ name: DisplayName, email: Email.default(null) }),
   }),
   responses: { 201: z.object({ account: Account, owner: Member, key: z.string() }) },
 })
@@ -53,6 +52,6 @@ export const changeAccount = route({
   path: '/operator/accounts/{account_id}',
   summary: 'Rename an account, set its tier, suspend or reinstate it; a suspended one is refused within a second, its work waits',
   params: AccountParams,
-  body: z.strictObject({ name: Name.optional(), tier: TierId.optional(), status: z.enum(['active', 'suspended']).optional() }),
+  body: z.strictObject({ name: DisplayName.optional(), tier: TierId.optional(), status: z.enum(['active', 'suspended']).optional() }),
   responses: { 200: Account },
 })

@@ -4,12 +4,14 @@ import type { Scope } from './scopes.ts'
 
 /**
  * One operation of the wire contract. `path` is relative to the base address and spells parameters `{name}`; a parameter that ends in
- * `*` takes the rest of the path, slashes included.
+ * `*` takes the rest of the path, slashes included, up to a last word that may follow it.
  */
 export interface Route {
-  method: 'GET' | 'POST' | 'PUT' | 'DELETE'
+  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   path: string
   scope: Scope
+  /** Another scope that allows it as well. */
+  or_scope?: Scope
   tag: string
   summary: string
   params?: z.ZodType
@@ -21,6 +23,8 @@ export interface Route {
   openai?: boolean
   /** Counts among what an account has under way at once, until its answer has ended. */
   concurrent?: boolean
+  /** Works on a full disk too, as every deletion does: what it ends makes room. It writes in one transaction, before anything else. */
+  frees?: boolean
   /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream' | 'application/octet-stream'
   consumes?: 'multipart/form-data'

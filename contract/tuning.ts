@@ -1,51 +1,15 @@
 import { z } from 'zod'
-import { digits, eventOf, ListQuery, Method, page, Time } from './common.ts'
+import { Description, DisplayName, digits, eventOf, Labels, Metadata, Method, page, SortedQuery, Time } from './common.ts'
+import { JobConfig } from './job-config.ts'
 import { route } from './route.ts'
-
-const LoraConfig = z.strictObject({
-  r: z.int().min(8).max(64).optional().describe('Rank, 8 to 64.'),
-  alpha: z.int().min(1).max(1024).optional(),
-  dropout: z.number().min(0).max(0.5).optional(),
-  target_modules: z.array(z.string().min(1).max(100)).min(1).max(100).optional().describe('Default: all linear layers.'),
-})
-
-const TrainingConfig = z.strictObject({
-  epochs: z.int().min(1).max(50).optional(),
-  batch_size: z.int().min(1).max(256).optional().describe('Examples per optimizer step.'),
-  learning_rate: z.number().gt(0).max(0.1).optional(),
-  warmup_ratio: z.number().min(0).max(0.5).optional(),
-  seed: z.int().min(0).max(4_294_967_295).optional(),
-})
-
-const Prompt = z.union([
-  z.string().min(1).max(20_000),
-  z
-    .array(z.strictObject({ role: z.enum(['system', 'user', 'assistant']), content: z.string().min(1).max(20_000) }))
-    .min(1)
-    .max(50),
-])
-
-const EvaluationConfig = z.strictObject({
-  validation_split: z.number().gt(0).max(0.5).optional().describe('Share of the rows that is held out of the training and scored as it goes.'),
-  validation_dataset_id: z.string().min(1).max(100).optional().describe('A dataset to be scored instead of a share of the rows.'),
-  every_steps: z.int().min(1).max(1_000_000).optional().describe('Default: at the end of each epoch.'),
-  early_stopping_patience: z.int().min(1).max(100).optional().describe('End after this many evaluations without a better loss.'),
-  sample_prompts: z.array(Prompt).max(8).optional().describe('Answered at each evaluation, beside the answer of the base: a text, or messages.'),
-  keep_checkpoints: z.int().min(0).max(10).optional().describe('How many of the newest evaluated states become models of their own.'),
-})
-
-export const JobConfig = z.strictObject({
-  method: Method.optional(),
-  lora_config: LoraConfig.optional().describe('For lora and qlora.'),
-  training_config: TrainingConfig.optional(),
-  evaluation_config: EvaluationConfig.optional(),
-})
-export type JobConfig = z.infer<typeof JobConfig>
 
 export const CreateJob = z.strictObject({
   model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to go on from.'),
-  dataset_id: z.string().min(1).max(100),
-  config: JobConfig.default({}),
+  dataset_id: z.string().min(1).max(100).describe('The dataset to train on.'),
+  config: JobConfig.default({}).describe('How to train; everything in it may be left out.'),
+  name: DisplayName.optional().describe('Of the job and of the model that it makes. Default: made of the names of the dataset and the base.'),
+  description: Description.default('').describe('What you want to remember of it; the model gets it too.'),
+  metadata: Metadata.default({}).describe('Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too.'),
 })
 
 /** Where a value in force came from: the request, a default, one that depends on the size of the base, or the model that the job goes on from. */
@@ -59,7 +23,7 @@ export const ResolvedConfig = z.object({
       r: inForce(z.int()),
       alpha: inForce(z.int()),
       dropout: inForce(z.number()),
-      target_modules: inForce(z.array(z.string())),
+      target_modules: inForce(z.array(z.string())).describe('`all-linear` until the weights of the base have been downloaded.'),
     })
     .nullable()
     .describe('Null for full training.'),
@@ -84,37 +48,55 @@ export const ResolvedConfig = z.object({
     .object({ sha256: z.string().nullable(), chat_template_sha256: z.string(), eos_token: z.string().nullable() })
     .optional()
     .describe('What the base makes of text, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.'),
+  parse_control_tokens: z
+    .boolean()
+    .optional()
+    .describe('Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.'),
 })
 export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 
-export const jobStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+/** `paused` is beyond the specification: docs/decisions/013-paused-status.md. */
+export const jobStatuses = ['queued', 'running', 'paused', 'completed', 'failed', 'cancelled'] as const
 export type JobStatus = (typeof jobStatuses)[number]
 
 export const JobMetrics = z.object({
-  step: z.int().optional(),
+  step: z
+    .int()
+    .optional()
+    .describe('The step that the losses are of: the latest one that was reported, and once completed the one whose weights are the result.'),
+  steps_trained: z.int().optional().describe('Once completed. More than `step` where an earlier state was the best.'),
   steps_total: z.int().optional(),
-  loss: z.number().optional().describe('Of the latest step.'),
+  loss: z.number().optional().describe('Of the batch of this step.'),
   learning_rate: z.number().optional(),
   tokens_per_second: z.number().optional(),
-  train_loss: z.number().optional().describe('Mean over the last epoch, once completed; until then that of the latest step.'),
+  train_loss: z.number().optional().describe('Mean over the epoch up to this step where it was evaluated, or is the result; else that of its batch.'),
   train_seconds: z.number().optional(),
   predicted_seconds: z.number().optional().describe('What `train_seconds` was first guessed to be, after three steps.'),
   peak_memory_mb: z.number().optional(),
   predicted_memory_mb: z.number().optional().describe('What `peak_memory_mb` was predicted to be, before the start.'),
-  validation_loss: z.number().optional().describe('Of the latest evaluation; once completed, of the result.'),
+  validation_loss: z.number().optional().describe('Of this step, where it was evaluated.'),
   validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
 
 export const Job = z.object({
   id: z.string(),
+  name: z.string(),
+  description: z.string(),
+  metadata: Metadata,
   status: z.enum(jobStatuses),
-  paused: z.boolean().describe('Waiting until it is told to go on.'),
+  paused: z.boolean().describe('Told to wait until it is told to go on. While its progress is still being saved, the status is `running`.'),
   model_id: z.string(),
   dataset_id: z.string(),
   progress: z.number().describe('0 to 1.'),
   current_epoch: z.int(),
   metrics: JobMetrics,
+  slowed_by: z
+    .enum(['serving', 'other_work'])
+    .nullable()
+    .describe('What takes the processor from a running job now: answers of this service, or other programs of the machine. Null: nothing does.'),
+  queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
+  estimated_start: Time.nullable().describe('Of a queued job, by how long others like those before it took. Null where none has.'),
   estimated_completion: Time.nullable(),
   created_at: Time,
   started_at: Time.nullable(),
@@ -151,6 +133,9 @@ export const JobEstimate = z.object({
   available_memory_mb: z.number(),
   tokens: z.int().nullable().describe('That will be trained on: non-padding tokens, prompts included, times epochs. Null where it does not fit.'),
   steps: z.int().nullable(),
+  rows: z.int().nullable().describe('How many rows will be trained on. Null where it does not fit.'),
+  cut_rows: z.int().nullable().describe('Rows that are longer than `max_length` and are cut there, those included of which nothing is left to learn.'),
+  no_learned_rows: z.int().nullable().describe('Rows that are left out, as nothing of their answers is within `max_length`.'),
   seconds: z.number().nullable().describe('From its start to the registered result, with nothing else on the machine.'),
   tokens_per_second: z.number().nullable(),
   price: z.object({ amount: z.number(), currency: z.string() }).nullable(),
@@ -167,13 +152,16 @@ export const estimateJob = route({
   body: CreateJob,
   responses: { 200: JobEstimate },
 })
+export const JobQuery = SortedQuery.extend({ status: z.enum(jobStatuses).optional().describe('Those with this status.') })
+export type JobQuery = z.infer<typeof JobQuery>
+
 export const listJobs = route({
   method: 'GET',
   path: '/fine-tuning/jobs',
   scope: 'tuning:read',
   tag,
-  summary: 'The jobs of the account, newest first',
-  query: ListQuery,
+  summary: 'The jobs of the account, newest first or as sorted',
+  query: JobQuery,
   responses: { 200: page(Job) },
 })
 export const getJob = route({
@@ -185,9 +173,20 @@ export const getJob = route({
   params: IdParams,
   responses: { 200: Job },
 })
+export const changeJob = route({
+  method: 'PATCH',
+  path: '/fine-tuning/jobs/{job_id}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Change the name, description or metadata of a job; its model keeps its own',
+  params: IdParams,
+  body: Labels,
+  responses: { 200: Job },
+})
 export const cancelJob = route({
   method: 'POST',
   path: '/fine-tuning/jobs/{job_id}/cancel',
+  frees: true,
   scope: 'tuning:write',
   tag,
   summary: 'Cancel a queued or running job',
@@ -216,43 +215,6 @@ export const resumeJob = route({
   responses: { 200: Job },
 })
 
-export const JobCheckpoint = z.object({
-  model: z.string().describe('An id that inference and deployments take.'),
-  step: z.int().nullable(),
-  validation_loss: z.number().nullable(),
-  result: z.boolean().describe('Whether it is the result of the job.'),
-  created_at: Time,
-})
-export const listCheckpoints = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/checkpoints',
-  scope: 'tuning:read',
-  tag,
-  summary: 'The models that a completed job left: its result, and the states that it was asked to keep',
-  params: IdParams,
-  responses: { 200: z.object({ items: z.array(JobCheckpoint) }) },
-})
-
-export const JobRow = z.object({
-  row: z.int().describe('Its place among the rows of the dataset, counted from 1.'),
-  loss: z.number().describe('Mean loss of its learned tokens when it was last trained on, before that step.'),
-  first_loss: z.number().describe('The same when it was first trained on.'),
-  tokens: z.int().describe('How many of its tokens are learned.'),
-  messages: z.array(z.unknown()).nullable().describe('Null where the dataset is gone.'),
-})
-export const listJobRows = route({
-  method: 'GET',
-  path: '/fine-tuning/jobs/{job_id}/rows',
-  scope: 'tuning:read',
-  tag,
-  summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
-  params: IdParams,
-  query: z.strictObject({
-    limit: ListQuery.shape.limit,
-    after: digits(1).optional().describe('The row after which the page begins.'),
-  }),
-  responses: { 200: page(JobRow) },
-})
 export const jobEvents = route({
   method: 'GET',
   path: '/fine-tuning/jobs/{job_id}/events',

@@ -2,7 +2,8 @@ import { z } from 'zod'
 import { Deleted, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
-export const eventTypes = ['training.started', 'training.completed', 'training.failed', 'model.deployed', 'usage.threshold'] as const
+/** Those of the specification, and `training.cancelled`: a job that was cancelled, queued or running. */
+export const eventTypes = ['training.started', 'training.completed', 'training.failed', 'training.cancelled', 'model.deployed', 'usage.threshold'] as const
 
 const Url = z.string().min(1).max(2048).describe('http or https, on any port; addresses that are not of the public internet are refused.')
 const Events = z
@@ -12,7 +13,7 @@ const Events = z
   .refine((given) => new Set(given).size === given.length, 'has an event type twice')
 const Secret = z
   .string()
-  .min(8)
+  .min(1)
   .max(256)
   .describe('Printable ASCII. One that begins with `whsec_` has base64 after it. Made where it is left out, and then shown in this answer alone.')
 

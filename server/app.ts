@@ -19,9 +19,10 @@ import { clientError, frameworkError, handleErrors, refuse } from './http/errors
 import { type GuardSettings, guard } from './http/guards.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
-import { parseJsonBody } from './http/json.ts'
+import { assumeJson, parseJsonBody } from './http/json.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
+import type { Downloads } from './hub/downloads.ts'
 import { hubRoutes } from './hub/routes.ts'
 import type { Hub } from './hub/service.ts'
 import { newId } from './ids.ts'
@@ -29,6 +30,7 @@ import { inferenceRoutes } from './inference/routes.ts'
 import type { Inference } from './inference/service.ts'
 import type { Limits } from './limits/service.ts'
 import type { Plans } from './plans.ts'
+import type { Reserve } from './reserve.ts'
 import type { TunedModels } from './tuning/models.ts'
 import { tuningRoutes } from './tuning/routes.ts'
 import type { Tuning } from './tuning/service.ts'
@@ -42,7 +44,9 @@ export interface Services {
   plans: Plans
   limits: Limits
   idempotency: Idempotency
+  reserve: Reserve
   hub: Hub
+  downloads: Downloads
   datasets: Datasets
   tuning: Tuning
   models: TunedModels
@@ -96,6 +100,7 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
     restSlowReaders()
   })
   app.addHook('onRequest', (request, reply, done) => {
+    assumeJson(request)
     if (!services.stopping.aborted || !request.routeOptions.config.route) return done()
     reply.header('connection', 'close')
     done(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.') as never)
@@ -104,6 +109,7 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
   app.decorateRequest('bodyText', null)
   app.decorateRequest('formDigest', null)
   app.decorate('idempotency', services.idempotency)
+  app.decorate('reserve', services.reserve)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)
   requireScopes(app)
@@ -111,9 +117,9 @@ export async function buildApp(services: Services, settings: GuardSettings, { he
   mountHealth(app, services.ready, services.gauges)
   admitRequests(app, { find: services.accounts.findKey }, services.limits)
   accountRoutes(app, services.accounts)
-  hubRoutes(app, services.hub, services.plans.tiers)
+  hubRoutes(app, services.hub, services.downloads, services.plans.tiers)
   usageRoutes(app, services.usage)
-  datasetRoutes(app, services.datasets)
+  datasetRoutes(app, services.datasets, services.stopping)
   tuningRoutes(app, services.tuning, services.models, services.stopping)
   inferenceRoutes(app, services.inference, services.limits, services.cutting)
   deploymentRoutes(app, services.deployments)

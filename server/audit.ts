@@ -1,3 +1,4 @@
+import type { Scope } from '../contract/scopes.ts'
 import type { Trx } from './db/open.ts'
 import { newId } from './ids.ts'
 
@@ -13,6 +14,8 @@ export interface Actor {
 /** Someone who changes something that belongs to an account. */
 export interface By extends Actor {
   account_id: string
+  /** What a key carries, where one asks. */
+  scopes?: readonly Scope[]
 }
 
 export const commandLine: Actor = { kind: 'command_line', user_id: null, key_id: null }

@@ -13,7 +13,9 @@ const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)
 
 const text = z.string().min(1)
 const folder = text.transform((value) => path.resolve(value))
-const whole = (min: number, max: number) => z.string().regex(/^\d+$/, 'must be a whole number').transform(Number).pipe(z.number().min(min).max(max))
+const whole = (min: number, max: number) => z.string().regex(/^\d+$/, 'must be a whole number').transform(Number).pipe(z.int().min(min).max(max))
+
+const truth = z.enum(['true', 'false'], { error: 'must be true or false' }).transform((value) => value === 'true')
 
 const commaSeparated = (item: z.ZodType<string, string>) =>
   z
@@ -44,9 +46,18 @@ function isNetwork(text: string): boolean {
 interface Setting {
   schema: z.ZodType
   default: string | undefined
+  /** The default in words, where it depends on the machine. */
+  default_text?: string
   about: string
 }
 const setting = <S extends z.ZodType>(schema: S, fallback: string, about: string) => ({ schema, default: fallback, about })
+/** One whose default depends on the machine; `default_text` says how. */
+const computed = <S extends z.ZodType>(schema: S, fallback: string, default_text: string, about: string) => ({
+  schema,
+  default: fallback,
+  default_text,
+  about,
+})
 const optional = <S extends z.ZodType>(schema: S, about: string) => ({ schema: schema.optional(), default: undefined, about })
 
 // One entry a setting; its name in the environment is TUNERY_ and the name in capitals.
@@ -60,35 +71,60 @@ const settings = {
     'Addresses and networks (CIDR) of proxies in front, comma-separated: only their X-Forwarded-… headers are believed. None: nobody’s.',
   ),
   max_connections: setting(whole(1, 1_000_000), '10000', 'Connections of clients at once; further ones are closed.'),
-  data_dir: setting(folder, path.join(root, 'data'), 'Folder for the database, datasets, runs and models.'),
-  models_dir: setting(folder, path.join(root, '.local/models'), 'Folder of the base models.'),
+  data_dir: computed(folder, path.join(root, 'data'), '`data` in the checkout', 'Folder for the database, datasets, runs and models.'),
+  models_dir: computed(folder, path.join(root, '.local/models'), '`.local/models` in the checkout', 'Folder of the base models.'),
   default_tier: setting(text, 'enterprise', 'Tier of new accounts, the owner’s included.'),
   max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
   max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
-  huggingface_url: setting(z.url({ protocol: /^https?$/ }), 'https://huggingface.co', 'The Hugging Face Hub that datasets are fetched from.'),
+  huggingface_url: setting(
+    z.url({ protocol: /^https?$/ }),
+    'https://huggingface.co',
+    'The Hugging Face Hub that datasets and base models are downloaded from.',
+  ),
   huggingface_token: optional(
     z.string().regex(/^hf_\S+$/, "must begin with 'hf_'"),
-    'Token with which exports are sent to repositories of that hub; without one they are only downloaded.',
+    'Token for that hub: base models are downloaded with it, those whose licence its owner has accepted too, and exports are sent to repositories.',
+  ),
+  model_downloads: setting(
+    z.enum(['any', 'operator', 'off']),
+    'operator',
+    'Who may have the service download base models of its catalogue: any account, keys with the scope operator, or nobody.',
   ),
   export_days: setting(whole(0, 36_500), '7', 'Days for which the files of an export are kept; 0: until it is deleted.'),
+  parse_control_tokens: setting(
+    truth,
+    'false',
+    'Whether text of prompts and of rows that spells a control token of the model (<|im_end|>) becomes that token, as with other servers; false: it is text.',
+  ),
   max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
   min_free_disk_mb: setting(whole(0, 1_000_000), '500', 'Uploads and jobs are refused while less than this is free on the data folder’s disk.'),
   upstreams: optional(text, 'Servers that serve base models in place of the own engine: the path of a JSON file or its text; see docs/upstreams.md.'),
   max_waiting: setting(whole(0, 100_000), '256', 'Requests that may wait for their turn, a model; more are refused with Retry-After.'),
   idle_unload_seconds: setting(whole(0, 10_000_000), '3600', 'A model that nobody asked for in this time leaves the engine’s memory; 0: never.'),
-  merged_memory_mb: setting(
+  merged_memory_mb: computed(
     whole(0, 100_000_000),
     String(Math.round(os.totalmem() / 8e6)),
+    'an eighth of the memory',
     'What merged copies of hot adapters may take together, in MB, in memory and on disk; 0: none is made.',
   ),
   merge_after_tokens: setting(whole(1, 1_000_000_000), '5000', 'Output tokens in about five minutes from which an adapter gets a merged copy.'),
-  threads: setting(whole(1, 1024), String(os.availableParallelism()), 'Threads of the engine and of each trainer.'),
+  threads: computed(whole(1, 1024), String(os.availableParallelism()), 'one per core', 'Threads of the engine and of each trainer.'),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
     '',
     'Further options of the engine’s command line, such as --no-speculation.',
   ),
-  trainer_processes: setting(whole(1, 64), String(Math.max(1, gpus())), 'Processes that train a job together, through torchrun: one a GPU.'),
+  training_share: setting(
+    whole(0, 80),
+    '20',
+    'Percent of the cores’ time that trainings have at the least while this machine’s engine answers; see docs/operate.md. 0: what answers leave.',
+  ),
+  trainer_processes: computed(
+    whole(1, 64),
+    String(Math.max(1, gpus())),
+    'one per NVIDIA GPU, else 1',
+    'Processes that train a job together, through torchrun: one a GPU.',
+  ),
   checkpoint_seconds: setting(whole(1, 86_400), '30', 'How often a training writes a checkpoint; a crash loses at most this much work.'),
   log_level: setting(z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']), 'info', 'How much the server logs.'),
   plans_file: optional(folder, 'JSON file of the operator’s own tiers and prices; see docs/operate.md.'),
@@ -147,6 +183,15 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
 export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
   return [...withoutEffect].map(envName).filter((name) => env[name])
 }
+
+/** Every setting as documents tell of it, whatever this machine is. */
+export const settingsReference = () =>
+  Object.entries<Setting>(settings).map(([name, { schema, default: fallback, default_text, about }]) => ({
+    name: envName(name),
+    schema,
+    default: default_text ?? (fallback ? `\`${fallback}\`` : ''),
+    about,
+  }))
 
 /** A setting that is JSON text may hold keys of other servers, which are not for the screen. */
 const withoutKeys = (value: unknown) => (typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value)

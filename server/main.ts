@@ -1,7 +1,9 @@
 // The composition root: configuration, lock, services, then HTTP and the queue; and the order in which they end.
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import type { Socket } from 'node:net'
 import path from 'node:path'
 import { buildApp } from './app.ts'
+import { killChildren } from './children.ts'
 import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
@@ -12,6 +14,11 @@ import { storageError } from './storage.ts'
 const grace_ms = 20_000
 /** How long a cut stream has to write its last event. */
 const farewell_ms = 500
+const idleClose_ms = 50
+/** npm passes on the Ctrl-C that the terminal has sent to every process of the group: so close together, two are one. */
+const samePress_ms = 200
+/** How a shell tells that SIGINT ended a program. */
+const interruptedStatus = 130
 
 async function main(): Promise<void> {
   const config = readConfig(process.env)
@@ -22,6 +29,18 @@ async function main(): Promise<void> {
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
   const app = await buildApp(services, config)
+  const sockets = new Set<Socket>()
+  app.server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  let requests = 0
+  app.server.on('request', (request, response) => {
+    // What only reads is either short or ends when the stop begins.
+    if (request.method !== 'POST') return
+    requests++
+    response.once('close', () => requests--)
+  })
   await services.sweep()
   const address = await app.listen({ host: config.host, port: config.port })
   // Only a server that could listen touches the queue.
@@ -35,10 +54,18 @@ async function main(): Promise<void> {
   services.warm().catch((error: Error) => log.error(error.message))
   services.deployments.recover().catch((error: Error) => log.error(error.message))
 
-  let stopping = false
-  async function stop(signal: string) {
-    if (stopping) return
-    stopping = true
+  let stopping_since: number | undefined
+  async function stop(signal: NodeJS.Signals) {
+    if (stopping_since !== undefined) {
+      // Whoever sends SIGTERM again only means it; a person who presses Ctrl-C again does not want to wait.
+      if (signal === 'SIGINT' && performance.now() - stopping_since > samePress_ms) {
+        killChildren()
+        process.exit(interruptedStatus)
+      }
+      return
+    }
+    stopping_since = performance.now()
+    console.log(stopMessage(requests, services.trainings()))
     log.info(`${signal}: stopping`)
     services.beginStop()
     rmSync(serverFile, { force: true })
@@ -46,14 +73,31 @@ async function main(): Promise<void> {
       services.cut()
       setTimeout(() => app.server.closeAllConnections(), farewell_ms)
     }, grace_ms)
+    const closing = setInterval(() => {
+      // A connection that its client keeps is idle only once its last answer has ended; one that has asked for nothing yet never counts as idle.
+      app.server.closeIdleConnections()
+      for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy()
+    }, idleClose_ms)
     await Promise.all([app.close(), worker.stop()])
+    clearInterval(closing)
     clearTimeout(cut)
     await services.close()
     lock?.release()
     process.exit(0)
   }
-  process.on('SIGTERM', () => void stop('SIGTERM'))
-  process.on('SIGINT', () => void stop('SIGINT'))
+  // Where the terminal has gone, nobody reads what is printed.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => void stop(signal))
+}
+
+/** What a stop waits for, in one line. */
+function stopMessage(requests: number, trainings: number): string {
+  const count = (number: number, noun: string) => `${number} ${noun}${number === 1 ? '' : 's'}`
+  const awaited = [
+    ...(requests > 0 ? [`${count(requests, 'request')} to end, ${grace_ms / 1000} s at most`] : []),
+    ...(trainings > 0 ? [`the checkpoint of ${count(trainings, 'training')}`] : []),
+  ]
+  return `Stopping${awaited.length > 0 ? `: waiting for ${awaited.join(', and for ')}` : ''}. Press Ctrl-C again to stop at once.`
 }
 
 // A key on a terminal is seen by one person; in a log or a pipe it would be kept by others, so there it goes to a file.

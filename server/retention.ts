@@ -6,6 +6,7 @@ import { day_ms } from './days.ts'
 import type { Db } from './db/open.ts'
 import { kept_ms } from './idempotency.ts'
 import { nowAndThen } from './now-and-then.ts'
+import type { Reserve } from './reserve.ts'
 
 const hour_ms = 3_600_000
 /** Rows a statement: whoever else writes waits no longer than it takes. */
@@ -48,7 +49,8 @@ export async function sweep(db: Db, now: number): Promise<void> {
 const deleteSome = async (db: Db, statement: RawBuilder<unknown>) => ((await statement.execute(db)).numAffectedRows ?? 0n) === BigInt(rowsTogether)
 
 /** Sweeps now and each hour, until what it returns is closed. */
-export function startSweeping(db: Db, log: Logger): { close(): Promise<void> } {
-  const once = () => sweep(db, Date.now()).catch((error) => log.warn({ err: error }, 'what is old could not be deleted from the database; it is tried again'))
+export function startSweeping(db: Db, reserve: Reserve, log: Logger): { close(): Promise<void> } {
+  const once = () =>
+    reserve.use(() => sweep(db, Date.now())).catch((error) => log.warn({ err: error }, 'what is old could not be deleted from the database; it is tried again'))
   return nowAndThen(hour_ms, once)
 }

@@ -1,6 +1,8 @@
 // Builds every service from the configuration and wires them to each other.
+import os from 'node:os'
 import path from 'node:path'
 import pino, { type Logger } from 'pino'
+import type { Download } from '../contract/hub.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccounts } from './accounts/service.ts'
 import type { Services } from './app.ts'
@@ -13,9 +15,12 @@ import { createDeployments } from './deployments/service.ts'
 import { workOnExport } from './exports/jobs.ts'
 import { createPush } from './exports/push.ts'
 import { createExports, queueKind as exportKind } from './exports/service.ts'
+import { createDownloads, queueKind as downloadKind } from './hub/downloads.ts'
+import { workOnDownload } from './hub/jobs.ts'
 import { createHub } from './hub/service.ts'
 import { createIdempotency } from './idempotency.ts'
 import { createEngineClient } from './inference/engine-client.ts'
+import { createEngineHealth } from './inference/engine-health.ts'
 import { createEngineProcess } from './inference/engine-process.ts'
 import { createCheck } from './inference/merging/check.ts'
 import { createCopies } from './inference/merging/copies.ts'
@@ -28,13 +33,16 @@ import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
+import { createReserve } from './reserve.ts'
 import { startSweeping } from './retention.ts'
 import { createSecrets } from './secrets.ts'
+import { queueKind as tuningKind } from './tuning/awaiting.ts'
+import { createCoreShare } from './tuning/core-share.ts'
 import { createEstimator } from './tuning/estimate.ts'
 import { workOnJob } from './tuning/jobs.ts'
 import { createJobMeter } from './tuning/metering.ts'
 import { createTunedModels } from './tuning/models.ts'
-import { createTuning, queueKind as tuningKind } from './tuning/service.ts'
+import { createTuning } from './tuning/service.ts'
 import { createTracking } from './tuning/tracking.ts'
 import { createUsage } from './usage/service.ts'
 import { readAllowed } from './webhooks/addresses.ts'
@@ -42,8 +50,12 @@ import { createWebhooks } from './webhooks/service.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
-export const createLog = (config: Config): Logger =>
-  pino({ level: config.log_level, redact: ['req.headers.authorization'] }, pino.destination({ dest: 2, sync: true }))
+export function createLog(config: Config): Logger {
+  const destination = pino.destination({ dest: 2, sync: true })
+  // A terminal that has gone, or a full disk behind it, is no reason to end.
+  destination.on('error', () => {})
+  return pino({ level: config.log_level, redact: ['req.headers.authorization'] }, destination)
+}
 
 /** Opens the database, where none is given, and wires the services. Starts no process and no work; `startWork` does. */
 export async function createServices(config: Config, log: Logger, database?: Db) {
@@ -52,6 +64,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const allowed = readAllowed(config.webhook_allow)
   const db = database ?? (await openThreadedDatabase(dataDir))
   const queue = createQueue(db)
+  const reserve = createReserve(dataDir, log)
   const python = path.join(root, '.local/python/bin/python')
   const converters = path.join(root, '.local/llama/source')
   const stopping = new AbortController()
@@ -62,12 +75,15 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const limits = createLimits({ db, plans, log })
   const accounts = createAccounts({ db, plans, limits, defaultTier: config.default_tier, log })
   const usage = createUsage({ db, limits, dataDir, currency: plans.currency, log })
-  const hub = createHub(config.models_dir, plans.pricing)
+  const { models_dir: modelsDir, model_downloads: policy } = config
+  const states = new Map<string, Download>()
+  const hub = createHub(modelsDir, plans.pricing, { policy, downloads: states })
+  const downloads = createDownloads({ db, queue, hub, states, modelsDir, policy, min_free_mb })
   const datasets = createDatasets({
     db,
     queue,
     hub,
-    tokens: createTokens(python),
+    tokens: createTokens({ python, parse_control_tokens: config.parse_control_tokens }),
     dataDir,
     max_mb: config.max_dataset_mb,
     max_rows: config.max_dataset_rows,
@@ -79,6 +95,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     db,
     queue,
     hub,
+    downloads,
     datasets,
     estimator: createEstimator({ dataDir, python }),
     meter,
@@ -86,10 +103,24 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     threads,
     min_free_mb,
     max_waiting: config.max_waiting_jobs,
+    parse_control_tokens: config.parse_control_tokens,
   })
   const models = createTunedModels({ db, hub, datasets, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
-  const engine = createEngineProcess({ dataDir, threads, options: config.engine_options, log })
+  const engine = createEngineProcess({
+    dataDir,
+    threads,
+    options: [...config.engine_options, ...(config.parse_control_tokens ? ['--parse-control-tokens'] : [])],
+    log,
+  })
   const engineClient = createEngineClient(engine, log)
+  const cores = createCoreShare({
+    share: config.training_share / 100,
+    cores: os.availableParallelism(),
+    enginePid: () => engine.current()?.pid,
+    leaveCores: engineClient.leaveCores,
+    log,
+  })
+  const engineHealth = createEngineHealth(engine, engineClient, log)
   const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
   const scores = createScoring(engineClient)
   const copies = createCopies({
@@ -104,13 +135,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     log,
   })
   const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage, pricing: plans.pricing })
-  const deployments = createDeployments({ db, models, inference })
+  const deployments = createDeployments({ db, models, inference, downloads })
   const push = config.huggingface_token ? createPush({ url: config.huggingface_url, token: config.huggingface_token }) : undefined
   const exports = createExports({
     db,
     queue,
     models,
     deployments,
+    reserve,
     dataDir,
     min_free_mb,
     max_waiting: config.max_waiting_jobs,
@@ -124,7 +156,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     plans,
     limits,
     idempotency,
+    reserve,
     hub,
+    downloads,
     datasets,
     tuning,
     models,
@@ -140,7 +174,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     async ready() {
       if (stopping.signal.aborted) return 'the service is stopping'
       await db.selectFrom('migrations').select('name').limit(1).execute()
-      return engine.problem()
+      return engine.problem() ?? (await engineHealth.problem())
     },
     gauges: [
       { name: 'tunery_merged_adapters', help: 'Adapters that are served from a merged copy.', read: () => copies.counts().serving },
@@ -152,6 +186,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     ...services,
     /** Removes what a crash left behind. Before requests are taken: an upload that has begun has no row yet either. */
     async sweep() {
+      await downloads.load()
       await copies.sweep()
       await datasets.sweep()
       await tuning.sweep()
@@ -163,11 +198,12 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await tuning.takeOverAll()
       await webhooks.takeOverAll()
       await usage.start()
-      const keeping = [accounts.start(), limits.start(), startSweeping(db, log), exports.start()]
+      const keeping = [accounts.start(), limits.start(), startSweeping(db, reserve, log), reserve.start(), exports.start()]
       const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
       const { changed, asked, forget } = tuning
+      const watching = engineHealth.watch()
       const work = {
         db,
         queue,
@@ -179,6 +215,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         converters,
         checkpoint_seconds: config.checkpoint_seconds,
         trainer_processes: config.trainer_processes,
+        cores,
         log,
         track: createTracking(
           {
@@ -205,6 +242,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         threads,
         min_free_mb,
         kept_days: config.export_days,
+        parse_control_tokens: config.parse_control_tokens,
         log,
         push,
         place: accounts.placeForWork,
@@ -223,7 +261,20 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         huggingface_url: config.huggingface_url,
         hubToken: datasets.hubToken,
         log,
+        deleted: datasets.deleted,
         prepared: datasets.prepared,
+      }
+      const downloading = {
+        downloads,
+        hub,
+        modelsDir,
+        url: config.huggingface_url,
+        token: config.huggingface_token,
+        python,
+        converters,
+        min_free_mb,
+        log,
+        now: Date.now,
       }
       const name = `server-${process.pid}`
       const workers = [
@@ -231,12 +282,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         ...['a', 'b'].map((each) =>
           startWorker({ queue, kind: datasetKind, name: `${name}-${each}`, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
         ),
+        startWorker({ queue, kind: downloadKind, name, log, handle: (claim, signal) => workOnDownload(downloading, claim, signal) }),
         startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
         startWorker({ queue, kind: exportKind, name, log, handle: (claim, signal) => workOnExport(exporting, claim, signal) }),
       ]
       return {
         async stop() {
           keepIdle()
+          watching()
           await Promise.all([delivering.stop(), ...keeping.map((each) => each.close()), ...workers.map((worker) => worker.stop())])
         },
       }
@@ -244,6 +297,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     /** Starts the engine ahead of the first request. */
     warm: () => engine.life(),
     enginePid: () => engine.current()?.pid,
+    /** How many trainings run now. */
+    trainings: cores.count,
     beginStop: () => stopping.abort(),
     /** Ends the answers that are still under way. */
     cut: () => cutting.abort(),

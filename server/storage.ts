@@ -73,15 +73,18 @@ export async function syncPath(target: string): Promise<number> {
 }
 
 /** Of files, and of SQLite, whose codes may go on after these names (SQLITE_IOERR_WRITE). */
-const full = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL']
+const full = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE']
 const unavailable = ['EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
 const sqliteUnavailable = /^SQLITE_(BUSY|LOCKED|READONLY|IOERR|CANTOPEN|PROTOCOL)/
+
+/** Whether something failed because the disk is full. */
+export const isFull = (error: unknown) => full.includes(String((error as { code?: unknown } | undefined)?.code))
 
 /** What a failure of the disk or the database is to whom it concerns; undefined for any other failure. */
 export function storageError(error: unknown): ApiError | undefined {
   const code = (error as { code?: unknown } | undefined)?.code
   if (typeof code !== 'string') return undefined
-  if (full.includes(code)) return new ApiError('storage_full', 'The disk of the service is full. Nothing was stored; try again when there is room.')
+  if (isFull(error)) return new ApiError('storage_full', 'The disk of the service is full. Nothing was stored; try again when there is room.')
   if (unavailable.includes(code) || sqliteUnavailable.test(code))
     return new ApiError('storage_unavailable', 'The service cannot use its database or its data folder. Try again in a moment; its log has the cause.')
   return undefined

@@ -4,7 +4,7 @@ import path from 'node:path'
 import { root } from '../../server/config.ts'
 
 /** The rooms that the engine is made of. */
-export const rooms = ['contract', 'transport', 'engine'] as const
+export const rooms = ['contract', 'lib', 'transport', 'engine'] as const
 
 interface Locked {
   version: string

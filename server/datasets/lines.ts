@@ -2,11 +2,15 @@ import { createReadStream } from 'node:fs'
 
 /** The rows of a JSONL file as text, blank lines left out. */
 export async function* rowsOf(file: string): AsyncGenerator<string> {
-  let first = true
-  for await (const line of linesOf(file)) {
-    const json = first ? line.replace(/^\uFEFF/, '') : line
-    first = false
-    if (!/^[ \t\r]*$/.test(json)) yield json
+  for await (const { json } of numberedRowsOf(file)) yield json
+}
+
+/** The same, each with its line, counted from 1. */
+export async function* numberedRowsOf(file: string): AsyncGenerator<{ line: number; json: string }> {
+  let line = 0
+  for await (const text of linesOf(file)) {
+    const json = ++line === 1 ? text.replace(/^\uFEFF/, '') : text
+    if (!/^[ \t\r]*$/.test(json)) yield { line, json }
   }
 }
 

@@ -33,11 +33,26 @@ export interface PrepareWork {
   huggingface_url: string
   hubToken(id: string): string | undefined
   log: Logger
+  /** Aborts when the dataset is deleted; to be asked for before its row is read. */
+  deleted(id: string): AbortSignal
   /** Tells those who wait for a dataset. */
   prepared(id: string): void
 }
 
-export async function prepareDataset(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
+export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+  const deleted = work.deleted(claim.ref)
+  try {
+    await prepare(work, claim, AbortSignal.any([stopping, deleted]))
+  } catch (error) {
+    if (!deleted.aborted) throw error
+    // Who deleted it could not know what was still to be written.
+    const { part, rows } = filesOf(work.dataDir, claim.ref, 'jsonl')
+    for (const file of [part, rows]) await rm(file, { force: true })
+    throw new LeaseLost(claim)
+  }
+}
+
+async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Promise<void> {
   const dataset = await store.byId(work.db, claim.ref)
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined

@@ -13,6 +13,8 @@ export interface Issue {
   line: number
   code: string
   message: string
+  /** The line that this one is like. */
+  first_line?: number
 }
 
 /** What the structural check found. The lists hold the first hundred; `errors` says the same in sentences that begin with the line. */
@@ -25,27 +27,41 @@ export interface Check {
   warnings: Issue[]
   /** Rows that stood in the file before, word for word. */
   duplicates: number
+  /** Rows whose prompt stood in the file before, with another answer. */
+  conflicts: number
   /** Set where the file cannot be read as lines of text at all: the line that is not UTF-8. */
   not_utf8_line?: number
 }
 
 /** Collects what is found about the rows of a dataset, in constant memory but for a hash of each row. */
 export function createCheck() {
-  const check: Check = { rows: 0, error_count: 0, errors: [], issues: [], warning_count: 0, warnings: [], duplicates: 0 }
+  const check: Check = { rows: 0, error_count: 0, errors: [], issues: [], warning_count: 0, warnings: [], duplicates: 0, conflicts: 0 }
   const finder = createDuplicateFinder()
-  const duplicate = (line: number): Issue => ({ line, code: 'duplicate', message: 'stands in the file before, word for word.' })
+  const duplicate = ([line, first_line]: [number, number]): Issue => ({
+    line,
+    code: 'duplicate',
+    message: `stands in the file before, word for word: line ${first_line}.`,
+    first_line,
+  })
+  const conflict = ([line, first_line]: [number, number]): Issue => ({
+    line,
+    code: 'conflicting_answer',
+    message: `has the prompt of line ${first_line} with another answer. Keep one of them, unless both are meant.`,
+    first_line,
+  })
   return {
     check,
     wrong(line: number, [code, message]: Problem): void {
       check.rows++
       check.error_count++
       if (check.issues.length === maxListed) return
-      check.issues.push({ line, code, message })
-      check.errors.push(`line ${line} ${message}`)
+      const said = message.replace(/^: /, '')
+      check.issues.push({ line, code, message: said })
+      check.errors.push(said === message ? `line ${line} ${said}` : `line ${line}: ${said}`)
     },
     good(line: number, bytes: Buffer, row: unknown): void {
       check.rows++
-      finder.add(line, bytes)
+      finder.add(line, bytes, (row as Row).messages)
       for (const [code, message] of remarks(row as Row)) {
         check.warning_count++
         if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
@@ -54,10 +70,13 @@ export function createCheck() {
     /** Resolves when more rows may come: what is found beside the caller must not fall far behind. */
     ready: finder.ready,
     async end(): Promise<Check> {
-      const { count, lines } = await finder.end()
-      check.duplicates = count
-      check.warning_count += count
-      check.warnings = [...check.warnings, ...lines.map(duplicate)].sort((a, b) => a.line - b.line).slice(0, maxListed)
+      const { duplicates, conflicts } = await finder.end()
+      check.duplicates = duplicates.count
+      check.conflicts = conflicts.count
+      check.warning_count += duplicates.count + conflicts.count
+      check.warnings = [...check.warnings, ...duplicates.lines.map(duplicate), ...conflicts.lines.map(conflict)]
+        .sort((a, b) => a.line - b.line)
+        .slice(0, maxListed)
       return check
     },
   }
@@ -137,7 +156,7 @@ function isDeep(value: object, levels: number): boolean {
   return false
 }
 
-/** A code, and what is wrong and how to mend it, as the end of a sentence about the row. */
+/** A code, and what is wrong and how to mend it, as the end of a sentence about the row; what is a sentence of its own begins with a colon. */
 export type Problem = [code: string, message: string]
 interface Row {
   messages: { role: string; content: string; weight?: number }[]

@@ -1,44 +1,49 @@
 import { EventEmitter } from 'node:events'
 import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { ListQuery } from '../../contract/common.ts'
+import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
-import { type Hub, maxRowTokens } from '../hub/service.ts'
+import { type Hub, requireRowTokens } from '../hub/service.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage.ts'
 import { createLineCounter } from './counter.ts'
 import { filesOf } from './files.ts'
-import { rowsOf } from './lines.ts'
+import { formatOf, headBytes } from './format.ts'
+import { numberedRowsOf } from './lines.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import { invalid, refuseUnreadable } from './refuse.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import type { TokenCount, Tokens } from './tokens.ts'
+import { withTokens } from './token-report.ts'
+import type { Tokens } from './tokens.ts'
+import { toWire } from './wire.ts'
 
 /** Says why a dataset is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
 
 export interface Datasets {
   upload(by: By, upload: FormFile<UploadFields>): Promise<Dataset>
-  list(account_id: string, query: ListQuery): Promise<{ items: Dataset[]; has_more: boolean }>
+  list(account_id: string, query: SortedQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
-  validate(account_id: string, id: string, model_id: string | undefined): Promise<Validation>
-  preview(account_id: string, id: string, query: { model_id?: string; row: number }): Promise<Preview>
+  validate(account_id: string, id: string, query: { model_id?: string; max_length?: number }, signal?: AbortSignal): Promise<Validation>
+  preview(account_id: string, id: string, query: { model_id?: string; max_length?: number; row: number }, signal?: AbortSignal): Promise<Preview>
   /** Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes longer. */
   ready(account_id: string, id: string): Promise<void>
   /** What a job trains on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid where rows are wrong. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
-  /** The messages of some of its rows, counted from 1; undefined where the dataset is gone. */
-  messagesOf(id: string, rows: number[]): Promise<Map<number, unknown[]> | undefined>
+  /** Some of its rows, counted from 1, with their lines in the uploaded file; undefined where the dataset is gone. */
+  rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number; messages: unknown[] }> | undefined>
   /** Lets another feature say that it needs datasets. */
   onNeeded(neededBy: NeededBy): void
+  /** Aborts when a dataset that is being read is deleted; `prepared` ends that. */
+  deleted(id: string): AbortSignal
   /** Tells those who wait for a dataset. */
   prepared(id: string): void
   /** The Hugging Face token that came with an upload; it is in this process's memory alone, until the dataset has been read. */
@@ -68,6 +73,7 @@ export function createDatasets(options: Options): Datasets {
   const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
   const needs: NeededBy[] = []
   const hubTokens = new Map<string, string>()
+  const reading = new Map<string, AbortController>()
   const news = new EventEmitter()
   news.setMaxListeners(0)
 
@@ -113,22 +119,22 @@ export function createDatasets(options: Options): Datasets {
     if (check.error_count > 0) throw invalid(dataset, check)
   }
 
-  /** Its tokens for a base, counted once. */
-  async function count(dataset: store.DatasetRow, base: { id: string; hf: string; context_length: number }): Promise<TokenCount> {
-    const known = await store.tokensOf(db, dataset.id, base.id)
-    if (known) return JSON.parse(known)
-    const found = await tokens.count({
-      hf: base.hf,
-      rows: filesOf(dataDir, dataset.id, dataset.format).rows,
-      max_length: maxRowTokens(base),
+  /** What fails as the dataset is deleted meanwhile says so. */
+  const whileThere = <T>(dataset: store.DatasetRow, work: Promise<T>): Promise<T> =>
+    work.catch(async (error) => {
+      await row(dataset.account_id, dataset.id)
+      throw error
     })
-    await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
-    return found
-  }
 
   return {
     onNeeded: (neededBy) => needs.push(neededBy),
+    deleted(id) {
+      const controller = new AbortController()
+      reading.set(id, controller)
+      return controller.signal
+    },
     prepared(id) {
+      reading.delete(id)
       hubTokens.delete(id)
       news.emit(id)
     },
@@ -143,14 +149,17 @@ export function createDatasets(options: Options): Datasets {
       const counter = createLineCounter()
       const max_bytes = max_mb * 1e6
       let bytes = 0
+      let head: Buffer = Buffer.alloc(0)
       const stored = await storeStream(file, upload, (chunk) => {
         bytes += chunk.length
         if (bytes > max_bytes)
           throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, { details: { max_mb } })
+        if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
         counter.add(chunk)
       })
       try {
-        const { name, description, format, hf_token } = await fields()
+        const { name, description, format: given, hf_token } = await fields()
+        const format = formatOf(given, filename, head)
         const counted = counter.end()
         refuseUnreadable(format, stored.size_bytes, counted, max_rows)
         await rename(upload, filesOf(dataDir, id, format).source)
@@ -187,9 +196,9 @@ export function createDatasets(options: Options): Datasets {
       }
     },
 
-    async list(account_id, { limit, after }) {
-      const rows = await store.list(db, account_id, limit, after ? await row(account_id, after) : undefined)
-      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+    async list(account_id, query) {
+      const rows = await store.list(db, account_id, query, query.after ? await row(account_id, query.after) : undefined)
+      return { items: rows.slice(0, query.limit).map(toWire), has_more: rows.length > query.limit }
     },
 
     get: async (account_id, id) => toWire(await row(account_id, id)),
@@ -209,32 +218,42 @@ export function createDatasets(options: Options): Datasets {
         await recordAct(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
       })
       hubTokens.delete(id)
+      reading.get(id)?.abort()
+      reading.delete(id)
+      news.emit(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)
       for (const file of [source, rows, part]) await rm(file, { force: true })
       return { id, deleted: true }
     },
 
-    async validate(account_id, id, model_id) {
+    async validate(account_id, id, { model_id, max_length }, signal) {
       const dataset = await settled(account_id, id, rowsWait_ms)
       const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.trainable(model_id)
       const found = foundIn(dataset)
       if ('unreadable' in found) return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
       const told = {
         total_samples: dataset.rows,
-        ...(found.issues && { issues: found.issues, warnings: found.warnings, warning_count: found.warning_count, duplicates: found.duplicates }),
+        ...(found.issues && {
+          issues: found.issues,
+          warnings: found.warnings,
+          warning_count: found.warning_count,
+          duplicates: found.duplicates,
+          conflicts: found.conflicts,
+        }),
       }
-      if (found.error_count > 0) return { valid: false, ...told, errors: found.errors, error_count: found.error_count }
-      if (!base) return { valid: true, ...told }
-      const { tokens, rows, ...rest } = await count(dataset, base)
-      return { valid: true, ...told, avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10, tokens: { model_id: base.id, total: tokens, ...rest } }
+      const valid = found.error_count === 0
+      const structure = { valid, ...told, ...(!valid && { errors: found.errors, error_count: found.error_count }) }
+      if (!base) return structure
+      return whileThere(dataset, withTokens({ db, dataDir, tokens }, structure, dataset, base, max_length, { account_id, signal }))
     },
 
-    async preview(account_id, id, { model_id, row: number }) {
+    async preview(account_id, id, { model_id, max_length, row: number }, signal) {
       const dataset = await settled(account_id, id, rowsWait_ms)
       const base = hub.trainable(model_id ?? defaultBase)
       requireGoodRows(dataset)
       const rows = filesOf(dataDir, id, dataset.format).rows
-      const found = await tokens.preview({ hf: base.hf, rows, max_length: maxRowTokens(base), row: number })
+      const asked = { hf: base.hf, rows, max_length: requireRowTokens(base, max_length, 'max_length'), row: number }
+      const found = await whileThere(dataset, tokens.preview({ account_id, signal }, asked))
       if (!found)
         throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
           details: { field: 'row', rows: dataset.rows },
@@ -246,13 +265,17 @@ export function createDatasets(options: Options): Datasets {
       requireRows(await settled(account_id, id, rowsWait_ms))
     },
 
-    async messagesOf(id, rows) {
+    async rowsOf(id, rows) {
       const wanted = new Set(rows)
-      const found = new Map<number, unknown[]>()
+      const found = new Map<number, { line: number; messages: unknown[] }>()
+      const converted = (await store.byId(db, id))?.format !== 'jsonl'
       try {
         let number = 0
-        for await (const json of rowsOf(filesOf(dataDir, id, 'jsonl').rows)) {
-          if (wanted.has(++number)) found.set(number, JSON.parse(json).messages)
+        for await (const { line, json } of numberedRowsOf(filesOf(dataDir, id, 'jsonl').rows)) {
+          if (wanted.has(++number)) {
+            const { messages, source_line } = JSON.parse(json)
+            found.set(number, { line: converted ? (source_line ?? line) : line, messages })
+          }
           if (found.size === wanted.size) break
         }
       } catch (error) {
@@ -275,15 +298,3 @@ export function createDatasets(options: Options): Datasets {
     },
   }
 }
-
-const toWire = (dataset: store.DatasetRow): Dataset => ({
-  id: dataset.id,
-  name: dataset.name,
-  description: dataset.description,
-  format: dataset.format,
-  status: dataset.status,
-  rows: dataset.rows,
-  size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
-  sha256: dataset.sha256,
-  created_at: new Date(dataset.created_at).toISOString(),
-})

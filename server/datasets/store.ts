@@ -1,5 +1,6 @@
+import type { SortedQuery } from '../../contract/common.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { sorted } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DatasetRow = Row<'datasets'>
@@ -9,8 +10,8 @@ export const insert = (db: Db | Trx, dataset: NewRow<'datasets'>) => db.insertIn
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('datasets').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const list = (db: Db, account_id: string, limit: number, after: DatasetRow | undefined): Promise<DatasetRow[]> =>
-  newestFirst(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), limit, after)
+export const list = (db: Db, account_id: string, query: SortedQuery, after: DatasetRow | undefined): Promise<DatasetRow[]> =>
+  sorted(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), query, after)
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 
@@ -37,5 +38,5 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
   db
     .insertInto('dataset_tokens')
     .values({ dataset_id, base_model_id, found_json })
-    .onConflict((conflict) => conflict.doNothing())
+    .onConflict((conflict) => conflict.doUpdateSet({ found_json }))
     .execute()

@@ -1,5 +1,6 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
+import type { JobsAwaitingWeights, ModelDownloads } from './download-tables.ts'
 import type { ExportEvents, ExportRepositories, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
@@ -81,10 +82,22 @@ interface DatasetTokens {
   found_json: string
 }
 
-interface TuningJobs {
+/** What people may change of a thing at any time. */
+interface Labelled {
+  name: string
+  description: string
+  metadata_json: string
+}
+
+interface TuningJobs extends Labelled {
   id: string
   account_id: string
   model_id: string
+  base_model_id: string
+  /** The model of the account that it goes on from, as it was then. */
+  parent_json: string | null
+  /** Its method and epochs, and its datasets as they were then. */
+  recipe_json: string
   dataset_id: string
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
   progress: number
@@ -107,6 +120,8 @@ interface TuningJobs {
   paused: 0 | 1
   /** How often its trainer died since the last checkpoint. */
   crashes: number
+  /** Of a running job: what keeps it from the processor. */
+  slowed_by: 'serving' | 'other_work' | null
   model: string | null
   created_at: number
   started_at: number | null
@@ -122,16 +137,24 @@ export interface JobEvents {
   created_at: number
 }
 
-interface Models {
+/** A state of a job on its held-out rows; an attempt that goes on from before replaces what it does again. */
+interface JobEvaluations {
+  job_id: string
+  step: number
+  data_json: string
+  created_at: number
+}
+
+interface Models extends Labelled {
   id: string
   account_id: string
-  /** Of one that was uploaded. */
-  name: string | null
   /** The base of the hub that it stands on, or was made from. */
   base_model_id: string
   kind: 'adapter' | 'model'
-  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  /** The model of the account that it went on from, which may be deleted by now. */
   parent_model_id: string | null
+  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  weights_model_id: string | null
   job_id: string | null
   method: 'lora' | 'qlora' | 'full'
   /** The training's step whose weights these are, and their loss on the held-out rows. */
@@ -247,6 +270,9 @@ export interface Schema {
   dataset_tokens: DatasetTokens
   tuning_jobs: TuningJobs
   job_events: JobEvents
+  jobs_awaiting_weights: JobsAwaitingWeights
+  model_downloads: ModelDownloads
+  job_evaluations: JobEvaluations
   models: Models
   deployments: Deployments
   exports: Exports

@@ -1,9 +1,9 @@
-import type { ListQuery } from '../../contract/common.ts'
-import type { Deployment } from '../../contract/deployments.ts'
+import type { Deployment, DeploymentQuery } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { recordEvent } from '../events.ts'
+import type { Downloads } from '../hub/downloads.ts'
 import { newId } from '../ids.ts'
 import type { Inference } from '../inference/service.ts'
 import type { TunedModels } from '../tuning/models.ts'
@@ -13,7 +13,7 @@ export interface Deployments {
   create(by: By, request: { model: string; name: string }): Promise<Deployment>
   /** Lets a name serve another model. The new one is loaded first; a request sees the old or the new, never neither. */
   switch(by: By, name: string, model: string): Promise<Deployment>
-  list(account_id: string, query: ListQuery): Promise<{ items: Deployment[]; has_more: boolean }>
+  list(account_id: string, query: DeploymentQuery): Promise<{ items: Deployment[]; has_more: boolean }>
   get(account_id: string, name: string): Promise<Deployment>
   delete(by: By, name: string): Promise<{ id: string; deleted: true }>
   /** Brings those to an end that were starting when the service was killed. */
@@ -24,11 +24,13 @@ export function createDeployments({
   db,
   models,
   inference,
+  downloads,
   now = Date.now,
 }: {
   db: Db
   models: TunedModels
   inference: Inference
+  downloads: Downloads
   now?: () => number
 }): Deployments {
   inference.useNames({
@@ -66,6 +68,32 @@ export function createDeployments({
     }
   }
 
+  /** Whether what is to be served is a base whose weights are yet to be downloaded, and may be. Throws why it cannot be served where it is not. */
+  async function awaitsWeights(by: By, model: string): Promise<boolean> {
+    try {
+      await inference.target(by.account_id, model)
+      return false
+    } catch (error) {
+      if (error instanceof ApiError && error.code === 'model_not_available' && inference.isBase(model) && (await downloads.needed(by, model))) return true
+      throw error
+    }
+  }
+
+  downloads.onChange(async (trx, model, { status, error }) => {
+    if (!['completed', 'failed', 'cancelled'].includes(status)) return () => {}
+    const waiting = (await store.starting(trx)).filter((deployment) => deployment.model === model)
+    if (status !== 'completed') {
+      const why = error?.message ?? 'it was cancelled.'
+      const error_json = JSON.stringify({ code: 'download_failed', message: `The download of the weights of ${model} failed: ${why}` })
+      for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
+      return () => {}
+    }
+    return () => {
+      // A failure of the database leaves it starting, and the next start of the service settles it.
+      for (const deployment of waiting) settle(deployment).catch(() => {})
+    }
+  })
+
   const deployed = (deployment: { id: string; name: string; model: string }) => ({
     deployment_id: deployment.id,
     name: deployment.name,
@@ -97,7 +125,7 @@ export function createDeployments({
           details: { name },
         })
       if (inference.isBase(name)) throw taken()
-      await inference.target(account_id, model)
+      const awaits = await awaitsWeights(by, model)
       await inference.requireTrusted(account_id, model)
       const time = now()
       const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
@@ -106,13 +134,15 @@ export function createDeployments({
           await stillThere(trx, account_id, model)
           await store.insert(trx, deployment)
           await recordAct(trx, by, 'deployment.created', deployment.id, { name, model }, time)
+          if (awaits) await downloads.request(trx, by, model)
         })
         inference.namesChanged()
       } catch (error) {
         if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
         throw error
       }
-      await settle(deployment)
+      if (awaits) await downloads.started(model)
+      else await settle(deployment)
       return toWire(await row(account_id, name))
     },
 
@@ -133,15 +163,16 @@ export function createDeployments({
       return toWire(await row(account_id, name))
     },
 
-    async list(account_id, { limit, after }) {
+    async list(account_id, query) {
+      const { limit, after } = query
       const last = after ? await store.byId(db, account_id, after) : undefined
       if (after && !last) throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
-      const rows = await store.list(db, account_id, limit, last)
+      const rows = await store.list(db, account_id, query, last)
       return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
     },
 
     async recover() {
-      for (const deployment of await store.starting(db)) await settle(deployment)
+      for (const deployment of await store.starting(db)) if (!downloads.isLive(deployment.model)) await settle(deployment)
     },
 
     get: async (account_id, name) => toWire(await row(account_id, name)),

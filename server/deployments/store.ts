@@ -1,5 +1,6 @@
+import type { DeploymentQuery } from '../../contract/deployments.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { sorted } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DeploymentRow = Row<'deployments'>
@@ -17,8 +18,10 @@ export const remove = (trx: Trx, id: string) => trx.deleteFrom('deployments').wh
 export const all = (db: Db, account_id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
 
-export const list = (db: Db, account_id: string, limit: number, after: DeploymentRow | undefined): Promise<DeploymentRow[]> =>
-  newestFirst(db.selectFrom('deployments').selectAll().where('account_id', '=', account_id), limit, after)
+export function list(db: Db, account_id: string, query: DeploymentQuery, after: DeploymentRow | undefined): Promise<DeploymentRow[]> {
+  const all = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
+  return sorted(query.status === undefined ? all : all.where('status', '=', query.status), query, after)
+}
 
 export const byId = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
@@ -26,4 +29,4 @@ export const byId = (db: Db, account_id: string, id: string) =>
 export const serving = (trx: Trx, account_id: string, model: string) =>
   trx.selectFrom('deployments').select('name').where('account_id', '=', account_id).where('model', '=', model).limit(1).executeTakeFirst()
 
-export const starting = (db: Db) => db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()
+export const starting = (db: Db | Trx) => db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

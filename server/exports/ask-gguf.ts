@@ -33,6 +33,8 @@ export interface Asking {
   /** Tells its engine's socket from those of other data folders; the same for all exports of one, which are asked one after the other. */
   place: string
   reference: Answers
+  /** As the reference was made. */
+  parse_control_tokens: boolean
   threads: number
   log: Logger
   signal: AbortSignal
@@ -40,9 +42,9 @@ export interface Asking {
 }
 
 /** Asks the file what the trainer was asked. Rejects with an ApiError where it cannot be loaded or computes nothing. */
-export async function askGguf({ file, base_gguf, place, reference, threads, log, signal, onProgress }: Asking): Promise<Answers> {
+export async function askGguf({ file, base_gguf, place, reference, parse_control_tokens, threads, log, signal, onProgress }: Asking): Promise<Answers> {
   // The file as it is, not a copy of it in eight bits; and what one request gets alone.
-  const options = ['--no-eight-bits', '--no-speculation', '--slots', '1']
+  const options = ['--no-eight-bits', '--no-speculation', '--slots', '1', ...(parse_control_tokens ? ['--parse-control-tokens'] : [])]
   // Half of the threads: those of the library wait for each other at full speed, and answers are served meanwhile.
   const engine = createEngineProcess({ dataDir: place, threads: Math.max(1, Math.floor(threads / 2)), options, log })
   const client = createEngineClient(engine, log)

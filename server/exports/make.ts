@@ -61,7 +61,8 @@ export async function make(work: ExportWork, row: ExportRow, model: TakenModel, 
   const out = isQuantized(row) ? await quantize(work, row, result.out, told, signal) : result.out
   told('check', 0)
   const base_gguf = row.merge === 1 ? undefined : model.base.gguf
-  const asking = { file: out, base_gguf, place: exportsDir(work.dataDir), reference, threads: work.threads, log: work.log, signal }
+  const { parse_control_tokens, threads, log } = work
+  const asking = { file: out, base_gguf, place: exportsDir(work.dataDir), reference, parse_control_tokens, threads, log, signal }
   const exported = await askGguf({ ...asking, onProgress: (done) => told('check', done) })
   return { out, check: judge(reference, exported, await engineName(), row.quantization) }
 }
@@ -106,7 +107,7 @@ async function quantize(work: ExportWork, row: ExportRow, source: string, told: 
   return placed
 }
 
-function specOf({ converters, threads }: ExportWork, row: ExportRow, model: TakenModel): object {
+function specOf({ converters, threads, parse_control_tokens }: ExportWork, row: ExportRow, model: TakenModel): object {
   const { id, name, kind, method, folder, gguf, base, card, probe } = model
   return {
     export_id: row.id,
@@ -114,13 +115,14 @@ function specOf({ converters, threads }: ExportWork, row: ExportRow, model: Take
     quantization: row.quantization,
     merge: row.merge === 1,
     archive: row.archive,
-    model: { id, name: name ?? `${base.base_model_id.split('/').at(-1)}-${id}`, kind, method, folder, gguf },
+    model: { id, name, kind, method, folder, gguf },
     base: { id: base.id, path: base.path, gguf: base.gguf, license: base.license },
     card,
     probe,
     reference: answersOf(model),
     importance: isWeighed(row) ? importanceOf(model) : null,
     rows: model.rows,
+    parse_control_tokens,
     converters,
     threads,
   }

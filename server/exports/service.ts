@@ -1,8 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import path from 'node:path'
-import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { CreateExport, Export, ExportEvent } from '../../contract/exports.ts'
+import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contract/exports.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Deployments } from '../deployments/service.ts'
@@ -11,6 +10,7 @@ import { newId } from '../ids.ts'
 import { nowAndThen } from '../now-and-then.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireTurn } from '../queue/turns.ts'
+import type { Reserve } from '../reserve.ts'
 import { requireFreeDisk } from '../storage.ts'
 import type { TunedModels } from '../tuning/models.ts'
 import { choose } from './choice.ts'
@@ -23,7 +23,7 @@ export const queueKind = 'export'
 
 export interface Exports {
   create(by: By, request: CreateExport): Promise<Export>
-  list(account_id: string, query: ListQuery): Promise<{ items: Export[]; has_more: boolean }>
+  list(account_id: string, query: ExportQuery): Promise<{ items: Export[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Export>
   /** One that is being made is cancelled. */
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
@@ -48,6 +48,7 @@ interface Options {
   queue: Queue
   models: TunedModels
   deployments: Deployments
+  reserve: Reserve
   dataDir: string
   min_free_mb: number
   /** How many of an account may wait for their turn. */
@@ -62,7 +63,20 @@ interface Options {
 const expiry_ms = 60_000
 
 export function createExports(options: Options): Exports {
-  const { db, queue, models, deployments, dataDir, min_free_mb, max_waiting, canPush, keepalive_ms = 15_000, now = Date.now, onExpiryFailure } = options
+  const {
+    db,
+    queue,
+    models,
+    deployments,
+    reserve,
+    dataDir,
+    min_free_mb,
+    max_waiting,
+    canPush,
+    keepalive_ms = 15_000,
+    now = Date.now,
+    onExpiryFailure,
+  } = options
   const news = createNews()
   const making = new Map<string, AbortController>()
 
@@ -96,11 +110,13 @@ export function createExports(options: Options): Exports {
 
   async function expire(): Promise<void> {
     for (const { id } of await store.due(db, now())) {
-      await db.transaction().execute(async (trx) => {
-        if ((await store.byId(trx, id))?.status !== 'ready') return
-        await store.update(trx, id, { status: 'expired' })
-        await store.log.append(trx, id, [statusEvent('expired', 'The export has expired; its files are removed.')], now())
-      })
+      await reserve.use(() =>
+        db.transaction().execute(async (trx) => {
+          if ((await store.byId(trx, id))?.status !== 'ready') return
+          await store.update(trx, id, { status: 'expired' })
+          await store.log.append(trx, id, [statusEvent('expired', 'The export has expired; its files are removed.')], now())
+        }),
+      )
       // What cannot be removed keeps no other from its end.
       await removeDir(exportDir(dataDir, id)).catch(onExpiryFailure)
     }
@@ -154,8 +170,9 @@ export function createExports(options: Options): Exports {
       return toWire(await row(account_id, id))
     },
 
-    async list(account_id, { limit, after }) {
-      const rows = await store.list(db, account_id, limit, after ? await row(account_id, after) : undefined)
+    async list(account_id, query) {
+      const { limit, after } = query
+      const rows = await store.list(db, account_id, query, after ? await row(account_id, after) : undefined)
       return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
     },
 

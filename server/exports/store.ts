@@ -1,5 +1,6 @@
+import type { ExportQuery } from '../../contract/exports.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { timed } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { createEventLog } from '../event-log.ts'
 
@@ -14,8 +15,13 @@ export const find = (db: Db | Trx, account_id: string, id: string) =>
 
 export const byId = (db: Db | Trx, id: string) => db.selectFrom('exports').selectAll().where('id', '=', id).executeTakeFirst()
 
-export const list = (db: Db, account_id: string, limit: number, after: ExportRow | undefined): Promise<ExportRow[]> =>
-  newestFirst(db.selectFrom('exports').selectAll().where('account_id', '=', account_id), limit, after)
+export function list(db: Db, account_id: string, query: ExportQuery, after: ExportRow | undefined): Promise<ExportRow[]> {
+  const { status, model } = query
+  let found = db.selectFrom('exports').selectAll().where('account_id', '=', account_id)
+  if (status !== undefined) found = found.where('status', '=', status)
+  if (model !== undefined) found = found.where('model_id', '=', model)
+  return timed(found, query, after)
+}
 
 export const update = (trx: Trx, id: string, values: Partial<ExportRow>) => trx.updateTable('exports').set(values).where('id', '=', id).execute()
 

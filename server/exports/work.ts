@@ -20,6 +20,8 @@ export interface ExportWork {
   min_free_mb: number
   /** How long the files of one that is ready are kept; 0: until it is deleted. */
   kept_days: number
+  /** Whether the trainer's answers are to prompts whose control texts are parsed, as the engine parses them. */
+  parse_control_tokens: boolean
   log: Logger
   /** Undefined where there is no token for it. */
   push: Push | undefined

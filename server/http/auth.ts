@@ -71,9 +71,9 @@ export function createIdentify(keys: Keys): Identify {
 }
 
 /** Throws unless the caller's account is not suspended and their key carries the route's scope. */
-export function requirePermission({ suspended, scopes: carried }: Caller, { scope }: Route): void {
+export function requirePermission({ suspended, scopes: carried }: Caller, { scope, or_scope }: Route): void {
   if (suspended) throw new ApiError('account_suspended', 'This account is suspended. Ask the operator of this service to reinstate it.')
-  if (!carried.includes(scope))
+  if (!carried.includes(scope) && !(or_scope && carried.includes(or_scope)))
     throw new ApiError(
       'insufficient_permissions',
       `This operation needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,

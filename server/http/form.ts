@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import type { FastifyRequest } from 'fastify'
 import type { z } from 'zod'
+import { asDisplayName } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { validationError } from './validation.ts'
 
@@ -22,7 +23,7 @@ export async function readForm<F, T>(request: FastifyRequest, schema: z.ZodType<
   const parts = request.parts({ limits })
   const parsed = () => {
     const result = schema.safeParse(given)
-    if (!result.success) throw validationError(result.error.issues, 'form')
+    if (!result.success) throw validationError(result.error.issues, 'form', schema)
     return result.data
   }
   for (;;) {
@@ -73,7 +74,7 @@ export async function digestForm(request: FastifyRequest): Promise<string> {
   }
 }
 
-const nameOf = ({ filename }: { filename: string | undefined }) => filename?.trim().slice(0, 200) || 'file'
+const nameOf = ({ filename }: { filename: string | undefined }) => asDisplayName(filename ?? '') || 'file'
 
 const digestOf = (fields: Record<string, string>, filename: string, file: string) => JSON.stringify([Object.entries(fields).sort(), filename, file])
 

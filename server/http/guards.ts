@@ -42,7 +42,7 @@ async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>):
   await app.register(cors, {
     // Asked by a function, so that an origin that is not among them learns nothing: not even which methods there are.
     origin: origins.has('*') ? '*' : (origin, answer) => answer(null, origin !== undefined && origins.has(origin)),
-    methods: ['GET', 'HEAD', 'POST', 'PUT', 'DELETE'],
+    methods: ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE'],
     exposedHeaders: [
       ...['x-request-id', 'x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'retry-after', 'x-should-retry'],
       ...['accept-ranges', 'content-disposition', 'content-range', 'etag'],

@@ -4,11 +4,15 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompil
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import { errorResponses, type Route } from '../../contract/route.ts'
+import type { Reserve } from '../reserve.ts'
 import type { Caller } from './auth.ts'
 import { createsSomething, once } from './idempotency.ts'
 import { validationError } from './validation.ts'
 
 declare module 'fastify' {
+  interface FastifyInstance {
+    reserve?: Reserve
+  }
   interface FastifyContextConfig {
     route?: Route
   }
@@ -41,6 +45,12 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
   const status = Number(Object.keys(route.responses)[0])
   const creates = createsSomething(route)
   const streams = route.produces !== undefined
+  const frees = route.method === 'DELETE' || route.frees
+  async function answer(request: FastifyRequest, reply: FastifyReply, caller: Caller, call: (caller: Caller) => ReturnType<typeof handler>) {
+    if (creates) return await once(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
+    const { reserve } = request.server
+    return await (frees && reserve ? reserve.use(() => call(caller)) : call(caller))
+  }
   const place = (where: FastifyInstance) => {
     for (const base of ['/v1', '/api/v1'])
       where.route({
@@ -69,7 +79,7 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
               request,
               reply,
             })
-          const result = creates ? await once(route, request, reply, request.caller, call as (caller: Caller) => Promise<object>) : await call(request.caller)
+          const result = await answer(request, reply, request.caller, call)
           if (result === answered) return reply
           return reply.status(status).send(result)
         },
@@ -85,16 +95,20 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
 }
 
 // Fastify spells a parameter `:name` and one that takes the rest of the path `*`.
-const fastifyPath = (path: string) => path.replace(/\{(\w+)\*\}$/, '*').replace(/\{(\w+)\}/g, ':$1')
+// Its router takes nothing after a `*`: a last word is part of what the `*` took.
+const fastifyPath = (path: string) => path.replace(/\{\w+\*\}(\/\w+)?$/, '*').replace(/\{(\w+)\}/g, ':$1')
 
-const wildcardName = (route: Route) => /\{(\w+)\*\}$/.exec(route.path)?.[1]
+const wildcard = (route: Route) => /\{(\w+)\*\}(\/\w+)?$/.exec(route.path)
 
 function renameWildcard(route: Route, params: unknown): unknown {
-  const name = wildcardName(route)
-  return name ? { [name]: (params as { '*': string })['*'] } : params
+  const [, name, end = ''] = wildcard(route) ?? []
+  if (!name) return params
+  const rest = (params as { '*': string })['*'].replace(/\/$/, '')
+  if (!rest.endsWith(end)) throw new ApiError('not_found', `There is no such operation. Did you mean ${route.method} /v1${route.path.replace('*}', '}')}?`)
+  return { [name]: rest.slice(0, rest.length - end.length) }
 }
 
-const openParams = (route: Route) => (wildcardName(route) ? z.object({ '*': z.string() }) : route.params)
+const openParams = (route: Route) => (wildcard(route) ? z.object({ '*': z.string() }) : route.params)
 
 const operationId = (route: Route) => `${route.method.toLowerCase()}_${route.path.replace(/[^a-z]+/gi, '_').replace(/^_|_$/g, '')}`
 
@@ -105,5 +119,5 @@ export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =
     const repeated = httpPart === 'querystring' && Object.entries(data as object).find(([, value]) => Array.isArray(value))?.[0]
     if (repeated) return { error: new ApiError('invalid_request', `'${repeated}' is given more than once. Give it once.`, { details: { field: repeated } }) }
     const result = schema.safeParse(data)
-    return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body') }
+    return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body', schema) }
   }

@@ -1,19 +1,35 @@
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import { fieldPlaces } from './field-places.ts'
 
-/** Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. */
-export function validationError(issues: readonly z.core.$ZodIssue[], where: string): ApiError {
-  const issue = deepest(issues[0]!)
+/** How many unknown fields are named. */
+const maxNamed = 10
+/** How long a name, or a message of the checker, is repeated. */
+const maxNameLength = 200
+const maxMessageLength = 500
+
+/** Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. An unknown field that `schema` has elsewhere is told where. */
+export function validationError(issues: readonly z.core.$ZodIssue[], where: string, schema?: z.ZodType): ApiError {
+  const places = schema ? fieldPlaces(schema) : new Map<string, string[]>()
+  // A field in the wrong place is often what is missing in the right one.
+  const misplaced = issues.map(deepest).find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => places.has(key)))
+  const issue = misplaced ?? deepest(issues[0]!)
   const field = issue.path.map(String).join('.')
   const details = {
     field: field || where,
-    issues: issues.slice(0, 10).map((each) => ({ field: deepest(each).path.map(String).join('.'), message: deepest(each).message })),
+    issues: issues.slice(0, 10).map((each) => ({ field: deepest(each).path.map(String).join('.'), message: deepest(each).message.slice(0, maxMessageLength) })),
   }
   if (issue.code === 'unrecognized_keys') {
-    const names = issue.keys.map((key) => (field ? `${field}.${key}` : key))
+    const named = issue.keys.slice(0, maxNamed)
+    const names = named.map((key) => (field ? `${field}.` : '') + key.slice(0, maxNameLength))
+    const others = issue.keys.length > maxNamed ? ` and ${issue.keys.length - maxNamed} more` : ''
+    const hints = named.flatMap((key) => {
+      const found = places.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
+      return found ? [`'${key}' belongs ${found.join(' or ')}.`] : []
+    })
     return new ApiError(
       'unknown_field',
-      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}. Remove it or check its spelling.`,
+      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}${others}. ${hints.join(' ') || 'Remove it or check its spelling.'}`,
       {
         details: { ...details, field: names[0] },
         param: names[0],

@@ -30,6 +30,10 @@ export interface EngineClient {
   post(target: Target, path: string, body: (name: string) => string, headers: Record<string, string>, signal: AbortSignal): Promise<Posted>
   /** What a request has used whose client left before its answer ended; undefined where the engine did not have it. */
   usageOfLeft(request_id: string): Promise<TokenCounts | undefined>
+  /** Has a running engine leave this share of the cores' time, 0 to 1, to other programs for the next `for_ms`. */
+  leaveCores(share: number, for_ms: number): Promise<void>
+  /** Requests, and loads, that the running engine has not ended. */
+  isBusy(): boolean
   /** Frees, from now on, what no request has asked for in this time. Returns the way to stop that. */
   unloadIdle(idle_ms: number): () => void
 }
@@ -208,6 +212,16 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
         if (response.status === 200 && text !== '') return countsOf(JSON.parse(text))
       }
       return undefined
+    },
+
+    async leaveCores(share, for_ms) {
+      const life = engine.current()
+      if (life) await ask(life, '/internal/leave_cores', JSON.stringify({ share, for_ms }))
+    },
+
+    isBusy() {
+      const life = engine.current()
+      return life !== undefined && [...holdingsOf(life).values()].some(({ users }) => users > 0)
     },
 
     unloadIdle(idle_ms) {

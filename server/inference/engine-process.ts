@@ -1,5 +1,5 @@
 // Keeps one engine process for this machine: starts it, tells when it is gone, starts it again. Speaks to it over a unix socket.
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { chmodSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import os from 'node:os'
@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
+import { spawnChild } from '../children.ts'
 import { root } from '../config.ts'
 import { randomBase62 } from '../ids.ts'
 import { type Connections, createConnections } from './replicas/wire/connections.ts'
@@ -65,7 +66,7 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     try {
       const socket = socketPath(dataDir)
       const args = [path.join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--threads', String(threads), '--parent-pipe', ...options]
-      const child = spawn(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+      const child = spawnChild(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
       return await follow(child, socket)
     } catch (error) {
       if (!stop.signal.aborted) lastProblem = `the engine could not be started: ${(error as Error).message}`

@@ -29,6 +29,8 @@ export interface Queue {
   woken(wait_ms: number, signal: AbortSignal): Promise<void>
   /** The oldest entry of this kind that waits or whose lease ran out, leased to `worker`; undefined where there is none. */
   claim(kind: string, worker: string): Promise<Claim | undefined>
+  /** What waits or is leased of a kind, in the order in which it is claimed. */
+  live(kind: string): Promise<{ ref: string; run_at: number }[]>
   /** Renews the lease. Returns whether it was still held. */
   heartbeat(claim: Claim): Promise<boolean>
   /** Throws LeaseLost unless the claim is the current one; called in the transaction of each write that its worker makes. */
@@ -96,6 +98,16 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .returning(['id', 'kind', 'ref', 'attempt'])
         .executeTakeFirst()
     },
+
+    live: (kind) =>
+      db
+        .selectFrom('queue_entries')
+        .select(['ref', 'run_at'])
+        .where('kind', '=', kind)
+        .where('status', 'in', ['waiting', 'leased'])
+        .orderBy('run_at')
+        .orderBy('id')
+        .execute(),
 
     async heartbeat(claim) {
       const result = await db

@@ -36,6 +36,7 @@ export interface AdopterOptions {
 interface Adopted {
   id: string
   name: string | undefined
+  description: string | undefined
   origin: Origin
   gguf_sha256: string
   size_bytes: number
@@ -105,7 +106,7 @@ export function createAdopter({ db, hub, dataDir, python, converters, threads, m
           if (bytes > max_mb * 1e6)
             throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, { details: { max_mb } })
         })
-        const { name, base_model_id } = await fields()
+        const { name, description, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
         const unpacked = await inTurn(async () => {
           await requireFreeDisk(dataDir, min_free_mb + max_mb)
@@ -126,7 +127,7 @@ export function createAdopter({ db, hub, dataDir, python, converters, threads, m
           converters,
         }
         const made = await inTurn(() => convert(run_dir, spec))
-        return { ...(await moveToModels(dataDir, made)), name, origin, gguf_sha256: made.gguf_sha256 }
+        return { ...(await moveToModels(dataDir, made)), name, description, origin, gguf_sha256: made.gguf_sha256 }
       } finally {
         await rm(path.dirname(run_dir), { recursive: true, force: true })
       }

@@ -1,6 +1,8 @@
+import type { Method } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { JobConfig, ResolvedConfig, valueSources } from '../../contract/tuning.ts'
-import { maxRowTokens } from '../hub/service.ts'
+import { type JobConfig, jobDefaults } from '../../contract/job-config.ts'
+import type { ResolvedConfig, valueSources } from '../../contract/tuning.ts'
+import { type LocalBase, requireRowTokens } from '../hub/service.ts'
 import type { Origin } from './origin.ts'
 
 /** The rate that suits an adapter on a base of this many parameters; measured and reasoned in docs/defaults.md. */
@@ -12,6 +14,15 @@ export function adapterLearningRate(parameters: number): number {
 
 /** An adapter wants about ten times the rate of full training. */
 const fullLearningRate = (parameters: number) => adapterLearningRate(parameters) / 10
+
+/** What the defaults go by: all of it is known of a base of the catalogue before its weights are here. */
+export interface Expected {
+  base: Pick<LocalBase, 'id' | 'parameters' | 'context_length'>
+  adapter?: Origin['adapter']
+}
+
+/** PEFT's word for them, until the weights are here and tell their names. */
+const allLinear = ['all-linear']
 
 type Lora = NonNullable<JobConfig['lora_config']>
 
@@ -29,7 +40,7 @@ function resolveAdapter({ r, alpha, dropout, target_modules }: Lora, adapter: No
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
   if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join()) throw differs('target_modules', adapter.target_modules)
   const kept = <T>(value: T) => ({ value, source: 'model' as const })
-  return { r: kept(adapter.r), alpha: kept(adapter.alpha), dropout: given(dropout, 0), target_modules: kept(adapter.target_modules) }
+  return { r: kept(adapter.r), alpha: kept(adapter.alpha), dropout: given<number>(dropout, jobDefaults.dropout), target_modules: kept(adapter.target_modules) }
 }
 
 type Source = (typeof valueSources)[number]
@@ -37,25 +48,25 @@ const given = <T>(value: T | undefined, fallback: T, source: Source = 'default')
   value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
 
 /**
- * Every value that a job will train with, and where it came from. `linear_modules` are the base's own linear layers. Throws
- * invalid_request for a module that the base does not have, and for adapter settings of a full training.
+ * Every value that a job will train with, and where it came from. `linear_modules` are the base's own linear layers, undefined until they are known. Throws
+ * invalid_request for a module that the base does not have, for rows longer than its context, and for adapter settings of a full training.
  */
-export function resolveConfig(config: JobConfig, origin: Origin, linear_modules: string[]): ResolvedConfig {
+export function resolveConfig(config: JobConfig, origin: Expected, linear_modules: string[] | undefined): ResolvedConfig {
   const { base } = origin
-  const method = config.method ?? 'lora'
+  const method = config.method ?? jobDefaults.method
   const training = config.training_config ?? {}
   const rate = method === 'full' ? fullLearningRate : adapterLearningRate
   return {
-    method: given(config.method, 'lora'),
+    method: given<Method>(config.method, jobDefaults.method),
     lora_config: resolveLora(config, origin, linear_modules),
     training_config: {
-      epochs: given(training.epochs, 2),
-      batch_size: given(training.batch_size, 4),
+      epochs: given<number>(training.epochs, jobDefaults.epochs),
+      batch_size: given<number>(training.batch_size, jobDefaults.batch_size),
       learning_rate: given(training.learning_rate, rate(base.parameters), 'base_size'),
-      warmup_ratio: given(training.warmup_ratio, 0.05),
+      warmup_ratio: given<number>(training.warmup_ratio, jobDefaults.warmup_ratio),
       scheduler: { value: 'cosine', source: 'default' },
-      seed: given(training.seed, 42),
-      max_length: { value: maxRowTokens(base), source: 'default' },
+      seed: given<number>(training.seed, jobDefaults.seed),
+      max_length: given(training.max_length, requireRowTokens(base, training.max_length, 'config.training_config.max_length')),
     },
     evaluation_config: resolveEvaluation(config.evaluation_config ?? {}),
   }
@@ -72,16 +83,16 @@ function resolveEvaluation(asked: NonNullable<JobConfig['evaluation_config']>): 
     refuse('early_stopping_patience', 'needs held-out rows to tell what is better: give a validation_split (0.1, say) or a validation_dataset_id.')
   const messages = (prompt: NonNullable<typeof asked.sample_prompts>[number]) => (typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt)
   return {
-    validation_split: given(asked.validation_split, 0),
+    validation_split: given<number>(asked.validation_split, jobDefaults.validation_split),
     validation_dataset_id: given<string | null>(asked.validation_dataset_id, null),
     every_steps: given<number | null>(asked.every_steps, null),
     early_stopping_patience: given<number | null>(asked.early_stopping_patience, null),
     sample_prompts: given(asked.sample_prompts?.map(messages), []),
-    keep_checkpoints: given(asked.keep_checkpoints, 0),
+    keep_checkpoints: given<number>(asked.keep_checkpoints, jobDefaults.keep_checkpoints),
   }
 }
 
-function resolveLora({ method, lora_config }: JobConfig, { base, adapter }: Origin, linear_modules: string[]): ResolvedConfig['lora_config'] {
+function resolveLora({ method, lora_config }: JobConfig, { base, adapter }: Expected, linear_modules: string[] | undefined): ResolvedConfig['lora_config'] {
   if (method === 'full') {
     if (lora_config)
       throw new ApiError('invalid_request', `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`, {
@@ -90,14 +101,19 @@ function resolveLora({ method, lora_config }: JobConfig, { base, adapter }: Orig
     return null
   }
   const { r, alpha, dropout, target_modules } = lora_config ?? {}
-  const unknown = target_modules?.filter((name) => !linear_modules.includes(name)) ?? []
+  const unknown = linear_modules ? (target_modules?.filter((name) => !linear_modules.includes(name)) ?? []) : []
   if (unknown.length > 0)
     throw new ApiError(
       'invalid_request',
-      `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules.join(', ')}.`,
+      `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules?.join(', ')}.`,
       { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
     )
   if (adapter) return resolveAdapter(lora_config ?? {}, adapter)
-  const rank = given(r, 16)
-  return { r: rank, alpha: given(alpha, 2 * rank.value), dropout: given(dropout, 0), target_modules: given(target_modules, linear_modules) }
+  const rank = given<number>(r, jobDefaults.r)
+  return {
+    r: rank,
+    alpha: given(alpha, 2 * rank.value),
+    dropout: given<number>(dropout, jobDefaults.dropout),
+    target_modules: given(target_modules, linear_modules ?? allLinear),
+  }
 }

@@ -15,6 +15,9 @@ const remembered = 200
 const Calibration = z.object({
   tokens: z.int(),
   steps: z.int(),
+  rows: z.int(),
+  cut_rows: z.int(),
+  no_learned_rows: z.int(),
   seconds: z.number(),
   tokens_per_second: z.number(),
   peak_memory_mb: z.number(),
@@ -71,6 +74,9 @@ async function calibrate(dataDir: string, python: string, spec: object): Promise
             available_memory_mb: large.available_mb,
             tokens: null,
             steps: null,
+            rows: null,
+            cut_rows: null,
+            no_learned_rows: null,
             seconds: null,
             tokens_per_second: null,
           }

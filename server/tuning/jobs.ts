@@ -4,20 +4,24 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { ResolvedConfig } from '../../contract/tuning.ts'
+import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
 import { placeFor } from '../queue/place.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { underClaim } from '../queue/under-claim.ts'
 import { storageError } from '../storage.ts'
-import { record } from './lines.ts'
+import { record, recordSlowed } from './lines.ts'
 import { settleClock, startClock } from './metering.ts'
 import { afterCrash, complete, fail, giveBack, pause, waitForRoom } from './outcomes.ts'
 import { runDir } from './paths.ts'
 import { specOf } from './spec.ts'
 import * as store from './store.ts'
-import { Result, runTrainer, type TrainerLine } from './trainer.ts'
+import { Result, runTrainer } from './trainer.ts'
 import type { Asked, TuningWork } from './work.ts'
+
+/** How long a trainer that is to stop has for its checkpoint: longer than the answers have that may keep it from the cores. */
+const saving_ms = 40_000
 
 export async function workOnJob(work: TuningWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   // A running job is one of what its account has under way.
@@ -56,11 +60,11 @@ async function attempt(work: TuningWork, claim: Claim, job: store.JobRow, stoppi
   let writes = Promise.resolve()
   let broken: unknown
   const giveUp = new AbortController()
-  const write = (line: TrainerLine) => {
+  const write = (change: (trx: Trx) => Promise<void>) => {
     writes = writes.then(async () => {
       if (broken) return
       try {
-        await underClaim(work, claim, (trx) => record(trx, job.id, claim, line, work.now()))
+        await underClaim(work, claim, change)
       } catch (error) {
         broken = error
         giveUp.abort()
@@ -73,12 +77,14 @@ async function attempt(work: TuningWork, claim: Claim, job: store.JobRow, stoppi
     spec: await specOf(work, job, claim),
     python: work.python,
     processes: work.trainer_processes,
+    grace_ms: saving_ms,
+    watch: (pid) => work.cores.keep(pid, (slowed) => write((trx) => recordSlowed(trx, job.id, slowed, work.now()))),
     signal: AbortSignal.any([signal, giveUp.signal]),
     onLine(line) {
       if (line.type === 'result') result = Result.safeParse(line.data).data
       else if (line.type === 'error') failure = { code: String(line.data?.code ?? 'internal'), message: line.message }
       else {
-        write(line)
+        write((trx) => record(trx, job.id, claim, line, work.now()))
         track.line(line)
       }
     },
@@ -113,6 +119,7 @@ async function begin(work: TuningWork, claim: Claim): Promise<store.JobRow | und
       await settleClock(trx, job)
       // The server was killed between the wish to pause and its end.
       await store.updateJob(trx, job.id, { status: 'queued' })
+      if (job.status === 'running') await store.appendEvents(trx, job.id, [statusEvent('paused', 'The job is paused.', { paused: true })], time)
       await work.queue.finish(trx, claim, 'done')
       return undefined
     }
@@ -124,7 +131,7 @@ async function begin(work: TuningWork, claim: Claim): Promise<store.JobRow | und
       statusEvent('running', claim.attempt === 1 ? 'The job is running.' : `The job is running again (attempt ${claim.attempt}).`, { attempt: claim.attempt }),
     )
     await store.appendEvents(trx, job.id, events, time)
-    await store.updateJob(trx, job.id, { status: 'running', started_at: job.started_at ?? time })
+    await store.updateJob(trx, job.id, { status: 'running', slowed_by: null, started_at: job.started_at ?? time })
     if (job.started_at === null)
       await recordEvent(trx, job.account_id, 'training.started', { job_id: job.id, model_id: job.model_id, dataset_id: job.dataset_id }, time)
     return job

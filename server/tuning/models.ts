@@ -2,14 +2,16 @@
 import { existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { ListQuery } from '../../contract/common.ts'
+import type { SortedQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { AdapterFields, Comparison, TunedModel } from '../../contract/models.ts'
+import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../contract/models.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { FormFile } from '../http/form.ts'
 import { type AdopterOptions, createAdopter } from './adopt.ts'
+import { type ChangeLabels, labelColumns, labelsOf } from './labels.ts'
+import { lineageOf } from './lineage.ts'
 import { originOf } from './origin.ts'
 import { modelDir, modelFiles, probeFile } from './paths.ts'
 import * as store from './store.ts'
@@ -49,8 +51,10 @@ export type NeedsModel = (trx: Trx, account_id: string, model_id: string) => Pro
 export interface TunedModels {
   find(account_id: string, id: string): Promise<ServableModel | undefined>
   all(account_id: string): Promise<ServableModel[]>
-  get(account_id: string, id: string): Promise<TunedModel>
-  list(account_id: string, query: ListQuery): Promise<{ items: TunedModel[]; has_more: boolean }>
+  get(account_id: string, id: string): Promise<TunedModelDetails>
+  list(account_id: string, query: SortedQuery): Promise<{ items: TunedModel[]; has_more: boolean }>
+  /** Changes its name, description or metadata. */
+  label: ChangeLabels<TunedModel>
   /** Takes an adapter that was trained elsewhere. */
   bring(by: By, form: FormFile<AdapterFields>): Promise<TunedModel>
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
@@ -68,7 +72,7 @@ export interface TunedModels {
   onDeleted(tell: (model: ServableModel) => void): void
 }
 
-export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'parent_model_id' | 'created_at'>
+export type NewModel = Pick<store.ModelRow, 'id' | 'kind' | 'base_model_id' | 'weights_model_id' | 'created_at'>
 
 export function createTunedModels(options: AdopterOptions & { datasets: Pick<Datasets, 'get' | 'forTraining'>; now?: () => number }): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
@@ -89,7 +93,7 @@ export function createTunedModels(options: AdopterOptions & { datasets: Pick<Dat
     ...weightsOf(model.id, model.kind),
     kind: model.kind,
     base_model_id: model.base_model_id,
-    ...(model.parent_model_id && { parent: weightsOf(model.parent_model_id, 'model') }),
+    ...(model.weights_model_id && { parent: weightsOf(model.weights_model_id, 'model') }),
     probe: path.join(modelDir(dataDir, model.id), probeFile),
     comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
     created_at: model.created_at,
@@ -97,7 +101,7 @@ export function createTunedModels(options: AdopterOptions & { datasets: Pick<Dat
 
   /** Undefined where it is not there any more. */
   async function originOfModel(model: store.ModelRow): Promise<Origin | undefined> {
-    if (model.kind === 'adapter') return { base: model.parent_model_id ? weightsOf(model.parent_model_id, 'model') : hub.local(model.base_model_id) }
+    if (model.kind === 'adapter') return { base: model.weights_model_id ? weightsOf(model.weights_model_id, 'model') : hub.local(model.base_model_id) }
     const job = model.job_id && (await store.jobById(db, model.job_id))
     if (!job) return undefined
     try {
@@ -124,27 +128,44 @@ export function createTunedModels(options: AdopterOptions & { datasets: Pick<Dat
       return model && servable(model)
     },
     all: async (account_id) => (await store.allModels(db, account_id)).map(servable),
-    get: async (account_id, id) => toWire(await row(account_id, id)),
+    async get(account_id, id) {
+      const model = await row(account_id, id)
+      return { ...toWire(model), lineage: await lineageOf(db, model) }
+    },
 
-    async list(account_id, { limit, after }) {
-      const rows = await store.listModels(db, account_id, limit, after ? await row(account_id, after) : undefined)
-      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+    async list(account_id, query) {
+      const rows = await store.listModels(db, account_id, query, query.after ? await row(account_id, query.after) : undefined)
+      return { items: rows.slice(0, query.limit).map(toWire), has_more: rows.length > query.limit }
+    },
+
+    async label(by, id, labels) {
+      const columns = labelColumns(labels)
+      await db.transaction().execute(async (trx) => {
+        await row(by.account_id, id, trx)
+        if (Object.keys(columns).length === 0) return
+        await store.updateModel(trx, id, columns)
+        await recordAct(trx, by, 'model.changed', id, {}, now())
+      })
+      return toWire(await row(by.account_id, id))
     },
 
     async bring(by, form) {
       const { account_id } = by
       const made = await adopter.adopt(account_id, form)
       const created_at = now()
-      const { base_model_id, parent_model_id } = made.origin
-      const model = { id: made.id, kind: 'adapter' as const, base_model_id, parent_model_id, created_at }
+      const { base_model_id, weights_model_id } = made.origin
+      const model = { id: made.id, kind: 'adapter' as const, base_model_id, weights_model_id, created_at }
       const comparison = await compareNew(model, originWeights(made.origin))
       const register = db.transaction().execute(async (trx) => {
         // What it stands on may have been deleted while it was read.
-        if (parent_model_id) await row(account_id, parent_model_id, trx)
+        if (weights_model_id) await row(account_id, weights_model_id, trx)
         await store.insertModel(trx, {
           ...model,
           account_id,
           name: made.name ?? form.filename,
+          description: made.description ?? '',
+          metadata_json: '{}',
+          parent_model_id: null,
           job_id: null,
           method: 'lora',
           step: null,
@@ -209,10 +230,11 @@ export const originWeights = ({ base, adapter }: Awaited<ReturnType<typeof origi
 
 const toWire = (model: store.ModelRow): TunedModel => ({
   id: model.id,
-  name: model.name,
+  ...labelsOf(model),
   kind: model.kind,
   base_model_id: model.base_model_id,
   parent_model_id: model.parent_model_id,
+  weights_model_id: model.weights_model_id,
   job_id: model.job_id,
   method: model.method,
   size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),

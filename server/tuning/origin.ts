@@ -12,24 +12,24 @@ export interface Origin {
   base: LocalBase
   base_model_id: string
   /** The tuned model that `base` is, where it is one. */
-  parent_model_id: string | null
+  weights_model_id: string | null
   adapter?: undefined | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
 /** Throws model_not_found or model_not_available. */
 export async function originOf(db: Db | Trx, hub: Hub, dataDir: string, account_id: string, model_id: string): Promise<Origin> {
   const tuned = await store.findModel(db, account_id, model_id)
-  if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, parent_model_id: null }
+  if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null }
   const { base_model_id } = tuned
-  if (tuned.kind === 'model') return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, parent_model_id: tuned.id }
+  if (tuned.kind === 'model') return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, weights_model_id: tuned.id }
   const files = modelFiles.adapter
   const folder = path.join(modelDir(dataDir, tuned.id), files.folder)
   const gguf = path.join(modelDir(dataDir, tuned.id), files.gguf)
   const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
   return {
-    base: tuned.parent_model_id ? wholeModel(hub, dataDir, base_model_id, tuned.parent_model_id) : hub.local(base_model_id),
+    base: tuned.weights_model_id ? wholeModel(hub, dataDir, base_model_id, tuned.weights_model_id) : hub.local(base_model_id),
     base_model_id,
-    parent_model_id: tuned.parent_model_id,
+    weights_model_id: tuned.weights_model_id,
     adapter: { model_id: tuned.id, folder, gguf, r: config.r, alpha: config.lora_alpha, target_modules: [...config.target_modules].sort() },
   }
 }

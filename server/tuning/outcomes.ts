@@ -2,12 +2,15 @@
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
+import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../event-log.ts'
 import { recordEvent } from '../events.ts'
 import type { Claim } from '../queue/queue.ts'
 import { underClaim } from '../queue/under-claim.ts'
 import { moveToModels } from './artifacts.ts'
-import { stopClock } from './metering.ts'
+import { nameOfStep } from './labels.ts'
+import { parentOf } from './lineage.ts'
+import { type JobMeter, stopClock } from './metering.ts'
 import { originWeights } from './models.ts'
 import { type Origin, originOf } from './origin.ts'
 import { modelDir, rowsFile, runDir } from './paths.ts'
@@ -25,28 +28,32 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
   const origin = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
   const { base_model_id } = origin
   // A whole model stands on nothing but itself.
-  const parent_model_id = result.kind === 'model' ? null : origin.parent_model_id
+  const weights_model_id = result.kind === 'model' ? null : origin.weights_model_id
   const made = await moveToModels(work.dataDir, result)
   if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, made.id), rowsFile))
   const kept: (Artifact & { id: string; size_bytes: number })[] = []
   for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
   const created_at = work.now()
   const comparison = await work.models.compareNew(
-    { id: made.id, kind: result.kind, base_model_id, parent_model_id, created_at },
+    { id: made.id, kind: result.kind, base_model_id, weights_model_id, created_at },
     originOfResult(result, origin),
   )
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } = result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
   const registered = underClaim(work, claim, async (trx) => {
     const time = work.now()
+    const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
     const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
       store.insertModel(trx, {
         id: artifact.id,
         account_id: job.account_id,
         base_model_id,
         kind: artifact.kind,
-        name: null,
-        parent_model_id,
+        name: artifact.id === made.id ? name : nameOfStep(name, artifact.step),
+        description,
+        metadata_json,
+        parent_model_id: parentOf(job)?.model_id ?? null,
+        weights_model_id,
         job_id: job.id,
         method: config.method.value,
         step: artifact.step,
@@ -59,7 +66,15 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
     for (const artifact of [{ ...result, ...made }, ...kept]) await insert(artifact)
     const watched = { ...(validation_loss !== null && { validation_loss }), ...(validation_exact !== null && { validation_exact }) }
     const taken = { train_seconds, peak_memory_mb, predicted_memory_mb, ...(predicted_seconds !== null && { predicted_seconds }) }
-    const metrics: JobMetrics = { step: steps, steps_total: result.steps_total, train_loss, tokens_per_second, ...taken, ...watched }
+    const metrics: JobMetrics = {
+      step: result.step,
+      steps_trained: steps,
+      steps_total: result.steps_total,
+      train_loss,
+      tokens_per_second,
+      ...taken,
+      ...watched,
+    }
     await store.updateJob(trx, job.id, {
       status: 'completed',
       progress: 1,
@@ -89,18 +104,18 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
 /** What the result's change is counted from: the whole weights that an adapter stands on, or all that a whole model was made from. */
 const originOfResult = ({ kind }: Artifact, origin: Origin) => originWeights(kind === 'model' ? origin : { ...origin, adapter: undefined })
 
+/** Ends a job with the reason, in the transaction that ends or withdraws its work. */
+export async function endAsFailed(trx: Trx, meter: JobMeter, job: store.JobRow, error: { code: string; message: string }, time: number): Promise<void> {
+  await store.updateJob(trx, job.id, { status: 'failed', error_json: JSON.stringify(error), estimated_completion: null, finished_at: time })
+  await meter.end(trx, job.id, 'failed', time)
+  const events: NewEvent[] = [{ type: 'error', message: error.message, data: { code: error.code } }, statusEvent('failed', 'The job failed.')]
+  await store.appendEvents(trx, job.id, events, time)
+  await recordEvent(trx, job.account_id, 'training.failed', { job_id: job.id, error }, time)
+}
+
 export async function fail(work: TuningWork, claim: Claim, job: store.JobRow, error: { code: string; message: string }): Promise<void> {
   await underClaim(work, claim, async (trx) => {
-    const time = work.now()
-    await store.updateJob(trx, job.id, { status: 'failed', error_json: JSON.stringify(error), estimated_completion: null, finished_at: time })
-    await work.meter.end(trx, job.id, 'failed', time)
-    await store.appendEvents(
-      trx,
-      job.id,
-      [{ type: 'error', message: error.message, data: { code: error.code } }, statusEvent('failed', 'The job failed.')],
-      time,
-    )
-    await recordEvent(trx, job.account_id, 'training.failed', { job_id: job.id, error }, time)
+    await endAsFailed(trx, work.meter, job, error, work.now())
     await work.queue.finish(trx, claim, 'dead')
   })
   // The logs stay for the operator; the checkpoints are of no more use.
@@ -163,7 +178,7 @@ export async function pause(work: TuningWork, claim: Claim, job: store.JobRow): 
     const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to go on.'
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
-    await store.appendEvents(trx, job.id, [statusEvent('queued', message, { paused })], time)
+    await store.appendEvents(trx, job.id, [statusEvent(paused ? 'paused' : 'queued', message, { paused })], time)
     if (paused) await work.queue.finish(trx, claim, 'done')
     else await work.queue.release(trx, claim, time)
   })

@@ -1,6 +1,7 @@
 import type { FastifyInstance } from 'fastify'
-import { AdapterFields, deleteTunedModel, getTunedModel, listTunedModels, uploadAdapter } from '../../contract/models.ts'
-import { cancelJob, createJob, estimateJob, getJob, jobEvents, listCheckpoints, listJobRows, listJobs, pauseJob, resumeJob } from '../../contract/tuning.ts'
+import { listCheckpoints, listEvaluations, listJobRows } from '../../contract/job-history.ts'
+import { AdapterFields, changeTunedModel, deleteTunedModel, getTunedModel, listTunedModels, uploadAdapter } from '../../contract/models.ts'
+import { cancelJob, changeJob, createJob, estimateJob, getJob, jobEvents, listJobs, pauseJob, resumeJob } from '../../contract/tuning.ts'
 import { sendEvents } from '../http/events.ts'
 import { readForm } from '../http/form.ts'
 import { mount } from '../http/mount.ts'
@@ -12,14 +13,17 @@ export function tuningRoutes(app: FastifyInstance, tuning: Tuning, models: Tuned
   mount(app, estimateJob, ({ caller, body }) => tuning.estimate(caller.account_id, body))
   mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
   mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
+  mount(app, changeJob, ({ caller, params, body }) => tuning.label(caller, params.job_id, body))
   mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller, params.job_id))
   mount(app, pauseJob, ({ caller, params }) => tuning.pause(caller, params.job_id))
   mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller, params.job_id))
-  mount(app, listCheckpoints, ({ caller, params }) => tuning.checkpoints(caller.account_id, params.job_id))
+  mount(app, listEvaluations, ({ caller, params, query }) => tuning.evaluations(caller.account_id, params.job_id, query))
+  mount(app, listCheckpoints, ({ caller, params, query }) => tuning.checkpoints(caller.account_id, params.job_id, query))
   mount(app, listJobRows, ({ caller, params, query }) => tuning.rows(caller.account_id, params.job_id, query))
   mount(app, uploadAdapter, ({ request, caller }) => readForm(request, AdapterFields, (form) => models.bring(caller, form)))
   mount(app, listTunedModels, ({ caller, query }) => models.list(caller.account_id, query))
   mount(app, getTunedModel, ({ caller, params }) => models.get(caller.account_id, params.model_id))
+  mount(app, changeTunedModel, ({ caller, params, body }) => models.label(caller, params.model_id, body))
   mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller, params.model_id))
   mount(app, jobEvents, ({ caller, params, query, reply }) =>
     sendEvents(reply, stopping, (signal) => tuning.events(caller.account_id, params.job_id, query.after, signal)),

@@ -1,46 +1,45 @@
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { z } from 'zod'
-import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { CreateJob, Job, JobCheckpoint, JobEstimate, JobEvent, JobEventType, JobRow, ResolvedConfig } from '../../contract/tuning.ts'
+import type { CreateJob, Job, JobEstimate, JobEvent, JobEventType, JobQuery, ResolvedConfig } from '../../contract/tuning.ts'
 import { type By, recordAct } from '../audit.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { createNews, follow, statusEvent } from '../event-log.ts'
+import { recordEvent } from '../events.ts'
+import type { Downloads } from '../hub/downloads.ts'
 import type { Hub } from '../hub/service.ts'
-import { frozenText } from '../hub/text.ts'
 import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
 import { requireTurn } from '../queue/turns.ts'
 import { requireFreeDisk } from '../storage.ts'
-import { resolveConfig } from './defaults.ts'
+import { createAwaiting, queueKind, resolveHere } from './awaiting.ts'
 import type { Estimator } from './estimate.ts'
+import { forecast } from './forecast.ts'
+import { createJobHistory, type JobHistory } from './history.ts'
+import { type ChangeLabels, labelColumns, nameOfJob } from './labels.ts'
+import { sourceColumns } from './lineage.ts'
 import { type JobMeter, settleClock } from './metering.ts'
 import { originOf } from './origin.ts'
-import { modelDir, rowsFile } from './paths.ts'
-import { strangestRows } from './row-losses.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
-import { toWire } from './wire.ts'
+import { statusOf, toWire } from './wire.ts'
 import type { Asked } from './work.ts'
 
-export const queueKind = 'tuning'
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
-export interface Tuning {
+export interface Tuning extends JobHistory {
   create(by: By, request: z.output<typeof CreateJob>): Promise<Job>
   /** What a job would take. Throws what `create` does. */
   estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
-  list(account_id: string, query: ListQuery): Promise<{ items: Job[]; has_more: boolean }>
+  list(account_id: string, query: JobQuery): Promise<{ items: Job[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Job>
+  /** Changes its name, description or metadata. */
+  label: ChangeLabels<Job>
   cancel(by: By, id: string): Promise<Job>
   pause(by: By, id: string): Promise<Job>
   resume(by: By, id: string): Promise<Job>
-  /** The models that a job left. */
-  checkpoints(account_id: string, id: string): Promise<{ items: z.input<typeof JobCheckpoint>[] }>
-  /** The rows that a completed job found strangest, worst first. */
-  rows(account_id: string, id: string, query: { limit: number; after?: number }): Promise<{ items: z.input<typeof JobRow>[]; has_more: boolean }>
   /** The events after `seq`, then new ones as they come, until the job has ended or the signal aborts; null is a sign of life. */
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
   changed(job_id: string): void
@@ -56,6 +55,7 @@ interface Options {
   db: Db
   queue: Queue
   hub: Hub
+  downloads: Downloads
   datasets: Datasets
   estimator: Estimator
   meter: JobMeter
@@ -63,20 +63,30 @@ interface Options {
   threads: number
   min_free_mb: number
   max_waiting: number
+  parse_control_tokens: boolean
   keepalive_ms?: number
   now?: () => number
 }
 
 export function createTuning(options: Options): Tuning {
-  const { db, queue, hub, datasets, estimator, meter, dataDir, threads, min_free_mb, max_waiting, keepalive_ms = 15_000, now = Date.now } = options
+  const { db, queue, hub, downloads, datasets, estimator, meter, dataDir, threads, min_free_mb, max_waiting, keepalive_ms = 15_000, now = Date.now } = options
+  const { parse_control_tokens } = options
   const news = createNews()
   const wishes = new Map<string, AbortController>()
+  const awaiting = createAwaiting({ db, queue, hub, downloads, meter, dataDir, parse_control_tokens, now, changed: (id) => void news.emit(id) })
 
   async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
     const job = await store.findJob(from, account_id, id)
     if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
     return job
   }
+
+  /** Jobs as they are told, those that wait with their place. */
+  async function shown(jobs: store.JobRow[]): Promise<Job[]> {
+    const places = jobs.some((job) => statusOf(job) === 'queued') ? await forecast(db, queue, queueKind, now()) : undefined
+    return jobs.map((job) => toWire(job, places?.get(job.id)))
+  }
+  const one = async (job: store.JobRow) => (await shown([job]))[0]!
 
   /** Changes a job in one transaction, then tells those whom it concerns. `write` says whether there was anything to change. */
   async function change(by: By, action: string, id: string, write: (trx: Trx, job: store.JobRow) => Promise<boolean>, tell: () => void): Promise<Job> {
@@ -86,7 +96,7 @@ export function createTuning(options: Options): Tuning {
     })
     tell()
     news.emit(id)
-    return toWire(await row(account_id, id))
+    return one(await row(account_id, id))
   }
 
   function wish(job_id: string): AbortController {
@@ -111,27 +121,34 @@ export function createTuning(options: Options): Tuning {
   })
 
   return {
-    async create(by, { model_id, dataset_id, config }) {
+    async create(by, { model_id, dataset_id, config, name, description, metadata }) {
       const { account_id } = by
-      const origin = await originOf(db, hub, dataDir, account_id, model_id)
-      const resolved = { ...resolveConfig(config, origin, hub.linearModules(origin.base)), tokenizer: frozenText(origin.base.hf) }
+      const start = await awaiting.startOf(by, model_id, config)
+      const { resolved } = start
       await requireFreeDisk(dataDir, min_free_mb)
       await rowsRead(account_id, dataset_id, resolved)
+      const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
+      const { dataset, columns } = await sourceColumns(db, datasets, account_id, { model_id, dataset_id, config: resolved })
+      const { base_model_id } = start
       const id = newId('job')
       const created_at = now()
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
         requireTurn(await store.waitingJobs(trx, account_id), max_waiting, 'jobs')
-        if (origin.adapter || origin.parent_model_id) await requireModel(trx, account_id, model_id)
-        const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
+        if (start.from_model) await requireModel(trx, account_id, model_id)
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
         await store.insertJob(trx, {
           id,
           account_id,
+          name: name ?? nameOfJob(dataset.name!, base_model_id),
+          description,
+          metadata_json: JSON.stringify(metadata),
           model_id,
+          base_model_id,
           dataset_id,
           validation_dataset_id,
+          ...columns,
           status: 'queued',
           paused: 0,
           progress: 0,
@@ -152,17 +169,19 @@ export function createTuning(options: Options): Tuning {
           started_at: null,
           finished_at: null,
         })
-        await store.appendEvents(trx, id, [{ type: 'status', message: 'The job waits for its turn.', data: { status: 'queued' } }], created_at)
-        await queue.enqueue(trx, queueKind, id)
+        const event = start.awaits ? await awaiting.add(trx, by, id, start.awaits) : statusEvent('queued', 'The job waits for its turn.')
+        await store.appendEvents(trx, id, [event], created_at)
+        await awaiting.enqueue(trx, id)
         await recordAct(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
       })
+      if (start.awaits) await awaiting.started(start.awaits)
       queue.wake()
-      return toWire(await row(account_id, id))
+      return one(await row(account_id, id))
     },
 
     async estimate(account_id, { model_id, dataset_id, config }) {
       const origin = await originOf(db, hub, dataDir, account_id, model_id)
-      const resolved = { ...resolveConfig(config, origin, hub.linearModules(origin.base)), tokenizer: frozenText(origin.base.hf) }
+      const resolved = resolveHere({ hub, parse_control_tokens }, config, origin)
       await rowsRead(account_id, dataset_id, resolved)
       const found = await estimator.estimate(await trialSpec({ db, hub, datasets, dataDir }, { account_id, model_id, dataset_id, config: resolved, threads }))
       const { currency, training_per_million_tokens } = hub.get(origin.base_model_id).pricing
@@ -170,12 +189,25 @@ export function createTuning(options: Options): Tuning {
       return { ...found, price, resolved_config: resolved }
     },
 
-    async list(account_id, { limit, after }) {
-      const rows = await store.listJobs(db, account_id, limit, after ? await row(account_id, after) : undefined)
-      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+    async list(account_id, query) {
+      const rows = await store.listJobs(db, account_id, query, query.after ? await row(account_id, query.after) : undefined)
+      return { items: await shown(rows.slice(0, query.limit)), has_more: rows.length > query.limit }
     },
 
-    get: async (account_id, id) => toWire(await row(account_id, id)),
+    label: (by, id, labels) =>
+      change(
+        by,
+        'job.changed',
+        id,
+        async (trx) => {
+          const columns = labelColumns(labels)
+          if (Object.keys(columns).length > 0) await store.updateJob(trx, id, columns)
+          return Object.keys(columns).length > 0
+        },
+        () => {},
+      ),
+
+    get: async (account_id, id) => one(await row(account_id, id)),
 
     cancel: (by, id) =>
       change(
@@ -191,7 +223,8 @@ export function createTuning(options: Options): Tuning {
           const time = now()
           await store.updateJob(trx, id, { status: 'cancelled', paused: 0, estimated_completion: null, finished_at: time })
           await meter.end(trx, id, 'cancelled', time)
-          await store.appendEvents(trx, id, [{ type: 'status', message: 'The job was cancelled.', data: { status: 'cancelled' } }], time)
+          await store.appendEvents(trx, id, [statusEvent('cancelled', 'The job was cancelled.')], time)
+          await recordEvent(trx, job.account_id, 'training.cancelled', { job_id: id, model_id: job.model_id, dataset_id: job.dataset_id }, time)
           await queue.cancel(trx, queueKind, id)
           return true
         },
@@ -209,7 +242,7 @@ export function createTuning(options: Options): Tuning {
           if (job.paused) return false
           await store.updateJob(trx, id, { paused: 1 })
           const message = job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
-          await store.appendEvents(trx, id, [statusEvent(job.status, message, { paused: true })], now())
+          await store.appendEvents(trx, id, [statusEvent(statusOf({ ...job, paused: 1 }), message, { paused: true })], now())
           if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
           return true
         },
@@ -226,38 +259,13 @@ export function createTuning(options: Options): Tuning {
           await store.updateJob(trx, id, { paused: 0 })
           await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
           // One whose trainer is still stopping goes back to the queue when it has.
-          if (job.status === 'queued') await queue.enqueue(trx, queueKind, id)
+          if (job.status === 'queued') await awaiting.enqueue(trx, id)
           return true
         },
         () => queue.wake(),
       ),
 
-    async checkpoints(account_id, id) {
-      const job = await row(account_id, id)
-      const models = await store.modelsOfJob(db, id)
-      return {
-        items: models.map(({ id, step, validation_loss, created_at }) => ({
-          model: id,
-          step,
-          validation_loss,
-          result: id === job.model,
-          created_at: new Date(created_at).toISOString(),
-        })),
-      }
-    },
-
-    async rows(account_id, id, { limit, after }) {
-      const job = await row(account_id, id)
-      if (!job.model) throw new ApiError('job_not_completed', `The job is ${job.status}; the losses of its rows are known when it is completed.`)
-      if (!(await store.findModel(db, account_id, job.model)))
-        throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
-      const found = await strangestRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
-      const messages = await datasets.messagesOf(
-        job.dataset_id,
-        found.items.map(({ row }) => row),
-      )
-      return { items: found.items.map((item) => ({ ...item, messages: messages?.get(item.row) ?? null })), has_more: found.has_more }
-    },
+    ...createJobHistory({ db, datasets, dataDir, row }),
 
     async events(account_id, id, after, signal) {
       const job = await row(account_id, id)

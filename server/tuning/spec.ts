@@ -55,6 +55,8 @@ async function trainingSpec({ db, hub, datasets, dataDir }: Parts, { account_id,
       keep: watched.keep_checkpoints.value,
     },
     tokenizer: config.tokenizer ?? null,
+    // Jobs of before there was the choice have none: they were begun with rows that are parsed, and go on so.
+    parse_control_tokens: config.parse_control_tokens ?? true,
     threads,
   }
 }

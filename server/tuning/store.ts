@@ -1,5 +1,7 @@
+import type { SortedQuery } from '../../contract/common.ts'
+import type { JobQuery } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { sorted } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { createEventLog } from '../event-log.ts'
 
@@ -13,10 +15,38 @@ export const findJob = (db: Db | Trx, account_id: string, id: string) =>
 
 export const jobById = (db: Db | Trx, id: string) => db.selectFrom('tuning_jobs').selectAll().where('id', '=', id).executeTakeFirst()
 
-export const listJobs = (db: Db, account_id: string, limit: number, after: JobRow | undefined): Promise<JobRow[]> =>
-  newestFirst(db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id), limit, after)
+export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
+  const { status } = query
+  const all = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
+  if (status === undefined) return sorted(all, query, after)
+  // A queued job that was told to wait is a paused one; a running one is on its way to be.
+  if (status === 'paused') return sorted(all.where('status', '=', 'queued').where('paused', '=', 1), query, after)
+  const found = all.where('status', '=', status)
+  return sorted(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
+}
 
 export const unfinishedJobs = (db: Db) => db.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).execute()
+
+/** What is queued or running of all accounts, but for what was told to wait. */
+export const liveJobs = (db: Db) =>
+  db
+    .selectFrom('tuning_jobs')
+    .select(['id', 'status', 'progress', 'base_model_id', 'recipe_json', 'running_since', 'estimated_completion'])
+    .where('status', 'in', ['queued', 'running'])
+    .where((eb) => eb.or([eb('status', '=', 'running'), eb('paused', '=', 0)]))
+    .execute()
+
+export type TimedJob = Pick<JobRow, 'recipe_json' | 'metrics_json' | 'ran_ms'>
+/** The last completed jobs on a base, the latest first. */
+export const timedJobs = (db: Db, base_model_id: string): Promise<TimedJob[]> =>
+  db
+    .selectFrom('tuning_jobs')
+    .select(['recipe_json', 'metrics_json', 'ran_ms'])
+    .where('base_model_id', '=', base_model_id)
+    .where('status', '=', 'completed')
+    .orderBy('finished_at', 'desc')
+    .limit(20)
+    .execute()
 
 /** A job that still needs this dataset, if there is one. */
 export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
@@ -62,13 +92,36 @@ export async function checkpoints(db: Db | Trx, job_id: string, limit: number): 
   return rows.map((row) => JSON.parse(row.data_json ?? '{}'))
 }
 
+/** Evaluations of a job, the latest step first: all, or one more than `limit` before the step `after`. */
+export async function evaluations(db: Db, job_id: string, limit?: number, after?: number): Promise<Row<'job_evaluations'>[]> {
+  let query = db.selectFrom('job_evaluations').selectAll().where('job_id', '=', job_id).orderBy('step', 'desc')
+  if (after !== undefined) query = query.where('step', '<', after)
+  return (limit === undefined ? query : query.limit(limit + 1)).execute()
+}
+
+/** What one step was found to be; an attempt that goes on from before finds it anew. */
+export const saveEvaluation = (trx: Trx, row: Row<'job_evaluations'>) =>
+  trx
+    .insertInto('job_evaluations')
+    .values(row)
+    .onConflict((conflict) => conflict.columns(['job_id', 'step']).doUpdateSet(row))
+    .execute()
+
+/** Every checkpoint that was announced for a job, oldest first. */
+export async function writtenCheckpoints(db: Db, job_id: string): Promise<{ step: number; created_at: number }[]> {
+  const events = db.selectFrom('job_events').select(['data_json', 'created_at']).where('job_id', '=', job_id).where('type', '=', 'checkpoint')
+  return (await events.orderBy('seq').execute()).map(({ data_json, created_at }) => ({ step: JSON.parse(data_json!).step, created_at }))
+}
+
 export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto('models').values(model).execute()
 
 export const findModel = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const listModels = (db: Db, account_id: string, limit: number, after: ModelRow | undefined): Promise<ModelRow[]> =>
-  newestFirst(db.selectFrom('models').selectAll().where('account_id', '=', account_id), limit, after)
+export const listModels = (db: Db, account_id: string, query: SortedQuery, after: ModelRow | undefined): Promise<ModelRow[]> =>
+  sorted(db.selectFrom('models').selectAll().where('account_id', '=', account_id), query, after)
+
+export const updateModel = (trx: Trx, id: string, values: Partial<ModelRow>) => trx.updateTable('models').set(values).where('id', '=', id).execute()
 
 export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
@@ -101,7 +154,24 @@ export async function waitingJobs(trx: Trx, account_id: string): Promise<number>
 
 /** An adapter that stands on the weights of this model, if there is one. */
 export async function modelOnModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
-  const query = trx.selectFrom('models').select('id').where('account_id', '=', account_id).where('parent_model_id', '=', model_id)
+  const query = trx.selectFrom('models').select('id').where('account_id', '=', account_id).where('weights_model_id', '=', model_id)
   const model = await query.limit(1).executeTakeFirst()
   return model && `the model ${model.id}`
 }
+
+export const addAwaiting = (trx: Trx, job_id: string, model_id: string) => trx.insertInto('jobs_awaiting_weights').values({ job_id, model_id }).execute()
+
+export const removeAwaiting = (trx: Trx, model_id: string) => trx.deleteFrom('jobs_awaiting_weights').where('model_id', '=', model_id).execute()
+
+export const isAwaiting = async (trx: Trx, job_id: string) =>
+  (await trx.selectFrom('jobs_awaiting_weights').select('job_id').where('job_id', '=', job_id).executeTakeFirst()) !== undefined
+
+/** Queued jobs that wait for the weights of a base. */
+export const awaiting = (trx: Trx, model_id: string) =>
+  trx
+    .selectFrom('tuning_jobs')
+    .innerJoin('jobs_awaiting_weights', 'jobs_awaiting_weights.job_id', 'tuning_jobs.id')
+    .selectAll('tuning_jobs')
+    .where('jobs_awaiting_weights.model_id', '=', model_id)
+    .where('tuning_jobs.status', '=', 'queued')
+    .execute()

@@ -11,7 +11,7 @@ import * as store from './store.ts'
 
 export interface TakenModel {
   id: string
-  name: string | null
+  name: string
   kind: 'adapter' | 'model'
   method: 'lora' | 'qlora' | 'full'
   /** The adapter's folder as PEFT wrote it, or the checkpoint of whole weights; and what the engine serves. */
@@ -62,7 +62,7 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
       probe: path.join(folder, probeFile),
       size_bytes,
       base: {
-        id: origin.parent_model_id && kind === 'adapter' ? origin.parent_model_id : base_model_id,
+        id: origin.weights_model_id && kind === 'adapter' ? origin.weights_model_id : base_model_id,
         base_model_id,
         path: hf,
         gguf,

@@ -1,9 +1,10 @@
 // Sends the loss curves of jobs to the tracker that the operator set up. Nothing of it can fail a job or slow it: a tracker that cannot
 // be reached is told in the service's log.
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import type { ResolvedConfig } from '../../contract/tuning.ts'
+import { spawnChild } from '../children.ts'
 import { root } from '../config.ts'
 import type { TrainerLine } from './trainer.ts'
 
@@ -29,6 +30,8 @@ interface TrackedJob {
 /** A tracker that reads slower than a job reports gets no more than this of it, in bytes. */
 const most_waiting = 4e6
 const ending_ms = 60_000
+/** Exit status where there is no such program. */
+const missing = 127
 
 export type Tracking = (job: TrackedJob, config: ResolvedConfig) => Track
 
@@ -42,7 +45,7 @@ export function createTracking({ kind, target, project }: TrackingSettings, log:
     }
     const start = (run: string) => {
       const python = path.join(root, '.local/tracking', kind, 'bin/python')
-      const started = spawn(python, [path.join(root, 'trainer/track.py'), kind, target, project, run], {
+      const started = spawnChild(python, [path.join(root, 'trainer/track.py'), kind, target, project, run], {
         cwd: root,
         env: env(),
         stdio: ['pipe', 'ignore', 'pipe'],
@@ -53,8 +56,8 @@ export function createTracking({ kind, target, project }: TrackingSettings, log:
         problem = (problem + data).slice(-2000)
       })
       const failed = (why: string) => log.warn({ job: run, why }, `the loss curve of a job could not be sent to ${kind}`)
-      started.on('error', (error) => failed(`${error.message}; run the set-up with TUNERY_TRACKING=${kind}`))
-      started.on('exit', (status) => void (status && failed(problem)))
+      started.on('error', (error) => failed(error.message))
+      started.on('exit', (status) => void (status && failed(status === missing ? `${problem.trim()}; run the set-up with TUNERY_TRACKING=${kind}` : problem)))
       return started
     }
     return {

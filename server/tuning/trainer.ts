@@ -1,11 +1,11 @@
 // One trainer process: the Python package, run on a folder of its own, speaking JSON lines on its standard output.
-import { spawn } from 'node:child_process'
 import { createWriteStream } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { createInterface } from 'node:readline'
 import { z } from 'zod'
 import { jobEventTypes } from '../../contract/tuning.ts'
+import { spawnChild } from '../children.ts'
 import { root } from '../config.ts'
 
 const Line = z.object({
@@ -55,7 +55,7 @@ export interface TrainerExit {
 
 /** Exit status of a trainer that wrote a checkpoint because it was asked to stop. */
 export const stoppedStatus = 75
-const grace_ms = 20_000
+const usualGrace_ms = 20_000
 
 export interface TrainerRun {
   run_dir: string
@@ -65,25 +65,29 @@ export interface TrainerRun {
   python: string
   /** How many processes train together, one a GPU. */
   processes?: number
+  /** How long it has to end after `signal` aborts, before it is killed. Default 20 s. */
+  grace_ms?: number
+  /** Hears of the process when it has begun; what it returns, when that has ended. */
+  watch?: (pid: number) => () => void
   signal: AbortSignal
   onLine(line: TrainerLine): void
 }
 
-/** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not within 20 s. */
-export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, processes = 1, signal, onLine }: TrainerRun): Promise<TrainerExit> {
+/** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not in its time. */
+export async function runTrainer({ run_dir, module = 'trainer.train', spec, python, processes = 1, ...told }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
   const together = processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
-  return runTold({ run_dir, command: python, args: [...together, '-m', module, run_dir], signal, onLine })
+  return runTold({ run_dir, command: python, args: [...together, '-m', module, run_dir], ...told })
 }
 
-export type ToldRun = Pick<TrainerRun, 'run_dir' | 'signal' | 'onLine'> & { command: string; args: string[] }
+export type ToldRun = Pick<TrainerRun, 'run_dir' | 'grace_ms' | 'watch' | 'signal' | 'onLine'> & { command: string; args: string[] }
 
 /** Runs a program that tells of itself in lines as the trainer does; what else it says goes to `trainer.log` of the folder. */
-export async function runTold({ run_dir, command, args, signal, onLine }: ToldRun): Promise<TrainerExit> {
-  // The pipe on its standard input stays open and empty: its end tells the program that this server is gone. It stays in this session,
-  // since where the kernel groups processes by session a priority counts only within one.
-  const child = spawn(command, args, { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+export async function runTold({ run_dir, command, args, grace_ms = usualGrace_ms, watch, signal, onLine }: ToldRun): Promise<TrainerExit> {
+  // The pipe on its standard input stays open and empty: its end tells the program that this server is gone.
+  const child = spawnChild(command, args, { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
+  const unwatch = child.pid === undefined ? undefined : watch?.(child.pid)
   child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
@@ -110,6 +114,7 @@ export async function runTold({ run_dir, command, args, signal, onLine }: ToldRu
     child.on('error', (error) => resolve({ status: null, signal: null, log: error.message }))
     child.on('exit', (status, name) => resolve({ status, signal: name, log: tail }))
   })
+  unwatch?.()
   if (child.pid !== undefined) await read
   clearTimeout(kill)
   signal.removeEventListener('abort', stop)
@@ -125,8 +130,8 @@ function parseLine(text: string): TrainerLine | undefined {
   }
 }
 
-// The trainer needs no secret and no setting of the service.
+// The trainer needs no secret and no setting of the service. Torchrun, too, obeys the service and not the terminal.
 function trainerEnv(): NodeJS.ProcessEnv {
   const kept = Object.entries(process.env).filter(([name]) => !name.startsWith('TUNERY_') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name))
-  return { ...Object.fromEntries(kept), PYTHONUNBUFFERED: '1', HF_HUB_OFFLINE: '1' }
+  return { ...Object.fromEntries(kept), PYTHONUNBUFFERED: '1', HF_HUB_OFFLINE: '1', TORCHELASTIC_SIGNALS_TO_HANDLE: 'SIGTERM' }
 }

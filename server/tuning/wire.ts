@@ -1,17 +1,26 @@
 import type { Job } from '../../contract/tuning.ts'
+import type { Forecast } from './forecast.ts'
+import { labelsOf } from './labels.ts'
 import type { JobRow } from './store.ts'
 
 const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
 
-export const toWire = (job: JobRow): Job => ({
+/** A job that waits until it is told to go on is paused; one that runs still is until its trainer has saved its progress. */
+export const statusOf = ({ status, paused }: Pick<JobRow, 'status' | 'paused'>) => (status === 'queued' && paused ? 'paused' : status)
+
+export const toWire = (job: JobRow, forecast?: Forecast): Job => ({
   id: job.id,
-  status: job.status,
+  ...labelsOf(job),
+  status: statusOf(job),
   paused: job.paused === 1,
   model_id: job.model_id,
   dataset_id: job.dataset_id,
   progress: job.progress,
   current_epoch: job.current_epoch,
   metrics: JSON.parse(job.metrics_json),
+  slowed_by: job.status === 'running' ? job.slowed_by : null,
+  queue_position: forecast?.queue_position ?? null,
+  estimated_start: iso(forecast?.estimated_start ?? null),
   estimated_completion: iso(job.estimated_completion),
   created_at: new Date(job.created_at).toISOString(),
   started_at: iso(job.started_at),

@@ -4,6 +4,7 @@ import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Place } from '../queue/place.ts'
 import type { Queue } from '../queue/queue.ts'
+import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models.ts'
 import type { Tracking } from './tracking.ts'
@@ -23,6 +24,7 @@ export interface TuningWork {
   converters: string
   checkpoint_seconds: number
   trainer_processes: number
+  cores: CoreShare
   log: Logger
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking

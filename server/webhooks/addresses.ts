@@ -55,9 +55,10 @@ export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
     allowed.some(({ range, port: only }) => (only === null || only === port) && range[0].kind() === address.kind() && address.match(range))
 
   function refusalOf(address: Address, port: number): string | undefined {
-    if (metadata.includes(address.toNormalizedString())) return 'it is a metadata service'
+    if (metadata.includes(address.toNormalizedString())) return 'it is a metadata service, which no setting allows'
     const kind = address.kind() === 'ipv4' ? (address as ipaddr.IPv4).range() : kindOf6(address as ipaddr.IPv6)
-    if (kind !== 'unicast' && !allows(address, port)) return `it is not of the public internet (${kind})`
+    if (kind !== 'unicast' && !allows(address, port))
+      return `it is not of the public internet (${kind}), nor among what the operator allows with TUNERY_WEBHOOK_ALLOW`
     // A tunnel that the operator allows leads on to what is written inside of the address.
     const inner = address.kind() === 'ipv6' ? embedded(address as ipaddr.IPv6) : undefined
     return inner && refusalOf(inner, port)

@@ -11,8 +11,8 @@ export function secretProblem(secret: string): string | undefined {
   if (!secret.startsWith(prefix)) return undefined
   const rest = secret.slice(prefix.length)
   const key = Buffer.from(rest, 'base64')
-  if (key.length >= 8 && key.toString('base64') === rest) return undefined
-  return `begins with ${prefix}, so the rest must be base64, with its padding, of 8 bytes or more`
+  if (key.length > 0 && key.toString('base64') === rest) return undefined
+  return `begins with ${prefix}, so the rest must be base64, with its padding, of 1 byte or more`
 }
 
 /** The key that Standard Webhooks signs with: what `whsec_` is followed by, decoded; any other secret's bytes as given. */

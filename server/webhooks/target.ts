@@ -40,6 +40,7 @@ export function readTarget(text: string, rules: AddressRules): Target {
   const refusals = (shown ?? []).map((address) => rules.refusal(address, port))
   if (shown && refusals.every(Boolean)) throw new BadTarget(`${host} may not be reached: ${refusals[0]}`, true)
   // Where the operator allows addresses inside, the address decides.
-  if (!rules.opened && inside.test(host)) throw new BadTarget(`${host} may not be reached: it is a name inside of a network`, true)
+  if (!rules.opened && inside.test(host))
+    throw new BadTarget(`${host} may not be reached: it is a name inside of a network, and the operator allows no address there (TUNERY_WEBHOOK_ALLOW)`, true)
   return { url, host, port }
 }

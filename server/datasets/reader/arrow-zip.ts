@@ -2,9 +2,11 @@ import { RecordBatchReader, StructRow, Vector } from 'apache-arrow'
 import yauzl from 'yauzl'
 import { columnsNeeded, rowMaker } from './columns.ts'
 import type { Found } from './found.ts'
-import { Unreadable } from './unreadable.ts'
+import { because, Unreadable } from './unreadable.ts'
 
 const maxEntries = 10_000
+/** Stored, and deflate. */
+const readableMethods = [0, 8]
 
 /**
  * The rows of a zip of a dataset folder as `datasets.Dataset.save_to_disk` writes it: Arrow streams. Of a folder with several splits
@@ -12,7 +14,9 @@ const maxEntries = 10_000
  */
 export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<Found> {
   const zip = await yauzl.openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true }).catch((error) => {
-    throw new Unreadable('file_not_readable', `The file is no zip archive, or it is damaged: ${String(error.message).slice(0, 200)}`)
+    const { message } = error as Error
+    const why = /^End of central directory|^Central Directory/i.test(message) ? 'its end is missing' : message.slice(0, 200)
+    throw new Unreadable('file_not_readable', `The file is no zip archive, or it is damaged: ${why}.`)
   })
   try {
     const entries = await arrowFiles(zip, max_bytes)
@@ -36,17 +40,32 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
   const entries: yauzl.Entry[] = []
   let bytes = 0
   let count = 0
+  let table: string | undefined
   try {
     for await (const entry of zip.eachEntry()) {
       if (++count > maxEntries) throw new Unreadable('file_too_large', `The zip archive has more than ${maxEntries} entries.`)
+      if (/\.(csv|parquet|jsonl)$/i.test(entry.fileName)) table ??= entry.fileName
       if (!entry.fileName.endsWith('.arrow')) continue
+      if (entry.isEncrypted()) throw new Unreadable('file_not_readable', 'The zip archive is encrypted. Make it without a password.')
+      if (!readableMethods.includes(entry.compressionMethod))
+        throw new Unreadable(
+          'file_not_readable',
+          `The zip archive is compressed in a way that this service does not read (method ${entry.compressionMethod}). Make it with deflate, as most programs do.`,
+        )
       bytes += entry.uncompressedSize
       entries.push(entry)
     }
   } catch (error) {
     if (error instanceof Unreadable) throw error
-    throw new Unreadable('file_not_readable', `The zip archive is damaged: ${String((error as Error).message).slice(0, 200)}`)
+    throw new Unreadable('file_not_readable', `The zip archive is damaged${because(error)}.`)
   }
+  if (entries.length === 0)
+    throw new Unreadable(
+      'file_not_readable',
+      table === undefined
+        ? 'The zip archive has no .arrow file. Zip the folder that `dataset.save_to_disk(folder)` writes.'
+        : `The zip archive has no .arrow file, but ${table.slice(0, 200)}: unpack it, and upload that file itself.`,
+    )
   if (bytes > max_bytes)
     throw new Unreadable('file_too_large', `The zip archive says that it holds ${Math.round(bytes / 1e6)} MB unpacked, more than this service takes.`)
   return entries
@@ -56,8 +75,6 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
 function oneSplit(entries: yauzl.Entry[]): yauzl.Entry[] {
   const folderOf = (entry: yauzl.Entry) => entry.fileName.split('/').slice(0, -1).join('/')
   const sorted = entries.toSorted((a, b) => a.fileName.localeCompare(b.fileName))
-  if (sorted.length === 0)
-    throw new Unreadable('file_not_readable', 'The zip archive has no .arrow file. Zip the folder that `dataset.save_to_disk(folder)` writes.')
   const folders = [...new Set(sorted.map(folderOf))]
   if (folders.length === 1) return sorted
   const train = folders.filter((folder) => folder.split('/').at(-1) === 'train')
@@ -84,7 +101,7 @@ async function* records(stream: NodeJS.ReadableStream, max_bytes: number): Async
     for await (const batch of reader) for (const row of batch) yield plain(row) as Record<string, unknown>
   } catch (error) {
     if (error instanceof Unreadable) throw error
-    throw new Unreadable('file_not_readable', `An .arrow file of the zip archive is damaged: ${String((error as Error).message).slice(0, 200)}`)
+    throw new Unreadable('file_not_readable', `An .arrow file of the zip archive is damaged, or is not as \`save_to_disk\` writes it${because(error)}.`)
   }
 }
 

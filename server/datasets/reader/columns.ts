@@ -39,17 +39,19 @@ function withoutNulls(messages: unknown): unknown {
 const plain = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
 
 function promptColumns({ system, prompt, completion }: Record<string, unknown>) {
-  return conversation(text(system), text(prompt), text(completion))
+  return conversation(text(system), text(prompt), text(completion), 'completion')
 }
 
 function instructionColumns({ system, instruction, input, output }: Record<string, unknown>) {
   const context = text(input)
-  return conversation(text(system), context.trim() ? `${text(instruction)}\n\n${context}` : text(instruction), text(output))
+  return conversation(text(system), context.trim() ? `${text(instruction)}\n\n${context}` : text(instruction), text(output), 'output')
 }
 
 const text = (value: unknown) => (value === null || value === undefined ? '' : String(value))
 
-function conversation(system: string, question: string, answer: string) {
+/** `column` is where the answer comes from. */
+function conversation(system: string, question: string, answer: string, column: string): ReturnType<ToRow> {
+  if (answer.trim() === '') return ['answer_empty', `: the column '${column}' is empty; an answer to learn needs text.`]
   const messages = [
     { role: 'user', content: question },
     { role: 'assistant', content: answer },

@@ -26,13 +26,17 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
     for await (const { record, info } of parser as AsyncIterable<{ record: string[]; info: { lines: number } }>) {
       if (!header || !makeRow) {
         header = record.map((name) => name.trim())
+        if (header.some(hasNul))
+          throw new Unreadable('file_not_utf8', 'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.')
         makeRow = rowMaker(header)
-        if (!makeRow) throw new Unreadable('file_not_readable', `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.`)
+        if (!makeRow)
+          throw new Unreadable('file_not_readable', `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separated(header)}`)
       } else if (record.length !== header.length)
         yield {
           line,
           problem: ['columns_wrong', `has ${record.length} fields where the header has ${header.length}. Put quotes around a text with commas in it.`],
         }
+      else if (record.some(hasNul)) yield { line, problem: ['nul_byte', 'has a NUL byte, which no text has. Remove it, or save the file as UTF-8.'] }
       else yield { line, row: makeRow(Object.fromEntries(header.map((name, index) => [name, record[index]]))) }
       // The next record begins after the lines of this one.
       line = info.lines + 1
@@ -44,9 +48,14 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
         'file_not_readable',
         `The CSV file has a record of more than ${maxLineBytes / 1024 / 1024} MB at line ${line}: a quote may be missing.`,
       )
-    throw new Unreadable('file_not_readable', `The file cannot be read as CSV: ${error.message}`)
+    throw new Unreadable('file_not_readable', `The file cannot be read as CSV: ${error.message.slice(0, 300)}`)
   }
 }
+
+const hasNul = (field: string) => field.includes('\0')
+
+const separated = ([first, ...others]: string[]) =>
+  others.length === 0 && /[;\t]/.test(first!) ? ' Write it with commas between the columns, not semicolons or tabs.' : ''
 
 const list = (names: string[]) =>
   names

@@ -6,7 +6,9 @@ import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
 import type { Found } from './found.ts'
-import { Unreadable } from './unreadable.ts'
+import { because, Unreadable } from './unreadable.ts'
+
+const outOfMemory = /Array buffer allocation failed|Invalid array length/
 
 /** A file of a table that was fetched in parts. */
 export interface TablePart {
@@ -37,8 +39,21 @@ async function read(request: ReadRequest): Promise<ReadResult> {
   }
 }
 
+/** What a reader stumbles over in a file that nobody meant to be read is the file's fault; a disk that fails is not. */
+async function* found(request: ReadRequest): AsyncGenerator<Found> {
+  try {
+    yield* rowsIn(request)
+  } catch (error) {
+    const { syscall, message } = error as NodeJS.ErrnoException
+    // What has no room in memory is told apart by who started this process.
+    if (error instanceof Unreadable || syscall !== undefined || outOfMemory.test(message)) throw error
+    process.stderr.write(`${(error as Error).stack}\n`)
+    throw new Unreadable('file_not_readable', `The file is damaged${because(error)}.`)
+  }
+}
+
 // Each reader is imported where it is used: the libraries of all together take longer to load than most files to read.
-async function* found({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+async function* rowsIn({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
   if (parts) yield* readParts(parts, max_rows, max_bytes)
   else if (format === 'huggingface') yield* (await import('./arrow-zip.ts')).readArrowZip(source, max_bytes)
   else yield* readTable({ source, format }, max_rows, max_bytes)
@@ -84,8 +99,9 @@ async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerato
     const problem = Array.isArray(made) ? made : rowProblem(made)
     if (problem) wrong(each.line, problem)
     else {
-      const line = Buffer.from(`${JSON.stringify(made)}\n`)
-      good(each.line, line, made)
+      good(each.line, Buffer.from(JSON.stringify(made)), made)
+      // Where it stands in the uploaded file, for what is told of it later; the row itself is its messages.
+      const line = Buffer.from(`${JSON.stringify({ ...made, source_line: each.line })}\n`)
       bytes += line.length
       if (bytes > max_bytes)
         throw new Unreadable('file_too_large', `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`)

@@ -3,7 +3,7 @@ import { compressors } from 'hyparquet-compressors'
 import { openAsBuffer } from './async-file.ts'
 import { columnsNeeded, knownColumns, rowMaker } from './columns.ts'
 import type { Found } from './found.ts'
-import { Unreadable } from './unreadable.ts'
+import { because, Unreadable } from './unreadable.ts'
 
 /** Most bytes of one group of rows, uncompressed: a group is read whole. */
 const maxGroupBytes = 512 * 1024 * 1024
@@ -22,7 +22,7 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
     for (const group of metadata.row_groups) {
       const rows = Number(group.num_rows)
       const objects = await parquetReadObjects({ file, metadata, columns: wanted, rowStart: line, rowEnd: line + rows, compressors }).catch((error) => {
-        throw new Unreadable('file_not_readable', `The parquet file is damaged: ${String((error as Error).message).slice(0, 200)}`)
+        throw new Unreadable('file_not_readable', `The parquet file is damaged${because(error)}.`)
       })
       if (objects.length !== rows) throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
       for (const object of objects) yield { line: ++line, row: makeRow(object) }
@@ -32,11 +32,22 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
   }
 }
 
+const magicBytes = 4
+/** Both magics, and the length of the footer. */
+const leastBytes = 12
+
 async function readFooter(file: Awaited<ReturnType<typeof openAsBuffer>>): Promise<FileMetaData> {
+  const magicAt = async (at: number) => Buffer.from(await file.slice(at, at + magicBytes)).toString('latin1')
+  const size = file.byteLength
+  const [begins, ends] = size < leastBytes ? ['', ''] : [await magicAt(0), await magicAt(size - magicBytes)]
+  if (begins === 'PARE' || ends === 'PARE') throw new Unreadable('file_not_readable', 'The parquet file is encrypted. Write it without encryption.')
+  if (begins !== 'PAR1') throw new Unreadable('file_not_readable', 'The file is no parquet file: it does not begin as one does.')
+  if (ends !== 'PAR1')
+    throw new Unreadable('file_not_readable', 'The parquet file is cut off: it does not end as one does. Write it once more, closing it, and upload all of it.')
   try {
     return await parquetMetadataAsync(file)
   } catch (error) {
-    throw new Unreadable('file_not_readable', `The file is no parquet file, or its footer is damaged: ${String((error as Error).message).slice(0, 200)}`)
+    throw new Unreadable('file_not_readable', `The footer of the parquet file is damaged${because(error)}.`)
   }
 }
 

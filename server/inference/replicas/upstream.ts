@@ -116,6 +116,7 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
     async send(ask, signal): Promise<Answer> {
       const { adapter } = ask.target
       if (!settings.fetch_images && fetchedImage(ask.body)) throw imagesRefused()
+      if (ask.body.parse_special === false) throw parseSpecialRefused()
       const began = performance.now()
       let load_ms = 0
       const served = adapter?.id ?? upstream_model
@@ -174,6 +175,11 @@ function requireType(response: Incoming, stream: boolean): void {
 
 const imagesRefused = () =>
   new ApiError('invalid_request', "'messages': the server of this model does not fetch images. Send them as data: URLs.", { param: 'messages' })
+
+const parseSpecialRefused = () =>
+  new ApiError('parameter_not_supported', "'parse_special': the server of this model always reads control tokens in prompts. Leave it out.", {
+    param: 'parse_special',
+  })
 
 /** A whole answer that says the client's name of the model. */
 function renamed(bytes: Buffer, name: string): Buffer {

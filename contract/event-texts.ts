@@ -1,0 +1,107 @@
+// What each event type means, for docs/reference/events.md. A type without a text does not compile.
+import type { exportEventTypes } from './exports.ts'
+import type { jobEventTypes } from './tuning.ts'
+import type { eventTypes } from './webhooks.ts'
+
+interface EventText {
+  /** When it is sent, as a sentence. */
+  when: string
+  /** The fields of its `data`, each with what it is. */
+  data: Record<string, string>
+}
+
+export const webhookEventTexts: Record<(typeof eventTypes)[number], EventText> = {
+  'training.started': {
+    when: 'A job runs for the first time.',
+    data: { job_id: 'The job.', model_id: 'The model that it starts from.', dataset_id: 'The dataset that it trains on.' },
+  },
+  'training.completed': {
+    when: 'A job has its result.',
+    data: { job_id: 'The job.', model_id: 'The new model, an id that deployments and inference take.', base_model_id: 'The base model of the new one.' },
+  },
+  'training.failed': {
+    when: 'A job ended without a result and is not tried again.',
+    data: { job_id: 'The job.', error: 'An object with `code` and `message`; docs/errors.md lists the codes.' },
+  },
+  'training.cancelled': {
+    when: 'A job was cancelled. Not in the specification: subscribe to it by its name.',
+    data: { job_id: 'The job.', model_id: 'The model that it started from.', dataset_id: 'The dataset that it trained on.' },
+  },
+  'model.deployed': {
+    when: 'A deployment serves a model: a new deployment is ready, or one was switched to another model.',
+    data: { deployment_id: 'The deployment.', name: 'Its name, which requests take as `model`.', model_id: 'The model that it serves.' },
+  },
+  'usage.threshold': {
+    when: 'Usage reached a threshold that the account has set (`PUT /v1/usage/thresholds`).',
+    data: {
+      metric: 'What was counted.',
+      percent: 'Which of the percentages was reached.',
+      threshold: 'The whole of which it is a percentage.',
+      used: 'What was used when it was reached.',
+      period: 'The day or month (UTC) that it counts for, as `from` and `to`.',
+    },
+  },
+}
+
+export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = {
+  status: {
+    when: 'The job has another status, or its trainer begins another phase.',
+    data: {
+      status: 'The status that the job has now.',
+      phase: 'Of a running job: `preparing`, `loading`, `training` or `converting`.',
+      paused: 'Whether the job is paused.',
+      attempt: 'Which attempt at the job this is.',
+      model: 'Of a completed job: its result.',
+    },
+  },
+  progress: {
+    when: 'As training goes on, with the estimate of what is left; while weights are downloaded, with every tenth of them.',
+    data: {
+      progress: '0 to 1.',
+      current_epoch: 'The epoch, counted from 1.',
+      seconds_left: 'Estimated seconds until the result.',
+      download: 'Instead of the others: `status`, `progress`, `bytes`, `total_bytes` and `error` of the download.',
+    },
+  },
+  metrics: {
+    when: 'After a training step, at most twice a second; after each evaluation, with the validation loss.',
+    data: {
+      step: 'The step.',
+      steps_total: 'Steps of the whole run.',
+      epoch: 'The epoch, counted from 1.',
+      loss: 'Training loss of the step.',
+      learning_rate: 'Learning rate of the step.',
+      tokens_per_second: 'Trained tokens a second.',
+      tokens: 'Tokens trained on so far.',
+      grad_norm: 'Norm of the gradient before it is clipped.',
+      validation_loss: 'Loss on the held-out rows.',
+      validation_exact: 'Share of the held-out rows whose every learned token was the first choice.',
+      best: 'Whether the validation loss is the best so far.',
+    },
+  },
+  checkpoint: {
+    when: 'A checkpoint is on disk: an interrupted job goes on from it.',
+    data: { step: 'The step after which it was written.', attempt: 'The attempt that wrote it.', size_mb: 'Its size.' },
+  },
+  sample: {
+    when: 'A sample prompt was answered at an evaluation; the message is the answer.',
+    data: { prompt: 'The messages of the prompt.', answer: 'The answer of the model in training.', base: 'The answer of the base.', step: 'The step.' },
+  },
+  log: { when: 'Something worth knowing, such as an early stop.', data: {} },
+  warning: { when: 'Something went wrong and the job goes on.', data: { code: 'What went wrong, where it has a code.' } },
+  error: { when: 'Why the job failed; an event `status` follows.', data: { code: 'The code of `job.error`.' } },
+}
+
+export const exportEventTexts: Record<(typeof exportEventTypes)[number], EventText> = {
+  status: { when: 'The export has another status.', data: { status: 'The status that the export has now.' } },
+  progress: {
+    when: 'As its files are made.',
+    data: { stage: 'What is being done.', done: 'Share of the stage, 0 to 1.', progress: 'Share of the whole export, 0 to 1.' },
+  },
+  log: { when: 'Something worth knowing.', data: {} },
+  warning: { when: 'Something went wrong and the export goes on.', data: { code: 'What went wrong, where it has a code.' } },
+  error: {
+    when: 'Why the export failed; an event `status` follows.',
+    data: { code: 'The code of `export.error`.', check: 'What was compared, where it failed the check.' },
+  },
+}

@@ -1,0 +1,73 @@
+import { z } from 'zod'
+import { digits, ListQuery, page, Time } from './common.ts'
+import { route } from './route.ts'
+
+const tag = 'Fine-tuning'
+const IdParams = z.object({ job_id: z.string() })
+
+/** A page of what is numbered by the steps of a training, the latest first. */
+const StepQuery = z.strictObject({
+  limit: ListQuery.shape.limit,
+  after: digits(0).optional().describe('The step before which the page begins.'),
+})
+
+export const JobEvaluation = z.object({
+  step: z.int(),
+  validation_loss: z.number().describe('Mean loss on the held-out rows.'),
+  validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
+  train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
+  created_at: Time,
+})
+export const listEvaluations = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/evaluations',
+  scope: 'tuning:read',
+  tag,
+  summary: 'What a job was found to be on its held-out rows, the latest step first, also while it runs',
+  params: IdParams,
+  query: StepQuery,
+  responses: { 200: page(JobEvaluation) },
+})
+
+export const JobCheckpoint = z.object({
+  step: z.int(),
+  model: z
+    .string()
+    .nullable()
+    .describe('An id that inference and deployments take, of a state that was kept. The others are for going on after an interruption.'),
+  validation_loss: z.number().nullable(),
+  result: z.boolean().describe('Whether it is the result of the job.'),
+  created_at: Time,
+})
+export const listCheckpoints = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/checkpoints',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The states of a job that were written, the latest step first, also while it runs; once completed, with the models that it left',
+  params: IdParams,
+  query: StepQuery,
+  responses: { 200: page(JobCheckpoint) },
+})
+
+export const JobRow = z.object({
+  row: z.int().describe('Its place among the rows of the dataset, counted from 1.'),
+  line: z.int().nullable().describe('Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.'),
+  loss: z.number().describe('Mean loss of its learned tokens when it was last trained on, before that step.'),
+  first_loss: z.number().describe('The same when it was first trained on.'),
+  tokens: z.int().describe('How many of its tokens are learned.'),
+  messages: z.array(z.unknown()).nullable().describe('Null where the dataset is gone.'),
+})
+export const listJobRows = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/rows',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
+  params: IdParams,
+  query: z.strictObject({
+    limit: ListQuery.shape.limit,
+    after: digits(1).optional().describe('The row after which the page begins.'),
+  }),
+  responses: { 200: page(JobRow) },
+})

@@ -1,0 +1,19 @@
+import type { Db, Trx } from '../db/open.ts'
+import type { NewRow, Row } from '../db/schema.ts'
+
+export type DownloadRow = Row<'model_downloads'>
+
+export const find = (db: Db | Trx, model_id: string) => db.selectFrom('model_downloads').selectAll().where('model_id', '=', model_id).executeTakeFirst()
+
+export const all = (db: Db) => db.selectFrom('model_downloads').selectAll().execute()
+
+/** Takes the place of an earlier download of the same model. */
+export const put = (trx: Trx, row: NewRow<'model_downloads'>) =>
+  trx
+    .insertInto('model_downloads')
+    .values(row)
+    .onConflict((conflict) => conflict.column('model_id').doUpdateSet(row))
+    .execute()
+
+export const update = (trx: Trx, model_id: string, values: Partial<DownloadRow>) =>
+  trx.updateTable('model_downloads').set(values).where('model_id', '=', model_id).execute()
