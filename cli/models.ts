@@ -1,8 +1,11 @@
 import { spawn } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, renameSync, rmdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, renameSync, rmdirSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { readConfig, root } from '../server/config.ts'
 import { UsageError } from './usage.ts'
+
+/** The exit status of a program that has said in a sentence why it failed. */
+const told = 3
 
 /** Brings a base model into the models folder, in the two forms that the engine and the trainer read. */
 export async function models(id: string, from: string | undefined): Promise<void> {
@@ -19,13 +22,20 @@ export async function models(id: string, from: string | undefined): Promise<void
   if (status !== 0) {
     rmSync(fresh, { recursive: true, force: true })
     removeEmpty(path.dirname(folder))
-    throw new UsageError(`${id} could not be added; see above. A model whose licence must be accepted needs a Hugging Face token in HF_TOKEN.`)
+    if (status !== told) throw new UsageError(`${id} could not be added; see above.`)
+    process.exitCode = 2
+    return
   }
   rmSync(folder, { recursive: true, force: true })
   renameSync(fresh, folder)
   console.log(`${id} is ready, in ${folder}.`)
 }
 
+/** Another model of the same owner may be on its way in, or out. */
 function removeEmpty(folder: string): void {
-  if (readdirSync(folder).length === 0) rmdirSync(folder)
+  try {
+    rmdirSync(folder)
+  } catch (error) {
+    if (!['ENOENT', 'ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code!)) throw error
+  }
 }
