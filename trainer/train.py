@@ -39,8 +39,10 @@ def settle(threads: int, four_bits: bool = False) -> None:
     if not four_bits:
         # peft imports it wherever it finds it, which takes a second and 45 MB that only bases in four bits are worth.
         sys.modules["bitsandbytes"] = None
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):
         os.nice(19)
+        # Linux alone has the idle class, in which not even the lowest priority's share of a busy core is left to the trainer: the floor gives it its share.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
