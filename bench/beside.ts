@@ -1,11 +1,12 @@
-// Training and chat on one machine: how long a job takes to its first step and from its last one to its model, and how fast answers come
-// before and beside it. `npm run bench -- beside [turns]`
+// Training and chat on one machine: how long a job takes to its first step and from its last one to its model, and what each keeps of its
+// speed beside the other. `npm run bench -- beside [turns] [seconds]`
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { JobEvent } from '../contract/tuning.ts'
 import { startService } from './support/service.ts'
 
-const [turns = 3] = process.argv.slice(2).map(Number)
+const [turns = 3, window_s = 40] = process.argv.slice(2).map(Number)
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const root = path.resolve(import.meta.dirname, '..')
 const service = await startService()
@@ -13,22 +14,47 @@ const service = await startService()
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
 const seconds = (from: string, to: string) => (Date.parse(to) - Date.parse(from)) / 1000
 
-/** Generated tokens a second of `streams` answers at once. */
-async function chatSpeed(streams: number): Promise<number> {
+/** Generated tokens a second of so many clients that ask again and again for `window_s`. */
+async function chatSpeed(streams: number, window_s: number): Promise<number> {
   const started = performance.now()
-  const answers = await Promise.all(
-    Array.from({ length: streams }, (_, index) =>
-      service.api('POST', '/chat/completions', {
+  let tokens = 0
+  const client = async (index: number) => {
+    for (let turn = 0; turn === 0 || performance.now() - started < window_s * 1000; turn++) {
+      const answer = await service.api('POST', '/chat/completions', {
         model: base,
         messages: [{ role: 'user', content: `Tell a long story about the number ${index}.` }],
         max_tokens: 128,
         temperature: 0.7,
-        seed: index,
-      }),
-    ),
-  )
-  const tokens = answers.reduce((sum, answer) => sum + answer.usage.completion_tokens, 0)
+        seed: index + turn,
+      })
+      tokens += answer.usage.completion_tokens
+    }
+  }
+  await Promise.all(Array.from({ length: streams }, (_, index) => client(index)))
   return tokens / ((performance.now() - started) / 1000)
+}
+
+/** Tokens a second that a job learns from while `work` runs: of the steps that end in that time, and of the one before. */
+async function learnedWhile<T>(job: string, work: () => Promise<T>): Promise<{ speed: number; slowed: boolean; result: T }> {
+  const started = Date.now()
+  const seen: { at: number; tokens: number }[] = []
+  let ended = Number.POSITIVE_INFINITY
+  let slowed = false
+  const reading = (async () => {
+    for await (const { type, data, created_at } of events(job)) {
+      const at = Date.parse(created_at)
+      if (data?.code === 'slowed' && at >= started) slowed = true
+      if (type === 'metrics' && data?.tokens) seen.push({ at, tokens: Number(data.tokens) })
+      if (at > ended) return
+    }
+  })()
+  const result = await work()
+  ended = Date.now()
+  await reading
+  const inside = seen.filter(({ at }, index) => (seen[index + 1]?.at ?? at) > started && at <= ended)
+  const [first, last] = [inside[0], inside.at(-1)]
+  const speed = first && last && last.at > first.at ? ((last.tokens - first.tokens) * 1000) / (last.at - first.at) : 0
+  return { speed, slowed, result }
 }
 
 async function* events(job: string): AsyncGenerator<JobEvent> {
@@ -50,7 +76,7 @@ async function main() {
       id: string
       created_at: string
     }>
-  await chatSpeed(1)
+  await chatSpeed(1, 0)
 
   const starts: number[] = []
   const ends: number[] = []
@@ -72,21 +98,27 @@ async function main() {
   console.log(`start to first step ${median(starts).toFixed(1)} s, conversion and registration ${median(ends).toFixed(1)} s`)
 
   for (const streams of [1, 8]) {
-    const alone: number[] = []
-    const beside: number[] = []
+    const rounds: { chat: [alone: number, beside: number]; training: [alone: number, beside: number] }[] = []
     for (let turn = 0; turn < turns; turn++) {
-      alone.push(await chatSpeed(streams))
+      const chat_alone = await chatSpeed(streams, window_s)
       const job = await train(50)
       for await (const event of events(job.id)) if (event.type === 'metrics') break
-      beside.push(await chatSpeed(streams))
+      const alone = await learnedWhile(job.id, () => sleep(window_s * 1000))
+      const beside = await learnedWhile(job.id, () => chatSpeed(streams, window_s))
       await service.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
-      while ((await service.api('GET', `/fine-tuning/jobs/${job.id}`)).status !== 'cancelled') await new Promise((resolve) => setTimeout(resolve, 100))
+      while ((await service.api('GET', `/fine-tuning/jobs/${job.id}`)).status !== 'cancelled') await sleep(100)
       // The trainer has its moment to stop.
-      await new Promise((resolve) => setTimeout(resolve, 5000))
-      console.log(`${streams} at once, turn ${turn + 1}: ${alone.at(-1)!.toFixed(1)} tokens/s alone, ${beside.at(-1)!.toFixed(1)} beside a training`)
+      await sleep(3000)
+      rounds.push({ chat: [chat_alone, beside.result], training: [alone.speed, beside.speed] })
+      console.log(
+        `${streams} at once, turn ${turn + 1}: chat ${chat_alone.toFixed(1)} tokens/s alone, ${beside.result.toFixed(1)} beside a training; ` +
+          `training ${alone.speed.toFixed(1)} alone, ${beside.speed.toFixed(1)} beside chat${beside.slowed ? ', and said so' : ''}`,
+      )
     }
-    const share = median(beside) / median(alone)
-    console.log(`${streams} at once: ${median(alone).toFixed(1)} tokens/s alone, ${median(beside).toFixed(1)} beside a training: ${share.toFixed(2)}`)
+    for (const what of ['chat', 'training'] as const) {
+      const share = median(rounds.map((round) => round[what][1] / round[what][0]))
+      console.log(`${streams} at once: ${what} keeps ${share.toFixed(2)} of its speed beside the other`)
+    }
   }
 }
 

@@ -73,7 +73,7 @@ async function main(service: Service): Promise<void> {
     -H 'Content-Type: application/json' -d '${body.replaceAll("'", "'\\''")}'
 
 Ctrl-C ends it and removes the demo's data. \`npm start\` is the service that stays.`)
-  await Promise.race([service.ended, stopSignal()])
+  await service.ended
 }
 
 const percent = (share: number) => `${Math.round(share * 100)} %`
@@ -83,22 +83,36 @@ function oneLine(text: string): string {
   return line.length > 110 ? `${line.slice(0, 109)}…` : line
 }
 
-function stopSignal(): Promise<void> {
+// npm passes on the Ctrl-C that the terminal has sent to this script too: so close together, two are one.
+const samePress_ms = 300
+
+/** Resolves at the first signal to end; `again` is called at a later Ctrl-C. */
+function interruption(again: () => void): Promise<'interrupted'> {
   return new Promise((resolve) => {
-    process.once('SIGINT', () => resolve())
-    process.once('SIGTERM', () => resolve())
+    let first_at: number | undefined
+    const heard = (signal: NodeJS.Signals) => {
+      if (first_at !== undefined) return void (signal === 'SIGINT' && performance.now() - first_at > samePress_ms && again())
+      first_at = performance.now()
+      if (process.stdout.isTTY) console.log('\nStopping. Press Ctrl-C again to stop at once.')
+      resolve('interrupted')
+    }
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => heard(signal))
   })
 }
 
-const service = await startService()
-// A signal before the end stops the service too, so that neither it nor its trainer stays behind.
-const interrupted = stopSignal().then(() => 'interrupted' as const)
+let service: Service | undefined
+// Before the service is there, so that it never stays behind.
+const interrupted = interruption(() => {
+  process.exitCode = 130
+  service?.kill()
+})
 try {
+  service = await startService()
   if ((await Promise.race([main(service), interrupted])) === 'interrupted' && options.exit) process.exitCode = 130
 } catch (error) {
   console.error(`\nThe demo failed: ${(error as Error).message}`)
   process.exitCode = 1
 } finally {
-  await service.stop()
+  await service?.stop()
 }
 process.exit()

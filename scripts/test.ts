@@ -55,6 +55,7 @@ step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
 step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
 step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
 step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
+step('reference pages', process.execPath, ['scripts/docs.ts', '--check'])
 step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
 // An image has a name here and is built here: that is what the rule forbids.
 step('dclint', path.join(root, 'node_modules/.bin/dclint'), ['--disable-rule', 'no-build-and-image', '--max-warnings', '0', 'deploy/compose.yaml'])
@@ -65,8 +66,8 @@ if (!process.argv.includes('--static')) {
   const suites: Suite[] = files.map((file) => ({ name: file, command: process.execPath, args: ['--test-force-exit', '--test-reporter=spec', file] }))
   // The longest first, so that it does not stand alone at the end.
   if (named.length === 0) suites.unshift({ name: 'tests of the trainer', command: path.join(python, 'pytest'), args: ['-q', '--durations=8'] })
-  // The one real training of the real model takes every core, at the lowest priority: beside others it would take ten times as long.
-  const alone = suites.filter(({ name }) => name === 'tests/demo.test.ts')
+  // They take every core at the lowest priority: beside others they would take ten times as long, or measure these.
+  const alone = suites.filter(({ name }) => ['tests/demo.test.ts', 'tests/core-share.test.ts'].includes(name))
   const beside = suites.filter((suite) => !alone.includes(suite))
   const started = Date.now()
   const total: Outcome = { passed: 0, failed: 0, skipped: 0 }

@@ -59,7 +59,18 @@ const story = { model: 'tickets', messages: [{ role: 'user' as const, content: '
 
 test('the image holds what serves the model and nothing else: no key, no settings, no other package', () => {
   const app = path.join(image.folder, 'app')
-  assert.deepEqual(readdirSync(app).sort(), ['LICENSE', 'bundle.json', 'contract', 'engine', 'model', 'node_modules', 'package.json', 'start.mjs', 'transport'])
+  assert.deepEqual(readdirSync(app).sort(), [
+    'LICENSE',
+    'bundle.json',
+    'contract',
+    'engine',
+    'lib',
+    'model',
+    'node_modules',
+    'package.json',
+    'start.mjs',
+    'transport',
+  ])
   assert.equal(image.user, '10001:10001')
   assert.ok(!existsSync(path.join(app, 'node_modules/fastify')))
   const described = JSON.parse(readFileSync(path.join(app, 'bundle.json'), 'utf8'))

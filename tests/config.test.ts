@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict'
-import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import http from 'node:http'
+import type { AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -25,6 +28,9 @@ test('every setting that scripts rely on is accepted, and each has a default', (
   assert.equal(readConfig({}).port, 8000)
   assert.equal(readConfig({}).host, '127.0.0.1')
   assert.equal(readConfig({}).default_tier, 'enterprise')
+  assert.equal(readConfig({}).parse_control_tokens, false)
+  assert.equal(readConfig({ TUNERY_PARSE_CONTROL_TOKENS: 'true' }).parse_control_tokens, true)
+  assert.throws(() => readConfig({ TUNERY_PARSE_CONTROL_TOKENS: '1' }), /must be true or false/)
 })
 
 test('an unknown setting and a wrong value are refused, all of them at once', () => {
@@ -67,6 +73,7 @@ test('the command line lists the settings, makes keys and explains wrong words',
       [['accounts', 'suspend'], /its account is missing/],
       [['accounts', 'set', 'acc_none', '--tier', 'pro'], /no account 'acc_none'/],
       [['frobnicate'], /not a command/],
+      [['keys', 'create', '--name', 'a\u202eb'], /^--name: has the character U\+202E/],
       [['models', 'add', '../x'], /OWNER\/NAME/],
     ] as const) {
       const { status, stderr } = spawnSync(tunery, args, { env, encoding: 'utf8' })
@@ -75,5 +82,46 @@ test('the command line lists the settings, makes keys and explains wrong words',
     }
   } finally {
     rmSync(dataDir, { recursive: true })
+  }
+})
+
+test('a base model that cannot be brought is told in one sentence, and leaves nothing', async () => {
+  const models = mkdtempSync(path.join(os.tmpdir(), 'tunery-models-'))
+  const answers: Record<string, [number, Record<string, string>]> = {
+    none: [404, { 'x-error-code': 'RepoNotFound' }],
+    gated: [403, { 'x-error-code': 'GatedRepo' }],
+    broken: [500, {}],
+  }
+  const hub = http.createServer((request, response) => {
+    const [status, headers] = answers[/team\/(\w+)/.exec(request.url!)?.[1] ?? 'broken']!
+    response.writeHead(status, headers).end('{}')
+  })
+  hub.listen(0, '127.0.0.1')
+  await once(hub, 'listening')
+  const here = `http://127.0.0.1:${(hub.address() as AddressInfo).port}`
+  const add = async (id: string, HF_ENDPOINT: string) => {
+    const child = spawn(tunery, ['models', 'add', id], { env: { ...process.env, TUNERY_MODELS_DIR: models, HF_ENDPOINT }, stdio: ['ignore', 'ignore', 'pipe'] })
+    let said = ''
+    child.stderr.on('data', (text) => (said += text))
+    const [status] = await once(child, 'close')
+    return [status, said.trim()] as const
+  }
+  try {
+    const all = await Promise.all([add('team/any', 'http://127.0.0.1:1'), add('team/none', here), add('team/gated', here), add('team/broken', here)])
+    for (const [index, says] of [
+      /cannot be reached from this machine \(.*refused\); .*--from FOLDER\.$/,
+      /has no such model/,
+      /its licence must be accepted/,
+      /answered 500; try again later\.$/,
+    ].entries()) {
+      const [status, said] = all[index]!
+      assert.equal(status, 2)
+      assert.match(said, says)
+      assert.match(said, /^team\/\w+ could not be added: .*\.$/)
+    }
+    assert.deepEqual(readdirSync(models), [])
+  } finally {
+    hub.close()
+    rmSync(models, { recursive: true })
   }
 })

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../server/config.ts'
+import { createFingerprints, fingerprint } from '../server/datasets/fingerprints.ts'
 import { createRowChecker, maxLineBytes } from '../server/datasets/rows.ts'
 import { colourRows } from './support/client.ts'
 
@@ -34,7 +35,7 @@ test('a line longer than the limit is an error of its own line, is not kept in m
   assert.deepEqual(result.errors, ['line 2 is longer than 16 MB. Split the example or shorten its text.'])
 })
 
-test('duplicates are found and told in the order of lines, among other warnings, whatever the pieces', async () => {
+test('duplicates are told with the line that they repeat, in the order of lines, among other warnings, whatever the pieces', async () => {
   const row = (text: string) =>
     JSON.stringify({
       messages: [
@@ -48,15 +49,59 @@ test('duplicates are found and told in the order of lines, among other warnings,
     assert.equal(duplicates, 3)
     assert.equal(warning_count, 4)
     assert.deepEqual(
-      warnings.map(({ line, code }) => [line, code]),
+      warnings.map(({ line, code, first_line }) => [line, code, first_line]),
       [
-        [3, 'duplicate'],
-        [4, 'question_empty'],
-        [6, 'duplicate'],
-        [7, 'duplicate'],
+        [3, 'duplicate', 1],
+        [4, 'question_empty', undefined],
+        [6, 'duplicate', 2],
+        [7, 'duplicate', 1],
       ],
     )
+    assert.equal(warnings[0]!.message, 'stands in the file before, word for word: line 1.')
   }
+})
+
+test('a prompt with two different answers is told with both lines; what is the same, not learned or has no prompt is no conflict', async () => {
+  const row = (...messages: [string, string, number?][]) =>
+    JSON.stringify({ messages: messages.map(([role, content, weight]) => ({ role, content, ...(weight !== undefined && { weight }) })) })
+  const asked = (question: string, answer: string) => row(['system', 'Be short.'], ['user', question], ['assistant', answer])
+  const rows = [
+    asked('sky?', 'blue'),
+    asked('grass?', 'green'),
+    asked('sky?', 'grey'),
+    asked('sky?', 'grey'),
+    asked('sky?', 'blue').replace('{', '{ '),
+    row(['user', 'sky?'], ['assistant', 'black']),
+    row(['system', 'Be short.'], ['user', 'sky?'], ['assistant', 'red', 0]),
+    row(['user', 'sky?'], ['assistant', 'black'], ['user', 'and now?'], ['assistant', 'white']),
+    row(['assistant', 'one']),
+    row(['assistant', 'two']),
+    row(['user', 'a'], ['assistant', 'bc']),
+    row(['user', 'ab'], ['assistant', 'c']),
+    // The texts of this one are as long as its line can make them.
+    row(['user', 'ü😀'.repeat(300_000)], ['assistant', 'x']),
+    row(['user', 'ü😀'.repeat(300_000)], ['assistant', 'y']),
+  ]
+  const { conflicts, duplicates, warnings, error_count } = await check(Buffer.from(rows.join('\n')), 1000)
+  // The row whose answer is not learned teaches nothing, which is an error of its own.
+  assert.deepEqual([conflicts, duplicates, error_count], [2, 1, 1])
+  const told = warnings.filter(({ code }) => code === 'conflicting_answer')
+  assert.deepEqual(
+    told.map(({ line, first_line }) => [line, first_line]),
+    [
+      [3, 1],
+      [14, 13],
+    ],
+  )
+  assert.match(told[0]!.message, /the prompt of line 1 with another answer/)
+})
+
+test('of two hundred thousand rows each first line is known', () => {
+  const seen = createFingerprints(2)
+  const bytes = (index: number) => Buffer.from(`row ${index}`)
+  const count = 200_000
+  for (let index = 0; index < count; index++) assert.equal(seen.first(fingerprint(bytes(index)), index + 1, [index, 7]), undefined)
+  for (let index = 0; index < count; index += 997) assert.deepEqual(Array.from(seen.first(fingerprint(bytes(index)), 1, [0, 0])!), [index + 1, index, 7])
 })
 
 test('a million wrong rows list the first hundred and count the rest', async () => {

@@ -100,6 +100,7 @@ test('the image holds no data, no tests, no package that only the tests need', (
     'contract',
     'deploy',
     'engine',
+    'lib',
     'node_modules',
     'package-lock.json',
     'package.json',

@@ -5,12 +5,15 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import pino from 'pino'
+import { createEngineHealth } from '../server/inference/engine-health.ts'
 import { createEngineProcess } from '../server/inference/engine-process.ts'
 import { until } from './support/client.ts'
 
+const log = pino({ level: 'silent' })
+
 const make = (options: string[] = []) => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
-  const engine = createEngineProcess({ dataDir, threads: 1, options, log: pino({ level: 'silent' }) })
+  const engine = createEngineProcess({ dataDir, threads: 1, options, log })
   return {
     engine,
     async stop() {
@@ -51,5 +54,28 @@ test('while no engine can be started that is told, and it is over once one could
   }
   await until('an engine', async () => engine.current())
   assert.equal(engine.problem(), undefined)
+  await stop()
+})
+
+test('an engine that does not answer is told of in time, is well again once it answers, and is replaced where it has requests', async () => {
+  const { engine, stop } = make()
+  const { pid } = await engine.life()
+  let isBusy = false
+  const health = createEngineHealth(engine, { isBusy: () => isBusy }, log, { answer_ms: 300, watch_ms: 50, unanswered: 3 })
+  const unwatch = health.watch()
+  assert.equal(await health.problem(), undefined)
+  process.kill(pid, 'SIGSTOP')
+  const began = performance.now()
+  assert.match((await health.problem())!, /has not answered within 0.3 s/)
+  assert.ok(performance.now() - began < 3_000)
+  process.kill(pid, 'SIGCONT')
+  await until('its answer', async () => (await health.problem()) === undefined)
+  assert.equal(engine.current()?.pid, pid, 'one that nobody waits for is left alone')
+
+  process.kill(pid, 'SIGSTOP')
+  isBusy = true
+  await until('the next engine', async () => engine.current() && engine.current()!.pid !== pid)
+  isBusy = false
+  unwatch()
   await stop()
 })

@@ -1,5 +1,6 @@
 // Every documented error of the management routes, each told by its code, with what to do about it.
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import http from 'node:http'
 import { after, before, test } from 'node:test'
 import { randomBase62 } from '../server/ids.ts'
@@ -68,12 +69,12 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
     ['{"messages": [', /line 1 is not valid JSON/],
     ['[]', /line 2 is not a JSON object/],
     ['{"prompt":"x"}', /line 3 has no 'messages'/],
-    ['{"messages":[]}', /line 4 : 'messages'/],
-    [row(user, { role: 'robot', content: 'x' }), /line 5 : messages\[1\]\.role is "robot"/],
-    [row({ role: 'user', content: 5 }, assistant), /line 6 : messages\[0\]\.content must be a string/],
+    ['{"messages":[]}', /^line 4: 'messages'/],
+    [row(user, { role: 'robot', content: 'x' }), /^line 5: messages\[1\]\.role is "robot"/],
+    [row({ role: 'user', content: 5 }, assistant), /^line 6: messages\[0\]\.content must be a string/],
     [row(user), /line 7 does not end with a message of the assistant/],
-    [row(user, { role: 'assistant', content: ' ' }), /line 8 : messages\[1\]\.content is empty/],
-    ['{"messages":[{"role":"user","content":"\\ud800 x"},{"role":"assistant","content":"y"}]}', /line 9 : messages\[0\]\.content has half of a character/],
+    [row(user, { role: 'assistant', content: ' ' }), /^line 8: messages\[1\]\.content is empty/],
+    ['{"messages":[{"role":"user","content":"\\ud800 x"},{"role":"assistant","content":"y"}]}', /^line 9: messages\[0\]\.content has half of a character/],
     [`{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}],"extra":${'['.repeat(5000)}${']'.repeat(5000)}}`, /line 10 is nested/],
     ['\u00a0', /line 11 is not valid JSON/],
   ]
@@ -110,6 +111,20 @@ test('a job with a bad body is refused, naming the field and its range', async (
   refused(await create({ dataset_id: dataset }), 400, 'invalid_request', /model_id/)
   refused(await create({ model_id: tiny, dataset_id: dataset, colour: 1 }), 400, 'unknown_field', /colour/)
   refused(await config({ lora_config: { rank: 8 } }), 400, 'unknown_field', /config\.lora_config\.rank/)
+  const misplaced = (body: object) => create({ model_id: tiny, dataset_id: dataset, ...body })
+  refused(await misplaced({ epochs: 3 }), 400, 'unknown_field', /^Unknown field 'epochs'\. 'epochs' belongs in config\.training_config\.$/)
+  refused(
+    await config({ seed: 1, r: 8, colour: 1 }),
+    400,
+    'unknown_field',
+    /'config\.colour'\. 'seed' belongs in config\.training_config\. 'r' belongs in config\.lora_config\.$/,
+  )
+  refused(await config({ training_config: { model_id: tiny } }), 400, 'unknown_field', /'model_id' belongs at the top level of the body\.$/)
+  refused(await misplaced({ content: 'x' }), 400, 'unknown_field', /'content' belongs in config\.evaluation_config\.sample_prompts\[\]\[\]\.$/)
+  refused(await create({ epochs: 3 }), 400, 'unknown_field', /'epochs' belongs in config\.training_config\.$/)
+  const many = Object.fromEntries(Array.from({ length: 50 }, (_, index) => [`x${index}`, 1]))
+  refused(await misplaced(many), 400, 'unknown_field', /'x9' and 40 more\. Remove/)
+  refused(await misplaced({ constructor: 1, toString: 1 }), 400, 'unknown_field', /Remove it or check/)
   for (const r of [7, 65, 8.5, '16']) refused(await config({ lora_config: { r } }), 400, 'invalid_request', /config\.lora_config\.r/)
   for (const [field, values] of Object.entries({ epochs: [0, 51], batch_size: [0, 257], learning_rate: [0, 0.11, -1], warmup_ratio: [-0.1, 0.6], seed: [-1] }))
     for (const value of values) refused(await config({ training_config: { [field]: value } }), 400, 'invalid_request', new RegExp(field))
@@ -152,8 +167,49 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
   assert.equal(ignored.status, 200, JSON.stringify(ignored.body))
 })
 
+test('JSON that says nothing of its type, or that it is plain text, is read as JSON on every route that takes JSON', async () => {
+  const send = async (route: string, body: string, type: string | undefined) => {
+    // Node's fetch would set a type of its own.
+    const request = http.request(`${app.url}${route}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${app.key}`, 'content-length': Buffer.byteLength(body), ...(type !== undefined && { 'content-type': type }) },
+    })
+    request.end(body)
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+    let text = ''
+    for await (const piece of response) text += piece
+    return { status: response.statusCode!, body: JSON.parse(text) }
+  }
+  for (const type of [undefined, '', 'text/plain', 'Text/Plain; charset=UTF-8']) {
+    assert.equal((await send('/keys', '{"name":"typeless"}', type)).status, 201, `${type}`)
+    assert.equal((await send('/chat/completions', '{"model":"none","messages":[]}', type)).body.error.code, 'invalid_request')
+    assert.equal((await send('/keys', 'name=x', type)).body.error.code, 'invalid_json')
+    assert.equal((await send(`/datasets/${dataset}/validate`, '', type)).status, 200)
+    assert.equal((await send('/datasets/', '{}', type)).body.error.code, 'not_multipart')
+  }
+  for (const type of ['application/x-www-form-urlencoded', 'text/html', 'application/octet-stream', 'text/plainer'])
+    assert.deepEqual((await send('/keys', '{"name":"typed"}', type)).status, 415, type)
+})
+
 test('a body over the limit is refused with 413', async () => {
   refused(await app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'x'.repeat(9e6) }] }), 413, 'body_too_large')
+})
+
+test('a name or description with characters that do not show as they are is refused, in JSON and in forms; a file’s own name is cleaned', async () => {
+  for (const [method, route, body] of [
+    ['POST', '/keys', { name: 'a\u202eb' }],
+    ['POST', '/members', { name: 'a\u0000b' }],
+    ['POST', '/deployments', { model: 'mdl_x', name: 'a\u2066' }],
+  ] as const)
+    refused(await app.api(method, route, body), 400, 'invalid_request', /^'name'/)
+  // A form cannot hold half of a character: what sends it makes it another one.
+  for (const fields of [{ name: 'a\u202eb' }, { description: 'a\u0007b' }] as Record<string, string>[])
+    refused(await app.upload(colourRows(1), fields), 400, 'invalid_request', /U\+(202E|0007)/)
+  const form = new FormData()
+  form.set('file', new Blob([colourRows(1)]), 'ro\u202ews.jsonl')
+  form.set('description', 'one\n\ttwo')
+  const { body } = await app.api('POST', '/datasets/', form)
+  assert.deepEqual([body.name, body.description.replace('\r', '')], ['rows.jsonl', 'one\n\ttwo'])
 })
 
 test('deployments refuse bad names, taken names, hub ids and unknown models', async () => {
@@ -193,7 +249,7 @@ test('what fails before a route is found has the same shape, and an upload that 
   const long = await app.api('GET', '/datasets/', undefined, { authorization: 'x'.repeat(20_000) })
   assert.equal(long.status, 431)
   assert.match(long.body.error.message, /HTTP/)
-  refused(await app.api('POST', '/chat/completions', '{}', { 'content-type': 'text/plain' }), 415, 'unsupported_media_type')
+  refused(await app.api('POST', '/chat/completions', '{}', { 'content-type': 'text/html' }), 415, 'unsupported_media_type')
   refused(await app.api('POST', '/chat/completions', new FormData()), 415, 'unsupported_media_type')
   refused(await app.api('POST', '/fine-tuning/jobs', '{"__proto__":{}}'), 400, 'invalid_request', /__proto__/)
   refused(await app.api('POST', '/fine-tuning/jobs', Buffer.from('7b2261223a22ff227d', 'hex')), 400, 'invalid_json', /utf-8/i)

@@ -31,6 +31,7 @@ async function download(id: string, headers: Record<string, string> = {}, { file
 }
 
 test('a model becomes a file that says what the trainer says; it tells its way, and holds on to the model until it is made', async () => {
+  await app.api('PATCH', `/fine-tuning/models/${model}`, { name: 'Tickets "v2"/../ü' })
   await app.api('POST', '/deployments', { name: 'colours', model })
   const created = await app.api('POST', '/exports', { model: 'colours', format: 'gguf', quantization: 'q8_0' })
   assert.equal(created.status, 201, JSON.stringify(created.body))
@@ -89,6 +90,8 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
   assert.equal(whole.headers.get('content-disposition'), `attachment; filename="${file!.name}"`)
   assert.equal(Buffer.from(whole.bytes.subarray(0, 4)).toString(), 'GGUF')
   const size = file!.size_bytes
+  assert.equal(file!.name, 'Tickets-v2-u-Q8_0.gguf', 'named after the model')
+  assert.equal(whole.headers.get('content-disposition'), 'attachment; filename="Tickets-v2-u-Q8_0.gguf"')
   const etag = `"${file!.sha256}"`
   const pieces: [Record<string, string>, number, number, number][] = [
     [{ range: 'bytes=0-99' }, 206, 0, 100],

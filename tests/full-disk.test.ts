@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -36,6 +36,9 @@ async function startOnSmallDisk(size_mb: number) {
     trainers: () => spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(train|export)'], { encoding: 'utf8' }).stdout.trim(),
     fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
     makeRoom: () => rmSync(filler),
+    blocksFree: () => Number(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout),
+    untilReserved: () =>
+      until('the room for deletions to be kept', () => existsSync(path.join(data, 'reserve')) && statSync(path.join(data, 'reserve')).size === 8 << 20),
     async stop() {
       server.kill('SIGTERM')
       if (server.exitCode === null) await once(server, 'exit')
@@ -46,10 +49,14 @@ async function startOnSmallDisk(size_mb: number) {
 
 const skip = !possible && 'this machine lets nobody mount a filesystem of their own'
 
-test('a full disk refuses what is new and loses nothing; with room again the same server goes on', { skip }, async () => {
-  const { api, upload, fill, makeRoom, stop } = await startOnSmallDisk(8)
+test('a full disk refuses what is new, loses nothing, and lets things be deleted; with room again the same server goes on', { skip }, async () => {
+  const { api, upload, fill, makeRoom, blocksFree, untilReserved, stop } = await startOnSmallDisk(48)
   try {
+    await untilReserved()
     const known = (await upload(colourRows(8))).body.id
+    const doomed = (await upload(colourRows(8))).body.id
+    const webhook = (await api('POST', '/webhooks', { url: 'https://example.com/', events: ['training.completed'] })).body.id
+    const member = (await api('POST', '/members', { name: 'leaving' })).body.id
     fill()
     const kept: string[] = []
     const refused = await until('the database to take no more', async () => {
@@ -62,6 +69,15 @@ test('a full disk refuses what is new and loses nothing; with room again the sam
     const large = await upload(colourRows(2000))
     assert.deepEqual([large.status, large.body.error.code], [503, 'storage_full'])
     assert.equal((await api('GET', `/datasets/${known}`)).status, 200)
+    for (const made of kept
+      .splice(0, 2)
+      .map((id) => `/keys/${id}`)
+      .concat(`/webhooks/${webhook}`, `/members/${member}`, `/datasets/${doomed}`)) {
+      assert.ok(blocksFree() < 16, 'the disk is full')
+      const deleted = await api('DELETE', made)
+      assert.equal(deleted.status, 200, `${made}: ${JSON.stringify(deleted.body)}`)
+      assert.equal((await api('DELETE', made)).status, 404)
+    }
     makeRoom()
     assert.equal((await upload(colourRows(2000))).status, 201)
     assert.equal((await api('POST', '/keys', { name: 'room' })).status, 201)
@@ -73,8 +89,10 @@ test('a full disk refuses what is new and loses nothing; with room again the sam
   }
 })
 
-test('a job that meets a full disk waits, goes on from its checkpoint and is done; so is an export', { skip }, async () => {
-  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, stop } = await startOnSmallDisk(150)
+test('a job that meets a full disk waits, goes on from its checkpoint and is done; so is an export; on a full disk jobs are cancelled, and all is deleted', {
+  skip,
+}, async () => {
+  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, untilReserved, stop } = await startOnSmallDisk(150)
   try {
     const model = await colourModel()
     const { id: dataset_id } = (await upload(colourRows(16))).body
@@ -99,6 +117,18 @@ test('a job that meets a full disk waits, goes on from its checkpoint and is don
     const { status, error } = (await api('GET', `/exports/${made.id}`)).body
     assert.equal(status, 'ready', JSON.stringify(error))
     assert.ok(attempts > 1)
+    await untilReserved()
+    const next = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id
+    fill()
+    for (const [method, route] of [
+      ['POST', `/fine-tuning/jobs/${next}/cancel`],
+      ['DELETE', `/datasets/${dataset_id}`],
+      ['DELETE', `/exports/${made.id}`],
+      ['DELETE', `/fine-tuning/models/${model}`],
+    ] as const) {
+      const { status, body } = await api(method, route)
+      assert.equal(status, 200, `${route}: ${JSON.stringify(body)}`)
+    }
   } finally {
     await stop()
   }

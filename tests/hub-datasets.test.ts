@@ -4,9 +4,11 @@ import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import path from 'node:path'
-import { after, before, test } from 'node:test'
+import { after, before, mock, test } from 'node:test'
 import { root } from '../server/config.ts'
+import { until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
+import { tiny } from './support/tiny.ts'
 
 const rows = (count: number, word: string) =>
   Array.from({ length: count }, (_, i) => `${JSON.stringify({ prompt: `${word} ${i}`, completion: `answer ${i}` })}\n`).join('')
@@ -25,9 +27,11 @@ const repositories: Record<string, Record<string, Record<string, string | Buffer
   'team/script': { main: { 'load.py': 'import os' }, 'refs/convert/parquet': { 'default/train/0000.parquet': fixture('instruction.parquet') } },
   'team/many': { main: { 'en/train.csv': 'prompt,completion\na,b\n', 'de/train.csv': 'prompt,completion\nc,d\n' } },
   'team/private': { main: { 'train.jsonl': rows(4, 'private') } },
+  'team/slow': { main: { 'train.jsonl': rows(2, 'slow') } },
   'team/other': { main: { 'train.jsonl': '{"text":"no columns of ours"}\n' } },
 }
 let seenTokens: string[] = []
+let slowAsked = false
 
 const hub = http.createServer((request, response) => {
   const url = new URL(request.url!, 'http://hub')
@@ -44,6 +48,11 @@ const hub = http.createServer((request, response) => {
       200,
       Object.entries(files).map(([path, content]) => ({ type: 'file', path, size: content.length, oid: 'x' })),
     )
+  // Never answered: whoever asks waits until they give up.
+  if (name === 'team/slow') {
+    slowAsked = true
+    return
+  }
   const content = files[file!]
   if (content === undefined) return say(404, { error: 'Entry not found' })
   const bytes = Buffer.from(content)
@@ -99,6 +108,30 @@ test('a token is the account’s own, sent to the hub, and stored nowhere', asyn
   assert.equal((await ask({ repo_id: 'team/private', split: 'train' })).status, 400, 'it is not remembered for others')
   const files = readdirSync(app.dataDir, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
   for (const file of files) assert.ok(!readFileSync(path.join(file.parentPath, file.name)).includes(secret), `${file.name} holds the token`)
+})
+
+test('a dataset that is deleted while it is read: whoever waits for it hears so at once, nothing of it stays, and no error is logged', async () => {
+  const errors = mock.method(app.services.log, 'error')
+  const files = () => readdirSync(app.dataDir, { recursive: true }).filter((name) => String(name).startsWith('datasets/'))
+  const before = files()
+  const upload = ask({ repo_id: 'team/slow', split: 'train' })
+  const slow = await until('the dataset to be there', async () =>
+    (await app.api('GET', '/datasets/')).body.items.find(({ status }: { status: string }) => status === 'preparing'),
+  )
+  await until('its file to be asked for', () => slowAsked)
+  const waiting = [
+    upload,
+    app.api('POST', `/datasets/${slow.id}/validate`),
+    app.api('GET', `/datasets/${slow.id}/preview`),
+    app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: slow.id }),
+  ]
+  const started = performance.now()
+  assert.equal((await app.api('DELETE', `/datasets/${slow.id}`)).status, 200)
+  for (const { body } of await Promise.all(waiting)) assert.equal(body.error?.code, 'dataset_not_found', JSON.stringify(body))
+  assert.ok(performance.now() - started < 5000)
+  await until('its files to be gone', () => files().length === before.length)
+  assert.equal((await fetched({ repo_id: 'team/rows', split: 'train' })).length, 3, 'the same worker goes on')
+  assert.equal(errors.mock.callCount(), 0)
 })
 
 test('what cannot be fetched says why, and leaves nothing', async () => {

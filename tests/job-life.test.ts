@@ -25,6 +25,7 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.equal(created.status, 201)
   assert.equal(created.body.status, 'queued')
   assert.equal(created.body.progress, 0)
+  assert.equal(created.body.name, 'rows · tiny')
   assert.deepEqual(created.body.resolved_config.training_config.learning_rate, { value: 0.02, source: 'request' })
   assert.deepEqual(created.body.resolved_config.lora_config.r, { value: 16, source: 'default' })
   assert.equal(created.body.resolved_config.lora_config.target_modules.value.length, 7)
@@ -123,6 +124,21 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
   const last = await train(onWhole.model!, { training_config: { epochs: 1 } })
   for (const { model } of [second, whole, onWhole, last])
     assert.equal((await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'x' }], max_tokens: 2 })).status, 200)
+  const told = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
+  const { sha256 } = (await app.api('GET', `/datasets/${dataset}`)).body
+  assert.equal((await told(first.model!)).parent_model_id, null)
+  assert.deepEqual([(await told(second.model!)).parent_model_id, (await told(second.model!)).weights_model_id], [first.model, null])
+  const { lineage, parent_model_id, weights_model_id } = await told(last.model!)
+  assert.deepEqual([parent_model_id, weights_model_id, lineage.base_model_id], [onWhole.model, whole.model, tiny])
+  assert.deepEqual(
+    lineage.steps.map(({ model_id, job_id, method, dataset }: Record<string, unknown>) => ({ model_id, job_id, method, dataset })),
+    [first, whole, onWhole, last].map(({ model, id, resolved_config }) => ({
+      model_id: model,
+      job_id: id,
+      method: resolved_config.method.value,
+      dataset: { id: dataset, name: 'rows', sha256 },
+    })),
+  )
   const refused = await app.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset, config: { lora_config: { r: 16 } } })
   assert.match(refused.body.error.message, /'config.lora_config.r'.* has 8/)
   const stranger = await app.other.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset })
@@ -145,11 +161,19 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
   const third = (await create({ epochs: 1 })).body.id
   await app.untilEvent(long, (event) => event.type === 'metrics')
   assert.equal((await app.job(second)).status, 'queued')
+  const waiting = [await app.job(second), await app.job(third)]
+  assert.deepEqual(
+    waiting.map(({ queue_position }) => queue_position),
+    [1, 2],
+  )
+  assert.ok(waiting[1]!.estimated_start! > waiting[0]!.estimated_start!, 'those before it take their time, as others like them did')
+  assert.ok(Date.parse(waiting[0]!.estimated_start!) > Date.now() - 60_000)
   assert.equal((await app.api('DELETE', `/datasets/${dataset}`)).body.error.code, 'in_use')
 
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/cancel`)).body.status, 'cancelled')
   const cancelled = await app.api('POST', `/fine-tuning/jobs/${long}/cancel`)
   assert.equal(cancelled.status, 200)
+  assert.deepEqual([cancelled.body.queue_position, cancelled.body.estimated_start], [null, null])
   assert.equal(cancelled.body.status, 'cancelled')
   assert.deepEqual((await app.api('POST', `/fine-tuning/jobs/${long}/cancel`)).body, cancelled.body)
 
@@ -166,6 +190,34 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
     [third, second],
   )
   assert.equal((await app.api('GET', `/fine-tuning/jobs?limit=1&after=${second}`)).body.items[0].id, long)
+})
+
+test('a job and its model are named by their owner, found by name, and keep what is noted on them', async () => {
+  const labels = { name: 'Tickets "v2"', description: 'of\nMay', metadata: { team: 'support' } }
+  const body = { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } }
+  const { id, ...made } = (await app.api('POST', '/fine-tuning/jobs', { ...body, ...labels })).body
+  const labelsOf = ({ name, description, metadata }: Record<string, unknown>) => ({ name, description, metadata })
+  assert.deepEqual(labelsOf(made), labels)
+  const { model } = await app.untilEnded(id)
+  for (const [path, key] of [
+    [`/fine-tuning/jobs/${id}`, 'job'],
+    [`/fine-tuning/models/${model}`, 'model'],
+  ] as const) {
+    assert.deepEqual(labelsOf((await app.api('GET', path)).body), labels, key)
+    const changed = await app.api('PATCH', path, { name: `renamed ${key}`, metadata: { a: 'b' } })
+    assert.deepEqual([changed.status, labelsOf(changed.body)], [200, { name: `renamed ${key}`, description: labels.description, metadata: { a: 'b' } }])
+    const list = path.slice(0, path.lastIndexOf('/'))
+    const found = (await app.api('GET', `${list}?name=RENAMED&sort=name&order=desc`)).body.items
+    assert.deepEqual(
+      found.map(({ id }: { id: string }) => id),
+      [path.slice(list.length + 1)],
+    )
+    for (const bad of [{ name: '' }, { name: null }, { metadata: { a: 1 } }, { status: 'queued' }, { description: 'x'.repeat(2001) }])
+      assert.equal((await app.api('PATCH', path, bad)).status, 400, JSON.stringify(bad).slice(0, 60))
+    assert.equal((await app.other.api('PATCH', path, { name: 'theirs' })).status, 404)
+  }
+  assert.deepEqual((await app.api('GET', '/datasets?name=nothing')).body.items, [])
+  assert.equal((await app.api('GET', '/fine-tuning/models?status=queued')).status, 400)
 })
 
 test('a job that cannot train says why and fails', async () => {

@@ -6,6 +6,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Job, JobEvent } from '../contract/tuning.ts'
+import { recordSlowed } from '../server/tuning/lines.ts'
 import { colourRows } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { tiny } from './support/tiny.ts'
@@ -43,12 +44,23 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   const best = Math.min(...scores.map((event) => event.data!.validation_loss as number))
   assert.equal(job.metrics.validation_loss, best, 'the result is the best state')
+  const evaluations = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations`)).body
+  assert.deepEqual(
+    evaluations.items.map(({ step, validation_loss }: Record<string, number>) => [step, validation_loss]),
+    scores.map(({ data }) => [data!.step, data!.validation_loss]).toReversed(),
+  )
+  const kept = evaluations.items.find(({ step }: { step: number }) => step === job.metrics.step)
+  assert.deepEqual([job.metrics.validation_loss, job.metrics.train_loss], [kept.validation_loss, kept.train_loss], 'all losses are of one step')
+  assert.deepEqual([job.metrics.steps_trained, job.metrics.steps_total], [12, 12])
+  const before = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations?limit=1&after=${scores[2]!.data!.step}`)).body
+  assert.deepEqual([before.items[0].step, before.has_more], [scores[1]!.data!.step, true])
   const { items } = (await app.api('GET', `/fine-tuning/jobs/${id}/checkpoints`)).body
   assert.ok(items.length >= 2)
   const result = items.find((item: { result: boolean }) => item.result)
   assert.equal(result.model, job.model)
   assert.equal(result.validation_loss, best)
-  const other = items.find((item: { result: boolean }) => !item.result)
+  assert.equal(result.step, job.metrics.step)
+  const other = items.find((item: { result: boolean; model: string | null }) => item.model && !item.result)
   assert.equal((await app.api('POST', '/deployments', { model: other.model, name: 'earlier' })).body.status, 'ready', 'a kept state can be deployed')
   assert.ok((await ask('earlier')).choices)
 
@@ -115,22 +127,35 @@ test('an estimate tries a few steps; the finished job shows what was predicted b
 })
 
 test('a paused job waits, lets others by, and ends with the same weights as one that was never paused', async () => {
-  const config = { training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 } }
+  const config = { training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 }, evaluation_config: { validation_split: 0.25 } }
   const sha256 = (job: Job) =>
     createHash('sha256')
       .update(readFileSync(path.join(app.dataDir, 'models', job.model!, 'adapter.gguf')))
       .digest('hex')
   const { id } = (await create(config)).body
-  await app.untilEvent(id, (event) => event.type === 'metrics')
+  await app.untilEvent(id, (event) => event.data?.validation_loss !== undefined)
   const asked = await app.api('POST', `/fine-tuning/jobs/${id}/pause`)
-  assert.equal(asked.body.paused, true)
-  await app.untilEvent(id, (event) => event.data?.paused === true && event.data.status === 'queued')
+  assert.deepEqual([asked.body.status, asked.body.paused], ['running', true])
+  await app.untilEvent(id, (event) => event.data?.status === 'paused')
+  const listed = async (status: string) => (await app.api('GET', `/fine-tuning/jobs?status=${status}`)).body.items.map((job: Job) => job.id)
+  assert.deepEqual([await listed('paused'), await listed('queued')], [[id], []])
+  const history = async (what: string) => (await app.api('GET', `/fine-tuning/jobs/${id}/${what}`)).body.items
+  const [evaluation] = await history('evaluations')
+  assert.ok(evaluation.validation_loss > 0 && evaluation.train_loss > 0, 'readable before the job has ended')
+  const [checkpoint] = await history('checkpoints')
+  assert.ok(checkpoint.step >= evaluation.step)
+  assert.deepEqual([checkpoint.model, checkpoint.result], [null, false])
+  for (const what of ['evaluations', 'checkpoints'])
+    assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/${what}`)).body.error.code, 'job_not_found')
   const whole = (await create(config)).body.id
   const unbroken = await app.untilEnded(whole)
   assert.equal(unbroken.status, 'completed', 'a paused job lets others by')
   const waiting = await app.job(id)
-  assert.deepEqual([waiting.status, waiting.paused], ['queued', true])
-  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.paused, false)
+  assert.deepEqual([waiting.status, waiting.paused], ['paused', true])
+  assert.equal(waiting.queue_position, null)
+  const gone_on = (await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body
+  assert.equal(gone_on.paused, false)
+  assert.notEqual(gone_on.status, 'paused')
   const resumed = await app.untilEnded(id)
   assert.equal(resumed.status, 'completed')
   let from: unknown
@@ -144,4 +169,32 @@ test('a paused job waits, lets others by, and ends with the same weights as one 
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused, true, 'again without effect')
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/cancel`)).body.status, 'cancelled')
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${queued}/cancel`)).body.status, 'cancelled')
+})
+
+test('a job that answers keep from the processor says so, with an estimate to match, and says when that is over', async () => {
+  const { id } = (await create({ training_config: { epochs: 50, batch_size: 1 } })).body
+  await app.untilEvent(id, ({ type, data }) => type === 'progress' && typeof data?.seconds_left === 'number')
+  const now = Date.now()
+  const before = await app.job(id)
+  await app.db.transaction().execute((trx) => recordSlowed(trx, id, { by: 'serving', pace: 0.2 }, now))
+  const told = await app.untilEvent(id, ({ data }) => data?.code === 'slowed')
+  assert.equal(told.type, 'warning')
+  assert.match(told.message, /^Answers of this service take the processor: the training gets 20 % of what it could use/)
+  assert.equal(before.slowed_by, null)
+  assert.equal((await app.job(id)).slowed_by, 'serving')
+  await app.db.transaction().execute((trx) => recordSlowed(trx, id, null, now))
+  assert.equal((await app.job(id)).slowed_by, null)
+  assert.equal((await app.untilEvent(id, ({ data }) => data?.slowed_by === null)).type, 'log')
+
+  await app.db.transaction().execute(async (trx) => {
+    await trx
+      .updateTable('tuning_jobs')
+      .set({ estimated_completion: now + 10_000 })
+      .where('id', '=', id)
+      .execute()
+    await recordSlowed(trx, id, { by: 'other_work', pace: 0.25 }, now)
+    const { estimated_completion } = await trx.selectFrom('tuning_jobs').select('estimated_completion').where('id', '=', id).executeTakeFirstOrThrow()
+    assert.equal(estimated_completion, now + 40_000)
+  })
+  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.slowed_by, null, 'nothing slows a job that does not run')
 })

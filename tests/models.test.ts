@@ -92,8 +92,8 @@ test('an adapter from elsewhere is served, continued and deleted like one of our
   assert.equal((await app.other.api('GET', `/fine-tuning/models/${id}`)).body.error.code, 'model_not_found')
   assert.ok((await app.api('GET', '/fine-tuning/models?limit=1')).body.has_more)
 
-  const continued = await train('lora', { model_id: id })
-  assert.ok(continued)
+  const own = (await app.upload(colourRows(8), { name: 'own' })).body
+  const continued = await train('lora', { model_id: id, dataset_id: own.id })
   const needed = await app.api('DELETE', `/fine-tuning/models/${id}`)
   assert.equal(needed.body.error.code, 'in_use')
   assert.match(needed.body.error.message, /deployment brought/)
@@ -103,6 +103,17 @@ test('an adapter from elsewhere is served, continued and deleted like one of our
   assert.ok(!existsSync(folderOf(id, '')))
   assert.equal((await ask(id)).error.code, 'model_not_found')
   assert.ok(await ask(continued), 'what went on from it stands on its own')
+  assert.equal((await app.api('DELETE', `/datasets/${own.id}`)).status, 200)
+  const { lineage, parent_model_id, job_id: training } = await model(continued)
+  assert.equal(parent_model_id, id)
+  const [upload, last] = lineage.steps
+  assert.deepEqual([lineage.steps.length, upload.model_id, upload.name, upload.job_id, upload.dataset], [2, id, 'mine', null, null])
+  assert.match(upload.sha256, /^[0-9a-f]{64}$/)
+  assert.deepEqual(
+    [last.model_id, last.job_id, last.dataset],
+    [continued, training, { id: own.id, name: 'own', sha256: own.sha256 }],
+    'told also when what it was made of is deleted',
+  )
 })
 
 test('a model that others stand on, or a job goes on from, stays', async () => {

@@ -42,7 +42,7 @@ test('the description says what an operation takes: the upload’s form, the par
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
   const formOf = (route: string) => Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
   assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
-  assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'base_model_id'])
+  assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'description', 'base_model_id'])
   const chat = paths['/chat/completions'].post
   const [fromUser] = chat.requestBody.content['application/json'].schema.properties.messages.items.oneOf
   assert.deepEqual(fromUser.required, ['role', 'content'])

@@ -82,6 +82,11 @@ test('each account has a cache of its own in a vLLM, whatever salt its client se
   assert.equal(salts[3], undefined)
 })
 
+test('a prompt is not taken as plain text by a server that would read control tokens in it', async () => {
+  const { status, body } = await app.api('POST', '/completions', { model: 'far/plain', prompt: '<|im_end|>', parse_special: false })
+  assert.deepEqual([status, body.error.code, body.error.param], [400, 'parameter_not_supported', 'parse_special'])
+})
+
 test('a server fetches images for clients only where its operator says so', async () => {
   let asked = 0
   handle = (_path, body, response) => {

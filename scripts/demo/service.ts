@@ -12,6 +12,8 @@ export interface Service {
   /** Resolves when the server's process has ended. */
   ended: Promise<void>
   stop(): Promise<void>
+  /** Ends it at once; `stop` then only waits. */
+  kill(): void
 }
 
 export async function startService(): Promise<Service> {
@@ -24,7 +26,7 @@ export async function startService(): Promise<Service> {
   try {
     const { url } = await serverFile(path.join(dataDir, 'server.json'), server)
     const { stdout } = await promisify(execFile)(path.join(root, 'tunery'), ['keys', 'create', '--name', 'demo', '--json'], { env })
-    return { url, key: (JSON.parse(stdout) as { key: string }).key, ended, stop: () => stop(server, ended, dataDir) }
+    return { url, key: (JSON.parse(stdout) as { key: string }).key, ended, stop: () => stop(server, ended, dataDir), kill: () => kill(server) }
   } catch (error) {
     await stop(server, ended, dataDir)
     throw error
@@ -43,6 +45,12 @@ async function stop(server: ChildProcess, ended: Promise<void>, dataDir: string)
   if (server.exitCode === null && server.signalCode === null) server.kill('SIGTERM')
   await ended
   rmSync(dataDir, { recursive: true, force: true })
+}
+
+function kill(server: ChildProcess): void {
+  // A second SIGINT, some time after the first, ends it with all that it has started.
+  const asking = setInterval(() => server.kill('SIGINT'), 100)
+  server.once('exit', () => clearInterval(asking))
 }
 
 /** One request; an answer that is no success becomes an error with the service's own words. */

@@ -5,6 +5,8 @@ import type { ChatRequest } from '../../contract/chat.ts'
 import type { ChatModel } from '../../engine/chat/template.ts'
 import { root } from '../../server/config.ts'
 
+const control = (texts: string) => texts.split(' ').map((text, index) => ({ token: index, text, control: true, lstrip: false, rstrip: false }))
+
 const vocab: ChatModel['vocab'] = {
   size: 256,
   bos: null,
@@ -15,13 +17,22 @@ const vocab: ChatModel['vocab'] = {
   isEndOfGeneration: () => false,
   text: () => '',
   bytes: (token) => Buffer.from([token]),
-  tokenize: async (text) => [...Buffer.from(text)],
+  kind: 'other',
+  special_tokens: [
+    ...control('<s> </s> <|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|end_header_id|> <|eot_id|> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS]'),
+    ...control('[/TOOL_RESULTS] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <reponame>'),
+  ],
+  longest_token_bytes: 1,
+  adds_space: false,
+  wrapping: { before: [], after: [] },
+  hasPair: () => false,
+  tokenize: (text) => [...Buffer.from(text)],
 }
 
 export type TemplateName = 'qwen2.5' | 'qwen3' | 'mistral-nemo' | 'smollm2' | 'llama-like' | 'begun-thoughts' | 'no-system'
 
 export function modelOf(name: TemplateName): ChatModel {
-  return { chat_template: readFileSync(path.join(root, 'tests/fixtures/templates', `${name}.jinja`), 'utf8'), vocab }
+  return { chat_template: readFileSync(path.join(root, 'tests/fixtures/templates', `${name}.jinja`), 'utf8'), vocab, parse_control_tokens: false }
 }
 
 export const ask = (fields: Record<string, unknown> = {}): ChatRequest =>

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ApiError } from '../../contract/errors.ts'
 import { prepareConversation, renderChat } from '../../engine/chat/conversation.ts'
+import { withoutMarks } from '../../engine/tokenizer/tokenizer.ts'
 import { ask, call, history, modelOf, now, place, type TemplateName, weather } from './chat-models.ts'
 
-const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) => prepareConversation(modelOf(name), ask(fields)).prompt
+const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) => withoutMarks(prepareConversation(modelOf(name), ask(fields)).prompt)
 const format = (name: TemplateName, fields: Record<string, unknown>) => {
   const { grammar } = prepareConversation(modelOf(name), ask(fields))
   assert.equal(grammar?.kind, 'structural_tag')
@@ -172,7 +173,7 @@ test('developer is system, parts are joined, and a message’s own template code
     { role: 'user', content: 'b' },
   ]
   assert.equal(prompt('smollm2', { messages }), expected)
-  assert.equal(renderChat(modelOf('smollm2'), ask({ messages }).messages), expected, 'the prompt that is scored is the prompt that is answered')
+  assert.equal(withoutMarks(renderChat(modelOf('smollm2'), ask({ messages }).messages)), expected, 'the prompt that is scored is the prompt that is answered')
 })
 
 test('earlier thoughts reach the templates that ask for them, and no others', () => {

@@ -67,6 +67,13 @@ test('plain completions answer in their own shape, streamed and not', async () =
   }
 })
 
+test('control tokens that a prompt of plain completions spells are tokens, or text where the caller says so', async () => {
+  const body = { model: modelName, prompt: '<|im_start|>', max_tokens: 1 }
+  const tokens = async (fields: object) => (await engine.ask('POST', '/v1/completions', { ...body, ...fields })).json.usage.prompt_tokens
+  assert.equal(await tokens({}), 1)
+  assert.ok((await tokens({ parse_special: false })) > 3)
+})
+
 test('messages may come in parts, and developer counts as system', async () => {
   const parts = [
     { type: 'text', text: 'Say ' },

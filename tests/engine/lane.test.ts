@@ -19,7 +19,13 @@ const vocab: Vocab = {
   isEndOfGeneration: (token) => token === endToken,
   text: (token) => String.fromCharCode(token),
   bytes: (token) => Buffer.from([token]),
-  tokenize: async (text) => [...Buffer.from(text)],
+  kind: 'other',
+  special_tokens: [],
+  longest_token_bytes: 1,
+  adds_space: false,
+  wrapping: { before: [], after: [] },
+  hasPair: () => false,
+  tokenize: (text) => [...Buffer.from(text)],
 }
 
 type Call = { computed: { token: number; position: number; sequence: number }[]; copies: [number, number][] }

@@ -61,3 +61,14 @@ test('a stop sequence of a character that is split over tokens is found', () => 
   const [first, second] = [[0xf0, 0x9f, 0xa6], [0x8a]]
   assert.deepEqual(feed(['🦊'], ['a', first!, second!]), { texts: ['a', '', ''], stopped: true })
 })
+
+test('stop sequences that are nearly there at every token cost no more for it, however long they are', () => {
+  const output = createTextOutput([`${'x'.repeat(100_000)}y`, 'xy'])
+  const token = Buffer.from('x'.repeat(64))
+  const began = performance.now()
+  let length = 0
+  for (let index = 0; index < 4_096; index++) length += output.push(token).text.length
+  assert.equal(length + output.finish().length, 4_096 * 64)
+  // Comparing each beginning anew takes hours.
+  assert.ok(performance.now() - began < 10_000)
+})

@@ -18,9 +18,9 @@ export function client(url: string, key: string) {
     return { status: response.status, headers: response.headers, body: text.startsWith('{') ? JSON.parse(text) : text }
   }
 
-  const upload = (content: string | Uint8Array<ArrayBuffer>, fields: Record<string, string> = {}) => {
+  const upload = (content: string | Uint8Array<ArrayBuffer>, fields: Record<string, string> = {}, filename = 'rows.jsonl') => {
     const form = new FormData()
-    form.set('file', new Blob([content]), 'rows.jsonl')
+    form.set('file', new Blob([content]), filename)
     for (const [name, value] of Object.entries({ name: 'rows', ...fields })) form.set(name, value)
     return api('POST', '/datasets/', form)
   }

@@ -1,0 +1,40 @@
+"""A terminal for a program: `terminal.py COMMAND ...` runs it in a pseudo-terminal of its own, as a login would.
+
+Shows what it prints on stdout. Lines on stdin are what its user does: `press C-c`, or `close` to end the terminal. The last
+line is `exit STATUS`, as a shell would tell it.
+"""
+
+import os
+import pty
+import select
+import sys
+
+KEYS = {"press C-c": b"\x03"}
+
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+open_ends = [0, terminal]
+while terminal in open_ends:
+    for end in select.select(open_ends, [], [])[0]:
+        try:
+            text = os.read(end, 65536)
+        except OSError:
+            text = b""
+        if end == terminal:
+            if text:
+                os.write(1, text)
+            else:
+                open_ends.remove(terminal)
+        elif not text:
+            open_ends.remove(0)
+        else:
+            for line in text.decode().splitlines():
+                if line == "close":
+                    open_ends.remove(terminal)
+                else:
+                    os.write(terminal, KEYS[line])
+os.close(terminal)
+_, status = os.waitpid(pid, 0)
+code = os.waitstatus_to_exitcode(status)
+print(f"\nexit {code if code >= 0 else 128 - code}", flush=True)
