@@ -1,5 +1,5 @@
-// Training and chat on one machine: how long a job takes to its first step and from its last one to its model, and what each keeps of its
-// speed beside the other. `npm run bench -- beside [turns] [seconds]`
+// Training and chat on one machine: how long a job takes to its first step and from its last one to its model, and what
+// each keeps of its speed beside the other. `npm run bench -- beside [turns] [seconds]`
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -34,8 +34,13 @@ async function chatSpeed(streams: number, window_s: number): Promise<number> {
   return tokens / ((performance.now() - started) / 1000)
 }
 
-/** Tokens a second that a job learns from while `work` runs: of the steps that end in that time, and of the one before. */
-async function learnedWhile<T>(job: string, work: () => Promise<T>): Promise<{ speed: number; slowed: boolean; result: T }> {
+/**
+ * Tokens a second that a job learns from while `work` runs: of the steps that end in that time, and of the one before.
+ */
+async function learnedWhile<T>(
+  job: string,
+  work: () => Promise<T>,
+): Promise<{ speed: number; slowed: boolean; result: T }> {
   const started = Date.now()
   const seen: { at: number; tokens: number }[] = []
   let ended = Number.POSITIVE_INFINITY
@@ -58,7 +63,9 @@ async function learnedWhile<T>(job: string, work: () => Promise<T>): Promise<{ s
 }
 
 async function* events(job: string): AsyncGenerator<JobEvent> {
-  const response = await fetch(`${service.url}/fine-tuning/jobs/${job}/events`, { headers: { authorization: `Bearer ${service.key}` } })
+  const response = await fetch(`${service.url}/fine-tuning/jobs/${job}/events`, {
+    headers: { authorization: `Bearer ${service.key}` },
+  })
   let rest = ''
   for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
     const lines = (rest + text).split('\n')
@@ -72,7 +79,11 @@ async function main() {
   form.set('file', new Blob([readFileSync(path.join(root, 'examples/ticket-triage.jsonl'))]), 'rows.jsonl')
   const dataset = (await service.api('POST', '/datasets/', form)).id
   const train = (epochs: number) =>
-    service.api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id: dataset, config: { training_config: { epochs } } }) as Promise<{
+    service.api('POST', '/fine-tuning/jobs', {
+      model_id: base,
+      dataset_id: dataset,
+      config: { training_config: { epochs } },
+    }) as Promise<{
       id: string
       created_at: string
     }>
@@ -93,9 +104,13 @@ async function main() {
     if (last?.data?.status !== 'completed') throw new Error(JSON.stringify(last))
     starts.push(seconds(job.created_at, first!))
     ends.push(seconds(converting!, last.created_at))
-    console.log(`turn ${turn + 1}: ${starts.at(-1)!.toFixed(1)} s to the end of the first step, ${ends.at(-1)!.toFixed(1)} s from the last step to the model`)
+    console.log(
+      `turn ${turn + 1}: ${starts.at(-1)!.toFixed(1)} s to the end of the first step, ${ends.at(-1)!.toFixed(1)} s from the last step to the model`,
+    )
   }
-  console.log(`start to first step ${median(starts).toFixed(1)} s, conversion and registration ${median(ends).toFixed(1)} s`)
+  console.log(
+    `start to first step ${median(starts).toFixed(1)} s, conversion and registration ${median(ends).toFixed(1)} s`,
+  )
 
   for (const streams of [1, 8]) {
     const rounds: { chat: [alone: number, beside: number]; training: [alone: number, beside: number] }[] = []

@@ -1,10 +1,10 @@
-// What the comparison of engine and trainer finds for good and for broken models of every method: `npm run bench -- comparison`.
-// Its bounds (server/inference/compare.ts) are chosen from this.
+// What the comparison of engine and trainer finds for good and for broken models of every method: `npm run bench --
+// comparison`. Its bounds (server/inference/fidelity/compare.ts) are chosen from this.
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { compare, type Probe, readProbe, type Scores } from '../server/inference/compare.ts'
+import { compare, type Probe, readProbe, type Scores } from '../server/inference/fidelity/compare.ts'
 import { startEngine } from '../tests/engine/engine-process.ts'
 import { startService } from './support/service.ts'
 
@@ -12,7 +12,10 @@ const root = path.resolve(import.meta.dirname, '..')
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const baseGguf = path.join(root, '.local/models', base, 'model.gguf')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-comparison-'))
-const upload = async (api: (method: string, route: string, body?: unknown) => Promise<{ id: string }>, rows: string) => {
+const upload = async (
+  api: (method: string, route: string, body?: unknown) => Promise<{ id: string }>,
+  rows: string,
+) => {
   const form = new FormData()
   form.set('file', new Blob([rows]), 'rows.jsonl')
   return (await api('POST', '/datasets/', form)).id
@@ -21,7 +24,9 @@ const upload = async (api: (method: string, route: string, body?: unknown) => Pr
 /** Writes a broken copy of an adapter's file: its scale changed, or its layers in another order. */
 const broken = (gguf: string, how: string): string => {
   const out = path.join(folder, `${path.basename(path.dirname(gguf))}-${how}.gguf`)
-  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'bench.support.break_gguf', gguf, out, how], { cwd: root })
+  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'bench.support.break_gguf', gguf, out, how], {
+    cwd: root,
+  })
   return out
 }
 
@@ -34,7 +39,11 @@ async function main() {
     .split('\n')
     .map((line) => JSON.parse(line))
   const shuffled = lines
-    .map((row, index) => JSON.stringify({ messages: [row.messages[0], ...row.messages.slice(1, -1), lines[(index + 97) % lines.length].messages.at(-1)] }))
+    .map((row, index) =>
+      JSON.stringify({
+        messages: [row.messages[0], ...row.messages.slice(1, -1), lines[(index + 97) % lines.length].messages.at(-1)],
+      }),
+    )
     .join('\n')
   const datasets = { good: await upload(service.api, rows), other: await upload(service.api, shuffled) }
   const engine = await startEngine()
@@ -45,7 +54,10 @@ async function main() {
   }
   await post('/internal/load_model', { name: 'base', path: baseGguf })
   const score = async (model: string, probe: Probe): Promise<Scores> =>
-    post('/internal/score', { model, rows: probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets })) })
+    post('/internal/score', {
+      model,
+      rows: probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets })),
+    })
 
   async function train(method: string, dataset_id: string, rate?: number): Promise<string> {
     const config = { method, training_config: { epochs: 1, ...(rate && { learning_rate: rate }) } }
@@ -65,7 +77,10 @@ async function main() {
   }
 
   try {
-    for (const [method, rate] of [['lora'], ['lora', 2e-5], ['qlora'], ['qlora', 2e-5], ['full'], ['full', 2e-6]] as [string, number?][]) {
+    for (const [method, rate] of [['lora'], ['lora', 2e-5], ['qlora'], ['qlora', 2e-5], ['full'], ['full', 2e-6]] as [
+      string,
+      number?,
+    ][]) {
       const title = `${method}${rate ? ` at ${rate}` : ''}`
       const mine = path.join(service.dataDir, 'models', await train(method, datasets.good, rate))
       const other = path.join(service.dataDir, 'models', await train(method, datasets.other, rate))
@@ -83,7 +98,11 @@ async function main() {
       if (method === 'full') continue
       for (const how of ['half', 'double', 'layers']) {
         await load(`${title} ${how}`, broken(path.join(mine, file), how))
-        await show(`${title}, ${{ half: 'half the scale', double: 'twice the scale', layers: 'layers in another order' }[how]}`, `${title} ${how}`, probe)
+        await show(
+          `${title}, ${{ half: 'half the scale', double: 'twice the scale', layers: 'layers in another order' }[how]}`,
+          `${title} ${how}`,
+          probe,
+        )
       }
     }
   } finally {

@@ -1,5 +1,5 @@
-// An upload of a gigabyte, beside a bare Node server that writes and hashes the same body: MB/s of each in turn, and how much memory the
-// service took for it. `npm run bench -- upload [MB] [turns]`
+// An upload of a gigabyte, beside a bare Node server that writes and hashes the same body: MB/s of each in turn, and
+// how much memory the service took for it. `npm run bench -- upload [MB] [turns]`
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
@@ -33,7 +33,8 @@ function makeRows(file: string): void {
   closeSync(fd)
 }
 
-const residentMb = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]) / 1000
+const residentMb = (pid: number) =>
+  Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]) / 1000
 
 async function upload(url: string, file: string, headers: Record<string, string>): Promise<number> {
   const boundary = 'bench'
@@ -43,10 +44,15 @@ async function upload(url: string, file: string, headers: Record<string, string>
   const started = performance.now()
   const request = http.request(url, {
     method: 'POST',
-    headers: { 'content-type': `multipart/form-data; boundary=${boundary}`, 'content-length': head.length + size + tail.length, ...headers },
+    headers: {
+      'content-type': `multipart/form-data; boundary=${boundary}`,
+      'content-length': head.length + size + tail.length,
+      ...headers,
+    },
   })
   request.write(head)
-  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 })) if (!request.write(chunk)) await once(request, 'drain')
+  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 }))
+    if (!request.write(chunk)) await once(request, 'drain')
   request.end(tail)
   const [response] = (await once(request, 'response')) as [http.IncomingMessage]
   const text = (await response.toArray()).join('')
@@ -62,10 +68,15 @@ const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.len
 async function main() {
   const file = path.join(folder, 'rows.jsonl')
   makeRows(file)
-  const bare = spawn(process.execPath, [path.join(import.meta.dirname, 'support/bare-upload.ts'), folder], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const bare = spawn(process.execPath, [path.join(import.meta.dirname, 'support/bare-upload.ts'), folder], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
   const [line] = (await once(bare.stdout, 'data')) as [Buffer]
   const bareUrl = String(line).trim()
-  const service = await startService({ TUNERY_MAX_DATASET_MB: String(megabytes * 2), TUNERY_MAX_DATASET_ROWS: '100000000' })
+  const service = await startService({
+    TUNERY_MAX_DATASET_MB: String(megabytes * 2),
+    TUNERY_MAX_DATASET_ROWS: '100000000',
+  })
   try {
     const speeds = { bare: [] as number[], tunery: [] as number[] }
     let growth = 0
@@ -80,7 +91,8 @@ async function main() {
       speeds.tunery.push(await upload(`${service.url}/datasets/`, file, { authorization: `Bearer ${service.key}` }))
       clearInterval(watch)
       await service.idle()
-      for (const { id } of (await service.api('GET', '/datasets/')).items) await service.api('DELETE', `/datasets/${id}`)
+      for (const { id } of (await service.api('GET', '/datasets/')).items)
+        await service.api('DELETE', `/datasets/${id}`)
       console.log(
         `turn ${turn + 1}: bare ${speeds.bare.at(-1)!.toFixed(0)} MB/s, Tunery ${speeds.tunery.at(-1)!.toFixed(0)} MB/s, memory grew by ${growth.toFixed(0)} MB at most`,
       )

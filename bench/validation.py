@@ -1,7 +1,10 @@
-"""The check of a dataset beside plain Python, in turn, in MB of file a second: `npm run bench -- validation [--mb 200] [--turns 5]`.
+"""The check of a dataset beside plain Python, in turn, in MB of file a second: `npm run bench -- validation [--mb
+200] [--turns 5]`.
 
-Structure: the process that reads an upload (every row parsed, checked, compared with all before), beside `json.loads` of every line.
-Tokens: `python -m trainer.count` as the service calls it, start and rendering included, beside the Rust tokenizer called from Python
+Structure: the process that reads an upload (every row parsed, checked, compared with all before), beside `json.loads`
+of every line.
+Tokens: `python -m trainer.cli.count` as the service calls it, start and rendering included, beside the Rust tokenizer
+called from Python
 on texts that are rendered already, its start left out.
 """
 
@@ -17,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
-# As server/untrusted.ts starts it.
+# As server/storage/untrusted-files.ts starts it.
 FLAGS = ("--max-old-space-size=512", "--max-semi-space-size=32")
 LOOP = """
 import json, sys
@@ -49,7 +52,9 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--token-mb", type=int, default=40)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--tokenizer-alone", type=Path, help="print the seconds that the tokenizer alone takes for these rows, and end")
+    parser.add_argument(
+        "--tokenizer-alone", type=Path, help="print the seconds that the tokenizer alone takes for these rows, and end"
+    )
     args = parser.parse_args()
     if args.tokenizer_alone:
         print(tokenizer_alone(args.tokenizer_alone))
@@ -66,7 +71,10 @@ def main() -> None:
                 while file.tell() < megabytes * 1e6:
                     # Each row is another: as many hashes are remembered as there are rows.
                     file.write(
-                        "".join(line.replace("What does", f"{number}.{index}: what does", 1) + "\n" for index, line in enumerate(some))
+                        "".join(
+                            line.replace("What does", f"{number}.{index}: what does", 1) + "\n"
+                            for index, line in enumerate(some)
+                        )
                     )
                     number += 1
             return path
@@ -79,17 +87,22 @@ def main() -> None:
             "structure, Tunery": lambda: seconds([node, *FLAGS, "server/datasets/reader/main.ts", json.dumps(request)]),
             "tokens, Rust tokenizer from Python": lambda: float(
                 subprocess.run(
-                    [sys.executable, "-m", "bench.validation", "--tokenizer-alone", str(fewer)], cwd=ROOT, check=True, capture_output=True
+                    [sys.executable, "-m", "bench.validation", "--tokenizer-alone", str(fewer)],
+                    cwd=ROOT,
+                    check=True,
+                    capture_output=True,
                 ).stdout
             ),
-            "tokens, Tunery": lambda: seconds([sys.executable, "-m", "trainer.count", json.dumps(count)]),
+            "tokens, Tunery": lambda: seconds([sys.executable, "-m", "trainer.cli.count", json.dumps(count)]),
         }
         found = {way: [] for way in ways}
         for turn in range(args.turns):
             for way, measure in ways.items():
                 size = (rows if way.startswith("structure") else fewer).stat().st_size
                 found[way].append(size / 1e6 / measure())
-            print(f"turn {turn + 1}: " + ", ".join(f"{way} {values[-1]:.1f}" for way, values in found.items()), flush=True)
+            print(
+                f"turn {turn + 1}: " + ", ".join(f"{way} {values[-1]:.1f}" for way, values in found.items()), flush=True
+            )
         for way, values in found.items():
             print(f"{way}: {statistics.median(values):.1f} MB/s")
 

@@ -1,8 +1,8 @@
 import pino from 'pino'
 import { type Accounts, createAccounts } from '../server/accounts/service.ts'
-import { commandLine } from '../server/audit.ts'
 import { readConfig } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
+import { commandLine } from '../server/events/audit.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import { readName, UsageError } from './usage.ts'
@@ -14,7 +14,13 @@ export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>):
   try {
     const plans = readPlans(config)
     const log = pino({ level: 'silent' })
-    const accounts = createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: config.default_tier, log })
+    const accounts = createAccounts({
+      db,
+      plans,
+      limits: createLimits({ db, plans, log }),
+      defaultTier: config.default_tier,
+      log,
+    })
     await accounts.ensureOwner()
     return await work(accounts)
   } finally {
@@ -30,13 +36,23 @@ interface Options {
 }
 
 /** The operator's commands over all accounts: `create`, `list`, `set ID --tier T`, `suspend ID`, `reinstate ID`. */
-export async function accounts(action: string, id: string | undefined, { name, tier, email, json }: Options): Promise<void> {
+export async function accounts(
+  action: string,
+  id: string | undefined,
+  { name, tier, email, json }: Options,
+): Promise<void> {
   const show = (value: object, text: string) => console.log(json ? JSON.stringify(value) : text)
   if (action === 'create' && id === undefined) {
-    const given = readName(name, 'Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]')
+    const given = readName(
+      name,
+      'Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]',
+    )
     const owner = { name: given, email: email ?? null }
     const made = await withAccounts(({ operator }) => operator.create(commandLine, { name: owner.name, tier, owner }))
-    return show(made, `${made.account.id}  ${made.account.tier}  ${made.account.name}\n\n${made.key}\n\nThis key of its owner is shown once.`)
+    return show(
+      made,
+      `${made.account.id}  ${made.account.tier}  ${made.account.name}\n\n${made.key}\n\nThis key of its owner is shown once.`,
+    )
   }
   if (action === 'list' && id === undefined) {
     const all = await withAccounts(async ({ operator }) => {
@@ -49,14 +65,20 @@ export async function accounts(action: string, id: string | undefined, { name, t
       }
       return found
     })
-    return show(all, all.map((each) => `${each.id}  ${each.status.padEnd(9)}  ${each.tier.padEnd(12)}  ${each.name}`).join('\n'))
+    return show(
+      all,
+      all.map((each) => `${each.id}  ${each.status.padEnd(9)}  ${each.tier.padEnd(12)}  ${each.name}`).join('\n'),
+    )
   }
   const change = {
     set: { name: name === undefined ? name : readName(name, 'Give the account a name that is not empty.'), tier },
     suspend: { status: 'suspended' },
     reinstate: { status: 'active' },
   }[action] as { name?: string; tier?: string; status?: 'active' | 'suspended' } | undefined
-  if (!change || !id) throw new UsageError(`'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists what there is.`)
+  if (!change || !id)
+    throw new UsageError(
+      `'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists what there is.`,
+    )
   const changed = await withAccounts(({ operator }) => operator.change(commandLine, id, change))
   show(changed, `${changed.id}  ${changed.status}  ${changed.tier}  ${changed.name}`)
 }

@@ -1,12 +1,13 @@
 import path from 'node:path'
 import pkg from '../package.json' with { type: 'json' }
-import { backUp } from '../server/backup/backup.ts'
-import { checkDataDir } from '../server/backup/check.ts'
-import type { Manifest } from '../server/backup/manifest.ts'
-import { restore as restoreBackup } from '../server/backup/restore.ts'
 import { readConfig } from '../server/config.ts'
+import { backUp } from '../server/storage/backup/backup.ts'
+import { checkDataDir } from '../server/storage/backup/check.ts'
+import type { Manifest } from '../server/storage/backup/manifest.ts'
+import { restore as restoreBackup } from '../server/storage/backup/restore.ts'
 
-const sizeOf = ({ files }: Manifest) => `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
+const sizeOf = ({ files }: Manifest) =>
+  `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
 
 /** Looks whether what the data folder holds is whole. The exit status is 1 where it is not. */
 export async function check(json: boolean): Promise<void> {
@@ -21,11 +22,15 @@ export async function check(json: boolean): Promise<void> {
 export async function backup(target: string): Promise<void> {
   const folder = path.resolve(target)
   const manifest = await backUp(readConfig(process.env).data_dir, folder, pkg.version)
-  console.log(`Backed up into ${folder}: ${sizeOf(manifest)}. The key of the secrets (secret.key) is not in it; keep that apart.`)
+  console.log(
+    `Backed up into ${folder}: ${sizeOf(manifest)}. The key of the secrets (secret.key) is not in it; keep that apart.`,
+  )
 }
 
 export async function restore(source: string): Promise<void> {
   const { data_dir } = readConfig(process.env)
   const manifest = await restoreBackup(path.resolve(source), data_dir)
-  console.log(`Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. Put your secret.key in place before the service starts.`)
+  console.log(
+    `Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. Put your secret.key in place before the service starts.`,
+  )
 }

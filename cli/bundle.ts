@@ -36,9 +36,16 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
     const brought = path.join(beside, 'model.gguf')
     await mkdir(beside, { recursive: true })
     try {
-      const { made } = await bringExport(model, { format: 'gguf', quantization: args.quantization, output: brought, 'adapter-only': false })
+      const { made } = await bringExport(model, {
+        format: 'gguf',
+        quantization: args.quantization,
+        output: brought,
+        'adapter-only': false,
+      })
       if (made.format !== 'gguf' || !made.merge)
-        throw new UsageError(`${made.id} is no model in one GGUF file. './tunery bundle ${made.model} -o FOLDER' makes one.`)
+        throw new UsageError(
+          `${made.id} is no model in one GGUF file. './tunery bundle ${made.model} -o FOLDER' makes one.`,
+        )
       await writeBundle({ model: { name, file: brought }, ...options })
     } finally {
       await rm(beside, { recursive: true, force: true })
@@ -49,11 +56,15 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   console.log(`or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\nIts README.md has the rest.`)
 }
 
-/** What is written beside the folder may be as large as the model: who stops the command in the middle is not to find it there later. */
+/**
+ * What is written beside the folder may be as large as the model: who stops the command in the middle is not to find it
+ * there later.
+ */
 function clearWhenStopped(folder: string): void {
   for (const signal of ['SIGINT', 'SIGTERM'] as const)
     process.once(signal, () => {
-      for (const kind of ['part', 'export']) rmSync(`${folder}.${process.pid}.${kind}`, { recursive: true, force: true })
+      for (const kind of ['part', 'export'])
+        rmSync(`${folder}.${process.pid}.${kind}`, { recursive: true, force: true })
       process.exit(128 + constants.signals[signal])
     })
 }

@@ -1,4 +1,5 @@
-// A file fetched from the service: what broke goes on where it stopped, and only what has the promised hash gets its name.
+// A file fetched from the service: what broke goes on where it stopped, and only what has the promised hash gets its
+// name.
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { type FileHandle, open, rename, rm } from 'node:fs/promises'
@@ -16,7 +17,10 @@ export interface Asked {
 export const ask = ({ url, key }: Asked, route: string, init: RequestInit): Promise<Response> =>
   fetch(url + route, { ...init, headers: { ...init.headers, authorization: `Bearer ${key}` } })
 
-/** The answer, where it is one. Throws a UsageError with the service's reason, or another error where the same request may do later. */
+/**
+ * The answer, where it is one. Throws a UsageError with the service's reason, or another error where the same request
+ * may do later.
+ */
 export async function granted(response: Response): Promise<Response> {
   if (response.ok) return response
   if (response.status >= 500 || response.status === 429) throw new Error(`the service answered ${response.status}`)
@@ -38,7 +42,8 @@ interface Bringing extends Asked {
 /** Brings the file to `target`. A part of it that an earlier call left is gone on with. Throws a UsageError. */
 export async function bring({ route, file, target, onProgress, ...service }: Bringing): Promise<void> {
   const { sha256, size_bytes } = file
-  if (!/^[0-9a-f]{64}$/.test(sha256)) throw new UsageError('The service does not say the SHA-256 of the file, so it cannot be brought.')
+  if (!/^[0-9a-f]{64}$/.test(sha256))
+    throw new UsageError('The service does not say the SHA-256 of the file, so it cannot be brought.')
   // Named by what it is a part of: the beginning of another file is never gone on with.
   const part = `${target}.${sha256.slice(0, 12)}.part`
   const handle = await open(part, 'a+').catch((error: NodeJS.ErrnoException) => {
@@ -58,13 +63,17 @@ export async function bring({ route, file, target, onProgress, ...service }: Bri
         if (isDisk(error)) throw new UsageError(`${part} cannot be written: ${(error as Error).message}`)
         tries = state.bytes > before ? 0 : tries + 1
         if (tries >= triesMax)
-          throw new UsageError(`The download broke ${triesMax} times (${(error as Error).message}). The same command goes on with what is there.`)
+          throw new UsageError(
+            `The download broke ${triesMax} times (${(error as Error).message}). The same command goes on with what is there.`,
+          )
         await waitAfter(tries)
       }
     }
     if (state.hash.digest('hex') !== sha256) {
       await rm(part, { force: true })
-      throw new UsageError(`What came is not what the service promised: its SHA-256 is another. Nothing was kept; try again.`)
+      throw new UsageError(
+        `What came is not what the service promised: its SHA-256 is another. Nothing was kept; try again.`,
+      )
     }
     await handle.sync()
   } finally {
@@ -92,8 +101,15 @@ function add(state: State, chunk: Uint8Array): void {
   state.bytes += chunk.length
 }
 
-async function fetchRest(service: Asked, route: string, sha256: string, state: State, onProgress: (bytes: number) => void): Promise<void> {
-  const headers: Record<string, string> = state.bytes > 0 ? { range: `bytes=${state.bytes}-`, 'if-range': `"${sha256}"` } : {}
+async function fetchRest(
+  service: Asked,
+  route: string,
+  sha256: string,
+  state: State,
+  onProgress: (bytes: number) => void,
+): Promise<void> {
+  const headers: Record<string, string> =
+    state.bytes > 0 ? { range: `bytes=${state.bytes}-`, 'if-range': `"${sha256}"` } : {}
   const response = await granted(await ask(service, route, { headers }))
   if (response.status === 200 && state.bytes > 0) {
     await state.handle.truncate(0)
@@ -106,4 +122,30 @@ async function fetchRest(service: Asked, route: string, sha256: string, state: S
   }
 }
 
-const isDisk = (error: unknown) => ['ENOSPC', 'EDQUOT', 'EIO', 'EROFS', 'EFBIG'].includes(String((error as { code?: unknown }).code))
+const isDisk = (error: unknown) =>
+  ['ENOSPC', 'EDQUOT', 'EIO', 'EROFS', 'EFBIG'].includes(String((error as { code?: unknown }).code))
+
+/** A bar in place on a terminal, else a line at each tenth of the way. */
+export function createBar(out: NodeJS.WriteStream) {
+  const width = 28
+  let tenth = -1
+  const line = (share: number, text: string) => {
+    const full = Math.round(Math.min(1, Math.max(0, share)) * width)
+    return `${'█'.repeat(full)}${'░'.repeat(width - full)} ${String(Math.round(share * 100)).padStart(3)} %  ${text}`
+  }
+  return {
+    show(share: number, text: string): void {
+      if (out.isTTY) out.write(`\r\x1b[K  ${line(share, text).slice(0, out.columns - 3)}`)
+      else if (Math.floor(share * 10) !== tenth) {
+        tenth = Math.floor(share * 10)
+        out.write(`  ${line(share, text)}\n`)
+      }
+    },
+    say(text: string): void {
+      out.write(`${out.isTTY ? '\r\x1b[K' : ''}  ${text}\n`)
+    },
+    end(): void {
+      if (out.isTTY) out.write('\r\x1b[K')
+    },
+  }
+}

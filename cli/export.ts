@@ -4,8 +4,7 @@ import path from 'node:path'
 import type { ErrorBody } from '../contract/errors.ts'
 import type { Export, ExportEvent, ExportFile } from '../contract/exports.ts'
 import { readConfig } from '../server/config.ts'
-import { createBar } from './bar.ts'
-import { type Asked, ask, bring, granted, waitAfter } from './download.ts'
+import { type Asked, ask, bring, createBar, granted, waitAfter } from './download.ts'
 import { UsageError } from './usage.ts'
 
 export interface ExportOptions {
@@ -24,7 +23,9 @@ export async function exportModel(what: string, options: ExportOptions): Promise
   // Into a folder comes all of it; a file that was named is one file.
   const beside = made.files.slice(1)
   const whole = options.output !== undefined && isFolder(path.resolve(options.output))
-  if (whole) for (const file of beside) await bringFile(serviceOf(), made, file, path.join(path.dirname(target), path.basename(file.name)))
+  if (whole)
+    for (const file of beside)
+      await bringFile(serviceOf(), made, file, path.join(path.dirname(target), path.basename(file.name)))
   if (options.json) return console.log(JSON.stringify({ ...made, path: target }))
   const { check, files } = made
   console.log(`${target}  ${size(files[0]!.size_bytes)}  SHA-256 ${files[0]!.sha256}`)
@@ -32,33 +33,53 @@ export async function exportModel(what: string, options: ExportOptions): Promise
     console.log(
       `Its answers to ${check.prompts} prompts in ${check.runtime}: ${Math.round(100 * check.matching_tokens)} % of the tokens are the trainer's, log-probabilities ${check.log_probability_difference} apart.`,
     )
-  for (const { name } of beside) console.log(whole ? `Beside it lies ${name}.` : `Beside it there is ${name}: GET ${serviceOf().url}${routeOf(made, name)}`)
+  for (const { name } of beside)
+    console.log(
+      whole ? `Beside it lies ${name}.` : `Beside it there is ${name}: GET ${serviceOf().url}${routeOf(made, name)}`,
+    )
 }
 
 /** The same without a word at its end: the export, and the file that its first file was brought to. */
-export async function bringExport(what: string, options: Omit<ExportOptions, 'json'>): Promise<{ made: Export; target: string }> {
+export async function bringExport(
+  what: string,
+  options: Omit<ExportOptions, 'json'>,
+): Promise<{ made: Export; target: string }> {
   const service = serviceOf()
   const begun = what.startsWith('exp_')
-  if (!begun && !options.format) throw new UsageError('Give the format: ./tunery export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [-o FILE]')
+  if (!begun && !options.format)
+    throw new UsageError(
+      'Give the format: ./tunery export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [-o FILE]',
+    )
   const bar = createBar(process.stderr)
   const made = begun ? await json<Export>(service, 'GET', `/exports/${what}`) : await create(service, what, options)
-  if (!begun) bar.say(`${made.id} waits for its turn; './tunery export ${made.id} -o FILE' goes on with it should this be interrupted.`)
+  if (!begun)
+    bar.say(
+      `${made.id} waits for its turn; './tunery export ${made.id} -o FILE' goes on with it should this be interrupted.`,
+    )
   await follow(service, made.id, (event) => {
     if (event.type === 'progress') bar.show(Number(event.data?.progress), event.message)
     else if (event.type !== 'status' || event.data?.status === 'running') bar.say(event.message)
   })
   const ready = await json<Export>(service, 'GET', `/exports/${made.id}`)
-  if (ready.status !== 'ready') throw new UsageError(`${ready.id} is ${ready.status}${ready.error ? `: ${ready.error.message}` : '.'}`)
+  if (ready.status !== 'ready')
+    throw new UsageError(`${ready.id} is ${ready.status}${ready.error ? `: ${ready.error.message}` : '.'}`)
   const file = ready.files[0]!
   const target = targetOf(options.output, file.name)
-  await bringFile(service, ready, file, target, (bytes) => bar.show(bytes / file.size_bytes, `Downloading ${size(bytes)} of ${size(file.size_bytes)}`))
+  await bringFile(service, ready, file, target, (bytes) =>
+    bar.show(bytes / file.size_bytes, `Downloading ${size(bytes)} of ${size(file.size_bytes)}`),
+  )
   bar.end()
   return { made: ready, target }
 }
 
 const routeOf = ({ id }: Export, name: string) => `/exports/${id}/download?file=${encodeURIComponent(name)}`
-const bringFile = (service: Asked, made: Export, file: ExportFile, target: string, onProgress: (bytes: number) => void = () => {}) =>
-  bring({ ...service, route: routeOf(made, file.name), file, target, onProgress })
+const bringFile = (
+  service: Asked,
+  made: Export,
+  file: ExportFile,
+  target: string,
+  onProgress: (bytes: number) => void = () => {},
+) => bring({ ...service, route: routeOf(made, file.name), file, target, onProgress })
 const isFolder = (target: string) => existsSync(target) && statSync(target).isDirectory()
 
 function create(
@@ -80,13 +101,17 @@ function create(
 /** The service of the settings, or the one that runs on the data folder of this machine. */
 function serviceOf(): Asked {
   const { url, api_key, data_dir } = readConfig(process.env)
-  if (!api_key) throw new UsageError("Set TUNERY_API_KEY to a key of the account; './tunery keys create --name cli' makes one.")
+  if (!api_key)
+    throw new UsageError("Set TUNERY_API_KEY to a key of the account; './tunery keys create --name cli' makes one.")
   const file = path.join(data_dir, 'server.json')
   if (!url && !existsSync(file))
     throw new UsageError(
       `No service runs on ${data_dir}. Start one with 'npm start', or set TUNERY_URL to the address of another, such as https://tunery.example.com/v1.`,
     )
-  return { url: (url ?? (JSON.parse(readFileSync(file, 'utf8')) as { url: string }).url).replace(/\/$/, ''), key: api_key }
+  return {
+    url: (url ?? (JSON.parse(readFileSync(file, 'utf8')) as { url: string }).url).replace(/\/$/, ''),
+    key: api_key,
+  }
 }
 
 /** A folder takes the file under its own name. */
@@ -101,10 +126,14 @@ function targetOf(output: string | undefined, name: string): string {
 async function json<T>(service: Asked, method: string, route: string, body?: object): Promise<T> {
   const sent = { method, ...(body && { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }
   const response = await ask(service, route, sent).catch((error: Error) => {
-    throw new UsageError(`${service.url} is not to be reached: ${(error.cause as Error | undefined)?.message || error.message}.`)
+    throw new UsageError(
+      `${service.url} is not to be reached: ${(error.cause as Error | undefined)?.message || error.message}.`,
+    )
   })
   const answer = (await response.json().catch(() => {
-    throw new UsageError(`${service.url} answered ${response.status} without JSON. TUNERY_URL is the address of a service with its version: https://…/v1.`)
+    throw new UsageError(
+      `${service.url} answered ${response.status} without JSON. TUNERY_URL is the address of a service with its version: https://…/v1.`,
+    )
   })) as T | ErrorBody
   if (!response.ok) throw new UsageError((answer as ErrorBody).error.message)
   return answer as T
@@ -132,7 +161,9 @@ async function follow(service: Asked, id: string, show: (event: ExportEvent) => 
     } catch (error) {
       if (error instanceof UsageError) throw error
       if (seq === before && ++broken >= 10)
-        throw new UsageError(`${service.url} is not to be reached any more (${(error as Error).message}). './tunery export ${id}' goes on.`)
+        throw new UsageError(
+          `${service.url} is not to be reached any more (${(error as Error).message}). './tunery export ${id}' goes on.`,
+        )
     }
     if (seq > before) broken = 0
     await waitAfter(broken)

@@ -1,13 +1,12 @@
 import { parseArgs } from 'node:util'
 import { ApiError } from '../contract/errors.ts'
-import { BackupError } from '../server/backup/error.ts'
-import { ConfigError } from '../server/config.ts'
+import { ConfigError, describeConfig, readConfig } from '../server/config.ts'
 import { NewerDatabase } from '../server/db/migrate.ts'
-import { storageError } from '../server/storage.ts'
+import { BackupError } from '../server/storage/backup/backup.ts'
+import { storageError } from '../server/storage/durable-files.ts'
 import { accounts } from './accounts.ts'
 import { backup, check, restore } from './backup.ts'
 import { bundle } from './bundle.ts'
-import { config } from './config.ts'
 import { exportModel } from './export.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
@@ -86,3 +85,10 @@ main(process.argv.slice(2)).catch((error: unknown) => {
   console.error(known ? (error as Error).message : ((error as Error).stack ?? error))
   process.exit(known ? 2 : 1)
 })
+
+/** Lists every setting; values in force where the environment sets them. */
+export function config(json: boolean): void {
+  const settings = describeConfig(readConfig(process.env))
+  if (json) console.log(JSON.stringify(settings, null, 2))
+  else for (const { name, value, about } of settings) console.log(`${`${name}=${value ?? ''}`.padEnd(52)} ${about}`)
+}

@@ -14,8 +14,16 @@ export const Profile = z.object({
   account: z.object({ id: z.string(), name: z.string() }),
   tier: Tier,
   limits: Tier.pick({ requests_per_minute: true, requests_per_day: true, max_concurrent: true }),
-  usage: z.object({ minute: WindowUsed, day: WindowUsed, concurrent: z.int() }).describe('What the account has used of its limits until now.'),
-  key: z.object({ id: z.string(), name: z.string(), prefix: z.string(), scopes: z.array(z.enum(scopes)), created_at: Time }),
+  usage: z
+    .object({ minute: WindowUsed, day: WindowUsed, concurrent: z.int() })
+    .describe('What the account has used of its limits until now.'),
+  key: z.object({
+    id: z.string(),
+    name: z.string(),
+    prefix: z.string(),
+    scopes: z.array(z.enum(scopes)),
+    created_at: Time,
+  }),
 })
 export type Profile = z.infer<typeof Profile>
 

@@ -18,11 +18,16 @@ export type ContentPart = z.infer<typeof ContentPart>
 const partsMax = 2048
 const Content = z.union([z.string(), list(ContentPart, { max: partsMax })])
 
-const ToolName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 characters of a-z, A-Z, 0-9, underscore and hyphen')
+const ToolName = z
+  .string()
+  .regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 characters of a-z, A-Z, 0-9, underscore and hyphen')
 export const ToolCall = z.looseObject({
   id: z.string().min(1).max(128),
   type: z.literal('function'),
-  function: z.looseObject({ name: z.string().min(1).max(64), arguments: z.string().describe('JSON, as the model wrote it.') }),
+  function: z.looseObject({
+    name: z.string().min(1).max(64),
+    arguments: z.string().describe('JSON, as the model wrote it.'),
+  }),
 })
 export type ToolCall = z.infer<typeof ToolCall>
 
@@ -54,7 +59,10 @@ export const Tool = z.looseObject({
     name: ToolName,
     description: z.string().nullish(),
     parameters: JsonObject.nullish().describe('JSON schema of the arguments; enforced while they are written.'),
-    strict: z.boolean().nullish().describe('Refuses a schema that cannot be enforced, instead of taking any JSON object.'),
+    strict: z
+      .boolean()
+      .nullish()
+      .describe('Refuses a schema that cannot be enforced, instead of taking any JSON object.'),
   }),
 })
 export type Tool = z.infer<typeof Tool>
@@ -82,9 +90,16 @@ export type ResponseFormat = z.infer<typeof ResponseFormat>
 const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0
 const unsupported = {
   functions: onlyIf(isEmpty, { type: 'array', items: {}, maxItems: 0 }, 'Send them as tools'),
-  function_call: onlyIf((value) => value === 'none' || value === 'auto', { enum: ['none', 'auto', null] }, 'Send tool_choice'),
+  function_call: onlyIf(
+    (value) => value === 'none' || value === 'auto',
+    { enum: ['none', 'auto', null] },
+    'Send tool_choice',
+  ),
   audio: onlyIf(() => false, { enum: [null] }),
-  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text'), { type: 'array', items: { enum: ['text'] } }),
+  modalities: onlyIf((value) => Array.isArray(value) && value.every((each) => each === 'text'), {
+    type: 'array',
+    items: { enum: ['text'] },
+  }),
   web_search_options: onlyIf(() => false, { enum: [null] }),
 }
 
@@ -92,7 +107,11 @@ const unsupported = {
 export const Messages = list(ChatMessage, {
   min: 1,
   max: 2000,
-  besides: { what: 'parts of content in all', max: 8 * partsMax, size: (messages) => messages.reduce<number>((sum, each) => sum + partsIn(each), 0) },
+  besides: {
+    what: 'parts of content in all',
+    max: 8 * partsMax,
+    size: (messages) => messages.reduce<number>((sum, each) => sum + partsIn(each), 0),
+  },
 })
 const partsIn = (message: unknown) => {
   const content = (message as { content?: unknown } | null)?.content
@@ -103,19 +122,35 @@ const partsIn = (message: unknown) => {
 const ChatFields = z.object({
   messages: Messages,
   ...Sampling.shape,
-  max_completion_tokens: z.int().min(1).max(4096).nullish().describe("OpenAI's newer name of max_tokens; wins where both are given."),
+  max_completion_tokens: z
+    .int()
+    .min(1)
+    .max(4096)
+    .nullish()
+    .describe("OpenAI's newer name of max_tokens; wins where both are given."),
   logprobs: z.boolean().nullish().describe('Whether the answer tells how likely each of its tokens was.'),
-  top_logprobs: z.int().min(0).max(20).nullish().describe('How many other tokens to tell for each place. Needs logprobs.'),
+  top_logprobs: z
+    .int()
+    .min(0)
+    .max(20)
+    .nullish()
+    .describe('How many other tokens to tell for each place. Needs logprobs.'),
   response_format: ResponseFormat.nullish(),
   tools: list(Tool, { max: 128 }).nullish(),
   tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
   parallel_tool_calls: z.boolean().nullish().describe('Whether one answer may hold several calls. Default true.'),
-  chat_template_kwargs: JsonObject.nullish().describe('Further variables of the model’s chat template, such as enable_thinking.'),
+  chat_template_kwargs: JsonObject.nullish().describe(
+    'Further variables of the model’s chat template, such as enable_thinking.',
+  ),
   ...unsupported,
 })
 
 export const ChatRequest = z.looseObject({
-  model: z.string().min(1).max(256).describe('A base model of the hub that is on this machine, a deployment, or a finished job’s model.'),
+  model: z
+    .string()
+    .min(1)
+    .max(256)
+    .describe('A base model of the hub that is on this machine, a deployment, or a finished job’s model.'),
   ...ChatFields.shape,
   stream: z.boolean().nullish().describe('Server-Sent Events, ended by `data: [DONE]`.'),
   stream_options: StreamOptions.nullish(),
@@ -127,7 +162,15 @@ export const AnswerMessage = z.object({
   content: z.string().nullable(),
   refusal: z.null(),
   reasoning_content: z.string().optional().describe('What a thinking model thought before it answered.'),
-  tool_calls: z.array(z.object({ id: z.string(), type: z.literal('function'), function: z.object({ name: z.string(), arguments: z.string() }) })).optional(),
+  tool_calls: z
+    .array(
+      z.object({
+        id: z.string(),
+        type: z.literal('function'),
+        function: z.object({ name: z.string(), arguments: z.string() }),
+      }),
+    )
+    .optional(),
 })
 export const ChatLogprobs = z.object({ content: z.array(TokenLogprob).nullable(), refusal: z.null() })
 
@@ -136,7 +179,14 @@ export const ChatResponse = z.object({
   object: z.literal('chat.completion'),
   created: z.int().describe('Unix seconds.'),
   model: z.string(),
-  choices: z.array(z.object({ index: z.int(), message: AnswerMessage, logprobs: ChatLogprobs.nullable(), finish_reason: z.enum(finishReasons) })),
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      message: AnswerMessage,
+      logprobs: ChatLogprobs.nullable(),
+      finish_reason: z.enum(finishReasons),
+    }),
+  ),
   usage: Usage,
 })
 export type ChatResponse = z.infer<typeof ChatResponse>
@@ -159,7 +209,14 @@ export const ChatChunk = z.object({
   object: z.literal('chat.completion.chunk'),
   created: z.int(),
   model: z.string(),
-  choices: z.array(z.object({ index: z.int(), delta: ChatDelta, logprobs: ChatLogprobs.nullable(), finish_reason: z.enum(finishReasons).nullable() })),
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      delta: ChatDelta,
+      logprobs: ChatLogprobs.nullable(),
+      finish_reason: z.enum(finishReasons).nullable(),
+    }),
+  ),
   usage: Usage.nullish(),
 })
 export type ChatChunk = z.infer<typeof ChatChunk>
@@ -176,7 +233,9 @@ export const BatchRequest = z.looseObject({
 export type BatchRequest = z.infer<typeof BatchRequest>
 export const BatchResponse = z.object({
   object: z.literal('chat.completion.batch'),
-  responses: z.array(z.union([ChatResponse, ErrorBody])).describe('In the order of the requests: an answer, or an error of its own.'),
+  responses: z
+    .array(z.union([ChatResponse, ErrorBody]))
+    .describe('In the order of the requests: an answer, or an error of its own.'),
   usage: Usage.describe('Of all answers together.'),
 })
 export type BatchResponse = z.infer<typeof BatchResponse>

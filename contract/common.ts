@@ -6,7 +6,10 @@ export const Time = z.iso.datetime()
 /** A whole number in a query, in digits: `Number` would take nothing at all for 0, and `0x10` for 16. */
 export const digits = (minimum: number, maximum = Number.MAX_SAFE_INTEGER) =>
   z
-    .custom<string>((given) => typeof given === 'string' && /^\d{1,16}$/.test(given), 'must be a whole number in digits')
+    .custom<string>(
+      (given) => typeof given === 'string' && /^\d{1,16}$/.test(given),
+      'must be a whole number in digits',
+    )
     .transform(Number)
     .pipe(z.int().min(minimum).max(maximum))
     .meta({ type: 'integer', minimum, maximum })
@@ -79,7 +82,12 @@ export type TimedQuery = z.infer<typeof TimedQuery>
 
 /** The query of a list that can be filtered by name and time, and sorted. */
 export const SortedQuery = TimedQuery.extend({
-  name: z.string().min(1).max(200).optional().describe('Those with this text in their name. ASCII letters match in either case.'),
+  name: z
+    .string()
+    .min(1)
+    .max(200)
+    .optional()
+    .describe('Those with this text in their name. ASCII letters match in either case.'),
   sort: z.enum(['created_at', 'name']).default('created_at').describe('Default created_at.'),
   order: z.enum(['asc', 'desc']).optional().describe('Default: newest first by created_at, asc by name.'),
 })

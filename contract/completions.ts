@@ -10,15 +10,28 @@ export const CompletionRequest = z.looseObject({
   model: z.string().min(1).max(256),
   prompt: textOrTokens(promptsMax).describe(`A string or its tokens, or up to ${promptsMax} of either.`),
   ...Sampling.shape,
-  max_tokens: z.int().min(0).max(4096).nullish().describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
+  max_tokens: z
+    .int()
+    .min(0)
+    .max(4096)
+    .nullish()
+    .describe('1 to 4096; 0 only with echo. Default 1024, or what the context leaves.'),
   parse_special: z
     .boolean()
     .nullish()
     .describe(
       'Whether control tokens that are written in the prompt, such as <|im_end|>, are taken as such. Default true; false takes the prompt as plain text.',
     ),
-  echo: z.boolean().nullish().describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
-  logprobs: z.int().min(0).max(20).nullish().describe('Tell how likely each token was, and this many others for each place.'),
+  echo: z
+    .boolean()
+    .nullish()
+    .describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
+  logprobs: z
+    .int()
+    .min(0)
+    .max(20)
+    .nullish()
+    .describe('Tell how likely each token was, and this many others for each place.'),
   best_of: onlyIf((value) => value === 1, { enum: [1, null] }, 'Use n'),
   suffix: onlyIf((value) => value === '', { enum: ['', null] }, 'Text can only be written after a prompt here'),
   stream: z.boolean().nullish(),
@@ -39,7 +52,14 @@ export const CompletionResponse = z.object({
   object: z.literal('text_completion'),
   created: z.int(),
   model: z.string(),
-  choices: z.array(z.object({ index: z.int(), text: z.string(), logprobs: CompletionLogprobs.nullable(), finish_reason: z.enum(finishReasons).nullable() })),
+  choices: z.array(
+    z.object({
+      index: z.int(),
+      text: z.string(),
+      logprobs: CompletionLogprobs.nullable(),
+      finish_reason: z.enum(finishReasons).nullable(),
+    }),
+  ),
   usage: Usage.nullish(),
 })
 export type CompletionResponse = z.infer<typeof CompletionResponse>

@@ -22,13 +22,17 @@ export type Dataset = z.infer<typeof Dataset>
 export const UploadFields = z.strictObject({
   name: DisplayName.optional().describe('Default: the name of the file.'),
   description: Description.default(''),
-  format: DatasetFormat.optional().describe('Default: what the first bytes of the file are, else what its name ends in, else jsonl.'),
+  format: DatasetFormat.optional().describe(
+    'Default: what the first bytes of the file are, else what its name ends in, else jsonl.',
+  ),
   hf_token: z
     .string()
     .min(1)
     .max(500)
     .optional()
-    .describe('For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.'),
+    .describe(
+      'For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.',
+    ),
 })
 
 export type UploadFields = z.infer<typeof UploadFields>
@@ -36,7 +40,9 @@ export type UploadFields = z.infer<typeof UploadFields>
 const Issue = z.object({
   line: z
     .int()
-    .describe('The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.'),
+    .describe(
+      'The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.',
+    ),
   code: z.string().describe('Stable.'),
   message: z.string(),
   first_line: z.int().optional().describe('Of a duplicate or a conflict: the line that it is like.'),
@@ -55,7 +61,11 @@ const Tokens = z.object({
   max_length: z.int().describe('Rows are cut at this many tokens.'),
   cut_rows: z.int(),
   cut_tokens: z.int(),
-  no_learned_rows: z.int().describe('Rows of which nothing is left to learn; a warning, or where all are so an error, tells the line of each.'),
+  no_learned_rows: z
+    .int()
+    .describe(
+      'Rows of which nothing is left to learn; a warning, or where all are so an error, tells the line of each.',
+    ),
   refused_rows: z.int().describe('Rows that the base’s chat template or tokenizer does not take; errors tell them.'),
   cut: z
     .array(
@@ -74,7 +84,10 @@ const Tokens = z.object({
 export const Validation = z.object({
   valid: z.boolean(),
   total_samples: z.int(),
-  avg_tokens_per_sample: z.number().optional().describe('With the chat template and tokenizer of the base asked for, or the default one.'),
+  avg_tokens_per_sample: z
+    .number()
+    .optional()
+    .describe('With the chat template and tokenizer of the base asked for, or the default one.'),
   errors: z.array(z.string()).optional().describe('Each begins with the line it is about.'),
   error_count: z.int().optional().describe('How many rows are wrong; `errors` lists the first of them.'),
   issues: z.array(Issue).optional().describe('The same as `errors`, for programs.'),
@@ -83,7 +96,10 @@ export const Validation = z.object({
   duplicates: z.int().optional().describe('Rows that stood in the file before, word for word.'),
   conflicts: z.int().optional().describe('Rows whose prompt stood in the file before, with another answer.'),
   tokens: Tokens.optional().describe('Of the rows that are not wrong.'),
-  tokens_unknown: z.string().optional().describe('Why the tokens are not told, where counting them took too long or too much memory.'),
+  tokens_unknown: z
+    .string()
+    .optional()
+    .describe('Why the tokens are not told, where counting them took too long or too much memory.'),
 })
 export type Validation = z.infer<typeof Validation>
 
@@ -135,7 +151,11 @@ export const validateDataset = route({
   params: IdParams,
   query: z.strictObject({
     model_id: z.string().min(1).max(256).optional().describe('The base whose tokens are counted.'),
-    max_length: digits(8).optional().describe('Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job.'),
+    max_length: digits(8)
+      .optional()
+      .describe(
+        'Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job.',
+      ),
   }),
   body: z.strictObject({}).nullish(),
   responses: { 200: Validation },
@@ -148,8 +168,14 @@ export const Preview = z.object({
   sequences: z
     .array(
       z.object({
-        tokens: z.array(z.object({ id: z.int(), text: z.string(), trained: z.boolean().describe('Whether the loss counts it.') })),
-        cut_tokens: z.int().describe('How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least.'),
+        tokens: z.array(
+          z.object({ id: z.int(), text: z.string(), trained: z.boolean().describe('Whether the loss counts it.') }),
+        ),
+        cut_tokens: z
+          .int()
+          .describe(
+            'How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least.',
+          ),
       }),
     )
     .describe('What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise.'),

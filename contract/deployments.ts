@@ -4,7 +4,10 @@ import { route } from './route.ts'
 
 export const DeploymentName = z
   .string()
-  .regex(/^(?!\.+$)[a-z0-9._-]{1,64}$/, 'must be 1 to 64 characters of a-z, 0-9, dot, underscore and hyphen, not dots alone')
+  .regex(
+    /^(?!\.+$)[a-z0-9._-]{1,64}$/,
+    'must be 1 to 64 characters of a-z, 0-9, dot, underscore and hyphen, not dots alone',
+  )
 
 export const deploymentStatuses = ['starting', 'ready', 'failed', 'stopped'] as const
 
@@ -21,7 +24,9 @@ export const Deployment = z.object({
 })
 export type Deployment = z.infer<typeof Deployment>
 
-export const DeploymentQuery = SortedQuery.extend({ status: z.enum(deploymentStatuses).optional().describe('Those with this status.') })
+export const DeploymentQuery = SortedQuery.extend({
+  status: z.enum(deploymentStatuses).optional().describe('Those with this status.'),
+})
 export type DeploymentQuery = z.infer<typeof DeploymentQuery>
 
 const tag = 'Deployments'

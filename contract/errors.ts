@@ -106,5 +106,12 @@ export function openaiErrorType(status: number): string {
 
 export function errorBody(error: ApiError, openai: boolean): ErrorBody {
   const { code, message, details } = error
-  return { error: { code, message, ...(details && { details }), ...(openai && { type: openaiErrorType(error.status), param: error.param ?? null }) } }
+  return {
+    error: {
+      code,
+      message,
+      ...(details && { details }),
+      ...(openai && { type: openaiErrorType(error.status), param: error.param ?? null }),
+    },
+  }
 }

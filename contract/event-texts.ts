@@ -13,11 +13,19 @@ interface EventText {
 export const webhookEventTexts: Record<(typeof eventTypes)[number], EventText> = {
   'training.started': {
     when: 'A job runs for the first time.',
-    data: { job_id: 'The job.', model_id: 'The model that it starts from.', dataset_id: 'The dataset that it trains on.' },
+    data: {
+      job_id: 'The job.',
+      model_id: 'The model that it starts from.',
+      dataset_id: 'The dataset that it trains on.',
+    },
   },
   'training.completed': {
     when: 'A job has its result.',
-    data: { job_id: 'The job.', model_id: 'The new model, an id that deployments and inference take.', base_model_id: 'The base model of the new one.' },
+    data: {
+      job_id: 'The job.',
+      model_id: 'The new model, an id that deployments and inference take.',
+      base_model_id: 'The base model of the new one.',
+    },
   },
   'training.failed': {
     when: 'A job ended without a result and is not tried again.',
@@ -25,11 +33,19 @@ export const webhookEventTexts: Record<(typeof eventTypes)[number], EventText> =
   },
   'training.cancelled': {
     when: 'A job was cancelled. Not in the specification: subscribe to it by its name.',
-    data: { job_id: 'The job.', model_id: 'The model that it started from.', dataset_id: 'The dataset that it trained on.' },
+    data: {
+      job_id: 'The job.',
+      model_id: 'The model that it started from.',
+      dataset_id: 'The dataset that it trained on.',
+    },
   },
   'model.deployed': {
     when: 'A deployment serves a model: a new deployment is ready, or one was switched to another model.',
-    data: { deployment_id: 'The deployment.', name: 'Its name, which requests take as `model`.', model_id: 'The model that it serves.' },
+    data: {
+      deployment_id: 'The deployment.',
+      name: 'Its name, which requests take as `model`.',
+      model_id: 'The model that it serves.',
+    },
   },
   'usage.threshold': {
     when: 'Usage reached a threshold that the account has set (`PUT /v1/usage/thresholds`).',
@@ -85,10 +101,18 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
   },
   sample: {
     when: 'A sample prompt was answered at an evaluation; the message is the answer.',
-    data: { prompt: 'The messages of the prompt.', answer: 'The answer of the model in training.', base: 'The answer of the base.', step: 'The step.' },
+    data: {
+      prompt: 'The messages of the prompt.',
+      answer: 'The answer of the model in training.',
+      base: 'The answer of the base.',
+      step: 'The step.',
+    },
   },
   log: { when: 'Something worth knowing, such as an early stop.', data: {} },
-  warning: { when: 'Something went wrong and the job goes on.', data: { code: 'What went wrong, where it has a code.' } },
+  warning: {
+    when: 'Something went wrong and the job goes on.',
+    data: { code: 'What went wrong, where it has a code.' },
+  },
   error: { when: 'Why the job failed; an event `status` follows.', data: { code: 'The code of `job.error`.' } },
 }
 
@@ -96,10 +120,17 @@ export const exportEventTexts: Record<(typeof exportEventTypes)[number], EventTe
   status: { when: 'The export has another status.', data: { status: 'The status that the export has now.' } },
   progress: {
     when: 'As its files are made.',
-    data: { stage: 'What is being done.', done: 'Share of the stage, 0 to 1.', progress: 'Share of the whole export, 0 to 1.' },
+    data: {
+      stage: 'What is being done.',
+      done: 'Share of the stage, 0 to 1.',
+      progress: 'Share of the whole export, 0 to 1.',
+    },
   },
   log: { when: 'Something worth knowing.', data: {} },
-  warning: { when: 'Something went wrong and the export goes on.', data: { code: 'What went wrong, where it has a code.' } },
+  warning: {
+    when: 'Something went wrong and the export goes on.',
+    data: { code: 'What went wrong, where it has a code.' },
+  },
   error: {
     when: 'Why the export failed; an event `status` follows.',
     data: { code: 'The code of `export.error`.', check: 'What was compared, where it failed the check.' },

@@ -7,8 +7,20 @@ export type ExportFormat = (typeof exportFormats)[number]
 
 /** The file types of the engine's library that are plain numbers: the converter writes them itself. */
 export const unquantized = ['F32', 'F16', 'BF16'] as const
-/** Those that the library makes only by measurements of how much each input of a matrix weighs, which the trainer takes. */
-export const matrixQuantizations = ['IQ3_XS', 'IQ3_XXS', 'Q2_K_S', 'IQ2_M', 'IQ2_S', 'IQ2_XS', 'IQ2_XXS', 'IQ1_M', 'IQ1_S'] as const
+/**
+ * Those that the library makes only by measurements of how much each input of a matrix weighs, which the trainer takes.
+ */
+export const matrixQuantizations = [
+  'IQ3_XS',
+  'IQ3_XXS',
+  'Q2_K_S',
+  'IQ2_M',
+  'IQ2_S',
+  'IQ2_XS',
+  'IQ2_XXS',
+  'IQ1_M',
+  'IQ1_S',
+] as const
 /** Those that the library makes of a file in full precision; engine/llama/file-types.ts has their numbers. */
 export const quantizations = [
   'Q8_0',
@@ -50,9 +62,14 @@ export const CreateExport = z.strictObject({
     .describe(
       `For gguf one of ${[...unquantized, ...quantizations].join(', ')} (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of ${onnxPrecisions.join(', ')} (default fp32).`,
     ),
-  merge: z.boolean().default(true).describe('For huggingface and gguf: false takes the adapter alone, without the base that it stands on.'),
+  merge: z
+    .boolean()
+    .default(true)
+    .describe('For huggingface and gguf: false takes the adapter alone, without the base that it stands on.'),
   archive: z.enum(['tar', 'zip']).optional().describe('For huggingface and onnx, which are folders. Default tar.'),
-  push_to: Repository.optional().describe('A repository of the Hugging Face Hub that gets the files too; the service must have a token.'),
+  push_to: Repository.optional().describe(
+    'A repository of the Hugging Face Hub that gets the files too; the service must have a token.',
+  ),
 })
 export type CreateExport = z.infer<typeof CreateExport>
 
@@ -71,7 +88,9 @@ export const ExportCheck = z
     tokens: z.int().describe('Tokens of the trainer’s answers, which the exported file’s are compared with.'),
     identical: z.number().describe('Share of the answers that are the same to the end.'),
     matching_tokens: z.number().describe('Share of the tokens that are the same before the answers part.'),
-    log_probability_difference: z.number().describe('How far the logarithms of the tokens’ probabilities are apart, on average, in nats.'),
+    log_probability_difference: z
+      .number()
+      .describe('How far the logarithms of the tokens’ probabilities are apart, on average, in nats.'),
   })
   .describe('Answers of the exported file itself, in the runtime that it is for, beside the trainer’s own.')
 export type ExportCheck = z.infer<typeof ExportCheck>
@@ -97,7 +116,9 @@ export const Export = z.object({
   created_at: Time,
   started_at: Time.nullable(),
   finished_at: Time.nullable(),
-  expires_at: Time.nullable().describe('When its files are removed; null where it is not ready, or kept until it is deleted.'),
+  expires_at: Time.nullable().describe(
+    'When its files are removed; null where it is not ready, or kept until it is deleted.',
+  ),
 })
 export type Export = z.infer<typeof Export>
 
@@ -159,7 +180,9 @@ export const downloadExport = route({
   tag,
   summary: 'A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256',
   params: IdParams,
-  query: z.strictObject({ file: z.string().min(1).max(300).optional().describe('The name of the file. Default: the first.') }),
+  query: z.strictObject({
+    file: z.string().min(1).max(300).optional().describe('The name of the file. Default: the first.'),
+  }),
   produces: 'application/octet-stream',
   responses: { 200: z.string().meta({ format: 'binary' }) },
 })

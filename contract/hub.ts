@@ -13,7 +13,9 @@ export const Pricing = z.object({
 export const downloadStatuses = ['queued', 'downloading', 'converting', 'completed', 'failed', 'cancelled'] as const
 
 export const Download = z.object({
-  status: z.enum(downloadStatuses).describe('`queued`: it waits for its turn, or for the next try after a failure that may pass.'),
+  status: z
+    .enum(downloadStatuses)
+    .describe('`queued`: it waits for its turn, or for the next try after a failure that may pass.'),
   progress: z.number().describe('Share of the bytes that are here, 0 to 1.'),
   bytes: z.int(),
   total_bytes: z.int().nullable().describe('Null until the hub has told it.'),
@@ -32,14 +34,20 @@ export const Model = z.object({
   huggingface_id: z.string().nullable(),
   methods: z
     .array(Method)
-    .describe('The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.'),
+    .describe(
+      'The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.',
+    ),
   pricing: Pricing,
   weights: z.object({
-    available: z.boolean().describe('Whether the weights are on this machine, so that the model can be called and trained.'),
+    available: z
+      .boolean()
+      .describe('Whether the weights are on this machine, so that the model can be called and trained.'),
     size_mb: z.number().nullable(),
     how_to_get: z.string().nullable().describe('What it takes to get them, where they are not here.'),
   }),
-  download: Download.nullable().describe('The last download of the weights by this service; null where there was none.'),
+  download: Download.nullable().describe(
+    'The last download of the weights by this service; null where there was none.',
+  ),
 })
 export type Model = z.infer<typeof Model>
 
@@ -71,12 +79,27 @@ export const getModel = route({
   params: z.object({ model_id: z.string() }),
   responses: { 200: Model },
 })
-export const listTiers = route({ ...hub, path: '/hub/tiers', summary: 'The tiers and their limits', responses: { 200: z.object({ tiers: z.array(Tier) }) } })
-export const listFeatured = route({ ...hub, path: '/hub/featured', summary: 'Base models to begin with', responses: { 200: Models } })
+export const listTiers = route({
+  ...hub,
+  path: '/hub/tiers',
+  summary: 'The tiers and their limits',
+  responses: { 200: z.object({ tiers: z.array(Tier) }) },
+})
+export const listFeatured = route({
+  ...hub,
+  path: '/hub/featured',
+  summary: 'Base models to begin with',
+  responses: { 200: Models },
+})
 
-// Ids have slashes, so the rest of the path is the id, up to the last word. Who may start a job may start the download that it needs, as far as
-// TUNERY_MODEL_DOWNLOADS allows; so may an operator's key, which carries nothing else.
-const download = { path: '/hub/models/{model_id*}/download', scope: 'tuning:write', or_scope: 'operator', tag: 'Hub' } as const
+// Ids have slashes, so the rest of the path is the id, up to the last word. Who may start a job may start the download
+// that it needs, as far as TUNERY_MODEL_DOWNLOADS allows; so may an operator's key, which carries nothing else.
+const download = {
+  path: '/hub/models/{model_id*}/download',
+  scope: 'tuning:write',
+  or_scope: 'operator',
+  tag: 'Hub',
+} as const
 const params = z.object({ model_id: z.string() })
 
 export const startDownload = route({

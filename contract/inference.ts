@@ -7,7 +7,9 @@ export const ModelCard = z.object({
   object: z.literal('model'),
   created: z.int(),
   owned_by: z.string(),
-  status: z.enum(['loaded', 'loading', 'not_loaded']).describe('Whether a request would wait for the model to be loaded first.'),
+  status: z
+    .enum(['loaded', 'loading', 'not_loaded'])
+    .describe('Whether a request would wait for the model to be loaded first.'),
 })
 export type ModelCard = z.infer<typeof ModelCard>
 export const ModelList = z.object({ object: z.literal('list'), data: z.array(ModelCard) })

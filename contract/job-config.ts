@@ -16,47 +16,57 @@ export const jobDefaults = {
 
 // `default` and `x-default` (in words) are told in the API's description and in docs/reference; they change no value.
 const LoraConfig = z.strictObject({
-  r: z.int().min(8).max(64).optional().meta({ description: 'Rank of the adapter: how much it can learn, and how large it is.', default: jobDefaults.r }),
-  alpha: z.int().min(1).max(1024).optional().meta({ description: 'Scale of the adapter: what it adds is multiplied by alpha / r.', 'x-default': 'twice `r`' }),
-  dropout: z
-    .number()
-    .min(0)
-    .max(0.5)
+  r: z
+    .int()
+    .min(8)
+    .max(64)
     .optional()
-    .meta({ description: 'Share of the adapter’s inputs that each training step drops.', default: jobDefaults.dropout }),
-  target_modules: z
-    .array(z.string().min(1).max(100))
+    .meta({ description: 'Rank of the adapter: how much it can learn, and how large it is.', default: jobDefaults.r }),
+  alpha: z
+    .int()
     .min(1)
-    .max(100)
+    .max(1024)
     .optional()
-    .meta({ description: 'Names of the linear layers that get an adapter, such as `q_proj`.', 'x-default': 'all linear layers' }),
+    .meta({ description: 'Scale of the adapter: what it adds is multiplied by alpha / r.', 'x-default': 'twice `r`' }),
+  dropout: z.number().min(0).max(0.5).optional().meta({
+    description: 'Share of the adapter’s inputs that each training step drops.',
+    default: jobDefaults.dropout,
+  }),
+  target_modules: z.array(z.string().min(1).max(100)).min(1).max(100).optional().meta({
+    description: 'Names of the linear layers that get an adapter, such as `q_proj`.',
+    'x-default': 'all linear layers',
+  }),
 })
 
 const TrainingConfig = z.strictObject({
-  epochs: z.int().min(1).max(50).optional().meta({ description: 'How often the whole dataset is trained on.', default: jobDefaults.epochs }),
-  batch_size: z.int().min(1).max(256).optional().meta({ description: 'Examples per optimizer step.', default: jobDefaults.batch_size }),
+  epochs: z
+    .int()
+    .min(1)
+    .max(50)
+    .optional()
+    .meta({ description: 'How often the whole dataset is trained on.', default: jobDefaults.epochs }),
+  batch_size: z
+    .int()
+    .min(1)
+    .max(256)
+    .optional()
+    .meta({ description: 'Examples per optimizer step.', default: jobDefaults.batch_size }),
   learning_rate: z.number().gt(0).max(0.1).optional().meta({
     description: 'Learning rate at its peak; it falls to 0 along a cosine.',
     'x-default': 'by the size of the base: 0.001 to 0.0002, a tenth of it for `full`',
   }),
-  warmup_ratio: z
-    .number()
-    .min(0)
-    .max(0.5)
-    .optional()
-    .meta({ description: 'Share of the steps in which the learning rate rises to its peak.', default: jobDefaults.warmup_ratio }),
-  seed: z
-    .int()
-    .min(0)
-    .max(4_294_967_295)
-    .optional()
-    .meta({ description: 'Seed of the order of the rows, of what is held out and of fresh weights.', default: jobDefaults.seed }),
-  max_length: z
-    .int()
-    .min(8)
-    .max(10_000_000)
-    .optional()
-    .meta({ description: 'Tokens at which rows are cut; at most the context of the base.', 'x-default': '2,048, or the context where that is less' }),
+  warmup_ratio: z.number().min(0).max(0.5).optional().meta({
+    description: 'Share of the steps in which the learning rate rises to its peak.',
+    default: jobDefaults.warmup_ratio,
+  }),
+  seed: z.int().min(0).max(4_294_967_295).optional().meta({
+    description: 'Seed of the order of the rows, of what is held out and of fresh weights.',
+    default: jobDefaults.seed,
+  }),
+  max_length: z.int().min(8).max(10_000_000).optional().meta({
+    description: 'Tokens at which rows are cut; at most the context of the base.',
+    'x-default': '2,048, or the context where that is less',
+  }),
 })
 
 const Prompt = z.union([
@@ -73,12 +83,10 @@ const Prompt = z.union([
 ])
 
 const EvaluationConfig = z.strictObject({
-  validation_split: z
-    .number()
-    .gt(0)
-    .max(0.5)
-    .optional()
-    .meta({ description: 'Share of the rows that is held out of the training and scored as it goes.', 'x-default': 'none is held out' }),
+  validation_split: z.number().gt(0).max(0.5).optional().meta({
+    description: 'Share of the rows that is held out of the training and scored as it goes.',
+    'x-default': 'none is held out',
+  }),
   validation_dataset_id: z
     .string()
     .min(1)
@@ -91,23 +99,18 @@ const EvaluationConfig = z.strictObject({
     .max(1_000_000)
     .optional()
     .meta({ description: 'Optimizer steps from one evaluation to the next.', 'x-default': 'at the end of each epoch' }),
-  early_stopping_patience: z
-    .int()
-    .min(1)
-    .max(100)
-    .optional()
-    .meta({ description: 'End after this many evaluations without a better loss; the best state is the result.', 'x-default': 'train to the end' }),
-  sample_prompts: z
-    .array(Prompt)
-    .max(8)
-    .optional()
-    .meta({ description: 'Answered at each evaluation, beside the answer of the base: a text, or messages.', 'x-default': 'none' }),
-  keep_checkpoints: z
-    .int()
-    .min(0)
-    .max(10)
-    .optional()
-    .meta({ description: 'How many of the newest evaluated states become models of their own.', default: jobDefaults.keep_checkpoints }),
+  early_stopping_patience: z.int().min(1).max(100).optional().meta({
+    description: 'End after this many evaluations without a better loss; the best state is the result.',
+    'x-default': 'train to the end',
+  }),
+  sample_prompts: z.array(Prompt).max(8).optional().meta({
+    description: 'Answered at each evaluation, beside the answer of the base: a text, or messages.',
+    'x-default': 'none',
+  }),
+  keep_checkpoints: z.int().min(0).max(10).optional().meta({
+    description: 'How many of the newest evaluated states become models of their own.',
+    default: jobDefaults.keep_checkpoints,
+  }),
 })
 
 export const JobConfig = z.strictObject({

@@ -14,7 +14,10 @@ const StepQuery = z.strictObject({
 export const JobEvaluation = z.object({
   step: z.int(),
   validation_loss: z.number().describe('Mean loss on the held-out rows.'),
-  validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
+  validation_exact: z
+    .number()
+    .optional()
+    .describe('Share of the held-out rows whose every learned token was the first choice.'),
   train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
   created_at: Time,
 })
@@ -34,7 +37,9 @@ export const JobCheckpoint = z.object({
   model: z
     .string()
     .nullable()
-    .describe('An id that inference and deployments take, of a state that was kept. The others are for going on after an interruption.'),
+    .describe(
+      'An id that inference and deployments take, of a state that was kept. The others are for going on after an interruption.',
+    ),
   validation_loss: z.number().nullable(),
   result: z.boolean().describe('Whether it is the result of the job.'),
   created_at: Time,
@@ -44,7 +49,8 @@ export const listCheckpoints = route({
   path: '/fine-tuning/jobs/{job_id}/checkpoints',
   scope: 'tuning:read',
   tag,
-  summary: 'The states of a job that were written, the latest step first, also while it runs; once completed, with the models that it left',
+  summary:
+    'The states of a job that were written, the latest step first, also while it runs; once completed, with the models that it left',
   params: IdParams,
   query: StepQuery,
   responses: { 200: page(JobCheckpoint) },
@@ -52,7 +58,12 @@ export const listCheckpoints = route({
 
 export const JobRow = z.object({
   row: z.int().describe('Its place among the rows of the dataset, counted from 1.'),
-  line: z.int().nullable().describe('Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.'),
+  line: z
+    .int()
+    .nullable()
+    .describe(
+      'Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.',
+    ),
   loss: z.number().describe('Mean loss of its learned tokens when it was last trained on, before that step.'),
   first_loss: z.number().describe('The same when it was first trained on.'),
   tokens: z.int().describe('How many of its tokens are learned.'),

@@ -7,7 +7,9 @@ export const ApiKey = z.object({
   id: z.string(),
   name: z.string(),
   prefix: z.string().describe('How the key begins; no more of it is kept in the clear.'),
-  scopes: z.array(z.enum(scopes)).describe('What the key carries. The role of its member bounds them at every request.'),
+  scopes: z
+    .array(z.enum(scopes))
+    .describe('What the key carries. The role of its member bounds them at every request.'),
   user_id: z.string().describe('The member whose key it is.'),
   status: z.enum(['active', 'expired']),
   created_at: Time,
@@ -16,7 +18,9 @@ export const ApiKey = z.object({
 })
 export type ApiKey = z.infer<typeof ApiKey>
 
-export const NewApiKey = ApiKey.extend({ key: z.string().describe('The key itself. It is shown this once and cannot be read again.') })
+export const NewApiKey = ApiKey.extend({
+  key: z.string().describe('The key itself. It is shown this once and cannot be read again.'),
+})
 export type NewApiKey = z.infer<typeof NewApiKey>
 
 const presets = Object.keys(scopePresets).filter((name) => name !== 'operator') as [Exclude<ScopePreset, 'operator'>]
@@ -37,7 +41,11 @@ export const createKey = route({
       .default('full')
       .describe('A preset, cut to what you may do yourself, or a list, all of which you must be allowed to.'),
     expires_at: Time.nullable().default(null).describe('From when on the key is refused; null: never.'),
-    user_id: z.string().max(100).optional().describe('The member whose key it is to be; yourself if left out. Of others only with `members:write`.'),
+    user_id: z
+      .string()
+      .max(100)
+      .optional()
+      .describe('The member whose key it is to be; yourself if left out. Of others only with `members:write`.'),
   }),
   responses: { 201: NewApiKey },
 })

@@ -1,10 +1,14 @@
-// Lists of a request, whose length is looked at before their items are: a list of millions must not cost the time to find each of them wrong.
+// Lists of a request, whose length is looked at before their items are: a list of millions must not cost the time to
+// find each of them wrong.
 import { z } from 'zod'
 
 interface Bounds {
   min?: number
   max: number
-  /** What is bounded beside the number of items: how much of it a list has, what it is called, and how much there may be. */
+  /**
+   * What is bounded beside the number of items: how much of it a list has, what it is called, and how much there may
+   * be.
+   */
   besides?: { size(given: unknown[]): number; what: string; max: number }
 }
 
@@ -21,7 +25,12 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
     .custom<z.input<S>[]>(() => true)
     .transform((given: unknown, context): z.output<S>[] => {
       if (Array.isArray(given)) {
-        const most = given.length > max ? `${max} items` : besides && besides.size(given) > besides.max ? `${besides.max} ${besides.what}` : undefined
+        const most =
+          given.length > max
+            ? `${max} items`
+            : besides && besides.size(given) > besides.max
+              ? `${besides.max} ${besides.what}`
+              : undefined
         if (most) {
           context.issues.push({ code: 'custom', message: `may have ${most} at most`, input: undefined })
           return z.NEVER
@@ -41,7 +50,10 @@ const wrong = 'must be a string, a list of strings, a list of tokens or a list o
 
 export type TextOrTokens = string | number[] | string[] | number[][]
 
-/** A text or its tokens, or up to `max` of either. Checked by hand: the first item tells what a list is to hold, and its first wrong one ends the search. */
+/**
+ * A text or its tokens, or up to `max` of either. Checked by hand: the first item tells what a list is to hold, and its
+ * first wrong one ends the search.
+ */
 export function textOrTokens(max: number) {
   const { $schema: _, ...shape } = z.toJSONSchema(
     z.union([z.string().min(1), tokens, z.array(z.string().min(1)).min(1).max(max), z.array(tokens).min(1).max(max)]),
@@ -68,7 +80,8 @@ function problemOf(given: unknown, max: number): Problem | undefined {
   for (let index = 0; index < given.length; index++) {
     const each = given[index]
     const same = typeof each === typeof given[0]
-    if (!same || (typeof each !== 'string' && !Array.isArray(each)) || each.length === 0) return { path: [index], message: wrong }
+    if (!same || (typeof each !== 'string' && !Array.isArray(each)) || each.length === 0)
+      return { path: [index], message: wrong }
     const problem = typeof each === 'string' ? undefined : problemOfTokens(each, [index])
     if (problem) return problem
   }

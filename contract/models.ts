@@ -8,9 +8,15 @@ export const Comparison = z
     problem: z.string().nullable().describe('What disagrees, and what to do.'),
     rows: z.int(),
     tokens: z.int().describe('Learned tokens that were compared.'),
-    change: z.number().describe('By how much training changed the logarithm of a token’s probability, on average, as the trainer has it.'),
+    change: z
+      .number()
+      .describe(
+        'By how much training changed the logarithm of a token’s probability, on average, as the trainer has it.',
+      ),
     difference: z.number().describe('By how much the engine’s change differs from the trainer’s, on average.'),
-    base_difference: z.number().describe('By how much the two differ about what the training began with: the precisions they hold it in.'),
+    base_difference: z
+      .number()
+      .describe('By how much the two differ about what the training began with: the precisions they hold it in.'),
   })
   .describe('What training changed in the probabilities of fixed rows, as the engine has it beside the trainer.')
 export type Comparison = z.infer<typeof Comparison>
@@ -18,7 +24,10 @@ export type Comparison = z.infer<typeof Comparison>
 export const LineageDataset = z.object({
   id: z.string(),
   name: z.string().nullable(),
-  sha256: z.string().nullable().describe('Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.'),
+  sha256: z
+    .string()
+    .nullable()
+    .describe('Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.'),
 })
 export type LineageDataset = z.infer<typeof LineageDataset>
 
@@ -35,7 +44,10 @@ export const LineageStep = z.object({
 export type LineageStep = z.infer<typeof LineageStep>
 
 export const Lineage = z
-  .object({ base_model_id: z.string(), steps: z.array(LineageStep).describe('Each training or upload on the way, the first one first, this model last.') })
+  .object({
+    base_model_id: z.string(),
+    steps: z.array(LineageStep).describe('Each training or upload on the way, the first one first, this model last.'),
+  })
   .describe('What a model came from.')
 export type Lineage = z.infer<typeof Lineage>
 
@@ -49,12 +61,19 @@ export const TunedModel = z.object({
   parent_model_id: z
     .string()
     .nullable()
-    .describe('The model of the account that it went on from, which may be deleted by now. Null where it began with the base.'),
-  weights_model_id: z.string().nullable().describe('The model of the account whose whole weights an adapter stands on, where these are not the base’s.'),
+    .describe(
+      'The model of the account that it went on from, which may be deleted by now. Null where it began with the base.',
+    ),
+  weights_model_id: z
+    .string()
+    .nullable()
+    .describe('The model of the account whose whole weights an adapter stands on, where these are not the base’s.'),
   job_id: z.string().nullable().describe('Null for one that was uploaded.'),
   method: Method,
   size_mb: z.number(),
-  comparison: Comparison.nullable().describe('Null until it has been made: at the end of the job, or when the model is first deployed.'),
+  comparison: Comparison.nullable().describe(
+    'Null until it has been made: at the end of the job, or when the model is first deployed.',
+  ),
   created_at: Time,
 })
 export type TunedModel = z.infer<typeof TunedModel>
@@ -66,7 +85,12 @@ export type TunedModelDetails = z.infer<typeof TunedModelDetails>
 export const AdapterFields = z.strictObject({
   name: DisplayName.optional().describe('Default: the name of the file.'),
   description: Description.optional(),
-  base_model_id: z.string().min(1).max(256).optional().describe('Default: what the adapter’s own adapter_config.json names.'),
+  base_model_id: z
+    .string()
+    .min(1)
+    .max(256)
+    .optional()
+    .describe('Default: what the adapter’s own adapter_config.json names.'),
 })
 export type AdapterFields = z.infer<typeof AdapterFields>
 

@@ -50,8 +50,13 @@ export const changeAccount = route({
   ...operation,
   method: 'PUT',
   path: '/operator/accounts/{account_id}',
-  summary: 'Rename an account, set its tier, suspend or reinstate it; a suspended one is refused within a second, its work waits',
+  summary:
+    'Rename an account, set its tier, suspend or reinstate it; a suspended one is refused within a second, its work waits',
   params: AccountParams,
-  body: z.strictObject({ name: DisplayName.optional(), tier: TierId.optional(), status: z.enum(['active', 'suspended']).optional() }),
+  body: z.strictObject({
+    name: DisplayName.optional(),
+    tier: TierId.optional(),
+    status: z.enum(['active', 'suspended']).optional(),
+  }),
   responses: { 200: Account },
 })

@@ -1,21 +1,40 @@
-// What every request for text shares: the parameters of generation with their ranges, and what the answer tells beside the text.
+// What every request for text shares: the parameters of generation with their ranges, and what the answer tells beside
+// the text.
 import { z } from 'zod'
 
 const Stop = z.union([z.string().min(1), z.array(z.string().min(1)).max(4)])
 const TokenId = z.string().regex(/^\d{1,7}$/, 'must be the number of a token')
 
-/** The parameters of generation, with the ranges of the specification. Null means 'not given', as OpenAI's clients send it. */
+/**
+ * The parameters of generation, with the ranges of the specification. Null means 'not given', as OpenAI's clients send
+ * it.
+ */
 export const Sampling = z.object({
   temperature: z.number().min(0).max(2).nullish().describe('0 to 2; 0 always takes the likeliest token. Default 0.7.'),
   top_p: z.number().min(0).max(1).nullish().describe('0 to 1. Default 0.9.'),
   top_k: z.int().min(1).max(100).nullish().describe('1 to 100. Default 50.'),
-  min_p: z.number().min(0).max(1).nullish().describe('Tokens less likely than this share of the likeliest are left out. Default 0.'),
+  min_p: z
+    .number()
+    .min(0)
+    .max(1)
+    .nullish()
+    .describe('Tokens less likely than this share of the likeliest are left out. Default 0.'),
   max_tokens: z.int().min(1).max(4096).nullish().describe('1 to 4096. Default 1024, or what the context leaves.'),
   stop: Stop.nullish().describe('One sequence or up to four; generation ends before the first that appears.'),
   seed: z.int().nullish().describe('The same seed, prompt and settings give the same answer on the same machine.'),
   n: z.int().min(1).max(8).nullish().describe('How many answers. Default 1.'),
-  presence_penalty: z.number().min(-2).max(2).nullish().describe('Taken once from every token that the answer has already. Default 0.'),
-  frequency_penalty: z.number().min(-2).max(2).nullish().describe('Taken for each time that the answer has a token. Default 0.'),
+  presence_penalty: z
+    .number()
+    .min(-2)
+    .max(2)
+    .nullish()
+    .describe('Taken once from every token that the answer has already. Default 0.'),
+  frequency_penalty: z
+    .number()
+    .min(-2)
+    .max(2)
+    .nullish()
+    .describe('Taken for each time that the answer has a token. Default 0.'),
   repetition_penalty: z
     .number()
     .gt(0)
@@ -34,13 +53,17 @@ export type Sampling = z.infer<typeof Sampling>
 export const samplingDefaults = { temperature: 0.7, top_p: 0.9, top_k: 50, max_tokens: 1024 } as const
 
 /**
- * A field of OpenAI's protocol that would change the answer and that is not done here: refused unless its value leaves the answer as
- * it is, which `shape` describes beside null. Every other unknown field is ignored, as that protocol's clients expect.
+ * A field of OpenAI's protocol that would change the answer and that is not done here: refused unless its value leaves
+ * the answer as it is, which `shape` describes beside null. Every other unknown field is ignored, as that protocol's
+ * clients expect.
  */
 export const onlyIf = (harmless: (value: unknown) => boolean, shape: object, instead = 'Leave it out') =>
   z
     .unknown()
-    .refine((value) => value === undefined || value === null || harmless(value), { params: { unsupported: true }, error: `is not supported. ${instead}` })
+    .refine((value) => value === undefined || value === null || harmless(value), {
+      params: { unsupported: true },
+      error: `is not supported. ${instead}`,
+    })
     .optional()
     .meta({ description: `Not supported. ${instead}.`, nullable: true, ...shape })
 
@@ -50,11 +73,16 @@ export const Usage = z.object({
   prompt_tokens: z.int(),
   completion_tokens: z.int(),
   total_tokens: z.int(),
-  prompt_tokens_details: z.object({ cached_tokens: z.int().describe('Tokens of the prompt that an earlier request had computed already.') }).optional(),
+  prompt_tokens_details: z
+    .object({ cached_tokens: z.int().describe('Tokens of the prompt that an earlier request had computed already.') })
+    .optional(),
 })
 export type Usage = z.infer<typeof Usage>
 
-/** The model's own opinion, before sampling and penalties. `bytes` are those of the token, which may be a part of a character. */
+/**
+ * The model's own opinion, before sampling and penalties. `bytes` are those of the token, which may be a part of a
+ * character.
+ */
 export const TopLogprob = z.object({ token: z.string(), logprob: z.number(), bytes: z.array(z.int()).nullable() })
 export type TopLogprob = z.infer<typeof TopLogprob>
 export const TokenLogprob = TopLogprob.extend({ top_logprobs: z.array(TopLogprob) })

@@ -1,5 +1,5 @@
-// What a key may do. A key carries scopes; the role of the member whose key it is bounds them at every request, so that a role that is
-// taken away is gone from keys that were made before.
+// What a key may do. A key carries scopes; the role of the member whose key it is bounds them at every request, so that
+// a role that is taken away is gone from keys that were made before.
 
 /** Every route states the one that it needs. */
 export const scopes = [
@@ -45,10 +45,27 @@ const viewer: readonly Scope[] = [
   'keys:write',
   'members:read',
 ]
-const member: readonly Scope[] = [...viewer, 'datasets:write', 'tuning:write', 'deployments:write', 'exports:write', 'inference']
-const admin: readonly Scope[] = [...member, 'usage:write', 'webhooks:read', 'webhooks:write', 'members:write', 'audit:read']
+const member: readonly Scope[] = [
+  ...viewer,
+  'datasets:write',
+  'tuning:write',
+  'deployments:write',
+  'exports:write',
+  'inference',
+]
+const admin: readonly Scope[] = [
+  ...member,
+  'usage:write',
+  'webhooks:read',
+  'webhooks:write',
+  'members:write',
+  'audit:read',
+]
 
-/** The most that a key of a member with this role may do. Everyone may make keys of their own; an owner alone may make and change owners. */
+/**
+ * The most that a key of a member with this role may do. Everyone may make keys of their own; an owner alone may make
+ * and change owners.
+ */
 export const roleScopes: Record<Role, readonly Scope[]> = { viewer, member, admin, owner: [...admin, operator] }
 
 /** Ready-made choices of scopes for a key; each is cut to what its maker may do. */

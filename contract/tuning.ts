@@ -1,5 +1,16 @@
 import { z } from 'zod'
-import { Description, DisplayName, digits, eventOf, Labels, Metadata, Method, page, SortedQuery, Time } from './common.ts'
+import {
+  Description,
+  DisplayName,
+  digits,
+  eventOf,
+  Labels,
+  Metadata,
+  Method,
+  page,
+  SortedQuery,
+  Time,
+} from './common.ts'
 import { JobConfig } from './job-config.ts'
 import { route } from './route.ts'
 
@@ -7,12 +18,19 @@ export const CreateJob = z.strictObject({
   model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to go on from.'),
   dataset_id: z.string().min(1).max(100).describe('The dataset to train on.'),
   config: JobConfig.default({}).describe('How to train; everything in it may be left out.'),
-  name: DisplayName.optional().describe('Of the job and of the model that it makes. Default: made of the names of the dataset and the base.'),
+  name: DisplayName.optional().describe(
+    'Of the job and of the model that it makes. Default: made of the names of the dataset and the base.',
+  ),
   description: Description.default('').describe('What you want to remember of it; the model gets it too.'),
-  metadata: Metadata.default({}).describe('Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too.'),
+  metadata: Metadata.default({}).describe(
+    'Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too.',
+  ),
 })
 
-/** Where a value in force came from: the request, a default, one that depends on the size of the base, or the model that the job goes on from. */
+/**
+ * Where a value in force came from: the request, a default, one that depends on the size of the base, or the model that
+ * the job goes on from.
+ */
 export const valueSources = ['request', 'default', 'base_size', 'model'] as const
 const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
 
@@ -23,7 +41,9 @@ export const ResolvedConfig = z.object({
       r: inForce(z.int()),
       alpha: inForce(z.int()),
       dropout: inForce(z.number()),
-      target_modules: inForce(z.array(z.string())).describe('`all-linear` until the weights of the base have been downloaded.'),
+      target_modules: inForce(z.array(z.string())).describe(
+        '`all-linear` until the weights of the base have been downloaded.',
+      ),
     })
     .nullable()
     .describe('Null for full training.'),
@@ -47,11 +67,15 @@ export const ResolvedConfig = z.object({
   tokenizer: z
     .object({ sha256: z.string().nullable(), chat_template_sha256: z.string(), eos_token: z.string().nullable() })
     .optional()
-    .describe('What the base makes of text, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.'),
+    .describe(
+      'What the base makes of text, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.',
+    ),
   parse_control_tokens: z
     .boolean()
     .optional()
-    .describe('Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.'),
+    .describe(
+      'Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.',
+    ),
 })
 export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 
@@ -63,19 +87,27 @@ export const JobMetrics = z.object({
   step: z
     .int()
     .optional()
-    .describe('The step that the losses are of: the latest one that was reported, and once completed the one whose weights are the result.'),
+    .describe(
+      'The step that the losses are of: the latest one that was reported, and once completed the one whose weights are the result.',
+    ),
   steps_trained: z.int().optional().describe('Once completed. More than `step` where an earlier state was the best.'),
   steps_total: z.int().optional(),
   loss: z.number().optional().describe('Of the batch of this step.'),
   learning_rate: z.number().optional(),
   tokens_per_second: z.number().optional(),
-  train_loss: z.number().optional().describe('Mean over the epoch up to this step where it was evaluated, or is the result; else that of its batch.'),
+  train_loss: z
+    .number()
+    .optional()
+    .describe('Mean over the epoch up to this step where it was evaluated, or is the result; else that of its batch.'),
   train_seconds: z.number().optional(),
   predicted_seconds: z.number().optional().describe('What `train_seconds` was first guessed to be, after three steps.'),
   peak_memory_mb: z.number().optional(),
   predicted_memory_mb: z.number().optional().describe('What `peak_memory_mb` was predicted to be, before the start.'),
   validation_loss: z.number().optional().describe('Of this step, where it was evaluated.'),
-  validation_exact: z.number().optional().describe('Share of the held-out rows whose every learned token was the first choice.'),
+  validation_exact: z
+    .number()
+    .optional()
+    .describe('Share of the held-out rows whose every learned token was the first choice.'),
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
 
@@ -85,7 +117,11 @@ export const Job = z.object({
   description: z.string(),
   metadata: Metadata,
   status: z.enum(jobStatuses),
-  paused: z.boolean().describe('Told to wait until it is told to go on. While its progress is still being saved, the status is `running`.'),
+  paused: z
+    .boolean()
+    .describe(
+      'Told to wait until it is told to go on. While its progress is still being saved, the status is `running`.',
+    ),
   model_id: z.string(),
   dataset_id: z.string(),
   progress: z.number().describe('0 to 1.'),
@@ -94,9 +130,13 @@ export const Job = z.object({
   slowed_by: z
     .enum(['serving', 'other_work'])
     .nullable()
-    .describe('What takes the processor from a running job now: answers of this service, or other programs of the machine. Null: nothing does.'),
+    .describe(
+      'What takes the processor from a running job now: answers of this service, or other programs of the machine. Null: nothing does.',
+    ),
   queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
-  estimated_start: Time.nullable().describe('Of a queued job, by how long others like those before it took. Null where none has.'),
+  estimated_start: Time.nullable().describe(
+    'Of a queued job, by how long others like those before it took. Null where none has.',
+  ),
   estimated_completion: Time.nullable(),
   created_at: Time,
   started_at: Time.nullable(),
@@ -109,7 +149,16 @@ export const Job = z.object({
 })
 export type Job = z.infer<typeof Job>
 
-export const jobEventTypes = ['status', 'progress', 'metrics', 'checkpoint', 'sample', 'log', 'warning', 'error'] as const
+export const jobEventTypes = [
+  'status',
+  'progress',
+  'metrics',
+  'checkpoint',
+  'sample',
+  'log',
+  'warning',
+  'error',
+] as const
 export type JobEventType = (typeof jobEventTypes)[number]
 
 export const JobEvent = eventOf(jobEventTypes)
@@ -131,11 +180,24 @@ export const JobEstimate = z.object({
   fits: z.boolean().describe('Whether the memory that is free now is enough.'),
   peak_memory_mb: z.number(),
   available_memory_mb: z.number(),
-  tokens: z.int().nullable().describe('That will be trained on: non-padding tokens, prompts included, times epochs. Null where it does not fit.'),
+  tokens: z
+    .int()
+    .nullable()
+    .describe(
+      'That will be trained on: non-padding tokens, prompts included, times epochs. Null where it does not fit.',
+    ),
   steps: z.int().nullable(),
   rows: z.int().nullable().describe('How many rows will be trained on. Null where it does not fit.'),
-  cut_rows: z.int().nullable().describe('Rows that are longer than `max_length` and are cut there, those included of which nothing is left to learn.'),
-  no_learned_rows: z.int().nullable().describe('Rows that are left out, as nothing of their answers is within `max_length`.'),
+  cut_rows: z
+    .int()
+    .nullable()
+    .describe(
+      'Rows that are longer than `max_length` and are cut there, those included of which nothing is left to learn.',
+    ),
+  no_learned_rows: z
+    .int()
+    .nullable()
+    .describe('Rows that are left out, as nothing of their answers is within `max_length`.'),
   seconds: z.number().nullable().describe('From its start to the registered result, with nothing else on the machine.'),
   tokens_per_second: z.number().nullable(),
   price: z.object({ amount: z.number(), currency: z.string() }).nullable(),
@@ -152,7 +214,9 @@ export const estimateJob = route({
   body: CreateJob,
   responses: { 200: JobEstimate },
 })
-export const JobQuery = SortedQuery.extend({ status: z.enum(jobStatuses).optional().describe('Those with this status.') })
+export const JobQuery = SortedQuery.extend({
+  status: z.enum(jobStatuses).optional().describe('Those with this status.'),
+})
 export type JobQuery = z.infer<typeof JobQuery>
 
 export const listJobs = route({

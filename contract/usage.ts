@@ -36,7 +36,10 @@ export const UsageReport = z.object({
   items: z.array(
     z.object({
       day: Day.optional(),
-      model: z.string().optional().describe('The name that was asked for: of a deployment, of a base, or the id of a tuned model.'),
+      model: z
+        .string()
+        .optional()
+        .describe('The name that was asked for: of a deployment, of a base, or the id of a tuned model.'),
       model_id: z.string().optional().describe('The model that the name stood for.'),
       key_id: z.string().optional(),
       kind: z.enum(['chat', 'completion', 'embedding', 'training']).optional(),
@@ -51,7 +54,9 @@ const bound = (schema: z.ZodNumber) => schema.positive().nullable()
 
 export const Thresholds = z.strictObject({
   requests_per_day: bound(z.int()).default(null).describe('Null: the limit of the account’s tier, where it has one.'),
-  tokens_per_month: bound(z.int()).default(null).describe('Tokens in, out and trained, of the UTC month. Null: nothing is told.'),
+  tokens_per_month: bound(z.int())
+    .default(null)
+    .describe('Tokens in, out and trained, of the UTC month. Null: nothing is told.'),
   cost_per_month: bound(z.number()).default(null),
   percents: z
     .array(z.int().min(1).max(100))

@@ -3,9 +3,20 @@ import { Deleted, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
 /** Those of the specification, and `training.cancelled`: a job that was cancelled, queued or running. */
-export const eventTypes = ['training.started', 'training.completed', 'training.failed', 'training.cancelled', 'model.deployed', 'usage.threshold'] as const
+export const eventTypes = [
+  'training.started',
+  'training.completed',
+  'training.failed',
+  'training.cancelled',
+  'model.deployed',
+  'usage.threshold',
+] as const
 
-const Url = z.string().min(1).max(2048).describe('http or https, on any port; addresses that are not of the public internet are refused.')
+const Url = z
+  .string()
+  .min(1)
+  .max(2048)
+  .describe('http or https, on any port; addresses that are not of the public internet are refused.')
 const Events = z
   .array(z.enum(eventTypes))
   .min(1)
@@ -15,7 +26,9 @@ const Secret = z
   .string()
   .min(1)
   .max(256)
-  .describe('Printable ASCII. One that begins with `whsec_` has base64 after it. Made where it is left out, and then shown in this answer alone.')
+  .describe(
+    'Printable ASCII. One that begins with `whsec_` has base64 after it. Made where it is left out, and then shown in this answer alone.',
+  )
 
 export const Webhook = z.object({
   id: z.string(),
@@ -28,7 +41,9 @@ export const Webhook = z.object({
     .nullable()
     .describe('`requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.'),
   failing_since: Time.nullable().describe('Since when every try has failed; null where the last one did not.'),
-  previous_secret_expires_at: Time.nullable().describe('Until when the secret before the last rotation is in force as well.'),
+  previous_secret_expires_at: Time.nullable().describe(
+    'Until when the secret before the last rotation is in force as well.',
+  ),
   created_at: Time,
   updated_at: Time,
 })
@@ -63,7 +78,9 @@ export const Delivery = z.object({
     .enum(['pending', 'delivered', 'failed', 'blocked_address'])
     .describe('`blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.'),
   created_at: Time,
-  next_attempt_at: Time.nullable().describe('When it is tried next, or was to be while the webhook is slowed or disabled.'),
+  next_attempt_at: Time.nullable().describe(
+    'When it is tried next, or was to be while the webhook is slowed or disabled.',
+  ),
   attempt_count: z.int(),
   last_attempt: DeliveryAttempt.nullable(),
 })

@@ -1,5 +1,5 @@
-// What the service's image runs. The base models that the image brings are copied to where models are kept, as the image cannot be
-// written: ./tunery models add brings others there, and the engine keeps copies of its own beside them.
+// What the service's image runs. The base models that the image brings are copied to where models are kept, as the
+// image cannot be written: ./tunery models add brings others there, and the engine keeps copies of its own beside them.
 import { cpSync, existsSync, globSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 

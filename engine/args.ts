@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
-import { type Address, parseAddress } from './listen.ts'
+import { type Address, parseAddress } from './http/server.ts'
 
 export type NamedFile = { name: string; path: string }
 export type Args = {
@@ -53,9 +53,12 @@ export function parseCommandLine(argv: string[]): Args {
   const listen = parseAddress(values.listen ?? listenDefault)
   const models = values.model.map((text) => parseNamed('--model', text))
   // Without the service in front nobody could load one later.
-  if ('port' in listen && models.length === 0) throw new Error('--model is missing: a server on a port serves the files that it is started with.')
-  if (values.adapter.length > 0 && models.length !== 1) throw new Error('--adapter takes exactly one --model beside it, which the adapters stand on.')
-  if ('path' in listen && values['api-key-file'] !== undefined) throw new Error('--api-key-file is for a server on a port; a unix socket is its owner’s alone.')
+  if ('port' in listen && models.length === 0)
+    throw new Error('--model is missing: a server on a port serves the files that it is started with.')
+  if (values.adapter.length > 0 && models.length !== 1)
+    throw new Error('--adapter takes exactly one --model beside it, which the adapters stand on.')
+  if ('path' in listen && values['api-key-file'] !== undefined)
+    throw new Error('--api-key-file is for a server on a port; a unix socket is its owner’s alone.')
   const cores = availableParallelism()
   return {
     listen,
@@ -83,7 +86,8 @@ function parseNamed(option: string, text: string): NamedFile {
 function positive(option: string, text: string | undefined, fallback: number): number {
   if (text === undefined) return fallback
   const number = Number(text)
-  if (!Number.isInteger(number) || number < 1) throw new Error(`${option} takes a whole number from 1 on, not '${text}'.`)
+  if (!Number.isInteger(number) || number < 1)
+    throw new Error(`${option} takes a whole number from 1 on, not '${text}'.`)
   return number
 }
 
@@ -92,6 +96,8 @@ function findLibrary(): string {
   const root = new URL('../', import.meta.url)
   const brought = fileURLToPath(new URL('.local/llama/lib', root))
   const platform = `${process.platform}-${process.arch}`
-  const installed = [`${platform}-cuda`, platform].map((name) => fileURLToPath(new URL(`node_modules/@node-llama-cpp/${name}/bins/${name}`, root)))
+  const installed = [`${platform}-cuda`, platform].map((name) =>
+    fileURLToPath(new URL(`node_modules/@node-llama-cpp/${name}/bins/${name}`, root)),
+  )
   return [brought, ...installed].find((folder) => existsSync(folder)) ?? brought
 }

@@ -1,35 +1,30 @@
 // The engine's entry: serves base models and adapters of this machine's CPU behind OpenAI's protocol.
 import { totalmem } from 'node:os'
 import pino from 'pino'
-import { createFairMutex } from '../lib/fair-mutex.ts'
-import { createAdapters } from './adapters.ts'
-import { keyVariable, readApiKeys } from './api-keys.ts'
+import { createFairMutex, createMutex } from '../lib/mutex.ts'
 import { parseCommandLine, usage } from './args.ts'
-import { outputsFor } from './batch.ts'
-import { createBeside } from './beside.ts'
-import { createEmbedder } from './embedder.ts'
+import { outputsFor } from './batching/batch.ts'
+import { createHeadway } from './batching/headway.ts'
+import type { StepStats } from './batching/runner.ts'
+import type { Backend } from './batching/runner-pool.ts'
+import { createScheduler } from './batching/scheduler.ts'
+import { createBeside } from './batching/side-work.ts'
+import type { MemoryLimits } from './batching/slot-sizes.ts'
+import { createRests } from './batching/yielding.ts'
+import { createEmbedder } from './embeddings/embedder.ts'
 import { createGrammars } from './grammar/grammars.ts'
-import { createHeadway } from './headway.ts'
-import { createHttpServer } from './http.ts'
-import type { StepStats } from './lane.ts'
-import type { Backend } from './lane-pool.ts'
-import type { MemoryLimits } from './lane-sizes.ts'
-import { createLeftUsage } from './left-usage.ts'
-import { listen } from './listen.ts'
-import { type ContextOptions, createContext, createContextAside } from './llama/context.ts'
-import { loadFastest } from './llama/eight-bits.ts'
-import { openLibrary } from './llama/library.ts'
-import { returnLargeBlocks } from './llama/malloc.ts'
+import { createLeftUsage } from './http/aborted-usage.ts'
+import { keyVariable, readApiKeys } from './http/api-keys.ts'
+import { createMetrics } from './http/metrics.ts'
+import { type Scoring, scoringWaitingMax, tooManyScorings } from './http/routes/score.ts'
+import { createHttpServer, listen } from './http/server.ts'
+import { type ContextOptions, createContext, createContextAside, createThreadpool } from './llama/context.ts'
+import { loadFastest } from './llama/eight-bit-weights.ts'
+import { openLibrary, returnLargeBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
-import { createThreadpool } from './llama/threadpool.ts'
-import { createMetrics } from './metrics.ts'
-import { createModels } from './models.ts'
-import { createRests } from './rests.ts'
-import { createScheduler } from './scheduler.ts'
-import { type Scoring, scoringWaitingMax, tooManyScorings } from './score.ts'
-import type { ServedModel } from './served-model.ts'
+import { createAdapters } from './models/adapters.ts'
+import { createModels, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
-import { createTurn } from './turn.ts'
 
 const idleCloseMs = 50
 
@@ -50,19 +45,32 @@ async function main(): Promise<void> {
   returnLargeBlocks()
   const library = openLibrary(args.lib)
   const threadpool = createThreadpool(library, args.threads)
-  const limits: MemoryLimits = { slots: args.slots, lane_bytes: Math.floor(totalmem() / 8), total_bytes: Math.floor(totalmem() / 4) }
+  const limits: MemoryLimits = {
+    slots: args.slots,
+    lane_bytes: Math.floor(totalmem() / 8),
+    total_bytes: Math.floor(totalmem() / 4),
+  }
   // Of the memory, a quarter may hold the caches of requests and an eighth adapters; the weights of bases come on top.
   const adapters = createAdapters(library, Math.floor(totalmem() / 8))
   type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
   const withAdapter = (served: ServedModel, options: Options): ContextOptions => {
     const { adapter } = served
     const pointer = adapter ? adapters.hold(adapter) : null
-    return { ...options, threads: args.threads, threadpool, adapter: pointer, onFree: () => adapter && adapters.letGo(adapter) }
+    return {
+      ...options,
+      threads: args.threads,
+      threadpool,
+      adapter: pointer,
+      onFree: () => adapter && adapters.letGo(adapter),
+    }
   }
-  // Reading or freeing an adapter changes a list of the model that a context which is being made goes through on its own thread.
-  const inTurn = createTurn()
-  const makeContext = (served: ServedModel, options: Options) => createContext(library, served.model, withAdapter(served, options))
-  const makeContextAside = (served: ServedModel, options: Options) => inTurn(() => createContextAside(library, served.model, withAdapter(served, options)))
+  // Reading or freeing an adapter changes a list of the model that a context which is being made goes through on its
+  // own thread.
+  const inTurn = createMutex()
+  const makeContext = (served: ServedModel, options: Options) =>
+    createContext(library, served.model, withAdapter(served, options))
+  const makeContextAside = (served: ServedModel, options: Options) =>
+    inTurn(() => createContextAside(library, served.model, withAdapter(served, options)))
   const laneOptions = (sequences: number, tokens_per_sequence: number, batch_tokens: number) => ({
     sequences,
     tokens_per_sequence,
@@ -79,7 +87,12 @@ async function main(): Promise<void> {
   const rests = createRests()
   const headway = createHeadway()
   const beside = createBeside(() => scheduler.counts().running > 0)
-  const embedder = createEmbedder((served, shape) => makeContextAside(served, { ...shape, embeddings: true }), rests, headway, beside)
+  const embedder = createEmbedder(
+    (served, shape) => makeContextAside(served, { ...shape, embeddings: true }),
+    rests,
+    headway,
+    beside,
+  )
   const onFault = (error: unknown, model?: string) => log.error({ err: error, model }, 'fault')
   const onStep = (stats: StepStats) => {
     metrics.step(stats)
@@ -150,12 +163,26 @@ async function main(): Promise<void> {
   // One that a service started obeys that alone: what a terminal sends goes to the whole process group.
   if (!args.parent_pipe) process.on('SIGINT', stop)
 
-  if (access && !access.keys) log.warn(`No API key is set: whoever reaches ${address} may call the model. --api-key-file or ${keyVariable} sets one.`)
-  log.info({ address, threads: args.threads, library: library.llama_version(), models: models.list().map((served) => served.name) }, 'listening')
+  if (access && !access.keys)
+    log.warn(
+      `No API key is set: whoever reaches ${address} may call the model. --api-key-file or ${keyVariable} sets one.`,
+    )
+  log.info(
+    {
+      address,
+      threads: args.threads,
+      library: library.llama_version(),
+      models: models.list().map((served) => served.name),
+    },
+    'listening',
+  )
   process.stdout.write(`${JSON.stringify({ event: 'listening', address })}\n`)
 }
 
-/** Ends the process when the parent's end of standard input closes, however the parent died: no engine outlives its server. */
+/**
+ * Ends the process when the parent's end of standard input closes, however the parent died: no engine outlives its
+ * server.
+ */
 function exitWithParent(): void {
   const exit = () => process.exit(0)
   process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()

@@ -9,7 +9,8 @@
 //                that there is time; otherwise "normal"
 //   product      the one that the request is about
 //
-// The held-out rows are whole texts, names and now and then phrasings that no training row has: a part of every list is kept for them.
+// The held-out rows are whole texts, names and now and then phrasings that no training row has: a part of every list is
+// kept for them.
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -25,7 +26,10 @@ type Around = keyof typeof around
 type Lists = { requests: Record<Category, string[]>; around: Record<Around, string[]> }
 type Ticket = { text: string; answer: { category: string; priority: string; product: string } }
 
-/** The share of every list that only held-out rows use, and how likely each part of a held-out row is to be drawn from it. */
+/**
+ * The share of every list that only held-out rows use, and how likely each part of a held-out row is to be drawn from
+ * it.
+ */
 const HELD_OUT_SHARE = 0.15
 const RESERVED_CHANCE = 0.03
 
@@ -36,7 +40,10 @@ function mapped<Key extends string, From, To>(record: Record<Key, From>, change:
   return Object.fromEntries(Object.entries<From>(record).map(([key, value]) => [key, change(value)])) as Record<Key, To>
 }
 
-/** Splits every list of phrasings in two: what training rows may say, and what only held-out rows say. Products' names are for both. */
+/**
+ * Splits every list of phrasings in two: what training rows may say, and what only held-out rows say. Products' names
+ * are for both.
+ */
 function splitPhrases(random: Random): { common: Lists; reserved: Lists } {
   const halves = (list: string[]) => {
     const shuffled = random.shuffled(list)
@@ -54,7 +61,8 @@ function splitPhrases(random: Random): { common: Lists; reserved: Lists } {
 /** Lists for one held-out row: each from the reserved or the common part, names always from the reserved one. */
 function mixed(common: Lists, reserved: Lists, random: Random): Lists {
   const mix = { ...common.around }
-  for (const kind of Object.keys(mix) as Around[]) if (kind === 'names' || random.chance(RESERVED_CHANCE)) mix[kind] = reserved.around[kind]
+  for (const kind of Object.keys(mix) as Around[])
+    if (kind === 'names' || random.chance(RESERVED_CHANCE)) mix[kind] = reserved.around[kind]
   return { requests: random.chance(RESERVED_CHANCE) ? reserved.requests : common.requests, around: mix }
 }
 
@@ -64,8 +72,18 @@ function fill(text: string, random: Random, product: string): string {
     n: () => String(random.between(2, 40)),
     few: () => String(random.between(2, 6)),
     hour: () => String(random.between(1, 12)),
-    money: () => random.pick(['€', '$', '£']) + random.pick([`${random.between(5, 290)}`, `${random.between(5, 99)}.${random.between(10, 99)}`]),
-    day: () => random.pick(['Monday', 'Tuesday', 'Friday', `${random.between(2, 28)} March`, `June ${random.between(2, 28)}`, 'the 3rd']),
+    money: () =>
+      random.pick(['€', '$', '£']) +
+      random.pick([`${random.between(5, 290)}`, `${random.between(5, 99)}.${random.between(10, 99)}`]),
+    day: () =>
+      random.pick([
+        'Monday',
+        'Tuesday',
+        'Friday',
+        `${random.between(2, 28)} March`,
+        `June ${random.between(2, 28)}`,
+        'the 3rd',
+      ]),
     version: () => `${random.between(1, 9)}.${random.between(0, 19)}`,
     code: () => random.pick(['A', 'E', 'K', 'PO-', '#']) + random.between(100, 9999),
   }
@@ -74,12 +92,16 @@ function fill(text: string, random: Random, product: string): string {
   return filled.charAt(0).toUpperCase() + filled.slice(1)
 }
 
-/** Writes as people type in a hurry: swapped or dropped letters, lower case, missing stops. Digits and short words stay. */
+/**
+ * Writes as people type in a hurry: swapped or dropped letters, lower case, missing stops. Digits and short words stay.
+ */
 function misspell(text: string, random: Random): string {
   const words = text.split(' ').map((word) => {
     if (!/^[a-z]{5,}$/.test(word) || !random.chance(0.12)) return word
     const at = random.between(1, word.length - 3)
-    return random.chance(0.5) ? word.slice(0, at) + word[at + 1] + word[at] + word.slice(at + 2) : word.slice(0, at) + word.slice(at + 1)
+    return random.chance(0.5)
+      ? word.slice(0, at) + word[at + 1] + word[at] + word.slice(at + 2)
+      : word.slice(0, at) + word.slice(at + 1)
   })
   const joined = words.join(' ')
   return random.chance(0.4) ? joined.toLowerCase() : joined

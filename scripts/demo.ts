@@ -1,4 +1,5 @@
-// From examples to a served model, through the public interface: `npm run demo`, or `npm run demo -- --exit` to end when it is done.
+// From examples to a served model, through the public interface: `npm run demo`, or `npm run demo -- --exit` to end
+// when it is done.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
@@ -21,21 +22,30 @@ async function main(service: Service): Promise<void> {
   form.set('format', 'jsonl')
   form.set('file', new Blob([readFileSync(path.join(examples, 'ticket-triage.jsonl'))]), 'ticket-triage.jsonl')
   const dataset = await call<{ id: string; rows: number }>(service, 'POST', '/datasets/', form)
-  const check = await call<{ valid: boolean; errors?: string[]; avg_tokens_per_sample: number }>(service, 'POST', `/datasets/${dataset.id}/validate`)
+  const check = await call<{ valid: boolean; errors?: string[]; avg_tokens_per_sample: number }>(
+    service,
+    'POST',
+    `/datasets/${dataset.id}/validate`,
+  )
   if (!check.valid) throw new Error(`the examples are not valid: ${check.errors?.join('; ')}`)
   console.log(`  ${dataset.rows} rows, valid, ${check.avg_tokens_per_sample} tokens each on average`)
 
   title(`2. Fine-tune ${base} with LoRA`)
   const training = Date.now()
-  const job = await call<{ id: string }>(service, 'POST', '/fine-tuning/jobs', { model_id: base, dataset_id: dataset.id })
+  const job = await call<{ id: string }>(service, 'POST', '/fine-tuning/jobs', {
+    model_id: base,
+    dataset_id: dataset.id,
+  })
   const progress = createProgress(process.stdout)
   for await (const event of events(service, job.id)) progress.show(event)
-  const result = await call<{ status: string; model: string; error: { message: string } | null; metrics: { train_loss?: number } }>(
-    service,
-    'GET',
-    `/fine-tuning/jobs/${job.id}`,
-  )
-  if (result.status !== 'completed') throw new Error(`the job is ${result.status}: ${result.error?.message ?? 'no reason was given'}`)
+  const result = await call<{
+    status: string
+    model: string
+    error: { message: string } | null
+    metrics: { train_loss?: number }
+  }>(service, 'GET', `/fine-tuning/jobs/${job.id}`)
+  if (result.status !== 'completed')
+    throw new Error(`the job is ${result.status}: ${result.error?.message ?? 'no reason was given'}`)
   const train_seconds = (Date.now() - training) / 1000
 
   title(`3. Deploy the result as ${name}`)
@@ -46,16 +56,21 @@ async function main(service: Service): Promise<void> {
   const rows = readRows(path.join(examples, 'ticket-triage.heldout.jsonl'))
   title(`4. Ask both about ${rows.length} tickets that were never trained on`)
   const counted = (model: string) => (count: number) => {
-    if (process.stdout.isTTY) process.stdout.write(`\r\x1b[K  ${model}: ${count} of ${rows.length}${count === rows.length ? '\n' : ''}`)
+    if (process.stdout.isTTY)
+      process.stdout.write(`\r\x1b[K  ${model}: ${count} of ${rows.length}${count === rows.length ? '\n' : ''}`)
   }
   const before = await score(service, base, rows, counted('base'))
   const after = await score(service, name, rows, counted('tuned'))
   for (const index of [0, 1, 2, 3]) {
     const { prompt, expected } = rows[index]!
     const mark = (answer: string) => `${isRight(answer, expected) ? '✓' : '✗'} ${oneLine(answer)}`
-    console.log(`\n  ticket  ${oneLine(prompt.at(-1)!.content)}\n  base    ${mark(before.answers[index]!)}\n  tuned   ${mark(after.answers[index]!)}`)
+    console.log(
+      `\n  ticket  ${oneLine(prompt.at(-1)!.content)}\n  base    ${mark(before.answers[index]!)}\n  tuned   ${mark(after.answers[index]!)}`,
+    )
   }
-  console.log(`\n  Whole answers right: base ${percent(before.share)}, tuned ${percent(after.share)} of ${rows.length}.`)
+  console.log(
+    `\n  Whole answers right: base ${percent(before.share)}, tuned ${percent(after.share)} of ${rows.length}.`,
+  )
 
   if (options.exit) {
     const seconds = (value: number) => Number(value.toFixed(1))
@@ -91,7 +106,8 @@ function interruption(again: () => void): Promise<'interrupted'> {
   return new Promise((resolve) => {
     let first_at: number | undefined
     const heard = (signal: NodeJS.Signals) => {
-      if (first_at !== undefined) return void (signal === 'SIGINT' && performance.now() - first_at > samePress_ms && again())
+      if (first_at !== undefined)
+        return void (signal === 'SIGINT' && performance.now() - first_at > samePress_ms && again())
       first_at = performance.now()
       if (process.stdout.isTTY) console.log('\nStopping. Press Ctrl-C again to stop at once.')
       resolve('interrupted')

@@ -1,4 +1,5 @@
-// `npm test`: the type check and the linters, then every test, two files at a time. `--static` ends after the linters; names of files run these alone.
+// `npm test`: the type check and the linters, then every test, two files at a time. `--static` ends after the linters;
+// names of files run these alone.
 import { spawn, spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
@@ -44,7 +45,8 @@ async function run({ name, command, args }: Suite): Promise<Outcome> {
 
 /** What node:test's or pytest's own summary says. A suite that ended without one has failed. */
 function outcomeOf(text: string, ok: boolean): Outcome {
-  const said = (...patterns: RegExp[]) => patterns.reduce((sum, pattern) => sum + Number(text.match(pattern)?.[1] ?? 0), 0)
+  const said = (...patterns: RegExp[]) =>
+    patterns.reduce((sum, pattern) => sum + Number(text.match(pattern)?.[1] ?? 0), 0)
   const passed = said(/^ℹ pass (\d+)$/m, /\b(\d+) passed\b.* in /)
   const failed = said(/^ℹ fail (\d+)$/m, /^ℹ cancelled (\d+)$/m, /\b(\d+) failed\b.* in /, /\b(\d+) errors?\b.* in /)
   const skipped = said(/^ℹ skipped (\d+)$/m, /\b(\d+) skipped\b.* in /)
@@ -54,18 +56,41 @@ function outcomeOf(text: string, ok: boolean): Outcome {
 step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
 step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
 step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
-step('ruff format', path.join(python, 'ruff'), ['format', '--check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
+step('ruff format', path.join(python, 'ruff'), [
+  'format',
+  '--check',
+  'trainer',
+  'examples',
+  'bench',
+  'tests',
+  'scripts',
+])
 step('reference pages', process.execPath, ['scripts/docs.ts', '--check'])
 step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
 // An image has a name here and is built here: that is what the rule forbids.
-step('dclint', path.join(root, 'node_modules/.bin/dclint'), ['--disable-rule', 'no-build-and-image', '--max-warnings', '0', 'deploy/compose.yaml'])
+step('dclint', path.join(root, 'node_modules/.bin/dclint'), [
+  '--disable-rule',
+  'no-build-and-image',
+  '--max-warnings',
+  '0',
+  'deploy/compose.yaml',
+])
 if (!process.argv.includes('--static')) {
   const named = process.argv.slice(2)
   const files = named.length > 0 ? named : globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()
   // A test that failed may leave something open, which must not hold up those after it for ever.
-  const suites: Suite[] = files.map((file) => ({ name: file, command: process.execPath, args: ['--test-force-exit', '--test-reporter=spec', file] }))
+  const suites: Suite[] = files.map((file) => ({
+    name: file,
+    command: process.execPath,
+    args: ['--test-force-exit', '--test-reporter=spec', file],
+  }))
   // The longest first, so that it does not stand alone at the end.
-  if (named.length === 0) suites.unshift({ name: 'tests of the trainer', command: path.join(python, 'pytest'), args: ['-q', '--durations=8'] })
+  if (named.length === 0)
+    suites.unshift({
+      name: 'tests of the trainer',
+      command: path.join(python, 'pytest'),
+      args: ['-q', '--durations=8'],
+    })
   // They take every core at the lowest priority: beside others they would take ten times as long, or measure these.
   const alone = suites.filter(({ name }) => ['tests/demo.test.ts', 'tests/core-share.test.ts'].includes(name))
   const beside = suites.filter((suite) => !alone.includes(suite))

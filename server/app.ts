@@ -2,9 +2,9 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify'
 import { serializerCompiler } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { ApiError } from '../contract/errors.ts'
-import { maxHeadBytes, patience } from '../transport/bounds.ts'
-import { endSlowBodies } from '../transport/slow-bodies.ts'
-import { endSlowReaders } from '../transport/slow-readers.ts'
+import { maxHeadBytes, patience } from '../lib/http/client-timeouts.ts'
+import { endSlowBodies, endSlowReaders } from '../lib/http/slow-clients.ts'
+import { newId } from '../lib/ids.ts'
 import { accountRoutes } from './accounts/routes.ts'
 import type { Accounts } from './accounts/service.ts'
 import { datasetRoutes } from './datasets/routes.ts'
@@ -13,27 +13,25 @@ import { deploymentRoutes } from './deployments/routes.ts'
 import type { Deployments } from './deployments/service.ts'
 import { exportRoutes } from './exports/routes.ts'
 import type { Exports } from './exports/service.ts'
-import { admitRequests } from './http/admission.ts'
-import { requireScopes } from './http/auth.ts'
+import type { TunedModels } from './fine-tuning/models/registry.ts'
+import { tuningRoutes } from './fine-tuning/routes.ts'
+import type { Tuning } from './fine-tuning/service.ts'
+import { admitRequests, requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
-import { type GuardSettings, guard } from './http/guards.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
-import { assumeJson, parseJsonBody } from './http/json.ts'
+import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
+import { type GuardSettings, guard } from './http/security-headers.ts'
 import type { Downloads } from './hub/downloads.ts'
 import { hubRoutes } from './hub/routes.ts'
 import type { Hub } from './hub/service.ts'
-import { newId } from './ids.ts'
-import { inferenceRoutes } from './inference/routes.ts'
+import { inferenceRoutes } from './inference/gateway/routes.ts'
 import type { Inference } from './inference/service.ts'
 import type { Limits } from './limits/service.ts'
 import type { Plans } from './plans.ts'
-import type { Reserve } from './reserve.ts'
-import type { TunedModels } from './tuning/models.ts'
-import { tuningRoutes } from './tuning/routes.ts'
-import type { Tuning } from './tuning/service.ts'
+import type { Reserve } from './storage/disk-space.ts'
 import { usageRoutes } from './usage/routes.ts'
 import type { Usage } from './usage/service.ts'
 import { webhookRoutes } from './webhooks/routes.ts'
@@ -71,12 +69,16 @@ export interface Services {
 const bodyLimit = 8 * 1024 * 1024
 
 /** Mounts every route and returns the instance. It does not listen. */
-export async function buildApp(services: Services, settings: GuardSettings, { head_ms, body_ms, idle_ms, unread_ms } = patience): Promise<FastifyInstance> {
+export async function buildApp(
+  services: Services,
+  settings: GuardSettings,
+  { head_ms, body_ms, idle_ms, unread_ms } = patience,
+): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit,
-    // The whole request has no time of its own: large uploads take as long as they take. See transport/slow-bodies.ts.
+    // The whole request has no time of its own: large uploads take as long as they take. See lib/http/slow-clients.ts.
     http: { maxHeaderSize: maxHeadBytes, headersTimeout: head_ms, connectionsCheckingInterval: Math.ceil(head_ms / 5) },
     requestTimeout: 0,
     keepAliveTimeout: idle_ms,

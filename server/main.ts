@@ -2,20 +2,22 @@
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import path from 'node:path'
+import { killChildren } from '../lib/child-process.ts'
 import { buildApp } from './app.ts'
-import { killChildren } from './children.ts'
 import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices } from './services.ts'
-import { storageError } from './storage.ts'
+import { storageError } from './storage/durable-files.ts'
 
 /** How long requests under way may take when the service stops. */
 const grace_ms = 20_000
 /** How long a cut stream has to write its last event. */
 const farewell_ms = 500
 const idleClose_ms = 50
-/** npm passes on the Ctrl-C that the terminal has sent to every process of the group: so close together, two are one. */
+/**
+ * npm passes on the Ctrl-C that the terminal has sent to every process of the group: so close together, two are one.
+ */
 const samePress_ms = 200
 /** How a shell tells that SIGINT ended a program. */
 const interruptedStatus = 130
@@ -23,9 +25,13 @@ const interruptedStatus = 130
 async function main(): Promise<void> {
   const config = readConfig(process.env)
   const log = createLog(config)
-  for (const name of settingsWithoutEffect(process.env)) log.warn(`${name} is accepted but has no effect in this version`)
+  for (const name of settingsWithoutEffect(process.env))
+    log.warn(`${name} is accepted but has no effect in this version`)
   const lock = lockDataDir(config.data_dir)
-  if (!lock) throw new ConfigError(`Another Tunery already serves the data folder ${config.data_dir}. Stop it, or set TUNERY_DATA_DIR to another folder.`)
+  if (!lock)
+    throw new ConfigError(
+      `Another Tunery already serves the data folder ${config.data_dir}. Stop it, or set TUNERY_DATA_DIR to another folder.`,
+    )
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
   const app = await buildApp(services, config)
@@ -74,7 +80,8 @@ async function main(): Promise<void> {
       setTimeout(() => app.server.closeAllConnections(), farewell_ms)
     }, grace_ms)
     const closing = setInterval(() => {
-      // A connection that its client keeps is idle only once its last answer has ended; one that has asked for nothing yet never counts as idle.
+      // A connection that its client keeps is idle only once its last answer has ended; one that has asked for nothing
+      // yet never counts as idle.
       app.server.closeIdleConnections()
       for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy()
     }, idleClose_ms)
@@ -101,7 +108,10 @@ function stopMessage(requests: number, trainings: number): string {
 }
 
 // A key on a terminal is seen by one person; in a log or a pipe it would be kept by others, so there it goes to a file.
-async function showFirstKey(accounts: Awaited<ReturnType<typeof createServices>>['accounts'], dataDir: string): Promise<void> {
+async function showFirstKey(
+  accounts: Awaited<ReturnType<typeof createServices>>['accounts'],
+  dataDir: string,
+): Promise<void> {
   await accounts.ensureOwner()
   const first = await accounts.createFirstKey()
   if (!first) return
@@ -117,15 +127,20 @@ async function showFirstKey(accounts: Awaited<ReturnType<typeof createServices>>
 
 function explain(error: Error & { code?: string; syscall?: string }): string {
   if (error instanceof ConfigError || error instanceof NewerDatabase) return error.message
-  if (error.syscall === 'listen' && error.code === 'EACCES') return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
+  if (error.syscall === 'listen' && error.code === 'EACCES')
+    return `The port may not be used: ${error.message}. Set TUNERY_PORT to another one.`
   if (error.code === 'EADDRINUSE') return `The port is taken: ${error.message}. Set TUNERY_PORT to another one.`
-  if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? '')) return `TUNERY_HOST is not an address of this machine: ${error.message}.`
-  if (error.code?.startsWith('SQLITE_BUSY')) return `Another process holds the database: ${error.message}. Start again when it has ended.`
+  if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? ''))
+    return `TUNERY_HOST is not an address of this machine: ${error.message}.`
+  if (error.code?.startsWith('SQLITE_BUSY'))
+    return `Another process holds the database: ${error.message}. Start again when it has ended.`
   if (['SQLITE_NOTADB', 'SQLITE_CORRUPT'].some((code) => error.code?.startsWith(code)))
     return `The database in the data folder is damaged (tunery.db or server.lock): ${error.message}. './tunery check' says more; './tunery restore' brings a backup back.`
   const storage = storageError(error)?.code
-  if (storage === 'storage_full') return `The disk of the data folder is full: ${error.message}. Make room and start again.`
-  if (storage) return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
+  if (storage === 'storage_full')
+    return `The disk of the data folder is full: ${error.message}. Make room and start again.`
+  if (storage)
+    return `The data folder cannot be used: ${error.message}. Set TUNERY_DATA_DIR to a folder that can be written.`
   return error.stack ?? String(error)
 }
 

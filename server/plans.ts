@@ -1,4 +1,5 @@
-// What an account may ask for and what it pays: the tiers and the prices, which an operator may set in a file of their own.
+// What an account may ask for and what it pays: the tiers and the prices, which an operator may set in a file of their
+// own.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { type Pricing, Tier, tiers as usualTiers } from '../contract/hub.ts'
@@ -42,7 +43,10 @@ const PlansFile = z.strictObject({
 
 type Settings = Pick<Config, 'plans_file' | 'currency' | 'training_price' | 'input_price' | 'output_price'>
 
-/** Reads the file, if there is one; what it leaves out is as the other settings say. Throws a ConfigError that tells what is wrong in it. */
+/**
+ * Reads the file, if there is one; what it leaves out is as the other settings say. Throws a ConfigError that tells
+ * what is wrong in it.
+ */
 export function readPlans({ plans_file: file, currency, training_price, input_price, output_price }: Settings): Plans {
   const usual = {
     currency,
@@ -56,7 +60,8 @@ export function readPlans({ plans_file: file, currency, training_price, input_pr
   if (twice) throw new ConfigError(`${file}: the tier '${twice.id}' stands in it twice.`)
   const many = (bound: number | null) => bound ?? Number.MAX_SAFE_INTEGER
   const tightest = [...tiers].sort(
-    (a, b) => many(a.requests_per_minute) - many(b.requests_per_minute) || many(a.requests_per_day) - many(b.requests_per_day),
+    (a, b) =>
+      many(a.requests_per_minute) - many(b.requests_per_minute) || many(a.requests_per_day) - many(b.requests_per_day),
   )[0]!
   const byId = new Map(tiers.map((tier) => [tier.id, tier]))
   const base = { ...usual, ...(given.currency && { currency: given.currency }), ...given.default }
@@ -78,5 +83,7 @@ function parse(file: string): z.output<typeof PlansFile> {
   }
   const result = PlansFile.safeParse(value)
   if (result.success) return result.data
-  throw new ConfigError(`TUNERY_PLANS_FILE: ${result.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`).join('; ')}`)
+  throw new ConfigError(
+    `TUNERY_PLANS_FILE: ${result.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`).join('; ')}`,
+  )
 }

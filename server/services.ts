@@ -3,47 +3,48 @@ import os from 'node:os'
 import path from 'node:path'
 import pino, { type Logger } from 'pino'
 import type { Download } from '../contract/hub.ts'
+import { root } from '../lib/root.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccounts } from './accounts/service.ts'
 import type { Services } from './app.ts'
-import { type Config, root } from './config.ts'
+import type { Config } from './config.ts'
 import { queueKind as datasetKind, prepareDataset } from './datasets/prepare.ts'
 import { createDatasets } from './datasets/service.ts'
 import { createTokens } from './datasets/tokens.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
 import { createDeployments } from './deployments/service.ts'
+import { startSweeping } from './events/retention.ts'
 import { workOnExport } from './exports/jobs.ts'
 import { createPush } from './exports/push.ts'
 import { createExports, queueKind as exportKind } from './exports/service.ts'
+import { queueKind as tuningKind } from './fine-tuning/awaiting.ts'
+import { createCoreShare } from './fine-tuning/core-share.ts'
+import { createEstimator } from './fine-tuning/estimate.ts'
+import { workOnJob } from './fine-tuning/jobs.ts'
+import { createJobMeter } from './fine-tuning/metering.ts'
+import { createTunedModels } from './fine-tuning/models/registry.ts'
+import { createTuning } from './fine-tuning/service.ts'
+import { createTracking } from './fine-tuning/tracking.ts'
+import { createIdempotency } from './http/idempotency-store.ts'
 import { createDownloads, queueKind as downloadKind } from './hub/downloads.ts'
 import { workOnDownload } from './hub/jobs.ts'
 import { createHub } from './hub/service.ts'
-import { createIdempotency } from './idempotency.ts'
-import { createEngineClient } from './inference/engine-client.ts'
-import { createEngineHealth } from './inference/engine-health.ts'
-import { createEngineProcess } from './inference/engine-process.ts'
-import { createCheck } from './inference/merging/check.ts'
-import { createCopies } from './inference/merging/copies.ts'
+import { createEngineClient } from './inference/engine/client.ts'
+import { createEngineHealth } from './inference/engine/health.ts'
+import { createEngineProcess } from './inference/engine/process.ts'
+import { createScoring } from './inference/fidelity/adapter-verification.ts'
+import { createCheck } from './inference/merged-adapters/check.ts'
+import { createCopies } from './inference/merged-adapters/manager.ts'
 import { createPools } from './inference/replicas/pools.ts'
-import { createSalt } from './inference/replicas/salt.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
+import { createSalt } from './inference/replicas/upstream.ts'
 import { createInference } from './inference/service.ts'
-import { createScoring } from './inference/trust.ts'
 import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
-import { createReserve } from './reserve.ts'
-import { startSweeping } from './retention.ts'
-import { createSecrets } from './secrets.ts'
-import { queueKind as tuningKind } from './tuning/awaiting.ts'
-import { createCoreShare } from './tuning/core-share.ts'
-import { createEstimator } from './tuning/estimate.ts'
-import { workOnJob } from './tuning/jobs.ts'
-import { createJobMeter } from './tuning/metering.ts'
-import { createTunedModels } from './tuning/models.ts'
-import { createTuning } from './tuning/service.ts'
-import { createTracking } from './tuning/tracking.ts'
+import { createReserve } from './storage/disk-space.ts'
+import { createSecrets } from './storage/secrets.ts'
 import { createUsage } from './usage/service.ts'
 import { readAllowed } from './webhooks/addresses.ts'
 import { createWebhooks } from './webhooks/service.ts'
@@ -105,7 +106,18 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     max_waiting: config.max_waiting_jobs,
     parse_control_tokens: config.parse_control_tokens,
   })
-  const models = createTunedModels({ db, hub, datasets, dataDir, python, converters, threads, min_free_mb, max_mb: config.max_adapter_mb, log })
+  const models = createTunedModels({
+    db,
+    hub,
+    datasets,
+    dataDir,
+    python,
+    converters,
+    threads,
+    min_free_mb,
+    max_mb: config.max_adapter_mb,
+    log,
+  })
   const engine = createEngineProcess({
     dataDir,
     threads,
@@ -121,7 +133,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     log,
   })
   const engineHealth = createEngineHealth(engine, engineClient, log)
-  const pools = createPools({ engine: engineClient, upstreams, waiting_max: config.max_waiting, salt: createSalt(dataDir), log })
+  const pools = createPools({
+    engine: engineClient,
+    upstreams,
+    waiting_max: config.max_waiting,
+    salt: createSalt(dataDir),
+    log,
+  })
   const scores = createScoring(engineClient)
   const copies = createCopies({
     models,
@@ -134,9 +152,20 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     min_free_mb,
     log,
   })
-  const inference = createInference({ hub, models, engine: engineClient, pools, scores, copies, usage, pricing: plans.pricing })
+  const inference = createInference({
+    hub,
+    models,
+    engine: engineClient,
+    pools,
+    scores,
+    copies,
+    usage,
+    pricing: plans.pricing,
+  })
   const deployments = createDeployments({ db, models, inference, downloads })
-  const push = config.huggingface_token ? createPush({ url: config.huggingface_url, token: config.huggingface_token }) : undefined
+  const push = config.huggingface_token
+    ? createPush({ url: config.huggingface_url, token: config.huggingface_token })
+    : undefined
   const exports = createExports({
     db,
     queue,
@@ -147,7 +176,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     min_free_mb,
     max_waiting: config.max_waiting_jobs,
     canPush: push !== undefined,
-    onExpiryFailure: (error) => log.warn({ err: error }, 'exports whose time is over could not be removed; it is tried again'),
+    onExpiryFailure: (error) =>
+      log.warn({ err: error }, 'exports whose time is over could not be removed; it is tried again'),
   })
   const webhooks = createWebhooks({ db, secrets, allowed, max: config.max_webhooks, version: pkg.version, log })
 
@@ -177,8 +207,16 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       return engine.problem() ?? (await engineHealth.problem())
     },
     gauges: [
-      { name: 'tunery_merged_adapters', help: 'Adapters that are served from a merged copy.', read: () => copies.counts().serving },
-      { name: 'tunery_merge_refusals', help: 'Adapters that turned out not to be worth a merged copy.', read: () => copies.counts().refused },
+      {
+        name: 'tunery_merged_adapters',
+        help: 'Adapters that are served from a merged copy.',
+        read: () => copies.counts().serving,
+      },
+      {
+        name: 'tunery_merge_refusals',
+        help: 'Adapters that turned out not to be worth a merged copy.',
+        read: () => copies.counts().refused,
+      },
     ],
   }
 
@@ -198,7 +236,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       await tuning.takeOverAll()
       await webhooks.takeOverAll()
       await usage.start()
-      const keeping = [accounts.start(), limits.start(), startSweeping(db, reserve, log), reserve.start(), exports.start()]
+      const keeping = [
+        accounts.start(),
+        limits.start(),
+        startSweeping(db, reserve, log),
+        reserve.start(),
+        exports.start(),
+      ]
       const delivering = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
       const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
@@ -280,17 +324,39 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       const workers = [
         // Two, so that a slow download does not hold up the next file.
         ...['a', 'b'].map((each) =>
-          startWorker({ queue, kind: datasetKind, name: `${name}-${each}`, log, handle: (claim, signal) => prepareDataset(preparing, claim, signal) }),
+          startWorker({
+            queue,
+            kind: datasetKind,
+            name: `${name}-${each}`,
+            log,
+            handle: (claim, signal) => prepareDataset(preparing, claim, signal),
+          }),
         ),
-        startWorker({ queue, kind: downloadKind, name, log, handle: (claim, signal) => workOnDownload(downloading, claim, signal) }),
+        startWorker({
+          queue,
+          kind: downloadKind,
+          name,
+          log,
+          handle: (claim, signal) => workOnDownload(downloading, claim, signal),
+        }),
         startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
-        startWorker({ queue, kind: exportKind, name, log, handle: (claim, signal) => workOnExport(exporting, claim, signal) }),
+        startWorker({
+          queue,
+          kind: exportKind,
+          name,
+          log,
+          handle: (claim, signal) => workOnExport(exporting, claim, signal),
+        }),
       ]
       return {
         async stop() {
           keepIdle()
           watching()
-          await Promise.all([delivering.stop(), ...keeping.map((each) => each.close()), ...workers.map((worker) => worker.stop())])
+          await Promise.all([
+            delivering.stop(),
+            ...keeping.map((each) => each.close()),
+            ...workers.map((worker) => worker.stop()),
+          ])
         },
       }
     },

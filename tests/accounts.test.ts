@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import Fastify from 'fastify'
 import { roleScopes, scopePresets, scopes } from '../contract/scopes.ts'
-import { newKey } from '../server/accounts/key-format.ts'
+import { newKey } from '../server/accounts/keys.ts'
 import { requireScopes } from '../server/http/auth.ts'
 import { type Answer, type Client, client, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
@@ -34,7 +34,10 @@ test('a key is shown once, works, is renamed, told by its prefix and last use, a
   assert.equal(made.status, 201)
   const { key, ...rest } = made.body
   assert.match(key, /^tny_[0-9A-Za-z]{36}$/)
-  assert.deepEqual([rest.name, rest.scopes, rest.status, rest.expires_at, rest.last_used_at], ['ci', scopePresets.inference, 'active', null, null])
+  assert.deepEqual(
+    [rest.name, rest.scopes, rest.status, rest.expires_at, rest.last_used_at],
+    ['ci', scopePresets.inference, 'active', null, null],
+  )
   assert.equal(rest.prefix, key.slice(0, 12))
   const mine = as(made)
   assert.equal((await mine.api('GET', '/user/profile')).body.key.id, rest.id)
@@ -69,7 +72,10 @@ test('a key that another process revokes is refused within a second; one that ex
   await until('it to expire', async () => (await as(short).api('GET', '/user/profile')).status === 401)
   assert.ok(Date.now() >= Date.parse(expires_at))
   assert.equal((await app.api('GET', `/keys/${short.body.id}`)).body.status, 'expired')
-  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'late', expires_at: '2020-01-01T00:00:00Z' })), [400, 'invalid_request'])
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'late', expires_at: '2020-01-01T00:00:00Z' })), [
+    400,
+    'invalid_request',
+  ])
 })
 
 test('a mistyped, a made-up and a missing key are refused alike', async () => {
@@ -85,8 +91,14 @@ test('nobody makes a key that may do more than they may themselves', async () =>
   const more = await reader.api('POST', '/keys', { name: 'more', scopes: ['hub:read', 'datasets:write'] })
   assert.deepEqual(codeOf(more), [403, 'insufficient_permissions'])
   assert.equal(more.body.error.details.scope, 'datasets:write')
-  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: ['operator'] })), [403, 'insufficient_permissions'])
-  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: 'operator' })), [400, 'invalid_request'])
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: ['operator'] })), [
+    403,
+    'insufficient_permissions',
+  ])
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: 'operator' })), [
+    400,
+    'invalid_request',
+  ])
 })
 
 test('a role bounds every key of its member, from the moment it is given or taken', async () => {
@@ -115,7 +127,10 @@ test('members see and change their own keys, admins those of all; owners answer 
   assert.deepEqual(ids(await one.api('GET', '/keys')), [one.key.id])
   for (const [method, body] of [['GET'], ['PUT', { name: 'mine now' }], ['DELETE']] as const)
     assert.deepEqual(codeOf(await one.api(method, `/keys/${two.key.id}`, body)), [404, 'key_not_found'])
-  assert.deepEqual(codeOf(await one.api('POST', '/keys', { name: 'yours', user_id: two.id })), [404, 'member_not_found'])
+  assert.deepEqual(codeOf(await one.api('POST', '/keys', { name: 'yours', user_id: two.id })), [
+    404,
+    'member_not_found',
+  ])
   assert.ok(ids(await admin.api('GET', '/keys?limit=100')).includes(two.key.id))
   assert.equal((await admin.api('DELETE', `/keys/${two.key.id}`)).status, 200)
   assert.deepEqual(codeOf(await two.api('GET', '/user/profile')), [401, 'invalid_api_key'])
@@ -134,11 +149,18 @@ test('members see and change their own keys, admins those of all; owners answer 
   assert.deepEqual(codeOf(await app.api('PUT', `/members/${owner}`, { role: 'admin' })), [400, 'in_use'])
   const email = 'Same@example.com'
   await app.api('PUT', `/members/${one.id}`, { email })
-  assert.deepEqual(codeOf(await app.api('POST', '/members', { name: 'twin', email: 'same@example.com' })), [400, 'name_taken'])
+  assert.deepEqual(codeOf(await app.api('POST', '/members', { name: 'twin', email: 'same@example.com' })), [
+    400,
+    'name_taken',
+  ])
 })
 
 test('the operator makes, changes and suspends accounts; nobody else knows that there are others', async () => {
-  const made = await operator.api('POST', '/operator/accounts', { name: 'Acme', tier: 'free', owner: { name: 'Ada', email: 'ada@example.com' } })
+  const made = await operator.api('POST', '/operator/accounts', {
+    name: 'Acme',
+    tier: 'free',
+    owner: { name: 'Ada', email: 'ada@example.com' },
+  })
   assert.equal(made.status, 201, JSON.stringify(made.body))
   const { account, owner } = made.body
   assert.deepEqual([account.tier, account.status, account.members, owner.role], ['free', 'active', 1, 'owner'])
@@ -151,8 +173,12 @@ test('the operator makes, changes and suspends accounts; nobody else knows that 
     ['PUT', `/operator/accounts/${account.id}`, { tier: 'enterprise' }],
     ['POST', '/operator/accounts', { name: 'x', owner: { name: 'x' } }],
   ] as const)
-    for (const other of [ada, app]) assert.deepEqual(codeOf(await other.api(method, route, body)), [403, 'insufficient_permissions'])
-  assert.deepEqual(codeOf(await operator.api('PUT', `/operator/accounts/${account.id}`, { tier: 'gold' })), [400, 'invalid_request'])
+    for (const other of [ada, app])
+      assert.deepEqual(codeOf(await other.api(method, route, body)), [403, 'insufficient_permissions'])
+  assert.deepEqual(codeOf(await operator.api('PUT', `/operator/accounts/${account.id}`, { tier: 'gold' })), [
+    400,
+    'invalid_request',
+  ])
   assert.deepEqual(codeOf(await operator.api('GET', '/operator/accounts/acc_none')), [404, 'account_not_found'])
   assert.equal((await operator.api('PUT', `/operator/accounts/${account.id}`, { tier: 'pro' })).body.tier, 'pro')
   assert.equal((await ada.api('GET', '/user/profile')).body.tier.id, 'pro')
@@ -172,17 +198,31 @@ test('the log tells who did what, to the account that it belongs to alone, and h
   await operator.api('PUT', `/operator/accounts/${made.body.account.id}`, { tier: 'pro' })
   const { items } = (await lin.api('GET', '/audit')).body
   const told = items.map(({ action, by }: { action: string; by: { kind: string } }) => `${action} by ${by.kind}`)
-  assert.deepEqual(told, ['account.changed by operator', 'key.revoked by key', 'key.created by key', 'key.created by operator', 'account.created by operator'])
+  assert.deepEqual(told, [
+    'account.changed by operator',
+    'key.revoked by key',
+    'key.created by key',
+    'key.created by operator',
+    'account.created by operator',
+  ])
   assert.deepEqual([items[1].target, items[1].by.user_id], [key.body.id, made.body.owner.id])
-  assert.deepEqual([items[0].by.user_id, items[0].by.key_id], [null, null], 'whose key the operator used is none of the account’s business')
+  assert.deepEqual(
+    [items[0].by.user_id, items[0].by.key_id],
+    [null, null],
+    'whose key the operator used is none of the account’s business',
+  )
   for (const secret of [key.body.key, made.body.key]) assert.ok(!JSON.stringify(items).includes(secret.slice(12)))
   assert.ok(!JSON.stringify((await app.api('GET', '/audit?limit=100')).body).includes(key.body.id))
-  assert.deepEqual(codeOf(await lin.api('GET', `/audit?after=${(await app.api('GET', '/audit')).body.items[0].id}`)), [404, 'not_found'])
+  assert.deepEqual(codeOf(await lin.api('GET', `/audit?after=${(await app.api('GET', '/audit')).body.items[0].id}`)), [
+    404,
+    'not_found',
+  ])
 })
 
 test('every scope is in a role, and no preset that an account can ask for rules over all accounts', () => {
   assert.deepEqual(roleScopes.owner.toSorted(), scopes.toSorted())
-  for (const preset of ['full', 'inference', 'read_only'] as const) assert.ok(!(scopePresets[preset] as readonly string[]).includes('operator'))
+  for (const preset of ['full', 'inference', 'read_only'] as const)
+    assert.ok(!(scopePresets[preset] as readonly string[]).includes('operator'))
 })
 
 test('a route that states no scope, or an unknown one, keeps the service from starting', async () => {
@@ -205,6 +245,15 @@ test('what is done with datasets, jobs and deployments is in the log', async () 
   await account.api('DELETE', '/deployments/doing')
   await account.api('DELETE', `/datasets/${dataset.body.id}`)
   const { items } = (await account.api('GET', '/audit')).body
-  const done = items.map(({ action }: { action: string }) => action).filter((action: string) => !/^(key|account)/.test(action))
-  assert.deepEqual(done, ['dataset.deleted', 'deployment.deleted', 'deployment.created', 'job.cancelled', 'job.created', 'dataset.created'])
+  const done = items
+    .map(({ action }: { action: string }) => action)
+    .filter((action: string) => !/^(key|account)/.test(action))
+  assert.deepEqual(done, [
+    'dataset.deleted',
+    'deployment.deleted',
+    'deployment.created',
+    'job.cancelled',
+    'job.created',
+    'dataset.created',
+  ])
 })

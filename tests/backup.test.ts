@@ -1,15 +1,28 @@
-// A backup that was made beside a running service and restored elsewhere is the service again; a damaged one is never taken for one.
+// A backup that was made beside a running service and restored elsewhere is the service again; a damaged one is never
+// taken for one.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { appendFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import SQLite from 'better-sqlite3'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { lockDataDir } from '../server/db/open.ts'
-import { hashFile } from '../server/storage.ts'
+import { hashFile } from '../server/storage/durable-files.ts'
 import { client, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { tiny, tinyModelsDir } from './support/tiny.ts'
@@ -22,7 +35,13 @@ let model: string
 before(async () => {
   app = await startApp()
   dataset = (await app.upload(colourRows(8))).body.id
-  const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } })).body
+  const { id } = (
+    await app.api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id: dataset,
+      config: { training_config: { epochs: 1 } },
+    })
+  ).body
   model = (await app.untilEnded(id)).model!
 })
 after(async () => {
@@ -31,7 +50,8 @@ after(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-const chatWith = (api: TestApp['api']) => api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of red?' }], max_tokens: 3 })
+const chatWith = (api: TestApp['api']) =>
+  api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of red?' }], max_tokens: 3 })
 
 /** Runs `./tunery` on a data folder. */
 async function tunery(dataDir: string, ...args: string[]) {
@@ -53,7 +73,13 @@ async function newBackup(): Promise<string> {
 }
 
 async function startServer(dataDir: string) {
-  const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
+  const env = {
+    ...process.env,
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: 'fatal',
+  }
   const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
   servers.push(server)
   const file = path.join(dataDir, 'server.json')
@@ -109,7 +135,10 @@ test('a backup that is made while requests run is restored elsewhere with all th
   await once(server, 'exit')
   const db = new SQLite(path.join(restored, 'tunery.db'), { readonly: true })
   for (const { headers } of [asked, answer])
-    assert.equal(db.prepare('select count(*) from usage where request_id = ?').pluck().get(headers.get('x-request-id')), 1)
+    assert.equal(
+      db.prepare('select count(*) from usage where request_id = ?').pluck().get(headers.get('x-request-id')),
+      1,
+    )
   db.close()
 })
 
@@ -140,9 +169,14 @@ test('a job that was at work when the backup was made goes on from its checkpoin
 
 test('a backup that was cut off, changed, or made by hand to write elsewhere is refused, and nothing is restored', async () => {
   const whole = await newBackup()
-  const files = JSON.parse(readFileSync(path.join(whole, 'manifest.json'), 'utf8')).files.map((file: { path: string }) => file.path)
+  const files = JSON.parse(readFileSync(path.join(whole, 'manifest.json'), 'utf8')).files.map(
+    (file: { path: string }) => file.path,
+  )
   const gguf = files.find((name: string) => name.endsWith('adapter.gguf'))
-  const manifestWith = (at: string, change: (manifest: { files: { path: string; sha256: string; size_bytes: number }[] }) => void) => {
+  const manifestWith = (
+    at: string,
+    change: (manifest: { files: { path: string; sha256: string; size_bytes: number }[] }) => void,
+  ) => {
     const file = path.join(at, 'manifest.json')
     const manifest = JSON.parse(readFileSync(file, 'utf8'))
     change(manifest)
@@ -150,13 +184,30 @@ test('a backup that was cut off, changed, or made by hand to write elsewhere is 
   }
   const cases: [string, (at: string) => void | Promise<void>, RegExp][] = [
     ['no manifest', (at) => rmSync(path.join(at, 'manifest.json')), /not a whole backup/],
-    ['a torn manifest', (at) => writeFileSync(path.join(at, 'manifest.json'), '{"format":"tun'), /manifest\.json .* damaged/],
+    [
+      'a torn manifest',
+      (at) => writeFileSync(path.join(at, 'manifest.json'), '{"format":"tun'),
+      /manifest\.json .* damaged/,
+    ],
     ['a file less', (at) => rmSync(path.join(at, gguf)), /damaged: models\/.*adapter\.gguf/],
     ['a file longer', (at) => appendFileSync(path.join(at, gguf), 'x'), /damaged: models\//],
     ['a byte changed', (at) => flip(path.join(at, 'tunery.db')), /damaged: tunery\.db/],
-    ['a path outside', (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'models/../../out' })), /damaged/],
-    ['a path of our own', (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'secret.key' })), /damaged/],
-    ['no database', (at) => manifestWith(at, (manifest) => (manifest.files = manifest.files.filter(({ path }) => path !== 'tunery.db'))), /damaged/],
+    [
+      'a path outside',
+      (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'models/../../out' })),
+      /damaged/,
+    ],
+    [
+      'a path of our own',
+      (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'secret.key' })),
+      /damaged/,
+    ],
+    [
+      'no database',
+      (at) =>
+        manifestWith(at, (manifest) => (manifest.files = manifest.files.filter(({ path }) => path !== 'tunery.db'))),
+      /damaged/,
+    ],
     ['a database of a later version', (at) => laterVersion(at), /written by a newer Tunery/],
   ]
   for (const [name, change, says] of cases) {
@@ -183,7 +234,9 @@ test('a backup that was cut off, changed, or made by hand to write elsewhere is 
     db.exec("insert into migrations values ('9999-later', 1)")
     db.close()
     const sha256 = await hashFile(file)
-    manifestWith(at, ({ files }) => Object.assign(files.find((each) => each.path === 'tunery.db')!, { sha256, size_bytes: statSync(file).size }))
+    manifestWith(at, ({ files }) =>
+      Object.assign(files.find((each) => each.path === 'tunery.db')!, { sha256, size_bytes: statSync(file).size }),
+    )
   }
 })
 
@@ -210,7 +263,9 @@ test('a backup is restored into an empty folder that no server holds, and made i
   assert.equal(status, 0, said)
   assert.deepEqual(
     readdirSync(held).sort(),
-    ['datasets', 'models', 'server.lock', 'tunery.db'].concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : []).sort(),
+    ['datasets', 'models', 'server.lock', 'tunery.db']
+      .concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : [])
+      .sort(),
   )
 })
 
@@ -228,7 +283,10 @@ test('check and backup name each file that is missing or changed; a backup that 
     `models/${model}/adapter.gguf of the model ${model} is missing.`,
   ])
   const target = path.join(folder, 'not-made')
-  assert.match((await tunery(copy, 'backup', target)).said, new RegExp(`models/${model}/adapter.gguf of the model ${model} is missing`))
+  assert.match(
+    (await tunery(copy, 'backup', target)).said,
+    new RegExp(`models/${model}/adapter.gguf of the model ${model} is missing`),
+  )
   renameSync(`${gguf}.away`, gguf)
   const changed = await tunery(copy, 'backup', target)
   assert.match(changed.said, new RegExp(`datasets/${dataset}.jsonl .* SHA-256 is another`))
@@ -240,7 +298,10 @@ test('check and backup name each file that is missing or changed; a backup that 
   const bytes = readFileSync(file)
   writeFileSync(file, bytes.fill(7, 4096, 3 * 4096))
   for (const args of [['check'], ['backup', target]]) {
-    const damaged = spawnSync(path.join(root, 'tunery'), args, { env: { ...process.env, TUNERY_DATA_DIR: copy }, encoding: 'utf8' })
+    const damaged = spawnSync(path.join(root, 'tunery'), args, {
+      env: { ...process.env, TUNERY_DATA_DIR: copy },
+      encoding: 'utf8',
+    })
     assert.notEqual(damaged.status, 0)
     assert.match(damaged.stdout + damaged.stderr, /database (is damaged|cannot be read)/)
     assert.doesNotMatch(damaged.stderr, /\n {4}at /)

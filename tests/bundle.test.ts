@@ -1,13 +1,26 @@
-// A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that clients can call.
+// A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that
+// clients can call.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { until } from './support/client.ts'
 import { buildOutside, placed, type Stage } from './support/dockerfile.ts'
 import { type Standalone, standalone } from './support/standalone.ts'
@@ -20,11 +33,14 @@ const key = 'a-key-of-this-test-only'
 const guide = readFileSync(path.join(root, 'docs/guides/self-host.md'), 'utf8')
 /** The one line of the guide's code that begins with these words, as its own words. */
 function fromGuide(beginning: string): string[] {
-  const lines = [...guide.matchAll(/^```sh\n(.*?)^```/gms)].flatMap(([, block]) => block!.split('\n')).filter((line) => line.startsWith(beginning))
+  const lines = [...guide.matchAll(/^```sh\n(.*?)^```/gms)]
+    .flatMap(([, block]) => block!.split('\n'))
+    .filter((line) => line.startsWith(beginning))
   assert.equal(lines.length, 1, beginning)
   return lines[0]!.split(' ')
 }
-const tunery = (...args: string[]) => spawnSync(path.join(root, 'tunery'), ['bundle', ...args], { cwd: folder, encoding: 'utf8' })
+const tunery = (...args: string[]) =>
+  spawnSync(path.join(root, 'tunery'), ['bundle', ...args], { cwd: folder, encoding: 'utf8' })
 let image: Stage
 let server: Standalone
 
@@ -32,17 +48,33 @@ let server: Standalone
 function start(env: NodeJS.ProcessEnv = {}): Promise<Standalone> {
   const [command, ...args] = image.command
   assert.equal(command, 'node')
-  return standalone(process.execPath, args, { cwd: path.join(image.folder, image.workdir), env: { ...placed(image), TUNERY_THREADS: '1', ...env } })
+  return standalone(process.execPath, args, {
+    cwd: path.join(image.folder, image.workdir),
+    env: { ...placed(image), TUNERY_THREADS: '1', ...env },
+  })
 }
 
 before(async () => {
   const maker = path.join(root, 'tests/engine/make-adapter.py')
-  execFileSync(path.join(root, '.local/python/bin/python'), [maker, path.join(root, '.local/llama/source/gguf-py'), adapter, '1'])
+  execFileSync(path.join(root, '.local/python/bin/python'), [
+    maker,
+    path.join(root, '.local/llama/source/gguf-py'),
+    adapter,
+    '1',
+  ])
   symlinkSync(gguf, path.join(folder, 'tickets.gguf'))
-  const { status, stdout, stderr } = tunery(...fromGuide('./tunery bundle tickets --gguf').slice(2), '--adapter', `tuned=${adapter}`)
+  const { status, stdout, stderr } = tunery(
+    ...fromGuide('./tunery bundle tickets --gguf').slice(2),
+    '--adapter',
+    `tuned=${adapter}`,
+  )
   assert.equal(status, 0, stderr)
   assert.match(stdout, /docker build/)
-  const built = buildOutside({ file: path.join(bundle, 'Dockerfile'), context: bundle, folder: path.join(folder, 'stages') })
+  const built = buildOutside({
+    file: path.join(bundle, 'Dockerfile'),
+    context: bundle,
+    folder: path.join(folder, 'stages'),
+  })
   assert.deepEqual(built.leftOut, [])
   image = built.stage
   writeFileSync(path.join(folder, 'keys'), `${key}\n`)
@@ -54,8 +86,15 @@ after(async () => {
   rmSync(folder, { recursive: true })
 })
 
-const client = (prefix: string, apiKey = key) => new OpenAI({ baseURL: `${server.url}${prefix}`, apiKey, maxRetries: 0 })
-const story = { model: 'tickets', messages: [{ role: 'user' as const, content: 'Tell me a story about a fox.' }], temperature: 0, max_tokens: 16, seed: 1 }
+const client = (prefix: string, apiKey = key) =>
+  new OpenAI({ baseURL: `${server.url}${prefix}`, apiKey, maxRetries: 0 })
+const story = {
+  model: 'tickets',
+  messages: [{ role: 'user' as const, content: 'Tell me a story about a fox.' }],
+  temperature: 0,
+  max_tokens: 16,
+  seed: 1,
+}
 
 test('the image holds what serves the model and nothing else: no key, no settings, no other package', () => {
   const app = path.join(image.folder, 'app')
@@ -69,34 +108,50 @@ test('the image holds what serves the model and nothing else: no key, no setting
     'node_modules',
     'package.json',
     'start.mjs',
-    'transport',
   ])
   assert.equal(image.user, '10001:10001')
   assert.ok(!existsSync(path.join(app, 'node_modules/fastify')))
   const described = JSON.parse(readFileSync(path.join(app, 'bundle.json'), 'utf8'))
-  assert.deepEqual([described.model.name, described.adapters[0].name, described.model.size_bytes], ['tickets', 'tuned', statSync(gguf).size])
+  assert.deepEqual(
+    [described.model.name, described.adapters[0].name, described.model.size_bytes],
+    ['tickets', 'tuned', statSync(gguf).size],
+  )
   // What its lockfile brings is what is tested here, to the hash.
-  const lock = (file: string) => JSON.parse(readFileSync(file, 'utf8')).packages as Record<string, { version: string; integrity?: string; resolved?: string }>
+  const lock = (file: string) =>
+    JSON.parse(readFileSync(file, 'utf8')).packages as Record<
+      string,
+      { version: string; integrity?: string; resolved?: string }
+    >
   const ours = lock(path.join(root, 'package-lock.json'))
   for (const [name, entry] of Object.entries(lock(path.join(bundle, 'package-lock.json')))) {
     if (name === '') continue
     assert.ok(entry.integrity && !entry.resolved, name)
-    if (!name.includes('@node-llama-cpp')) assert.deepEqual([entry.version, entry.integrity], [ours[name]!.version, ours[name]!.integrity])
+    if (!name.includes('@node-llama-cpp'))
+      assert.deepEqual([entry.version, entry.integrity], [ours[name]!.version, ours[name]!.integrity])
   }
 })
 
 test('an OpenAI client is answered, whole and streamed, by the model and by its adapter; a wrong key is refused', async () => {
   const whole = await client('/v1').chat.completions.create(story)
   let streamed = ''
-  for await (const chunk of await client('/api/v1').chat.completions.create({ ...story, stream: true })) streamed += chunk.choices[0]?.delta.content ?? ''
+  for await (const chunk of await client('/api/v1').chat.completions.create({ ...story, stream: true }))
+    streamed += chunk.choices[0]?.delta.content ?? ''
   assert.equal(streamed, whole.choices[0]!.message.content)
   const tuned = await client('/v1').chat.completions.create({ ...story, model: 'tuned' })
   assert.notEqual(tuned.choices[0]!.message.content, streamed)
-  await assert.rejects(client('/v1', 'a-key-of-another-test').chat.completions.create(story), OpenAI.AuthenticationError)
+  await assert.rejects(
+    client('/v1', 'a-key-of-another-test').chat.completions.create(story),
+    OpenAI.AuthenticationError,
+  )
 })
 
 test('structured output works: what it needs is among the packages', async () => {
-  const schema = { type: 'object', properties: { urgent: { type: 'boolean' } }, required: ['urgent'], additionalProperties: false }
+  const schema = {
+    type: 'object',
+    properties: { urgent: { type: 'boolean' } },
+    required: ['urgent'],
+    additionalProperties: false,
+  }
   const answer = await client('/v1').chat.completions.create({
     ...story,
     max_tokens: 40,
@@ -126,7 +181,8 @@ test('the commands of the guide without Docker start the same model, open only t
 
 test('the image’s health check tells whether the server answers', () => {
   const [, ...args] = image.healthcheck
-  const check = (port: string) => spawnSync(process.execPath, args, { env: { ...process.env, TUNERY_PORT: port } }).status
+  const check = (port: string) =>
+    spawnSync(process.execPath, args, { env: { ...process.env, TUNERY_PORT: port } }).status
   assert.equal(check(new URL(server.url).port), 0)
   assert.equal(check('1'), 1)
 })
@@ -145,23 +201,37 @@ test('SIGTERM lets a stream end and ends the server with 0', async () => {
 
 test('the start says what is wrong: a Node that is too old, packages that are missing, a setting that there is not', () => {
   const run = (cwd: string, node: string, env: NodeJS.ProcessEnv = {}) => {
-    const { status, stderr } = spawnSync(node, ['start.mjs'], { cwd, encoding: 'utf8', env: { ...process.env, ...env } })
+    const { status, stderr } = spawnSync(node, ['start.mjs'], {
+      cwd,
+      encoding: 'utf8',
+      env: { ...process.env, ...env },
+    })
     assert.equal(status, 1)
     return stderr
   }
   assert.match(run(bundle, process.execPath), /The packages are missing\. Run 'npm ci/)
   assert.match(run(path.join(image.folder, 'app'), process.execPath, { TUNERY_PROT: '1' }), /no setting TUNERY_PROT/)
-  assert.match(run(path.join(image.folder, 'app'), process.execPath, { TUNERY_ENGINE_KEY: '' }), /TUNERY_ENGINE_KEY holds no key/)
+  assert.match(
+    run(path.join(image.folder, 'app'), process.execPath, { TUNERY_ENGINE_KEY: '' }),
+    /TUNERY_ENGINE_KEY holds no key/,
+  )
   // No older Node is at hand on every machine: one that says it is.
   const older = path.join(folder, 'older.mjs')
   writeFileSync(older, "Object.defineProperty(process.versions, 'node', { value: '20.1.0' })\n")
-  const { status, stderr } = spawnSync(process.execPath, ['--import', older, 'start.mjs'], { cwd: bundle, encoding: 'utf8' })
+  const { status, stderr } = spawnSync(process.execPath, ['--import', older, 'start.mjs'], {
+    cwd: bundle,
+    encoding: 'utf8',
+  })
   assert.equal(status, 1)
   assert.match(stderr, /needs Node 24 or newer, and .* is 20\.1\.0/)
 })
 
 test('who keeps their files to themselves makes an image that its own user can read, also through a link to an empty folder', () => {
-  const [small, empty, link] = ['small.gguf', 'empty', 'link'].map((name) => path.join(folder, name)) as [string, string, string]
+  const [small, empty, link] = ['small.gguf', 'empty', 'link'].map((name) => path.join(folder, name)) as [
+    string,
+    string,
+    string,
+  ]
   writeFileSync(small, 'GGUF')
   mkdirSync(empty)
   symlinkSync(empty, link)
@@ -182,7 +252,9 @@ test('who stops the command in the middle finds nothing of it later', async () =
   writeFileSync(large, 'GGUF')
   truncateSync(large, 4e9)
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-    const running = spawn(path.join(root, 'tunery'), ['bundle', large, '-o', path.join(folder, 'stopped')], { stdio: 'ignore' })
+    const running = spawn(path.join(root, 'tunery'), ['bundle', large, '-o', path.join(folder, 'stopped')], {
+      stdio: 'ignore',
+    })
     const exited = once(running, 'exit')
     await until('it to write', () => existsSync(path.join(folder, `stopped.${running.pid}.part`, 'model')))
     running.kill(signal)

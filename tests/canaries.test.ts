@@ -17,7 +17,9 @@ const folder = dataFolder(
     TUNERY_LOG_LEVEL: 'debug',
     TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
     TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:9',
-    TUNERY_UPSTREAMS: JSON.stringify([{ model: 'canary/upstream', url: 'http://127.0.0.1:9/v1', kind: 'openai', api_key: upstreamKey }]),
+    TUNERY_UPSTREAMS: JSON.stringify([
+      { model: 'canary/upstream', url: 'http://127.0.0.1:9/v1', kind: 'openai', api_key: upstreamKey },
+    ]),
   },
   { log },
 )
@@ -35,7 +37,13 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
   const key = folder.key()
   const mine = client(server.url, key)
   const said: string[] = []
-  const ask = async (method: string, route: string, body?: unknown, headers: Record<string, string> = {}, as = mine) => {
+  const ask = async (
+    method: string,
+    route: string,
+    body?: unknown,
+    headers: Record<string, string> = {},
+    as = mine,
+  ) => {
     const answer = await as.api(method, route, body, headers)
     said.push(JSON.stringify([answer.body, [...answer.headers]]))
     return answer
@@ -44,7 +52,11 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
   const hubToken = 'hf_canaryTokenOfTheHub77d2'
   const made = (await mine.api('POST', '/keys', { name: 'canary' }, { 'idempotency-key': 'canary-1' })).body.key
   const url = `http://127.0.0.1:${port}/canary`
-  const hook = await ask('POST', '/webhooks', { url, events: ['training.completed', 'model.deployed'], secret: ownSecret })
+  const hook = await ask('POST', '/webhooks', {
+    url,
+    events: ['training.completed', 'model.deployed'],
+    secret: ownSecret,
+  })
   const rotated = (await mine.api('POST', `/webhooks/${hook.body.id}/rotate`)).body.secret
   const secrets = { key, made, ownSecret, rotated, hubToken, upstreamKey }
   for (const [name, secret] of Object.entries(secrets)) assert.ok(secret.length > 15, name)
@@ -62,7 +74,11 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
   // Where things go wrong is where too much is said.
   await ask('POST', '/chat/completions', { model: 'canary/upstream', messages: [{ role: 'user', content: 'x' }] })
   await ask('POST', '/webhooks', { url, events: ['model.deployed'], secret: ownSecret, colour: made })
-  await ask('POST', '/webhooks', { url: `http://user:${rotated}@127.0.0.1/`, events: ['model.deployed'], secret: `${ownSecret}\n` })
+  await ask('POST', '/webhooks', {
+    url: `http://user:${rotated}@127.0.0.1/`,
+    events: ['model.deployed'],
+    secret: `${ownSecret}\n`,
+  })
   await ask('POST', '/keys', `{"name": "${made}`)
   await ask('GET', '/user/profile', undefined, {}, client(server.url, `${made}x`))
   for (const route of [
@@ -84,7 +100,8 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
   places.set('the log', readFileSync(log))
   // The first key is given in a file of its own, where there is no terminal to show it on.
   for (const file of globSync('**/*', { cwd: folder.dataDir }))
-    if (statSync(path.join(folder.dataDir, file)).isFile() && file !== 'first-key.txt') places.set(file, readFileSync(path.join(folder.dataDir, file)))
+    if (statSync(path.join(folder.dataDir, file)).isFile() && file !== 'first-key.txt')
+      places.set(file, readFileSync(path.join(folder.dataDir, file)))
   assert.ok(places.get('the log')!.length > 100 && places.has('tunery.db'))
   for (const [name, secret] of Object.entries(secrets))
     for (const [place, bytes] of places) {

@@ -1,7 +1,7 @@
 // The rule by which engine and trainer are compared; tests/models.test.ts has it on real models of every method.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { compare, type Probe, type Scores } from '../server/inference/compare.ts'
+import { compare, type Probe, type Scores } from '../server/inference/fidelity/compare.ts'
 
 const row = (tuned: number[], origin: number[]) => ({
   prompt: [{ role: 'user', content: 'q' }],
@@ -37,9 +37,16 @@ test('an engine that follows the training agrees; one that serves the base, half
 })
 
 test('another template, an end that is none and another base are each told', () => {
-  assert.match(compare(probe, scores(trained, { prompt: [1, 9, 9] }), scores(untrained)).problem!, /chat template or tokenizer/)
+  assert.match(
+    compare(probe, scores(trained, { prompt: [1, 9, 9] }), scores(untrained)).problem!,
+    /chat template or tokenizer/,
+  )
   assert.match(compare(probe, scores(trained, { ends: false }), scores(untrained)).problem!, /ends an answer/)
   const other = untrained.map((each) => each.map((value) => value - 6))
   assert.match(compare(probe, scores(trained), scores(other)).problem!, /same base/)
-  assert.equal(compare(probe, scores(trained, { prompt: [1, 7] }), scores(untrained)).agrees, true, 'the last token of a prompt may join the answer')
+  assert.equal(
+    compare(probe, scores(trained, { prompt: [1, 7] }), scores(untrained)).agrees,
+    true,
+    'the last token of a prompt may join the answer',
+  )
 })

@@ -7,7 +7,8 @@ import type { AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { ConfigError, readConfig, root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
+import { ConfigError, readConfig } from '../server/config.ts'
 
 const tunery = path.join(root, 'tunery')
 
@@ -37,7 +38,10 @@ test('an unknown setting and a wrong value are refused, all of them at once', ()
   assert.throws(
     () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_CURRENCY: 'gold' }),
     (error: Error) =>
-      error instanceof ConfigError && /TUNERY_PROT/.test(error.message) && /TUNERY_PORT is 'x'/.test(error.message) && /gold/.test(error.message),
+      error instanceof ConfigError &&
+      /TUNERY_PROT/.test(error.message) &&
+      /TUNERY_PORT is 'x'/.test(error.message) &&
+      /gold/.test(error.message),
   )
 })
 
@@ -53,10 +57,16 @@ test('the command line lists the settings, makes keys and explains wrong words',
   const env = { ...process.env, TUNERY_DATA_DIR: dataDir }
   try {
     assert.match(execFileSync(tunery, ['config'], { env, encoding: 'utf8' }), /TUNERY_PORT=8000/)
-    const key = JSON.parse(execFileSync(tunery, ['keys', 'create', '--name', 'ci', '--scopes', 'inference', '--json'], { env, encoding: 'utf8' }))
+    const key = JSON.parse(
+      execFileSync(tunery, ['keys', 'create', '--name', 'ci', '--scopes', 'inference', '--json'], {
+        env,
+        encoding: 'utf8',
+      }),
+    )
     assert.match(key.key, /^tny_[0-9A-Za-z]{36}$/)
     assert.match(key.id, /^key_/)
-    const run = (...args: string[]) => JSON.parse(execFileSync(tunery, ['accounts', ...args, '--json'], { env, encoding: 'utf8' }))
+    const run = (...args: string[]) =>
+      JSON.parse(execFileSync(tunery, ['accounts', ...args, '--json'], { env, encoding: 'utf8' }))
     const made = run('create', '--name', 'Acme', '--tier', 'free')
     assert.deepEqual([made.account.tier, made.owner.role, made.key.slice(0, 4)], ['free', 'owner', 'tny_'])
     assert.equal(run('set', made.account.id, '--tier', 'pro').tier, 'pro')
@@ -100,14 +110,22 @@ test('a base model that cannot be brought is told in one sentence, and leaves no
   await once(hub, 'listening')
   const here = `http://127.0.0.1:${(hub.address() as AddressInfo).port}`
   const add = async (id: string, HF_ENDPOINT: string) => {
-    const child = spawn(tunery, ['models', 'add', id], { env: { ...process.env, TUNERY_MODELS_DIR: models, HF_ENDPOINT }, stdio: ['ignore', 'ignore', 'pipe'] })
+    const child = spawn(tunery, ['models', 'add', id], {
+      env: { ...process.env, TUNERY_MODELS_DIR: models, HF_ENDPOINT },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
     let said = ''
     child.stderr.on('data', (text) => (said += text))
     const [status] = await once(child, 'close')
     return [status, said.trim()] as const
   }
   try {
-    const all = await Promise.all([add('team/any', 'http://127.0.0.1:1'), add('team/none', here), add('team/gated', here), add('team/broken', here)])
+    const all = await Promise.all([
+      add('team/any', 'http://127.0.0.1:1'),
+      add('team/none', here),
+      add('team/gated', here),
+      add('team/broken', here),
+    ])
     for (const [index, says] of [
       /cannot be reached from this machine \(.*refused\); .*--from FOLDER\.$/,
       /has no such model/,

@@ -4,8 +4,8 @@ import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
 import { after, test } from 'node:test'
 import pino from 'pino'
-import { createRests } from '../engine/rests.ts'
-import { createCoreShare, type Slowed } from '../server/tuning/core-share.ts'
+import { createRests } from '../engine/batching/yielding.ts'
+import { createCoreShare, type Slowed } from '../server/fine-tuning/core-share.ts'
 import { until } from './support/client.ts'
 
 const cores = availableParallelism()

@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process'
 import http from 'node:http'
 import { after, test } from 'node:test'
 import OpenAI from 'openai'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
 import { alive, children, dataFolder, ended } from './support/server.ts'
 import { startApp } from './support/service.ts'
@@ -33,7 +33,7 @@ test('a server killed while a job trains: no trainer and no engine stays, the ne
   const config = { training_config: { epochs: 50, batch_size: 1, learning_rate: 0.001 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'checkpoint')
-  const left = [...children(first.pid, 'trainer.train'), ...children(first.pid, 'engine/main.ts')]
+  const left = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
   assert.equal(left.length, 2, 'a trainer and an engine were at work')
 
   await first.end('SIGKILL')
@@ -66,7 +66,7 @@ test('a server that is asked to stop while a job trains gives the job back with 
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'metrics')
-  const left = [...children(first.pid, 'trainer.train'), ...children(first.pid, 'engine/main.ts')]
+  const left = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
   assert.equal(await first.end('SIGTERM'), 0)
   assert.deepEqual(left.filter(alive), [])
 
@@ -100,7 +100,11 @@ test('a dataset whose reading a SIGKILL cut off is read by the next server', asy
 
 test('a second server on the same data folder is refused with the reason', async () => {
   const first = await folder.start()
-  const second = spawn(process.execPath, ['server/main.ts'], { cwd: root, env: folder.env, stdio: ['ignore', 'ignore', 'pipe'] })
+  const second = spawn(process.execPath, ['server/main.ts'], {
+    cwd: root,
+    env: folder.env,
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
   let said = ''
   second.stderr.on('data', (text) => {
     said += text
@@ -116,7 +120,12 @@ test('an engine killed while it serves: the request fails cleanly, the next one 
   try {
     const engine = () => app.services.warm()
     const chat = (max_tokens: number) =>
-      app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens, temperature: 2 })
+      app.api('POST', '/chat/completions', {
+        model: tiny,
+        messages: [{ role: 'user', content: 'hello' }],
+        max_tokens,
+        temperature: 2,
+      })
     assert.equal((await chat(1)).status, 200)
 
     const { pid, socket } = await engine()
@@ -133,7 +142,12 @@ test('an engine killed while it serves: the request fails cleanly, the next one 
     assert.equal((await chat(1)).status, 200, 'the next one works')
 
     const openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
-    const stream = await openai.chat.completions.create({ model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens: 2000, stream: true })
+    const stream = await openai.chat.completions.create({
+      model: tiny,
+      messages: [{ role: 'user', content: 'hello' }],
+      max_tokens: 2000,
+      stream: true,
+    })
     const second = await engine()
     assert.notEqual(second.pid, pid)
     await assert.rejects(async () => {

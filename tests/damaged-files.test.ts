@@ -1,11 +1,12 @@
-// Files of datasets with bytes that are wrong: whatever is wrong in them, what is said is a sentence for whoever sent the file.
+// Files of datasets with bytes that are wrong: whatever is wrong in them, what is said is a sentence for whoever sent
+// the file.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { root } from '../server/config.ts'
-import { because } from '../server/datasets/reader/unreadable.ts'
+import { root } from '../lib/root.ts'
+import { because } from '../server/datasets/reader/columns.ts'
 import { readFileOf } from '../server/datasets/reader.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-damaged-'))
@@ -16,7 +17,10 @@ const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures',
 async function saidOf(bytes: Buffer, format: 'parquet' | 'huggingface'): Promise<string | undefined> {
   const source = path.join(folder, 'file')
   writeFileSync(source, bytes)
-  const result = await readFileOf({ format, source, canonical: `${source}.part`, max_rows: 1000, max_bytes: 1e8 }, bytes.length)
+  const result = await readFileOf(
+    { format, source, canonical: `${source}.part`, max_rows: 1000, max_bytes: 1e8 },
+    bytes.length,
+  )
   return 'unreadable' in result ? result.unreadable.message : undefined
 }
 

@@ -1,4 +1,5 @@
-// The database of the server: what it has acknowledged is there, and no sync and no lock of others holds up the thread that streams.
+// The database of the server: what it has acknowledged is there, and no sync and no lock of others holds up the thread
+// that streams.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -23,8 +24,10 @@ afterEach(async () => {
 })
 
 const another = () => new SQLite(path.join(dataDir, 'tunery.db'), { timeout: 0 })
-const add = (from: Db | Trx, name: string) => from.insertInto('accounts').values({ id: name, name, tier: 'free', suspended_at: null, created_at: 1 }).execute()
-const names = async (from: Db | Trx = db) => (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
+const add = (from: Db | Trx, name: string) =>
+  from.insertInto('accounts').values({ id: name, name, tier: 'free', suspended_at: null, created_at: 1 }).execute()
+const names = async (from: Db | Trx = db) =>
+  (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
 const codeOf = (code: string) => (error: Error & { code?: string }) => error.code === code
 
 test('the event loop turns while a write waits for another process’s lock, and reads go on', async () => {
@@ -62,8 +65,12 @@ test('what was written is read by whoever asks next, in this thread and in other
 })
 
 test('it syncs the disk at every commit, and holds the tables to their references', async () => {
-  const setting = async (name: string) => Object.values((await sql.raw<object>(`pragma ${name}`).execute(db)).rows[0]!)[0]
-  assert.deepEqual([await setting('journal_mode'), await setting('synchronous'), await setting('foreign_keys')], ['wal', 2, 1])
+  const setting = async (name: string) =>
+    Object.values((await sql.raw<object>(`pragma ${name}`).execute(db)).rows[0]!)[0]
+  assert.deepEqual(
+    [await setting('journal_mode'), await setting('synchronous'), await setting('foreign_keys')],
+    ['wal', 2, 1],
+  )
 })
 
 test('a transaction that fails leaves nothing, and one sees what it has written while others do not', async () => {
@@ -99,10 +106,16 @@ test('transactions and single writes take turns in the order in which they were 
 
 test('errors keep the code and words of SQLite; counts and returned rows are as they were without the thread', async () => {
   await add(db, 'a')
-  await assert.rejects(add(db, 'a'), (error: Error) => codeOf('SQLITE_CONSTRAINT_PRIMARYKEY')(error) && /UNIQUE/.test(error.message))
+  await assert.rejects(
+    add(db, 'a'),
+    (error: Error) => codeOf('SQLITE_CONSTRAINT_PRIMARYKEY')(error) && /UNIQUE/.test(error.message),
+  )
   await assert.rejects(sql`select nothing`.execute(db), codeOf('SQLITE_ERROR'))
   await assert.rejects(
-    db.insertInto('users').values({ id: 'u', account_id: 'none', name: 'u', email: null, role: 'owner', removed_at: null, created_at: 1 }).execute(),
+    db
+      .insertInto('users')
+      .values({ id: 'u', account_id: 'none', name: 'u', email: null, role: 'owner', removed_at: null, created_at: 1 })
+      .execute(),
     codeOf('SQLITE_CONSTRAINT_FOREIGNKEY'),
   )
   await assert.rejects(add(db, Symbol('a') as never))
@@ -112,7 +125,16 @@ test('errors keep the code and words of SQLite; counts and returned rows are as 
   assert.equal(changed.numUpdatedRows, 2n)
   const made = await db
     .insertInto('queue_entries')
-    .values({ kind: 'k', ref: 'r', status: 'waiting', run_at: 1, attempt: 0, worker: null, lease_until: null, created_at: 1 })
+    .values({
+      kind: 'k',
+      ref: 'r',
+      status: 'waiting',
+      run_at: 1,
+      attempt: 0,
+      worker: null,
+      lease_until: null,
+      created_at: 1,
+    })
     .executeTakeFirst()
   assert.equal(made.insertId, 1n)
   assert.deepEqual(await db.deleteFrom('accounts').where('id', '=', 'b').returning(['id', 'created_at']).execute(), [

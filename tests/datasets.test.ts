@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { createFingerprints, fingerprint } from '../server/datasets/fingerprints.ts'
 import { createRowChecker, maxLineBytes } from '../server/datasets/rows.ts'
 import { colourRows } from './support/client.ts'
@@ -15,7 +15,9 @@ function check(content: Buffer, chunk: number) {
 }
 
 test('the result does not depend on how the file is cut into chunks', async () => {
-  const content = Buffer.from(`\uFEFF${colourRows(5)}\r\n\n{"messages":1}\n{"messages":[{"role":"user","content":"ü😀"}]}`)
+  const content = Buffer.from(
+    `\uFEFF${colourRows(5)}\r\n\n{"messages":1}\n{"messages":[{"role":"user","content":"ü😀"}]}`,
+  )
   const whole = await check(content, content.length)
   assert.equal(whole.rows, 7)
   assert.equal(whole.error_count, 2)
@@ -63,8 +65,11 @@ test('duplicates are told with the line that they repeat, in the order of lines,
 
 test('a prompt with two different answers is told with both lines; what is the same, not learned or has no prompt is no conflict', async () => {
   const row = (...messages: [string, string, number?][]) =>
-    JSON.stringify({ messages: messages.map(([role, content, weight]) => ({ role, content, ...(weight !== undefined && { weight }) })) })
-  const asked = (question: string, answer: string) => row(['system', 'Be short.'], ['user', question], ['assistant', answer])
+    JSON.stringify({
+      messages: messages.map(([role, content, weight]) => ({ role, content, ...(weight !== undefined && { weight }) })),
+    })
+  const asked = (question: string, answer: string) =>
+    row(['system', 'Be short.'], ['user', question], ['assistant', answer])
   const rows = [
     asked('sky?', 'blue'),
     asked('grass?', 'green'),
@@ -100,8 +105,10 @@ test('of two hundred thousand rows each first line is known', () => {
   const seen = createFingerprints(2)
   const bytes = (index: number) => Buffer.from(`row ${index}`)
   const count = 200_000
-  for (let index = 0; index < count; index++) assert.equal(seen.first(fingerprint(bytes(index)), index + 1, [index, 7]), undefined)
-  for (let index = 0; index < count; index += 997) assert.deepEqual(Array.from(seen.first(fingerprint(bytes(index)), 1, [0, 0])!), [index + 1, index, 7])
+  for (let index = 0; index < count; index++)
+    assert.equal(seen.first(fingerprint(bytes(index)), index + 1, [index, 7]), undefined)
+  for (let index = 0; index < count; index += 997)
+    assert.deepEqual(Array.from(seen.first(fingerprint(bytes(index)), 1, [0, 0])!), [index + 1, index, 7])
 })
 
 test('a million wrong rows list the first hundred and count the rest', async () => {

@@ -4,13 +4,18 @@ import { spawn } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 
 test('npm run demo -- --exit: the base is near 0 and the tuned model is right about at least 0.9 of the held-out tickets', async () => {
-  const demo = spawn('npm', ['run', '--silent', 'demo', '--', '--exit'], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] })
+  const demo = spawn('npm', ['run', '--silent', 'demo', '--', '--exit'], {
+    cwd: root,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   let said = ''
   for await (const text of demo.stdout) said += text
-  const status = await new Promise((resolve) => (demo.exitCode === null ? demo.once('exit', resolve) : resolve(demo.exitCode)))
+  const status = await new Promise((resolve) =>
+    demo.exitCode === null ? demo.once('exit', resolve) : resolve(demo.exitCode),
+  )
   assert.equal(status, 0, said)
   const result = JSON.parse(said.trim().split('\n').at(-1)!)
   console.log(JSON.stringify(result))

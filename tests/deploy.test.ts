@@ -1,19 +1,31 @@
-// The service's image, as far as it can be shown without a container: the steps of deploy/Dockerfile in folders, then what the image starts.
+// The service's image, as far as it can be shown without a container: the steps of deploy/Dockerfile in folders, then
+// what the image starts.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+} from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { parse } from 'yaml'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
 import { buildOutside, linkTree, placed, type Stage } from './support/dockerfile.ts'
 import { ended } from './support/server.ts'
 import { tiny, tinyModelsDir } from './support/tiny.ts'
 
-// `npm run test:deploy` fetches everything anew, as `docker build` does. Here what set-up has brought to this checkout is lent to the
-// stages, so that their own set-up finds each step done: it still reads every file that its steps depend on.
+// `npm run test:deploy` fetches everything anew, as `docker build` does. Here what set-up has brought to this checkout
+// is lent to the stages, so that their own set-up finds each step done: it still reads every file that its steps depend
+// on.
 const fetchAll = process.env.FETCH_ALL === '1'
 const file = path.join(root, 'deploy/Dockerfile')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-deploy-'))
@@ -87,7 +99,12 @@ after(async () => {
 })
 
 test('nothing of the Dockerfile is left out but what needs root, or an image of a registry', () => {
-  assert.deepEqual(leftOut.map((step) => step.split(' ').slice(0, 2).join(' ')).sort(), ['ENTRYPOINT ["tini",', 'RUN apt-get', 'RUN apt-get', 'RUN install'])
+  assert.deepEqual(leftOut.map((step) => step.split(' ').slice(0, 2).join(' ')).sort(), [
+    'ENTRYPOINT ["tini",',
+    'RUN apt-get',
+    'RUN apt-get',
+    'RUN install',
+  ])
 })
 
 test('the image holds no data, no tests, no package that only the tests need', () => {
@@ -107,7 +124,6 @@ test('the image holds no data, no tests, no package that only the tests need', (
     'scripts',
     'server',
     'trainer',
-    'transport',
     'tunery',
   ]
   assert.deepEqual(readdirSync(app).sort(), held)
@@ -118,21 +134,38 @@ test('the image holds no data, no tests, no package that only the tests need', (
 
 test('the image’s user may read all of it', () => {
   const app = path.join(image.folder, 'app')
-  assert.equal(execFileSync('find', [app, '(', '-not', '-perm', '-o=r', '-o', '-type', 'd', '-not', '-perm', '-o=rx', ')', '-print'], { encoding: 'utf8' }), '')
+  assert.equal(
+    execFileSync(
+      'find',
+      [app, '(', '-not', '-perm', '-o=r', '-o', '-type', 'd', '-not', '-perm', '-o=rx', ')', '-print'],
+      { encoding: 'utf8' },
+    ),
+    '',
+  )
 })
 
 test('the health check finds the service ready, and fails where there is none', () => {
-  const check = (at: string) => spawnSync(process.execPath, image.healthcheck.slice(1), { env: { ...process.env, TUNERY_PORT: at } }).status
+  const check = (at: string) =>
+    spawnSync(process.execPath, image.healthcheck.slice(1), { env: { ...process.env, TUNERY_PORT: at } }).status
   assert.deepEqual([check(port), check('1')], [0, 1])
 })
 
 test('the service of the image answers with the model that the image brought, trains one of its own, and serves it', async () => {
   const ask = (model: string) =>
-    api.api('POST', '/chat/completions', { model, temperature: 0, max_tokens: 4, messages: [{ role: 'user', content: 'Say hello.' }] })
+    api.api('POST', '/chat/completions', {
+      model,
+      temperature: 0,
+      max_tokens: 4,
+      messages: [{ role: 'user', content: 'Say hello.' }],
+    })
   const answer = await ask('HuggingFaceTB/SmolLM2-135M-Instruct')
   assert.equal(answer.status, 200, JSON.stringify(answer.body))
   const dataset = (await api.upload(colourRows(8))).body.id
-  const { body: job } = await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } })
+  const { body: job } = await api.api('POST', '/fine-tuning/jobs', {
+    model_id: tiny,
+    dataset_id: dataset,
+    config: { training_config: { epochs: 1 } },
+  })
   const done = await api.untilEnded(job.id)
   assert.equal(done.status, 'completed', JSON.stringify(done.error) + log)
   assert.equal((await ask(done.model!)).status, 200)
@@ -164,9 +197,13 @@ test('SIGTERM ends the service with 0, and nothing was written into the image', 
   server.kill('SIGTERM')
   await ended(server)
   assert.equal(server.exitCode, 0, log)
-  const newer = execFileSync('find', [path.join(image.folder, 'app'), '-newer', path.join(image.folder, 'data/tunery/first-key.txt'), '-type', 'f'], {
-    encoding: 'utf8',
-  })
+  const newer = execFileSync(
+    'find',
+    [path.join(image.folder, 'app'), '-newer', path.join(image.folder, 'data/tunery/first-key.txt'), '-type', 'f'],
+    {
+      encoding: 'utf8',
+    },
+  )
   assert.equal(newer, '')
 })
 
@@ -186,10 +223,13 @@ test('compose.yaml and the Dockerfiles name the same things, and versions are th
   const node = JSON.parse(readFileSync(path.join(root, 'scripts/setup/pins.json'), 'utf8')).node['linux-x64'].version
   for (const each of [text, readFileSync(path.join(root, 'deploy/Dockerfile.model'), 'utf8')]) {
     assert.ok(each.includes(`FROM node:${node}-bookworm-slim AS node`))
-    for (const [, image] of each.matchAll(/^FROM (\S+)/gm)) assert.match(image!, /^(node|base-\$\{TUNERY_GPU\}|\S+:\d+\.\d+\.\d+-\S+)$/, 'a version is named')
+    for (const [, image] of each.matchAll(/^FROM (\S+)/gm))
+      assert.match(image!, /^(node|base-\$\{TUNERY_GPU\}|\S+:\d+\.\d+\.\d+-\S+)$/, 'a version is named')
   }
   assert.deepEqual(Object.keys(services), ['tunery', 'tunery-cuda'])
-  for (const { build, image: name, user, volumes, ports, stop_grace_period } of Object.values(services as Record<string, Service>)) {
+  for (const { build, image: name, user, volumes, ports, stop_grace_period } of Object.values(
+    services as Record<string, Service>,
+  )) {
     const { context, dockerfile, args } = build
     assert.equal(path.resolve(root, 'deploy', context, dockerfile), file)
     assert.ok(text.includes(` AS base-${args.TUNERY_GPU}\n`))
@@ -202,7 +242,9 @@ test('compose.yaml and the Dockerfiles name the same things, and versions are th
 
 test('the commands of the guide name profiles, services and files that there are', () => {
   const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
-  const texts = ['docs/guides/self-host.md', 'deploy/compose.yaml'].map((name) => readFileSync(path.join(root, name), 'utf8')).join('\n')
+  const texts = ['docs/guides/self-host.md', 'deploy/compose.yaml']
+    .map((name) => readFileSync(path.join(root, name), 'utf8'))
+    .join('\n')
   const commands = [...texts.matchAll(/docker compose (-f (\S+) --profile (\S+) .*)/g)]
   assert.ok(commands.length > 8)
   for (const [line, , name, profile] of commands) {

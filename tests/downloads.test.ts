@@ -1,4 +1,5 @@
-// Base models that are not on the machine, downloaded from a hub of this test's own: a real HTTP server with a real checkpoint.
+// Base models that are not on the machine, downloaded from a hub of this test's own: a real HTTP server with a real
+// checkpoint.
 import assert from 'node:assert/strict'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -24,7 +25,11 @@ let models: string
 before(async () => {
   hub = await modelHub(checkpoint, id)
   models = modelsDir()
-  app = await startApp({ TUNERY_HUGGINGFACE_URL: hub.url, TUNERY_MODELS_DIR: models, TUNERY_HUGGINGFACE_TOKEN: 'hf_of_the_operator' })
+  app = await startApp({
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODELS_DIR: models,
+    TUNERY_HUGGINGFACE_TOKEN: 'hf_of_the_operator',
+  })
   operator = client(app.url, (await app.services.accounts.createKey('ops', 'operator', app.owner.user_id)).key)
 })
 after(async () => {
@@ -57,19 +62,33 @@ const ended = (api: Client = app) =>
 async function stalled() {
   Object.assign(right(), { stall: half })
   assert.equal((await start(operator)).status, 202)
-  await until('half of the weights', async () => (await show(app)).download.status === 'downloading' && hub.ranges.length === 1)
+  await until(
+    'half of the weights',
+    async () => (await show(app)).download.status === 'downloading' && hub.ranges.length === 1,
+  )
 }
 async function job(api: Client, config: object = {}) {
   const dataset_id = (await api.upload(colourRows(16))).body.id
-  return api.api('POST', '/fine-tuning/jobs', { model_id: id, dataset_id, config: { training_config: { epochs: 1 }, ...config } })
+  return api.api('POST', '/fine-tuning/jobs', {
+    model_id: id,
+    dataset_id,
+    config: { training_config: { epochs: 1 }, ...config },
+  })
 }
 
 test('where accounts may not download, a job, a deployment and the download itself say what to do, and nothing is begun', async () => {
   right()
-  for (const { status, body } of [await job(app), await app.api('POST', '/deployments', { model: id, name: 'base' }), await start(app)]) {
+  for (const { status, body } of [
+    await job(app),
+    await app.api('POST', '/deployments', { model: id, name: 'base' }),
+    await start(app),
+  ]) {
     assert.equal(status, 400)
     assert.equal(body.error.code, 'model_not_available')
-    assert.match(body.error.message, /tunery models add .*or POST \/v1\/hub\/models\/.*\/download with a key that has the scope operator/)
+    assert.match(
+      body.error.message,
+      /tunery models add .*or POST \/v1\/hub\/models\/.*\/download with a key that has the scope operator/,
+    )
   }
   assert.equal((await show(app)).download, null)
   assert.equal((await start(operator, 'no/such')).body.error.code, 'model_not_found')
@@ -166,7 +185,12 @@ test('a file goes on from what is there; what is there and is not of the file is
 
 test('a disk without room for weights and their conversion is told before anything is fetched', async () => {
   right()
-  const full = await startApp({ TUNERY_HUGGINGFACE_URL: hub.url, TUNERY_MODELS_DIR: models, TUNERY_MODEL_DOWNLOADS: 'any', TUNERY_MIN_FREE_DISK_MB: '1000000' })
+  const full = await startApp({
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODELS_DIR: models,
+    TUNERY_MODEL_DOWNLOADS: 'any',
+    TUNERY_MIN_FREE_DISK_MB: '1000000',
+  })
   const { status, body } = await start(full)
   await full.stop()
   assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
@@ -175,7 +199,11 @@ test('a disk without room for weights and their conversion is told before anythi
 test('a download survives a killed service and a broken connection, is shared by two accounts, and then trains and serves', async () => {
   Object.assign(right(), { stall: half })
   const kept = modelsDir()
-  const folder = dataFolder('downloads', { TUNERY_MODELS_DIR: kept, TUNERY_HUGGINGFACE_URL: hub.url, TUNERY_MODEL_DOWNLOADS: 'any' })
+  const folder = dataFolder('downloads', {
+    TUNERY_MODELS_DIR: kept,
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODEL_DOWNLOADS: 'any',
+  })
   try {
     const key = folder.key()
     const otherKey = folder.tunery('accounts', 'create', '--name', 'other').key as unknown as { key: string } | string
@@ -184,11 +212,17 @@ test('a download survives a killed service and a broken connection, is shared by
     const other = client(first.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
     const created = await job(one)
     assert.equal(created.body.status, 'queued')
-    assert.deepEqual(created.body.resolved_config.lora_config.target_modules, { value: ['all-linear'], source: 'default' })
+    assert.deepEqual(created.body.resolved_config.lora_config.target_modules, {
+      value: ['all-linear'],
+      source: 'default',
+    })
     const wrong = await job(one, { lora_config: { target_modules: ['nope'] } })
     const deployment = await other.api('POST', '/deployments', { model: id, name: 'base' })
     assert.deepEqual([deployment.status, deployment.body.status], [201, 'starting'])
-    await until('half of the weights on disk', () => existsSync(path.join(kept, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1)
+    await until(
+      'half of the weights on disk',
+      () => existsSync(path.join(kept, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
+    )
     await until('half of the weights told', async () => (await show(one)).download.progress > 0.2)
     assert.equal((await cancel(one)).status, 403, 'another account waits for it')
     await first.end('SIGKILL')
@@ -214,10 +248,17 @@ test('a download survives a killed service and a broken connection, is shared by
     assert.match((await again.untilEnded(wrong.body.id)).error?.message ?? '', /no linear layer named 'nope'/)
     const messages: string[] = []
     for await (const { message } of again.events(done.id)) messages.push(message)
-    assert.match(messages.join('\n'), /waits for the weights(.*\n)+.*being downloaded: \d+% of \d+ MB(.*\n)+.*are here; the job waits for its turn/)
+    assert.match(
+      messages.join('\n'),
+      /waits for the weights(.*\n)+.*being downloaded: \d+% of \d+ MB(.*\n)+.*are here; the job waits for its turn/,
+    )
     const serving = client(second.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
     await until('the deployment', async () => (await serving.api('GET', '/deployments/base')).body.status === 'ready')
-    const chat = await serving.api('POST', '/chat/completions', { model: 'base', max_tokens: 2, messages: [{ role: 'user', content: 'hi' }] })
+    const chat = await serving.api('POST', '/chat/completions', {
+      model: 'base',
+      max_tokens: 2,
+      messages: [{ role: 'user', content: 'hi' }],
+    })
     assert.equal(chat.status, 200)
 
     assert.equal((await start(again)).body.weights.available, true, 'one that is here is left as it is')

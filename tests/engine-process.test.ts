@@ -5,8 +5,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import pino from 'pino'
-import { createEngineHealth } from '../server/inference/engine-health.ts'
-import { createEngineProcess } from '../server/inference/engine-process.ts'
+import { createEngineHealth } from '../server/inference/engine/health.ts'
+import { createEngineProcess } from '../server/inference/engine/process.ts'
 import { until } from './support/client.ts'
 
 const log = pino({ level: 'silent' })
@@ -61,7 +61,11 @@ test('an engine that does not answer is told of in time, is well again once it a
   const { engine, stop } = make()
   const { pid } = await engine.life()
   let isBusy = false
-  const health = createEngineHealth(engine, { isBusy: () => isBusy }, log, { answer_ms: 300, watch_ms: 50, unanswered: 3 })
+  const health = createEngineHealth(engine, { isBusy: () => isBusy }, log, {
+    answer_ms: 300,
+    watch_ms: 50,
+    unanswered: 3,
+  })
   const unwatch = health.watch()
   assert.equal(await health.problem(), undefined)
   process.kill(pid, 'SIGSTOP')

@@ -1,14 +1,16 @@
 // What is made of the frames of an event stream as they pass, whatever server wrote them.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { watchStream } from '../server/inference/event-stream.ts'
+import { watchStream } from '../server/inference/gateway/sse-parser.ts'
 
 const foreign = { keepUsage: false, keepRunning: false, rename: 'mine', foreign: true, askedRunning: true }
-const piece = (content: string, more = '') => `{"model":"theirs","choices":[{"index":0,"delta":{"content":"${content}"}}]${more}}`
+const piece = (content: string, more = '') =>
+  `{"model":"theirs","choices":[{"index":0,"delta":{"content":"${content}"}}]${more}}`
 const frame = (content: string, more = '') => `data: ${piece(content, more)}\n\n`
 const mine = (content: string, more = '') => frame(content, more).replace('theirs', 'mine')
 const runningUsage = ',"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}'
-const take = (watch: ReturnType<typeof watchStream>, text: string) => watch.take(Buffer.from(text))?.toString('utf8') ?? ''
+const take = (watch: ReturnType<typeof watchStream>, text: string) =>
+  watch.take(Buffer.from(text))?.toString('utf8') ?? ''
 
 test('further empty lines between frames neither stop the stream nor hide the frame after them', () => {
   const watch = watchStream(foreign)

@@ -1,4 +1,5 @@
-// `./tunery export` beside a service that is slow, broken or hostile: a server of this test's own that answers as it is told.
+// `./tunery export` beside a service that is slow, broken or hostile: a server of this test's own that answers as it is
+// told.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -11,7 +12,7 @@ import { after, before, beforeEach, test } from 'node:test'
 import { promisify } from 'node:util'
 import { bringExport } from '../cli/export.ts'
 import { UsageError } from '../cli/usage.ts'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 
 const bytes = Buffer.alloc(200_000, 'weights')
 const sha256 = createHash('sha256').update(bytes).digest('hex')
@@ -25,7 +26,8 @@ const server = http.createServer((request, response) => {
   asked.push(route)
   if (answer(route, asked.filter((each) => each === route).length, response)) return
   if (route === '/download') response.end(bytes)
-  else if (route === '/events') response.end(`${JSON.stringify({ type: 'status', seq: 1, message: 'Ready.', data: { status: 'ready' } })}\n`)
+  else if (route === '/events')
+    response.end(`${JSON.stringify({ type: 'status', seq: 1, message: 'Ready.', data: { status: 'ready' } })}\n`)
   else response.end(JSON.stringify({ id: 'exp_1', status: 'ready', files: [file] }))
 })
 before(async () => {
@@ -70,7 +72,9 @@ test('answers without a byte are asked for again after a while, and not in a tig
 test('a service that is overloaded or being started again while an export is followed is waited for', async () => {
   answer = (route, times, response) => {
     if (times > 1 || route !== '/events') return false
-    response.writeHead(503).end(JSON.stringify({ error: { code: 'shutting_down', message: 'The service is stopping.' } }))
+    response
+      .writeHead(503)
+      .end(JSON.stringify({ error: { code: 'shutting_down', message: 'The service is stopping.' } }))
     return true
   }
   await bring()
@@ -83,7 +87,9 @@ test('an address where nothing, or no service, answers is told as such', async (
     ['http://127.0.0.1:1/v1', /^http:\/\/127\.0\.0\.1:1\/v1 is not to be reached: .*\n$/],
     [process.env.TUNERY_URL!, /^http:.* answered 200 without JSON\. TUNERY_URL is .*\n$/],
   ] as const) {
-    const run = promisify(execFile)(path.join(root, 'tunery'), ['export', 'mdl_1', '--format', 'gguf'], { env: { ...process.env, TUNERY_URL: url } })
+    const run = promisify(execFile)(path.join(root, 'tunery'), ['export', 'mdl_1', '--format', 'gguf'], {
+      env: { ...process.env, TUNERY_URL: url },
+    })
     const { code, stderr } = await run.then(
       () => assert.fail('it should have failed'),
       (error: { code: number; stderr: string }) => error,

@@ -48,12 +48,15 @@ test('a hub that refuses, or that is not there, is told with its reason and with
     [hub.url, 'hf_wrong', /401/],
     ['http://127.0.0.1:1', token, /did not take the files/],
   ] as const)
-    await assert.rejects(createPush({ url, token: wrong }).create('team/other', never), (error: Error & { code: string }) => {
-      assert.equal(error.code, 'push_failed')
-      assert.match(error.message, says)
-      assert.ok(!error.message.includes(wrong))
-      return true
-    })
+    await assert.rejects(
+      createPush({ url, token: wrong }).create('team/other', never),
+      (error: Error & { code: string }) => {
+        assert.equal(error.code, 'push_failed')
+        assert.match(error.message, says)
+        assert.ok(!error.message.includes(wrong))
+        return true
+      },
+    )
   assert.ok(!hub.repositories.has('team/other'))
 })
 
@@ -62,14 +65,17 @@ test('a hub that takes a request and never answers is left when the export is de
     let asked = 0
     const silent = http.createServer((request, response) => {
       request.resume()
-      if (++asked <= answers) response.end(JSON.stringify({ url: 'x', files: [{ path: 'README.md', uploadMode: 'regular' }] }))
+      if (++asked <= answers)
+        response.end(JSON.stringify({ url: 'x', files: [{ path: 'README.md', uploadMode: 'regular' }] }))
       else leaving.abort(new Error('deleted'))
     })
     const leaving = new AbortController()
     await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
     const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
     const push = createPush({ url, token })
-    const pushed = push.create('team/model', leaving.signal).then(() => push.upload('team/model', files.slice(0, 1), 'x', () => {}, leaving.signal))
+    const pushed = push
+      .create('team/model', leaving.signal)
+      .then(() => push.upload('team/model', files.slice(0, 1), 'x', () => {}, leaving.signal))
     await assert.rejects(Promise.race([pushed, sleep(5000)]), /deleted/, `after ${answers} answers`)
     silent.closeAllConnections()
     silent.close()

@@ -2,7 +2,16 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import net, { type AddressInfo } from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
@@ -10,9 +19,9 @@ import { after, before, test } from 'node:test'
 import { promisify } from 'node:util'
 import type { Export } from '../contract/exports.ts'
 import type { JobEvent } from '../contract/tuning.ts'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { openDatabase } from '../server/db/open.ts'
-import { removeDir } from '../server/exports/paths.ts'
+import { removeDir } from '../server/exports/store.ts'
 import { type Client, client, until } from './support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from './support/server.ts'
 import { standalone } from './support/standalone.ts'
@@ -60,7 +69,9 @@ test('an export whose programs die again and again fails with the reason, and le
 })
 
 test('a server stopped, then killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
-  const { id } = (await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })).body
+  const { id } = (
+    await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })
+  ).body
   await api.untilEvent(id, ({ data }) => data?.status === 'running')
   await until('a program to make it', () => children(server.pid, 'trainer.export /').length > 0)
   assert.equal(await server.end('SIGTERM'), 0)
@@ -160,11 +171,14 @@ test('a download that breaks goes on where it stopped, also in another call; wha
       from.write(data)
       if (passed > 1e6) from.destroy()
     })
-    for (const each of [from, to]) each.on('error', () => {}).on('close', () => [from, to].map((other) => other.destroy()))
+    for (const each of [from, to])
+      each.on('error', () => {}).on('close', () => [from, to].map((other) => other.destroy()))
   })
   await new Promise<void>((resolve) => way.listen(0, '127.0.0.1', resolve))
   const target = path.join(here, 'broken.gguf')
-  await tunery(['export', ready.id, '-o', target], { TUNERY_URL: `http://127.0.0.1:${(way.address() as AddressInfo).port}/v1` })
+  await tunery(['export', ready.id, '-o', target], {
+    TUNERY_URL: `http://127.0.0.1:${(way.address() as AddressInfo).port}/v1`,
+  })
   way.close()
   assert.equal(sha256(target), file!.sha256)
   assert.ok(asked.length >= 3 && asked.every((range) => /bytes=\d{6,}-/.test(range)), JSON.stringify(asked))
@@ -198,9 +212,16 @@ test('a bundle is made of what the service exports, and serves it', async () => 
   // tests/bundle.test.ts shows that its own set-up brings these.
   symlinkSync(path.join(root, 'node_modules'), path.join(out, 'node_modules'))
   const lib = path.join(root, '.local/llama/lib')
-  const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], { cwd: out, env: { TUNERY_PORT: '0', TUNERY_THREADS: '1' } })
+  const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], {
+    cwd: out,
+    env: { TUNERY_PORT: '0', TUNERY_THREADS: '1' },
+  })
   const messages = [{ role: 'user', content: 'green' }]
-  const { status, body } = await client(`${bundle.url}/v1`, 'none').api('POST', '/chat/completions', { model: 'colours', messages, max_tokens: 4 })
+  const { status, body } = await client(`${bundle.url}/v1`, 'none').api('POST', '/chat/completions', {
+    model: 'colours',
+    messages,
+    max_tokens: 4,
+  })
   assert.equal(status, 200, JSON.stringify(body))
   bundle.kill('SIGKILL')
   await bundle.exited

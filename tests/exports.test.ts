@@ -1,4 +1,5 @@
-// The life of an export through the public interface: made, checked against the training, downloaded in whatever pieces, expired, deleted.
+// The life of an export through the public interface: made, checked against the training, downloaded in whatever
+// pieces, expired, deleted.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync, writeFileSync } from 'node:fs'
@@ -24,9 +25,16 @@ after(() => app.stop())
 
 const inExports = () => readdirSync(path.join(app.dataDir, 'exports'))
 const sha256 = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex')
-async function download(id: string, headers: Record<string, string> = {}, { file, method = 'GET' }: { file?: string; method?: string } = {}) {
+async function download(
+  id: string,
+  headers: Record<string, string> = {},
+  { file, method = 'GET' }: { file?: string; method?: string } = {},
+) {
   const query = file ? `?file=${encodeURIComponent(file)}` : ''
-  const response = await fetch(`${app.url}/exports/${id}/download${query}`, { method, headers: { authorization: `Bearer ${app.key}`, ...headers } })
+  const response = await fetch(`${app.url}/exports/${id}/download${query}`, {
+    method,
+    headers: { authorization: `Bearer ${app.key}`, ...headers },
+  })
   return { status: response.status, headers: response.headers, bytes: new Uint8Array(await response.arrayBuffer()) }
 }
 
@@ -67,11 +75,17 @@ test('a model becomes a file that says what the trainer says; it tells its way, 
   const { agrees, runtime, prompts, tokens, log_probability_difference } = made.check!
   assert.deepEqual([agrees, prompts, tokens > 0], [true, 4, true], JSON.stringify(made.check))
   assert.match(runtime, /^llama\.cpp/)
-  assert.ok(log_probability_difference > 0 && log_probability_difference < 0.15, 'eight bits are near, and not the same')
+  assert.ok(
+    log_probability_difference > 0 && log_probability_difference < 0.15,
+    'eight bits are near, and not the same',
+  )
   assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
   assert.deepEqual(inExports(), [made.id], 'nothing is left beside what is ready')
   const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
-  assert.ok(!readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)), 'no folder for the socket of the engine that was asked')
+  assert.ok(
+    !readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)),
+    'no folder for the socket of the engine that was asked',
+  )
   assert.deepEqual(
     (await app.api('GET', '/exports?limit=1')).body.items.map(({ id }: Export) => id),
     [made.id],
@@ -99,7 +113,8 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
     [{ range: 'bytes=-7' }, 206, size - 7, size],
     [{ range: `bytes=${size - 3}-${size + 100}` }, 206, size - 3, size],
     [{ range: 'bytes=5-9', 'if-range': etag }, 206, 5, 10],
-    // Another file than the one that the client has the beginning of, or words that are no range of one piece: all of it.
+    // Another file than the one that the client has the beginning of, or words that are no range of one piece: all of
+    // it.
     [{ range: 'bytes=5-9', 'if-range': '"another"' }, 200, 0, size],
     [{ range: 'bytes=0-1,5-9' }, 200, 0, size],
     [{ range: 'lines=1-2' }, 200, 0, size],
@@ -134,21 +149,30 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
   assert.match(Buffer.from(text.bytes).toString(), new RegExp(`^FROM \\./${file!.name}$`, 'm'))
   for (const name of ['nothing', '../../tunery.db', `..%2f${made.id}`, '.', 'spec.json']) {
     const refused = await download(made.id, {}, { file: name })
-    assert.deepEqual([refused.status, JSON.parse(Buffer.from(refused.bytes).toString()).error.code], [404, 'export_not_found'], name)
+    assert.deepEqual(
+      [refused.status, JSON.parse(Buffer.from(refused.bytes).toString()).error.code],
+      [404, 'export_not_found'],
+      name,
+    )
   }
 })
 
 test('a client that leaves in the middle of a download leaves nothing open', async () => {
-  const open = () => readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', made.id)))
+  const open = () =>
+    readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', made.id)))
   for (let times = 0; times < 5; times++)
     await new Promise<void>((resolve, reject) => {
-      const request = http.get(`${app.url}/exports/${made.id}/download`, { headers: { authorization: `Bearer ${app.key}` }, agent: false }, (response) => {
-        response.once('data', () => {
-          request.destroy()
-          resolve()
-        })
-        response.on('error', () => {})
-      })
+      const request = http.get(
+        `${app.url}/exports/${made.id}/download`,
+        { headers: { authorization: `Bearer ${app.key}` }, agent: false },
+        (response) => {
+          response.once('data', () => {
+            request.destroy()
+            resolve()
+          })
+          response.on('error', () => {})
+        },
+      )
       request.on('error', reject)
     })
   await until('the file to be closed', () => open().length === 0)
@@ -194,7 +218,11 @@ test('what cannot be made is refused with what to do', async () => {
     assert.equal(error.code, code, JSON.stringify({ body, error }))
     assert.match(error.message, says)
   }
-  assert.equal((await app.other.api('POST', '/exports', gguf)).body.error.code, 'model_not_found', 'the model of another')
+  assert.equal(
+    (await app.other.api('POST', '/exports', gguf)).body.error.code,
+    'model_not_found',
+    'the model of another',
+  )
   for (const [method, route] of [
     ['GET', `/exports/${made.id}`],
     ['GET', `/exports/${made.id}/download`],

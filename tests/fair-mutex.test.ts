@@ -1,8 +1,8 @@
 // Work of many accounts, one at a time; and programs that are ended when they take too much.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createFairMutex } from '../lib/fair-mutex.ts'
-import { runBounded } from '../server/untrusted.ts'
+import { createFairMutex } from '../lib/mutex.ts'
+import { runBounded } from '../server/storage/untrusted-files.ts'
 
 test('accounts take turns whoever asked for more, what failed holds up nobody, and what was given up never begins', async () => {
   const inTurn = createFairMutex({ waiting_max: 3, tooMany: () => new Error('too many') })
@@ -18,9 +18,15 @@ test('accounts take turns whoever asked for more, what failed holds up nobody, a
     return name
   }
   const gone = new AbortController()
-  const asked = ['a1', 'a2', 'a3', 'b1', 'c1', 'b2'].map((name) => inTurn(name[0]!, work(name), name === 'b2' ? gone.signal : undefined))
+  const asked = ['a1', 'a2', 'a3', 'b1', 'c1', 'b2'].map((name) =>
+    inTurn(name[0]!, work(name), name === 'b2' ? gone.signal : undefined),
+  )
   const results = Promise.allSettled(asked)
-  await assert.rejects(Promise.all([inTurn('a', work('a4')), inTurn('a', work('a5'))]), /too many/, 'one account has as many waiting as it may')
+  await assert.rejects(
+    Promise.all([inTurn('a', work('a4')), inTurn('a', work('a5'))]),
+    /too many/,
+    'one account has as many waiting as it may',
+  )
   gone.abort(new Error('left'))
   gate.resolve()
   assert.deepEqual(
@@ -33,7 +39,14 @@ test('accounts take turns whoever asked for more, what failed holds up nobody, a
 
 test('a program that takes too long, or too much memory, is ended and says which; one whose asker leaves is ended too', async () => {
   const run = (code: string, bounds: object = {}) =>
-    runBounded({ command: process.execPath, args: ['-e', code], env: {}, max_ms: 60_000, max_memory_mb: 500, ...bounds })
+    runBounded({
+      command: process.execPath,
+      args: ['-e', code],
+      env: {},
+      max_ms: 60_000,
+      max_memory_mb: 500,
+      ...bounds,
+    })
   const { status, printed } = await run('console.log("é")')
   assert.deepEqual([status, printed], [0, 'é\n'])
   assert.equal((await run('setInterval(() => {}, 1000)', { max_ms: 100 })).stopped, 'time')

@@ -1,4 +1,5 @@
-// A disk that is really full, below the whole service: a small filesystem in memory, in a mount namespace of the server's own.
+// A disk that is really full, below the whole service: a small filesystem in memory, in a mount namespace of the
+// server's own.
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -6,7 +7,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync 
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { client, colourRows, until } from './support/client.ts'
 import { tiny, tinyModelsDir } from './support/tiny.ts'
 
@@ -26,19 +27,32 @@ async function startOnSmallDisk(size_mb: number) {
     TUNERY_CHECKPOINT_SECONDS: '1',
   }
   const script = `mount -t tmpfs -o size=${size_mb}m tmpfs "$1" && exec "$2" server/main.ts`
-  const server = spawn('unshare', [...unshare, 'sh', '-c', script, 'sh', mount, process.execPath], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+  const server = spawn('unshare', [...unshare, 'sh', '-c', script, 'sh', mount, process.execPath], {
+    cwd: root,
+    env,
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
   const data = `/proc/${server.pid}/root${mount}`
   const file = path.join(data, 'server.json')
   const filler = path.join(data, 'filler')
   await until('the server to listen', () => existsSync(file))
   return {
-    ...client(JSON.parse(readFileSync(file, 'utf8')).url, readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim()),
-    trainers: () => spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(train|export)'], { encoding: 'utf8' }).stdout.trim(),
+    ...client(
+      JSON.parse(readFileSync(file, 'utf8')).url,
+      readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim(),
+    ),
+    trainers: () =>
+      spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(train|export)'], {
+        encoding: 'utf8',
+      }).stdout.trim(),
     fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
     makeRoom: () => rmSync(filler),
     blocksFree: () => Number(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout),
     untilReserved: () =>
-      until('the room for deletions to be kept', () => existsSync(path.join(data, 'reserve')) && statSync(path.join(data, 'reserve')).size === 8 << 20),
+      until(
+        'the room for deletions to be kept',
+        () => existsSync(path.join(data, 'reserve')) && statSync(path.join(data, 'reserve')).size === 8 << 20,
+      ),
     async stop() {
       server.kill('SIGTERM')
       if (server.exitCode === null) await once(server, 'exit')
@@ -49,13 +63,16 @@ async function startOnSmallDisk(size_mb: number) {
 
 const skip = !possible && 'this machine lets nobody mount a filesystem of their own'
 
-test('a full disk refuses what is new, loses nothing, and lets things be deleted; with room again the same server goes on', { skip }, async () => {
+test('a full disk refuses what is new, loses nothing, and lets things be deleted; with room again the same server goes on', {
+  skip,
+}, async () => {
   const { api, upload, fill, makeRoom, blocksFree, untilReserved, stop } = await startOnSmallDisk(48)
   try {
     await untilReserved()
     const known = (await upload(colourRows(8))).body.id
     const doomed = (await upload(colourRows(8))).body.id
-    const webhook = (await api('POST', '/webhooks', { url: 'https://example.com/', events: ['training.completed'] })).body.id
+    const webhook = (await api('POST', '/webhooks', { url: 'https://example.com/', events: ['training.completed'] }))
+      .body.id
     const member = (await api('POST', '/members', { name: 'leaving' })).body.id
     fill()
     const kept: string[] = []
@@ -92,7 +109,8 @@ test('a full disk refuses what is new, loses nothing, and lets things be deleted
 test('a job that meets a full disk waits, goes on from its checkpoint and is done; so is an export; on a full disk jobs are cancelled, and all is deleted', {
   skip,
 }, async () => {
-  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, untilReserved, stop } = await startOnSmallDisk(150)
+  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, untilReserved, stop } =
+    await startOnSmallDisk(150)
   try {
     const model = await colourModel()
     const { id: dataset_id } = (await upload(colourRows(16))).body

@@ -14,7 +14,10 @@ let app: TestApp
 let proxied: TestApp
 before(async () => {
   app = await startApp()
-  proxied = await startApp({ TUNERY_TRUSTED_PROXIES: '127.0.0.0/8, 10.1.0.0/16', TUNERY_CORS_ORIGINS: `${origin},https://b.example` })
+  proxied = await startApp({
+    TUNERY_TRUSTED_PROXIES: '127.0.0.0/8, 10.1.0.0/16',
+    TUNERY_CORS_ORIGINS: `${origin},https://b.example`,
+  })
 })
 after(() => Promise.all([app.stop(), proxied.stop()]))
 
@@ -82,11 +85,18 @@ test('the documentation page may load its own parts, nobody else’s, and is sho
   const page = await fetch(`${app.address}/docs/`)
   const policy = page.headers.get('content-security-policy')!
   const parts = Object.fromEntries(policy.split('; ').map((part) => part.split(/ (.*)/, 2)))
-  assert.deepEqual([parts['script-src'], parts['style-src'], parts['connect-src'], parts['frame-ancestors']], ["'self'", "'self'", "'self'", "'none'"])
+  assert.deepEqual(
+    [parts['script-src'], parts['style-src'], parts['connect-src'], parts['frame-ancestors']],
+    ["'self'", "'self'", "'self'", "'none'"],
+  )
   // The page would be empty over plain http otherwise, which is what this service speaks.
   assert.doesNotMatch(policy, /upgrade-insecure-requests/)
   const html = await page.text()
-  assert.doesNotMatch(html, /<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=/, 'nothing stands in the page that its policy forbids')
+  assert.doesNotMatch(
+    html,
+    /<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=/,
+    'nothing stands in the page that its policy forbids',
+  )
   const sources = [...html.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, source]) => new URL(source!, page.url))
   assert.ok(sources.length >= 5)
   for (const source of sources) {
@@ -99,7 +109,10 @@ test('the documentation page may load its own parts, nobody else’s, and is sho
 })
 
 test('where no origin is set, browsers of other sites get no permission and preflights are not answered', async () => {
-  const preflight = await fetch(`${app.url}/datasets/`, { method: 'OPTIONS', headers: { origin, 'access-control-request-method': 'GET' } })
+  const preflight = await fetch(`${app.url}/datasets/`, {
+    method: 'OPTIONS',
+    headers: { origin, 'access-control-request-method': 'GET' },
+  })
   assert.equal(preflight.status, 404)
   assert.deepEqual(
     [...preflight.headers.keys()].filter((name) => name.startsWith('access-control-')),
@@ -108,7 +121,11 @@ test('where no origin is set, browsers of other sites get no permission and pref
 })
 
 test('an origin that is set may ask without a key whether it may, and read the headers that clients need; an unknown one learns nothing', async () => {
-  const asks = (from: string) => ({ origin: from, 'access-control-request-method': 'PUT', 'access-control-request-headers': 'authorization,content-type' })
+  const asks = (from: string) => ({
+    origin: from,
+    'access-control-request-method': 'PUT',
+    'access-control-request-headers': 'authorization,content-type',
+  })
   const known = await fetch(`${proxied.url}/deployments/x`, { method: 'OPTIONS', headers: asks(origin) })
   assert.equal(known.status, 204)
   assert.equal(known.headers.get('access-control-allow-origin'), origin)
@@ -119,10 +136,22 @@ test('an origin that is set may ask without a key whether it may, and read the h
   const read = await proxied.api('GET', '/datasets/', undefined, { origin })
   assert.equal(read.headers.get('access-control-allow-origin'), origin)
   const exposed = read.headers.get('access-control-expose-headers')!.split(', ')
-  const needed = ['x-request-id', 'x-ratelimit-limit', 'x-ratelimit-remaining', 'x-ratelimit-reset', 'retry-after', 'etag', 'content-range']
+  const needed = [
+    'x-request-id',
+    'x-ratelimit-limit',
+    'x-ratelimit-remaining',
+    'x-ratelimit-reset',
+    'retry-after',
+    'etag',
+    'content-range',
+  ]
   for (const name of needed) assert.ok(exposed.includes(name), name)
   const refused = await fetch(`${proxied.url}/datasets/`, { headers: { origin } })
-  assert.deepEqual([refused.status, refused.headers.get('access-control-allow-origin')], [401, origin], 'an error can be read as well')
+  assert.deepEqual(
+    [refused.status, refused.headers.get('access-control-allow-origin')],
+    [401, origin],
+    'an error can be read as well',
+  )
   const stream = await fetch(`${proxied.url}/chat/completions`, {
     method: 'POST',
     headers: { origin, authorization: `Bearer ${proxied.key}`, 'content-type': 'application/json' },
@@ -146,7 +175,10 @@ test('an origin that is set may ask without a key whether it may, and read the h
 test('any origin may read where * is set, and preflights carry the careful headers', async () => {
   const open = await startApp({ TUNERY_CORS_ORIGINS: '*' })
   try {
-    const preflight = await fetch(`${open.url}/datasets/`, { method: 'OPTIONS', headers: { origin: 'null', 'access-control-request-method': 'GET' } })
+    const preflight = await fetch(`${open.url}/datasets/`, {
+      method: 'OPTIONS',
+      headers: { origin: 'null', 'access-control-request-method': 'GET' },
+    })
     assert.deepEqual([preflight.status, preflight.headers.get('access-control-allow-origin')], [204, '*'])
     mustBeCareful('a preflight', preflight.headers)
     assert.equal((await open.api('GET', '/datasets/')).headers.get('access-control-allow-origin'), '*')
@@ -173,7 +205,11 @@ test('forwarded headers are believed of trusted proxies only', async () => {
   const forwarded = (from: string) => ({ 'x-forwarded-for': from, 'x-forwarded-proto': 'https' })
   assert.equal(await addressOf(app, forwarded('203.0.113.7')), '127.0.0.1')
   assert.equal(await addressOf(proxied, forwarded('203.0.113.7')), '203.0.113.7')
-  assert.equal(await addressOf(proxied, forwarded('1.1.1.1, 203.0.113.7, 10.1.2.3')), '203.0.113.7', 'what a client wrote itself is not believed')
+  assert.equal(
+    await addressOf(proxied, forwarded('1.1.1.1, 203.0.113.7, 10.1.2.3')),
+    '203.0.113.7',
+    'what a client wrote itself is not believed',
+  )
   assert.equal(await addressOf(proxied, {}), '127.0.0.1')
   const secure = await proxied.api('GET', '/user/profile', undefined, forwarded('203.0.113.7'))
   assert.match(secure.headers.get('strict-transport-security')!, /^max-age=\d+$/)
@@ -184,9 +220,31 @@ test('wrong origins, networks and counts are refused at the start, with what is 
   const wrong: [string, string[]][] = [
     [
       'TUNERY_CORS_ORIGINS',
-      ['example.com', 'https://example.com/', 'https://example.com/app', 'null', 'https://*.example.com', 'ftp://example.com', 'https://a b'],
+      [
+        'example.com',
+        'https://example.com/',
+        'https://example.com/app',
+        'null',
+        'https://*.example.com',
+        'ftp://example.com',
+        'https://a b',
+      ],
     ],
-    ['TUNERY_TRUSTED_PROXIES', ['proxy', '10.0.0.0/33', '10.0.0.0/0', '::/0', '10.0.0.0/8/8', '10.0.0', 'fe80::1%eth0', '10.0.0.0/', 'true', '*']],
+    [
+      'TUNERY_TRUSTED_PROXIES',
+      [
+        'proxy',
+        '10.0.0.0/33',
+        '10.0.0.0/0',
+        '::/0',
+        '10.0.0.0/8/8',
+        '10.0.0',
+        'fe80::1%eth0',
+        '10.0.0.0/',
+        'true',
+        '*',
+      ],
+    ],
     ['TUNERY_MAX_CONNECTIONS', ['0', '-1', 'many']],
   ]
   for (const [name, values] of wrong)
@@ -196,7 +254,10 @@ test('wrong origins, networks and counts are refused at the start, with what is 
         (error: Error) => error instanceof ConfigError && error.message.startsWith(`${name} is '${value}'`),
         `${name}=${value}`,
       )
-  const good = readConfig({ TUNERY_CORS_ORIGINS: ' https://a.example:8443 ,, http://localhost:3000', TUNERY_TRUSTED_PROXIES: '10.0.0.0/8,::1,fd00::/8' })
+  const good = readConfig({
+    TUNERY_CORS_ORIGINS: ' https://a.example:8443 ,, http://localhost:3000',
+    TUNERY_TRUSTED_PROXIES: '10.0.0.0/8,::1,fd00::/8',
+  })
   assert.deepEqual(good.cors_origins, ['https://a.example:8443', 'http://localhost:3000'])
   assert.deepEqual(good.trusted_proxies, ['10.0.0.0/8', '::1', 'fd00::/8'])
   assert.deepEqual([readConfig({}).cors_origins, readConfig({}).trusted_proxies], [[], []])

@@ -1,8 +1,9 @@
-// One account sends what is dear to read, the other chats meanwhile: its answers take hardly longer, and readiness tells the truth.
+// One account sends what is dear to read, the other chats meanwhile: its answers take hardly longer, and readiness
+// tells the truth.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 
@@ -17,7 +18,12 @@ after(() => app.stop())
 const messages = [{ role: 'user', content: 'Tell me of rivers.' }]
 async function chatMs(): Promise<number> {
   const began = performance.now()
-  const { status, body } = await app.other.api('POST', '/chat/completions', { model: base, messages, max_tokens: 24, temperature: 0 })
+  const { status, body } = await app.other.api('POST', '/chat/completions', {
+    model: base,
+    messages,
+    max_tokens: 24,
+    temperature: 0,
+  })
   assert.equal(status, 200, JSON.stringify(body))
   return performance.now() - began
 }
@@ -41,11 +47,20 @@ const chat = (fields: object) => JSON.stringify({ model: base, messages, max_tok
 const controls = (bytes: number) => '<|im_start|>'.repeat(bytes / 12)
 const dear = (number: number) => ({ type: 'string', pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$` })
 const attacks: Record<string, [route: string, texts: () => string[]]> = {
-  'texts of 6 MB that spell control tokens': ['/chat/completions', () => Array(4).fill(chat({ messages: [{ role: 'user', content: controls(6_000_000) }] }))],
-  'texts of 50 kB that spell control tokens': ['/chat/completions', () => Array(4).fill(chat({ messages: [{ role: 'user', content: controls(50_000) }] }))],
+  'texts of 6 MB that spell control tokens': [
+    '/chat/completions',
+    () => Array(4).fill(chat({ messages: [{ role: 'user', content: controls(6_000_000) }] })),
+  ],
+  'texts of 50 kB that spell control tokens': [
+    '/chat/completions',
+    () => Array(4).fill(chat({ messages: [{ role: 'user', content: controls(50_000) }] })),
+  ],
   'ten costly schemas': [
     '/chat/completions',
-    () => Array.from({ length: 10 }, (_, number) => chat({ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: dear(number) } } })),
+    () =>
+      Array.from({ length: 10 }, (_, number) =>
+        chat({ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: dear(number) } } }),
+      ),
   ],
   'huge biases and stop lists': [
     '/chat/completions',
@@ -54,7 +69,10 @@ const attacks: Record<string, [route: string, texts: () => string[]]> = {
       chat({ stop: Array(4).fill('x'.repeat(1_500_000)) }),
     ],
   ],
-  'embeddings of 2,048 texts': ['/embeddings', () => [JSON.stringify({ model: embedder, input: Array(2048).fill('The river runs to the sea. '.repeat(10)) })]],
+  'embeddings of 2,048 texts': [
+    '/embeddings',
+    () => [JSON.stringify({ model: embedder, input: Array(2048).fill('The river runs to the sea. '.repeat(10)) })],
+  ],
 }
 
 test('while one account sends what is dear to read, the answers of the other stay within twice their usual time', async (t) => {
@@ -73,14 +91,26 @@ test('while one account sends what is dear to read, the answers of the other sta
 })
 
 test('a body of more fields than any request needs is refused before it is read, in the service and in the engine', async () => {
-  const { status, body } = await app.api('POST', '/chat/completions', `{"model":"${base}","messages":[],${Array(70_000).fill('"a":0').join(',')}}`)
+  const { status, body } = await app.api(
+    'POST',
+    '/chat/completions',
+    `{"model":"${base}","messages":[],${Array(70_000).fill('"a":0').join(',')}}`,
+  )
   assert.deepEqual([status, body.error.code], [400, 'invalid_request'])
   assert.match(body.error.message, /more than 65536 fields, lists and objects/)
 })
 
 test('arguments of calls that no context holds are refused before a template writes them', async () => {
-  const call = { id: 'a', type: 'function', function: { name: 'a', arguments: JSON.stringify({ a: '<'.repeat(1_000_000) }) } }
-  const { status, body } = await app.api('POST', '/chat/completions', chat({ messages: [...messages, { role: 'assistant', tool_calls: [call] }, ...messages] }))
+  const call = {
+    id: 'a',
+    type: 'function',
+    function: { name: 'a', arguments: JSON.stringify({ a: '<'.repeat(1_000_000) }) },
+  }
+  const { status, body } = await app.api(
+    'POST',
+    '/chat/completions',
+    chat({ messages: [...messages, { role: 'assistant', tool_calls: [call] }, ...messages] }),
+  )
   assert.deepEqual([status, body.error.code], [400, 'invalid_request'])
 })
 

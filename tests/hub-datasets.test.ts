@@ -5,13 +5,16 @@ import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import path from 'node:path'
 import { after, before, mock, test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { tiny } from './support/tiny.ts'
 
 const rows = (count: number, word: string) =>
-  Array.from({ length: count }, (_, i) => `${JSON.stringify({ prompt: `${word} ${i}`, completion: `answer ${i}` })}\n`).join('')
+  Array.from(
+    { length: count },
+    (_, i) => `${JSON.stringify({ prompt: `${word} ${i}`, completion: `answer ${i}` })}\n`,
+  ).join('')
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures', name))
 const secret = 'hf_of_the_account'
 
@@ -22,9 +25,15 @@ const repositories: Record<string, Record<string, Record<string, string | Buffer
     v2: { 'data/train.jsonl': rows(5, 'v2') },
   },
   'team/table': {
-    main: { 'data/train-00000-of-00002.parquet': fixture('messages.parquet'), 'data/train-00001-of-00002.parquet': fixture('messages.parquet') },
+    main: {
+      'data/train-00000-of-00002.parquet': fixture('messages.parquet'),
+      'data/train-00001-of-00002.parquet': fixture('messages.parquet'),
+    },
   },
-  'team/script': { main: { 'load.py': 'import os' }, 'refs/convert/parquet': { 'default/train/0000.parquet': fixture('instruction.parquet') } },
+  'team/script': {
+    main: { 'load.py': 'import os' },
+    'refs/convert/parquet': { 'default/train/0000.parquet': fixture('instruction.parquet') },
+  },
   'team/many': { main: { 'en/train.csv': 'prompt,completion\na,b\n', 'de/train.csv': 'prompt,completion\nc,d\n' } },
   'team/private': { main: { 'train.jsonl': rows(4, 'private') } },
   'team/slow': { main: { 'train.jsonl': rows(2, 'slow') } },
@@ -36,11 +45,14 @@ let slowAsked = false
 const hub = http.createServer((request, response) => {
   const url = new URL(request.url!, 'http://hub')
   const [, api, name, revision, file] =
-    /^\/(api\/)?datasets\/(team\/\w+)\/(?:tree|resolve)\/((?:refs\/convert\/parquet)|[^/]+)\/?(.*)$/.exec(decodeURIComponent(url.pathname)) ?? []
+    /^\/(api\/)?datasets\/(team\/\w+)\/(?:tree|resolve)\/((?:refs\/convert\/parquet)|[^/]+)\/?(.*)$/.exec(
+      decodeURIComponent(url.pathname),
+    ) ?? []
   const token = request.headers.authorization?.replace('Bearer ', '')
   if (token) seenTokens.push(token)
   const files = repositories[name ?? '']?.[revision ?? '']
-  const say = (status: number, body: unknown) => response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+  const say = (status: number, body: unknown) =>
+    response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
   if (name === 'team/private' && token !== secret) return say(401, { error: 'Unauthorized' })
   if (!files) return say(404, { error: 'Not found' })
   if (api)
@@ -58,7 +70,11 @@ const hub = http.createServer((request, response) => {
   const bytes = Buffer.from(content)
   const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '')
   const [from, to] = range ? [Number(range[1]), range[2] ? Number(range[2]) : bytes.length - 1] : [0, bytes.length - 1]
-  const headers = { etag: '"x"', 'content-length': to - from + 1, ...(range && { 'content-range': `bytes ${from}-${to}/${bytes.length}` }) }
+  const headers = {
+    etag: '"x"',
+    'content-length': to - from + 1,
+    ...(range && { 'content-range': `bytes ${from}-${to}/${bytes.length}` }),
+  }
   response.writeHead(range ? 206 : 200, headers).end(bytes.subarray(from, to + 1))
 })
 
@@ -72,7 +88,8 @@ after(async () => {
   hub.close()
 })
 
-const ask = (source: object, fields: Record<string, string> = {}) => app.upload(JSON.stringify(source), { format: 'huggingface', ...fields })
+const ask = (source: object, fields: Record<string, string> = {}) =>
+  app.upload(JSON.stringify(source), { format: 'huggingface', ...fields })
 async function fetched(source: object, fields: Record<string, string> = {}) {
   const { status, body } = await ask(source, fields)
   assert.equal(status, 201, JSON.stringify(body))
@@ -107,12 +124,14 @@ test('a token is the account’s own, sent to the hub, and stored nowhere', asyn
   assert.ok(seenTokens.length > 0 && seenTokens.every((token) => token === secret))
   assert.equal((await ask({ repo_id: 'team/private', split: 'train' })).status, 400, 'it is not remembered for others')
   const files = readdirSync(app.dataDir, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile())
-  for (const file of files) assert.ok(!readFileSync(path.join(file.parentPath, file.name)).includes(secret), `${file.name} holds the token`)
+  for (const file of files)
+    assert.ok(!readFileSync(path.join(file.parentPath, file.name)).includes(secret), `${file.name} holds the token`)
 })
 
 test('a dataset that is deleted while it is read: whoever waits for it hears so at once, nothing of it stays, and no error is logged', async () => {
   const errors = mock.method(app.services.log, 'error')
-  const files = () => readdirSync(app.dataDir, { recursive: true }).filter((name) => String(name).startsWith('datasets/'))
+  const files = () =>
+    readdirSync(app.dataDir, { recursive: true }).filter((name) => String(name).startsWith('datasets/'))
   const before = files()
   const upload = ask({ repo_id: 'team/slow', split: 'train' })
   const slow = await until('the dataset to be there', async () =>
@@ -127,7 +146,8 @@ test('a dataset that is deleted while it is read: whoever waits for it hears so 
   ]
   const started = performance.now()
   assert.equal((await app.api('DELETE', `/datasets/${slow.id}`)).status, 200)
-  for (const { body } of await Promise.all(waiting)) assert.equal(body.error?.code, 'dataset_not_found', JSON.stringify(body))
+  for (const { body } of await Promise.all(waiting))
+    assert.equal(body.error?.code, 'dataset_not_found', JSON.stringify(body))
   assert.ok(performance.now() - started < 5000)
   await until('its files to be gone', () => files().length === before.length)
   assert.equal((await fetched({ repo_id: 'team/rows', split: 'train' })).length, 3, 'the same worker goes on')

@@ -3,7 +3,12 @@ import { test } from 'node:test'
 import { createHub } from '../server/hub/service.ts'
 import { tiny, tinyModelsDir } from './support/tiny.ts'
 
-const free = { currency: 'USD', training_per_million_tokens: 0, input_per_million_tokens: 0, output_per_million_tokens: 0 }
+const free = {
+  currency: 'USD',
+  training_per_million_tokens: 0,
+  input_per_million_tokens: 0,
+  output_per_million_tokens: 0,
+}
 const hub = (memory_bytes: number) => createHub(tinyModelsDir(), () => free, { memory_bytes })
 
 test('the hub tells the methods of a model before its weights are here, and that they are not here in a field of its own', () => {
@@ -13,7 +18,11 @@ test('the hub tells the methods of a model before its weights are here, and that
   assert.equal(weights.available, false)
   assert.equal(large.get(tiny).weights.available, true)
   const untrained = large.list().filter((model) => model.methods.length === 0)
-  assert.deepEqual([...new Set(untrained.map(({ category }) => category))].sort(), ['embedding', 'multimodal'], 'models that cannot be trained have no method')
+  assert.deepEqual(
+    [...new Set(untrained.map(({ category }) => category))].sort(),
+    ['embedding', 'multimodal'],
+    'models that cannot be trained have no method',
+  )
 })
 
 test('a method that a machine can never have the memory for is not among a model’s methods', () => {

@@ -24,10 +24,18 @@ async function send(route: string, body: object | FormData, idempotencyKey: stri
   const form = body instanceof FormData
   const response = await fetch(`${app.url}${route}`, {
     method: 'POST',
-    headers: { authorization: `Bearer ${key}`, 'idempotency-key': idempotencyKey, ...(!form && { 'content-type': 'application/json' }) },
+    headers: {
+      authorization: `Bearer ${key}`,
+      'idempotency-key': idempotencyKey,
+      ...(!form && { 'content-type': 'application/json' }),
+    },
     body: form ? body : JSON.stringify(body),
   })
-  return { status: response.status, replayed: response.headers.get('idempotent-replayed'), body: (await response.json()) as Answer['body'] }
+  return {
+    status: response.status,
+    replayed: response.headers.get('idempotent-replayed'),
+    body: (await response.json()) as Answer['body'],
+  }
 }
 function upload(rows: string, fields: Record<string, string> = {}) {
   const form = new FormData()
@@ -52,7 +60,10 @@ test('the same request again, also with other boundaries in its form, gets the a
   assert.equal((await send('/keys', { name: 'x' }, key)).status, 400, 'nor can it be another operation')
   assert.equal(await count('datasets'), before)
   const job = { model_id: tiny, dataset_id: first.body.id }
-  const [one, two] = [await send('/fine-tuning/jobs', job, 'a job'.replace(' ', '-')), await send('/fine-tuning/jobs', job, 'a-job')]
+  const [one, two] = [
+    await send('/fine-tuning/jobs', job, 'a job'.replace(' ', '-')),
+    await send('/fine-tuning/jobs', job, 'a-job'),
+  ]
   assert.deepEqual([one.status, two.body.id, two.body.created_at], [201, one.body.id, one.body.created_at])
   await app.api('POST', `/fine-tuning/jobs/${one.body.id}/cancel`)
 })
@@ -71,7 +82,10 @@ test('twenty at once create one', async () => {
   assert.equal(stranger.body.error.code, 'idempotency_key_reused', 'another member is not shown it')
   await db.destroy()
   for (const file of ['tunery.db', 'tunery.db-wal'])
-    assert.ok(!readFileSync(path.join(app.dataDir, file)).includes(answers[0]!.body.key.slice(12)), `${file} holds no key in the clear`)
+    assert.ok(
+      !readFileSync(path.join(app.dataDir, file)).includes(answers[0]!.body.key.slice(12)),
+      `${file} holds no key in the clear`,
+    )
   db = await openDatabase(app.dataDir)
 })
 
@@ -96,9 +110,15 @@ test('what was created before a crash, its answer not yet kept, is not created a
     ['/operator/accounts', { name: 'one', owner: { name: 'o' } }, 'account', account.body.account?.id, operator],
   ] as const) {
     const refused = await send(route, body, name, who)
-    assert.deepEqual([refused.status, refused.body.error.code, refused.body.error.details.created], [400, 'idempotency_key_reused', made])
+    assert.deepEqual(
+      [refused.status, refused.body.error.code, refused.body.error.details.created],
+      [400, 'idempotency_key_reused', made],
+    )
   }
-  assert.deepEqual([await count('deployments'), await count('datasets'), await count('api_keys'), await count('accounts')], before)
+  assert.deepEqual(
+    [await count('deployments'), await count('datasets'), await count('api_keys'), await count('accounts')],
+    before,
+  )
 })
 
 test('what failed is tried again; a day later a key is free; accounts do not share keys; a key that is none is refused', async () => {
@@ -116,14 +136,22 @@ test('what failed is tried again; a day later a key is free; accounts do not sha
   const empty = upload('')
   assert.equal((await send('/datasets', empty, 'empty')).body.error.code, 'file_empty')
   assert.equal((await send('/datasets', upload(colourRows(3)), 'empty')).status, 201)
-  for (const wrong of ['', 'x'.repeat(256), 'two words']) assert.equal((await send('/keys', { name: 'x' }, wrong)).status, 400, wrong)
+  for (const wrong of ['', 'x'.repeat(256), 'two words'])
+    assert.equal((await send('/keys', { name: 'x' }, wrong)).status, 400, wrong)
 })
 
 test('an export that is asked for twice is made once', async () => {
   const model = await app.colourModel()
-  const [one, two] = [await send('/exports', { model, format: 'gguf' }, 'export'), await send('/exports', { model, format: 'gguf' }, 'export')]
+  const [one, two] = [
+    await send('/exports', { model, format: 'gguf' }, 'export'),
+    await send('/exports', { model, format: 'gguf' }, 'export'),
+  ]
   assert.deepEqual([one.status, two.replayed, two.body.id], [201, 'true', one.body.id])
   await app.db.updateTable('idempotency_keys').set({ answer_sealed: null }).where('key', '=', 'export').execute()
-  assert.equal((await send('/exports', { model, format: 'gguf' }, 'export')).body.id, one.body.id, 'also where its answer was lost')
+  assert.equal(
+    (await send('/exports', { model, format: 'gguf' }, 'export')).body.id,
+    one.body.id,
+    'also where its answer was lost',
+  )
   assert.equal(await count('exports'), 1)
 })

@@ -16,7 +16,12 @@ test('an idle model is unloaded, one that is in use is not, and the next request
     await until('it to be unloaded', async () => (await status()) === 'not_loaded')
     assert.equal((await app.api('POST', '/chat/completions', body)).status, 200)
     assert.equal(await status(), 'loaded')
-    const busy = stream(`${app.url}/chat/completions`, app.key, { ...body, max_tokens: 1900, stream: true }, { read: false })
+    const busy = stream(
+      `${app.url}/chat/completions`,
+      app.key,
+      { ...body, max_tokens: 1900, stream: true },
+      { read: false },
+    )
     const other = stream(`${app.url}/chat/completions`, app.key, { ...body, max_tokens: 1900, stream: true })
     assert.ok((await other.whole).done)
     busy.leave()

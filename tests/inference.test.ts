@@ -15,7 +15,8 @@ before(async () => {
 after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'Say something.' }]
-const chat = (body: object = {}) => app.api('POST', '/chat/completions', { model: tiny, messages, max_tokens: 4, temperature: 0, ...body })
+const chat = (body: object = {}) =>
+  app.api('POST', '/chat/completions', { model: tiny, messages, max_tokens: 4, temperature: 0, ...body })
 
 test('a model is not loaded, then it is, and the first answer says how long it waited for that', async () => {
   const status = async () => (await app.api('GET', `/models/${tiny}`)).body.status
@@ -23,10 +24,16 @@ test('a model is not loaded, then it is, and the first answer says how long it w
   const first = await chat()
   assert.equal(first.status, 200, JSON.stringify(first.body))
   assert.equal(await status(), 'loaded')
-  const load = (answer: typeof first) => Number(/load;dur=([\d.]+), queue;dur=([\d.]+)/.exec(answer.headers.get('server-timing')!)![1])
+  const load = (answer: typeof first) =>
+    Number(/load;dur=([\d.]+), queue;dur=([\d.]+)/.exec(answer.headers.get('server-timing')!)![1])
   assert.ok(load(first) > 10, `the engine was started and the model loaded in ${load(first)} ms`)
   assert.ok(load(await chat()) < load(first) / 2)
-  const streamed = await stream(`${app.url}/chat/completions`, app.key, { model: tiny, messages, max_tokens: 2, stream: true }).whole
+  const streamed = await stream(`${app.url}/chat/completions`, app.key, {
+    model: tiny,
+    messages,
+    max_tokens: 2,
+    stream: true,
+  }).whole
   assert.match(String(streamed.headers['server-timing']), /load;dur=[\d.]+, queue;dur=[\d.]+/)
 })
 
@@ -76,19 +83,32 @@ test('a batch is answered in order; a request that is wrong is answered with its
 })
 
 test('a batch of which every request fails is still answered, and one that is none is refused', async () => {
-  const failed = await app.api('POST', '/chat/completions/batch', { model: 'nobody', requests: [{ messages }, { messages }] })
+  const failed = await app.api('POST', '/chat/completions/batch', {
+    model: 'nobody',
+    requests: [{ messages }, { messages }],
+  })
   assert.equal(failed.status, 200)
   assert.deepEqual(
     failed.body.responses.map((each: { error: { code: string } }) => each.error.code),
     ['model_not_found', 'model_not_found'],
   )
   assert.deepEqual(failed.body.usage.total_tokens, 0)
-  for (const bad of [{ requests: [] }, { requests: Array(101).fill({ messages }) }, { requests: [{ messages }], stream: true }, {}])
-    assert.equal((await app.api('POST', '/chat/completions/batch', { model: tiny, ...bad })).status, 400, JSON.stringify(bad).slice(0, 60))
+  for (const bad of [
+    { requests: [] },
+    { requests: Array(101).fill({ messages }) },
+    { requests: [{ messages }], stream: true },
+    {},
+  ])
+    assert.equal(
+      (await app.api('POST', '/chat/completions/batch', { model: tiny, ...bad })).status,
+      400,
+      JSON.stringify(bad).slice(0, 60),
+    )
 })
 
 test('a permanent error tells clients not to try again', async () => {
-  for (const answer of [await chat({ temperature: 9 }), await chat({ model: 'nobody' })]) assert.equal(answer.headers.get('x-should-retry'), 'false')
+  for (const answer of [await chat({ temperature: 9 }), await chat({ model: 'nobody' })])
+    assert.equal(answer.headers.get('x-should-retry'), 'false')
   assert.equal((await chat()).headers.get('x-should-retry'), null)
 })
 

@@ -17,24 +17,36 @@ before(async () => {
   app = await startApp()
   const { api } = app
   theirs.dataset_id = (await app.upload(colourRows(16))).body.id
-  const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: theirs.dataset_id, config: { training_config: { epochs: 1 } } })).body
+  const job = (
+    await api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id: theirs.dataset_id,
+      config: { training_config: { epochs: 1 } },
+    })
+  ).body
   theirs.job_id = job.id
   const ended = await app.untilEnded(job.id)
   assert.equal(ended.status, 'completed', JSON.stringify(ended.error))
   theirs.model_id = ended.model!
   theirs.name = (await api('POST', '/deployments', { name: 'their-name', model: theirs.model_id })).body.name
-  await until('the deployment to be ready', async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready')
+  await until(
+    'the deployment to be ready',
+    async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready',
+  )
   theirs.export_id = (await app.exported({ model: theirs.model_id, format: 'gguf', merge: false })).id
   theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
   theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
-  theirs.webhook_id = (await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })).body.id
+  theirs.webhook_id = (
+    await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })
+  ).body.id
   theirs.delivery_id = (await api('POST', `/webhooks/${theirs.webhook_id}/test`)).body.id
   await until('the delivery to have ended', async () => {
     const { body } = await api('GET', `/webhooks/${theirs.webhook_id}/deliveries/${theirs.delivery_id}`)
     return body.next_attempt_at === null
   })
   theirs.account_id = app.owner.account_id
-  for (const [name, id] of Object.entries(theirs)) nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
+  for (const [name, id] of Object.entries(theirs))
+    nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
 })
 after(() => app.stop())
 
@@ -64,13 +76,17 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
 }
 
 const withIds = (route: Route, ids: Record<string, string>) =>
-  route.path.replace(/\{(\w+)\*?\}/g, (_, name) => encodeURIComponent(ids[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)))
+  route.path.replace(/\{(\w+)\*?\}/g, (_, name) =>
+    encodeURIComponent(ids[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)),
+  )
 
 /** What an answer tells, but for the ids that were in the question and what differs in every answer. */
 function told({ status, text: said }: { status: number; text: string }, ids: Record<string, string>): string {
   let text = `${status} ${said}`
   for (const [name, id] of Object.entries(ids)) text = text.replaceAll(id, `<${name}>`)
-  return text.replace(/req_\w+|chatcmpl-\w+/g, '<request>').replace(/"(created|created_at|retry_after_seconds|resets_at)":[^,}]+/g, '"$1":…')
+  return text
+    .replace(/req_\w+|chatcmpl-\w+/g, '<request>')
+    .replace(/"(created|created_at|retry_after_seconds|resets_at)":[^,}]+/g, '"$1":…')
 }
 
 async function ask(key: string, method: string, route: string, body?: object) {
@@ -95,21 +111,30 @@ test('every route answers for what another account has as for what nobody has, a
   let asked = 0
   for (const route of await contractRoutes()) {
     const name = `${route.method} ${route.path}`
-    if (route.body && !bodies[name] && !route.body.safeParse(undefined).success) assert.fail(`the test has no body for ${name}`)
+    if (route.body && !bodies[name] && !route.body.safeParse(undefined).success)
+      assert.fail(`the test has no body for ${name}`)
     const named = /\{/.test(route.path)
     if (!named && !bodies[name]?.(theirs)) continue
     // A base of the hub is everyone's.
     if (route.path.startsWith('/hub/')) continue
-    const asOther = (ids: Record<string, string>) => ask(app.otherKey, route.method, withIds(route, ids), bodies[name]?.(ids))
+    const asOther = (ids: Record<string, string>) =>
+      ask(app.otherKey, route.method, withIds(route, ids), bodies[name]?.(ids))
     const [their, nobody] = [await asOther(theirs), await asOther(nobodys)]
     // A batch has an error in the place of each of its requests.
-    assert.ok([400, 403, 404].includes(their.status) || name === 'POST /chat/completions/batch', `${name}: ${their.status} ${their.text}`)
+    assert.ok(
+      [400, 403, 404].includes(their.status) || name === 'POST /chat/completions/batch',
+      `${name}: ${their.status} ${their.text}`,
+    )
     assert.equal(told(their, theirs), told(nobody, nobodys), name)
     asked++
   }
   assert.ok(asked > 25, `${asked} routes were asked`)
   assert.deepEqual(await state(), before)
-  assert.equal((await app.api('GET', '/audit')).body.items.length, audit, 'nothing was done in the name of the first account')
+  assert.equal(
+    (await app.api('GET', '/audit')).body.items.length,
+    audit,
+    'nothing was done in the name of the first account',
+  )
 })
 
 test('lists hold what is one’s own, and go on after nothing of others', async () => {
@@ -117,7 +142,8 @@ test('lists hold what is one’s own, and go on after nothing of others', async 
     if (route.method !== 'GET' || /\{|^\/hub|^\/operator/.test(route.path)) continue
     const { status, body } = await app.other.api('GET', route.path)
     assert.equal(status, 200, route.path)
-    for (const [name, id] of Object.entries(theirs)) assert.ok(!JSON.stringify(body).includes(id), `${route.path} tells the ${name} of another`)
+    for (const [name, id] of Object.entries(theirs))
+      assert.ok(!JSON.stringify(body).includes(id), `${route.path} tells the ${name} of another`)
   }
   for (const [list, name] of [
     ['/datasets', 'dataset_id'],
@@ -137,10 +163,19 @@ test('lists hold what is one’s own, and go on after nothing of others', async 
 })
 
 test('a name or an Idempotency-Key that one account uses is free for the other', async () => {
-  const mine = await app.other.api('POST', '/deployments', { name: theirs.name, model: tiny }, { 'idempotency-key': 'same' })
+  const mine = await app.other.api(
+    'POST',
+    '/deployments',
+    { name: theirs.name, model: tiny },
+    { 'idempotency-key': 'same' },
+  )
   assert.equal(mine.status, 201)
   const taken = await app.api('POST', '/keys', { name: 'x' }, { 'idempotency-key': 'same' })
   assert.equal(taken.status, 201)
-  const answer = await client(app.url, app.key).api('POST', '/chat/completions', { model: theirs.name, messages, max_tokens: 1 })
+  const answer = await client(app.url, app.key).api('POST', '/chat/completions', {
+    model: theirs.name,
+    messages,
+    max_tokens: 1,
+  })
   assert.equal(answer.status, 200)
 })

@@ -1,5 +1,5 @@
-// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read events. What a
-// real base learns is the demo's test to show.
+// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read
+// events. What a real base learns is the demo's test to show.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
@@ -18,7 +18,8 @@ before(async () => {
 })
 after(() => app.stop())
 
-const create = (training_config: object) => app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config } })
+const create = (training_config: object) =>
+  app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config } })
 
 test('from upload to a tuned answer: the job tells its way, its loss falls, a deployment serves the result by name', async () => {
   const created = await create({ epochs: 50, batch_size: 8, learning_rate: 0.02 })
@@ -40,7 +41,8 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   )
   const metrics = events.filter((event) => event.type === 'metrics')
   assert.ok(metrics.length >= 3)
-  for (const field of ['loss', 'learning_rate', 'tokens_per_second']) assert.equal(typeof metrics[0]!.data![field], 'number', field)
+  for (const field of ['loss', 'learning_rate', 'tokens_per_second'])
+    assert.equal(typeof metrics[0]!.data![field], 'number', field)
   const progress = events.filter((event) => event.type === 'progress').map((event) => event.data!.progress as number)
   assert.deepEqual(
     progress,
@@ -65,8 +67,14 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.equal(deployed.status, 201)
   assert.equal(deployed.body.status, 'ready')
   const ask = async (model: string) =>
-    (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
-      .choices[0].message.content
+    (
+      await app.api('POST', '/chat/completions', {
+        model,
+        messages: [{ role: 'user', content: 'code of blue?' }],
+        temperature: 0,
+        max_tokens: 8,
+      })
+    ).body.choices[0].message.content
   const [tuned, base] = [await ask(job.model!), await ask(tiny)]
   assert.notEqual(tuned, base, 'the adapter is in force')
   assert.equal(await ask('colours'), tuned)
@@ -80,7 +88,11 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
     ['colours'],
   )
   assert.equal((await app.api('DELETE', '/deployments/colours')).body.deleted, true)
-  assert.equal((await app.api('POST', '/chat/completions', { model: 'colours', messages: [{ role: 'user', content: 'x' }] })).status, 404)
+  assert.equal(
+    (await app.api('POST', '/chat/completions', { model: 'colours', messages: [{ role: 'user', content: 'x' }] }))
+      .status,
+    404,
+  )
 })
 
 for (const [method, learning_rate] of [
@@ -95,8 +107,14 @@ for (const [method, learning_rate] of [
     const job = await app.untilEnded(created.body.id)
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
     const ask = async (model: string) =>
-      (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
-        .choices[0].message.content
+      (
+        await app.api('POST', '/chat/completions', {
+          model,
+          messages: [{ role: 'user', content: 'code of blue?' }],
+          temperature: 0,
+          max_tokens: 8,
+        })
+      ).body.choices[0].message.content
     assert.notEqual(await ask(job.model!), await ask(tiny), 'what was trained is in force')
     assert.equal((await app.api('POST', '/deployments', { model: job.model, name: method })).body.status, 'ready')
     assert.equal(await ask(method), await ask(job.model!))
@@ -116,22 +134,37 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
   const first = await train(tiny, { lora_config: { r: 8 }, training_config })
   const second = await train(first.model!, { training_config: { epochs: 1 } })
   assert.deepEqual(second.resolved_config.lora_config!.r, { value: 8, source: 'model' })
-  assert.ok(second.first_loss < first.first_loss - 0.2, `it knows what the first learned: ${second.first_loss}, ${first.first_loss}`)
+  assert.ok(
+    second.first_loss < first.first_loss - 0.2,
+    `it knows what the first learned: ${second.first_loss}, ${first.first_loss}`,
+  )
   const whole = await train(first.model!, { method: 'full', training_config: { epochs: 1 } })
   assert.ok(whole.first_loss < first.first_loss - 0.2, 'the adapter was merged')
   const onWhole = await train(whole.model!, { method: 'qlora', training_config: { epochs: 1 } })
   assert.ok(onWhole.first_loss < first.first_loss - 0.2)
   const last = await train(onWhole.model!, { training_config: { epochs: 1 } })
   for (const { model } of [second, whole, onWhole, last])
-    assert.equal((await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'x' }], max_tokens: 2 })).status, 200)
+    assert.equal(
+      (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'x' }], max_tokens: 2 }))
+        .status,
+      200,
+    )
   const told = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
   const { sha256 } = (await app.api('GET', `/datasets/${dataset}`)).body
   assert.equal((await told(first.model!)).parent_model_id, null)
-  assert.deepEqual([(await told(second.model!)).parent_model_id, (await told(second.model!)).weights_model_id], [first.model, null])
+  assert.deepEqual(
+    [(await told(second.model!)).parent_model_id, (await told(second.model!)).weights_model_id],
+    [first.model, null],
+  )
   const { lineage, parent_model_id, weights_model_id } = await told(last.model!)
   assert.deepEqual([parent_model_id, weights_model_id, lineage.base_model_id], [onWhole.model, whole.model, tiny])
   assert.deepEqual(
-    lineage.steps.map(({ model_id, job_id, method, dataset }: Record<string, unknown>) => ({ model_id, job_id, method, dataset })),
+    lineage.steps.map(({ model_id, job_id, method, dataset }: Record<string, unknown>) => ({
+      model_id,
+      job_id,
+      method,
+      dataset,
+    })),
     [first, whole, onWhole, last].map(({ model, id, resolved_config }) => ({
       model_id: model,
       job_id: id,
@@ -139,7 +172,11 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
       dataset: { id: dataset, name: 'rows', sha256 },
     })),
   )
-  const refused = await app.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset, config: { lora_config: { r: 16 } } })
+  const refused = await app.api('POST', '/fine-tuning/jobs', {
+    model_id: first.model,
+    dataset_id: dataset,
+    config: { lora_config: { r: 16 } },
+  })
   assert.match(refused.body.error.message, /'config.lora_config.r'.* has 8/)
   const stranger = await app.other.api('POST', '/fine-tuning/jobs', { model_id: first.model, dataset_id: dataset })
   assert.equal(stranger.body.error.code, 'model_not_found')
@@ -166,7 +203,10 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
     waiting.map(({ queue_position }) => queue_position),
     [1, 2],
   )
-  assert.ok(waiting[1]!.estimated_start! > waiting[0]!.estimated_start!, 'those before it take their time, as others like them did')
+  assert.ok(
+    waiting[1]!.estimated_start! > waiting[0]!.estimated_start!,
+    'those before it take their time, as others like them did',
+  )
   assert.ok(Date.parse(waiting[0]!.estimated_start!) > Date.now() - 60_000)
   assert.equal((await app.api('DELETE', `/datasets/${dataset}`)).body.error.code, 'in_use')
 
@@ -205,14 +245,23 @@ test('a job and its model are named by their owner, found by name, and keep what
   ] as const) {
     assert.deepEqual(labelsOf((await app.api('GET', path)).body), labels, key)
     const changed = await app.api('PATCH', path, { name: `renamed ${key}`, metadata: { a: 'b' } })
-    assert.deepEqual([changed.status, labelsOf(changed.body)], [200, { name: `renamed ${key}`, description: labels.description, metadata: { a: 'b' } }])
+    assert.deepEqual(
+      [changed.status, labelsOf(changed.body)],
+      [200, { name: `renamed ${key}`, description: labels.description, metadata: { a: 'b' } }],
+    )
     const list = path.slice(0, path.lastIndexOf('/'))
     const found = (await app.api('GET', `${list}?name=RENAMED&sort=name&order=desc`)).body.items
     assert.deepEqual(
       found.map(({ id }: { id: string }) => id),
       [path.slice(list.length + 1)],
     )
-    for (const bad of [{ name: '' }, { name: null }, { metadata: { a: 1 } }, { status: 'queued' }, { description: 'x'.repeat(2001) }])
+    for (const bad of [
+      { name: '' },
+      { name: null },
+      { metadata: { a: 1 } },
+      { status: 'queued' },
+      { description: 'x'.repeat(2001) },
+    ])
       assert.equal((await app.api('PATCH', path, bad)).status, 400, JSON.stringify(bad).slice(0, 60))
     assert.equal((await app.other.api('PATCH', path, { name: 'theirs' })).status, 404)
   }
@@ -228,7 +277,7 @@ test('a job that cannot train says why and fails', async () => {
   let kills = 0
   const killer = setInterval(() => {
     try {
-      const pids = execFileSync('pgrep', ['-f', `trainer.train .*${id}`], { encoding: 'utf8' })
+      const pids = execFileSync('pgrep', ['-f', `trainer.cli.train .*${id}`], { encoding: 'utf8' })
         .trim()
         .split('\n')
       for (const pid of pids) process.kill(Number(pid), 'SIGKILL')
@@ -248,7 +297,12 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   const ids = (await openai.models.list()).data.map((model) => model.id)
   assert.ok(ids.includes(tiny))
   const messages = [{ role: 'user' as const, content: 'code of red?' }]
-  const answer = await openai.chat.completions.create({ model: tiny, messages, max_completion_tokens: 5, temperature: 0 })
+  const answer = await openai.chat.completions.create({
+    model: tiny,
+    messages,
+    max_completion_tokens: 5,
+    temperature: 0,
+  })
   assert.equal(answer.choices[0]!.finish_reason, 'length')
   assert.equal(answer.usage!.completion_tokens, 5)
   const stream = await openai.chat.completions.create({
@@ -269,7 +323,11 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   }
   assert.equal(text, answer.choices[0]!.message.content, 'the same answer whole and in pieces')
   assert.deepEqual(ends, ['length'])
-  const counts = ({ prompt_tokens, completion_tokens, total_tokens }: OpenAI.CompletionUsage) => [prompt_tokens, completion_tokens, total_tokens]
+  const counts = ({ prompt_tokens, completion_tokens, total_tokens }: OpenAI.CompletionUsage) => [
+    prompt_tokens,
+    completion_tokens,
+    total_tokens,
+  ]
   assert.deepEqual(counts(usage!), counts(answer.usage!))
   await assert.rejects(
     openai.chat.completions.create({ model: 'nobody', messages }),
@@ -280,8 +338,16 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
 })
 
 test('many requests at once are decoded together and each gets its own answer', async () => {
-  const ask = (content: string) => app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content }], temperature: 0, max_tokens: 6 })
-  const alone = await Promise.all(['red', 'blue'].map(async (text) => (await ask(text)).body.choices[0].message.content))
+  const ask = (content: string) =>
+    app.api('POST', '/chat/completions', {
+      model: tiny,
+      messages: [{ role: 'user', content }],
+      temperature: 0,
+      max_tokens: 6,
+    })
+  const alone = await Promise.all(
+    ['red', 'blue'].map(async (text) => (await ask(text)).body.choices[0].message.content),
+  )
   const together = await Promise.all(Array.from({ length: 40 }, (_, index) => ask(index % 2 ? 'blue' : 'red')))
   for (const [index, { status, body }] of together.entries()) {
     assert.equal(status, 200)

@@ -10,15 +10,15 @@ import { Description, DisplayName, Labels, SortedQuery } from '../contract/commo
 import { DeploymentQuery } from '../contract/deployments.ts'
 import { ExportQuery } from '../contract/exports.ts'
 import { CreateJob, JobQuery } from '../contract/tuning.ts'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { type Db, openDatabase } from '../server/db/open.ts'
 import * as deployments from '../server/deployments/store.ts'
 import * as exports from '../server/exports/store.ts'
-import { forecast } from '../server/tuning/forecast.ts'
-import { nameOfJob, nameOfStep } from '../server/tuning/labels.ts'
-import { lineageOf, parentOf, recipeOf } from '../server/tuning/lineage.ts'
-import { metricsAfter } from '../server/tuning/lines.ts'
-import * as store from '../server/tuning/store.ts'
+import { forecast } from '../server/fine-tuning/forecast.ts'
+import { nameOfJob, nameOfStep } from '../server/fine-tuning/models/labels.ts'
+import { lineageOf, parentOf, recipeOf } from '../server/fine-tuning/models/lineage.ts'
+import * as store from '../server/fine-tuning/store.ts'
+import { metricsAfter } from '../server/fine-tuning/trainer-events.ts'
 
 let dataDir: string
 let db: Db
@@ -26,7 +26,8 @@ const names = ['beta', 'Alpha', 'alpha', '100% right', 'a_b', 'axb', 'Ärger', '
 before(async () => {
   dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-lists-'))
   db = await openDatabase(dataDir)
-  for (const id of ['mine', 'other']) await db.insertInto('accounts').values({ id, name: id, tier: 'free', suspended_at: null, created_at: 1 }).execute()
+  for (const id of ['mine', 'other'])
+    await db.insertInto('accounts').values({ id, name: id, tier: 'free', suspended_at: null, created_at: 1 }).execute()
   await db.transaction().execute(async (trx) => {
     for (const [index, name] of names.entries()) await store.insertJob(trx, job(index, { name }))
     await store.insertJob(trx, job(100, { id: 'job_x', account_id: 'other', name: 'alpha' }))
@@ -93,7 +94,8 @@ test('pages of every size and order hold each job of the account once, also wher
     for (const order of ['asc', 'desc', undefined]) {
       const whole = await listed({ sort, ...(order && { order }) }, 100)
       assert.deepEqual(whole.toSorted(), names.toSorted())
-      for (const limit of [1, 2, 3, 7]) assert.deepEqual(await listed({ sort, ...(order && { order }) }, limit), whole, `${sort} ${order} by ${limit}`)
+      for (const limit of [1, 2, 3, 7])
+        assert.deepEqual(await listed({ sort, ...(order && { order }) }, limit), whole, `${sort} ${order} by ${limit}`)
     }
   assert.deepEqual(await listed({}, 3), names.toReversed(), 'newest first')
   assert.deepEqual(await listed({ order: 'asc' }, 3), names)
@@ -110,23 +112,76 @@ test('a list holds those with the text in their name, whatever characters it has
     ['Ä', ['Ärger']],
   ] as const)
     assert.deepEqual(await listed({ name: text }, 2), found, text)
-  assert.deepEqual(await listed({ status: 'completed', order: 'asc' }, 1), ['Alpha', '100% right', 'axb', 'back\\slash'])
-  assert.deepEqual(await listed({ created_after: iso(1), created_before: iso(6), order: 'asc' }, 1), ['alpha', '100% right', 'a_b', 'axb'])
+  assert.deepEqual(await listed({ status: 'completed', order: 'asc' }, 1), [
+    'Alpha',
+    '100% right',
+    'axb',
+    'back\\slash',
+  ])
+  assert.deepEqual(await listed({ created_after: iso(1), created_before: iso(6), order: 'asc' }, 1), [
+    'alpha',
+    '100% right',
+    'a_b',
+    'axb',
+  ])
   assert.deepEqual(await listed({ created_after: iso(6) }, 1), [])
-  for (const wrong of [{ status: 'done' }, { sort: 'id' }, { order: 'up' }, { created_after: 'yesterday' }, { name: '' }, { other: '1' }])
+  for (const wrong of [
+    { status: 'done' },
+    { sort: 'id' },
+    { order: 'up' },
+    { created_after: 'yesterday' },
+    { name: '' },
+    { other: '1' },
+  ])
     assert.equal(JobQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
   assert.equal(SortedQuery.safeParse({ status: 'queued' }).success, false, 'models have no status')
 })
 
 test('deployments and exports are filtered and ordered in the same way', async () => {
-  const of = (index: number) => ({ account_id: index < 8 ? 'mine' : 'other', status: index % 2 ? 'ready' : 'failed', created_at: timeOf(index) }) as const
+  const of = (index: number) =>
+    ({
+      account_id: index < 8 ? 'mine' : 'other',
+      status: index % 2 ? 'ready' : 'failed',
+      created_at: timeOf(index),
+    }) as const
   await db.transaction().execute(async (trx) => {
     for (const index of [...names.keys(), 8]) {
       const at = of(index)
-      await deployments.insert(trx, { ...at, id: `dep_${index}`, name: `d${9 - index}`, model: 'test/tiny', error_json: null, updated_at: 1 })
-      const made = { format: 'gguf', quantization: null, merge: 1, archive: null, push_to: null, stage: null, progress: 0, files_json: '[]' } as const
-      const none = { check_json: null, push_json: null, error_json: null, crashes: 0, interruptions: 0, started_at: null, finished_at: null, expires_at: null }
-      await exports.insert(trx, { ...at, ...made, ...none, id: `exp_${index}`, model_id: index < 4 ? 'mdl_a' : 'mdl_b' })
+      await deployments.insert(trx, {
+        ...at,
+        id: `dep_${index}`,
+        name: `d${9 - index}`,
+        model: 'test/tiny',
+        error_json: null,
+        updated_at: 1,
+      })
+      const made = {
+        format: 'gguf',
+        quantization: null,
+        merge: 1,
+        archive: null,
+        push_to: null,
+        stage: null,
+        progress: 0,
+        files_json: '[]',
+      } as const
+      const none = {
+        check_json: null,
+        push_json: null,
+        error_json: null,
+        crashes: 0,
+        interruptions: 0,
+        started_at: null,
+        finished_at: null,
+        expires_at: null,
+      }
+      await exports.insert(trx, {
+        ...at,
+        ...made,
+        ...none,
+        id: `exp_${index}`,
+        model_id: index < 4 ? 'mdl_a' : 'mdl_b',
+      })
     }
   })
   const pages = async <T extends { id: string }>(list: (after: T | undefined) => Promise<T[]>): Promise<string> => {
@@ -138,8 +193,11 @@ test('deployments and exports are filtered and ordered in the same way', async (
     }
   }
   const deployed = (asked: object) =>
-    pages<deployments.DeploymentRow>((last) => deployments.list(db, 'mine', DeploymentQuery.parse({ limit: '3', ...asked }), last))
-  const exported = (asked: object) => pages<exports.ExportRow>((last) => exports.list(db, 'mine', ExportQuery.parse({ limit: '3', ...asked }), last))
+    pages<deployments.DeploymentRow>((last) =>
+      deployments.list(db, 'mine', DeploymentQuery.parse({ limit: '3', ...asked }), last),
+    )
+  const exported = (asked: object) =>
+    pages<exports.ExportRow>((last) => exports.list(db, 'mine', ExportQuery.parse({ limit: '3', ...asked }), last))
   const between = { created_after: iso(1), created_before: iso(6) }
   for (const read of [deployed, exported]) {
     assert.equal(await read({}), '76543210', 'newest first')
@@ -150,8 +208,10 @@ test('deployments and exports are filtered and ordered in the same way', async (
   assert.equal(await deployed({ sort: 'name' }), '76543210')
   assert.equal(await deployed({ name: 'D7' }), '2')
   assert.equal(await exported({ model: 'mdl_a', status: 'failed', order: 'asc' }), '02')
-  for (const wrong of [{ status: 'queued' }, { order: 'up' }]) assert.equal(DeploymentQuery.safeParse(wrong).success, false)
-  for (const wrong of [{ status: 'stopped' }, { name: 'x' }, { sort: 'name' }]) assert.equal(ExportQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
+  for (const wrong of [{ status: 'queued' }, { order: 'up' }])
+    assert.equal(DeploymentQuery.safeParse(wrong).success, false)
+  for (const wrong of [{ status: 'stopped' }, { name: 'x' }, { sort: 'name' }])
+    assert.equal(ExportQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
 })
 
 test('a job without a name is named after its dataset and its base, within the bound of names', () => {
@@ -167,9 +227,12 @@ test('a job without a name is named after its dataset and its base, within the b
 })
 
 test('metadata is up to 16 pairs of plain texts', () => {
-  const pairs = (count: number, value: unknown = 'v') => Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, value]))
-  const takes = (metadata: unknown) => Labels.safeParse({ metadata }).success && CreateJob.safeParse({ model_id: 'm', dataset_id: 'd', metadata }).success
-  for (const good of [{}, pairs(16), { ['k'.repeat(64)]: 'v'.repeat(512) }, { a: '' }]) assert.ok(takes(good), JSON.stringify(good))
+  const pairs = (count: number, value: unknown = 'v') =>
+    Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, value]))
+  const takes = (metadata: unknown) =>
+    Labels.safeParse({ metadata }).success && CreateJob.safeParse({ model_id: 'm', dataset_id: 'd', metadata }).success
+  for (const good of [{}, pairs(16), { ['k'.repeat(64)]: 'v'.repeat(512) }, { a: '' }])
+    assert.ok(takes(good), JSON.stringify(good))
   for (const bad of [
     pairs(17),
     { ['k'.repeat(65)]: 'v' },
@@ -194,10 +257,20 @@ test('a database of before gets names, parents, recipes and evaluations of what 
     .sort()
   for (const file of steps.slice(0, -1)) await (await import(path.join(folder, file))).up(old)
   const insert = (table: string, row: object) =>
-    sql`insert into ${sql.table(table)} (${sql.join(Object.keys(row).map((name) => sql.ref(name)))}) values (${sql.join(Object.values(row))})`.execute(old)
+    sql`insert into ${sql.table(table)} (${sql.join(Object.keys(row).map((name) => sql.ref(name)))}) values (${sql.join(Object.values(row))})`.execute(
+      old,
+    )
   const of = { account_id: 'a', created_at: 1 }
   await insert('accounts', { id: 'a', name: 'a', tier: 'free', created_at: 1 })
-  const file = { format: 'jsonl', rows: 1, size_bytes: 2_000_000, sha256: 'abc', check_json: '{}', status: 'ready', description: '' }
+  const file = {
+    format: 'jsonl',
+    rows: 1,
+    size_bytes: 2_000_000,
+    sha256: 'abc',
+    check_json: '{}',
+    status: 'ready',
+    description: '',
+  }
   await insert('datasets', { id: 'ds_1', name: 'tickets.jsonl', ...of, ...file })
   const resolved_config_json = JSON.stringify({ method: { value: 'lora' }, training_config: { epochs: { value: 3 } } })
   const {
@@ -212,7 +285,14 @@ test('a database of before gets names, parents, recipes and evaluations of what 
   } = job(0, { ...of, resolved_config_json, status: 'completed', paused: 0 })
   await insert('tuning_jobs', { ...row, id: 'job_1', model_id: 'org/base', model: 'mdl_1' })
   // What it went on from, and its dataset, were deleted.
-  await insert('tuning_jobs', { ...row, id: 'job_2', model_id: 'mdl_1', dataset_id: 'ds_gone', model: 'mdl_2', created_at: 2 })
+  await insert('tuning_jobs', {
+    ...row,
+    id: 'job_2',
+    model_id: 'mdl_1',
+    dataset_id: 'ds_gone',
+    model: 'mdl_2',
+    created_at: 2,
+  })
   const model = { base_model_id: 'org/base', kind: 'adapter', method: 'lora', gguf_sha256: 'def', size_bytes: 1, ...of }
   await insert('models', { ...model, id: 'mdl_2', job_id: 'job_2', step: 9 })
   await insert('models', { ...model, id: 'mdl_3', job_id: 'job_2', step: 6 })
@@ -233,7 +313,10 @@ test('a database of before gets names, parents, recipes and evaluations of what 
   assert.deepEqual([first.name, first.base_model_id, first.parent_json], ['tickets · base', 'org/base', null])
   const dataset = { id: 'ds_1', name: 'tickets.jsonl', sha256: 'abc', size_mb: 2 }
   assert.deepEqual(recipeOf(first), { method: 'lora', epochs: 3, dataset, validation_dataset: null })
-  assert.deepEqual([second.name, second.base_model_id, parentOf(second)!.job_id], ['ds_gone · base', 'org/base', 'job_1'])
+  assert.deepEqual(
+    [second.name, second.base_model_id, parentOf(second)!.job_id],
+    ['ds_gone · base', 'org/base', 'job_1'],
+  )
   const models = await db.selectFrom('models').selectAll().orderBy('id').execute()
   assert.deepEqual(
     models.map(({ name, parent_model_id }) => [name, parent_model_id]),
@@ -264,7 +347,12 @@ test('the metrics of a job are all of one step', () => {
   assert.deepEqual(first, { step: 1, steps_total: 9, loss: 3, learning_rate: 0.1, train_loss: 3 })
   const evaluated = metricsAfter(first, { step: 1, steps_total: 9, validation_loss: 2, train_loss: 2.5 })
   assert.deepEqual(evaluated, { ...first, validation_loss: 2, train_loss: 2.5 })
-  assert.deepEqual(metricsAfter(evaluated, { step: 2, steps_total: 9, loss: 1 }), { step: 2, steps_total: 9, loss: 1, train_loss: 1 })
+  assert.deepEqual(metricsAfter(evaluated, { step: 2, steps_total: 9, loss: 1 }), {
+    step: 2,
+    steps_total: 9,
+    loss: 1,
+    train_loss: 1,
+  })
   assert.deepEqual(metricsAfter(first, { step: 3, steps_total: 9, validation_loss: 2, train_loss: 2.5 }), {
     step: 3,
     steps_total: 9,
@@ -275,17 +363,26 @@ test('the metrics of a job are all of one step', () => {
 
 test('a queued job begins when those before it have ended, as others like them did', async () => {
   const live = (refs: string[]) => ({ live: async () => refs.map((ref) => ({ ref, run_at: 0 })) })
-  const recipe = (size_mb: number, method = 'lora') => JSON.stringify({ method, epochs: 2, dataset: { size_mb }, validation_dataset: null })
+  const recipe = (size_mb: number, method = 'lora') =>
+    JSON.stringify({ method, epochs: 2, dataset: { size_mb }, validation_dataset: null })
   const metrics_json = JSON.stringify({ train_seconds: 10 })
   await db.transaction().execute(async (trx) => {
     await trx.deleteFrom('tuning_jobs').execute()
     const done = { status: 'completed' as const, metrics_json, recipe_json: recipe(1), finished_at: 1 }
     await store.insertJob(trx, job(1, { ...done, ran_ms: 12_000 }))
-    const running = { status: 'running' as const, recipe_json: recipe(1), estimated_completion: 5000, paused: 0 as const }
+    const running = {
+      status: 'running' as const,
+      recipe_json: recipe(1),
+      estimated_completion: 5000,
+      paused: 0 as const,
+    }
     await store.insertJob(trx, job(2, { ...running, id: 'runs' }))
     const waits = { status: 'queued' as const, paused: 0 as const }
     await store.insertJob(trx, job(3, { ...waits, id: 'twice', recipe_json: recipe(2) }))
-    await store.insertJob(trx, job(4, { ...waits, id: 'half', account_id: 'other', recipe_json: recipe(1), progress: 0.5 }))
+    await store.insertJob(
+      trx,
+      job(4, { ...waits, id: 'half', account_id: 'other', recipe_json: recipe(1), progress: 0.5 }),
+    )
     await store.insertJob(trx, job(5, { ...waits, id: 'unknown', recipe_json: recipe(1, 'full') }))
     await store.insertJob(trx, job(6, { ...waits, id: 'last', recipe_json: recipe(1) }))
     await store.insertJob(trx, job(7, { ...waits, id: 'paused', paused: 1, recipe_json: recipe(1) }))

@@ -1,12 +1,12 @@
-// What a job tells while it goes on and afterwards: held-out rows, answers to fixed prompts, kept states, the strangest rows; and that
-// it waits when it is told to, and goes on exactly.
+// What a job tells while it goes on and afterwards: held-out rows, answers to fixed prompts, kept states, the strangest
+// rows; and that it waits when it is told to, and goes on exactly.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Job, JobEvent } from '../contract/tuning.ts'
-import { recordSlowed } from '../server/tuning/lines.ts'
+import { recordSlowed } from '../server/fine-tuning/trainer-events.ts'
 import { colourRows } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { tiny } from './support/tiny.ts'
@@ -19,14 +19,26 @@ before(async () => {
 })
 after(() => app.stop())
 
-const create = (config: object, more: object = {}) => app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
+const create = (config: object, more: object = {}) =>
+  app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
 const ask = async (model: string) =>
-  (await app.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8 })).body
+  (
+    await app.api('POST', '/chat/completions', {
+      model,
+      messages: [{ role: 'user', content: 'code of blue?' }],
+      temperature: 0,
+      max_tokens: 8,
+    })
+  ).body
 
 test('held-out rows are scored as it goes, prompts answered beside the base, states kept as models, the strangest rows listed', async () => {
   const created = await create({
     training_config: { epochs: 4, batch_size: 4, learning_rate: 0.02 },
-    evaluation_config: { validation_split: 0.25, sample_prompts: ['code of blue?', [{ role: 'user', content: 'code of red?' }]], keep_checkpoints: 2 },
+    evaluation_config: {
+      validation_split: 0.25,
+      sample_prompts: ['code of blue?', [{ role: 'user', content: 'code of red?' }]],
+      keep_checkpoints: 2,
+    },
   })
   assert.equal(created.status, 201, JSON.stringify(created.body))
   const { id } = created.body
@@ -50,9 +62,14 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
     scores.map(({ data }) => [data!.step, data!.validation_loss]).toReversed(),
   )
   const kept = evaluations.items.find(({ step }: { step: number }) => step === job.metrics.step)
-  assert.deepEqual([job.metrics.validation_loss, job.metrics.train_loss], [kept.validation_loss, kept.train_loss], 'all losses are of one step')
+  assert.deepEqual(
+    [job.metrics.validation_loss, job.metrics.train_loss],
+    [kept.validation_loss, kept.train_loss],
+    'all losses are of one step',
+  )
   assert.deepEqual([job.metrics.steps_trained, job.metrics.steps_total], [12, 12])
-  const before = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations?limit=1&after=${scores[2]!.data!.step}`)).body
+  const before = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations?limit=1&after=${scores[2]!.data!.step}`))
+    .body
   assert.deepEqual([before.items[0].step, before.has_more], [scores[1]!.data!.step, true])
   const { items } = (await app.api('GET', `/fine-tuning/jobs/${id}/checkpoints`)).body
   assert.ok(items.length >= 2)
@@ -61,7 +78,11 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
   assert.equal(result.validation_loss, best)
   assert.equal(result.step, job.metrics.step)
   const other = items.find((item: { result: boolean; model: string | null }) => item.model && !item.result)
-  assert.equal((await app.api('POST', '/deployments', { model: other.model, name: 'earlier' })).body.status, 'ready', 'a kept state can be deployed')
+  assert.equal(
+    (await app.api('POST', '/deployments', { model: other.model, name: 'earlier' })).body.status,
+    'ready',
+    'a kept state can be deployed',
+  )
   assert.ok((await ask('earlier')).choices)
 
   const rows = (await app.api('GET', `/fine-tuning/jobs/${id}/rows?limit=3`)).body
@@ -77,7 +98,10 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
 
 test('rows of another dataset are scored, and are needed until the job has ended', async () => {
   const own = (await app.upload(colourRows(3))).body.id
-  const config = { training_config: { epochs: 3 }, evaluation_config: { validation_dataset_id: own, every_steps: 2, early_stopping_patience: 5 } }
+  const config = {
+    training_config: { epochs: 3 },
+    evaluation_config: { validation_dataset_id: own, every_steps: 2, early_stopping_patience: 5 },
+  }
   const { id } = (await create(config)).body
   assert.equal((await app.api('DELETE', `/datasets/${own}`)).body.error.code, 'in_use')
   const job = await app.untilEnded(id)
@@ -115,19 +139,28 @@ test('an estimate tries a few steps; the finished job shows what was predicted b
   assert.equal(body.steps, 12)
   assert.deepEqual(body.price, { amount: 0, currency: 'USD' })
   assert.equal(body.resolved_config.training_config.epochs.value, 3)
-  const again = (await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config })).body
+  const again = (await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config }))
+    .body
   assert.equal(again.seconds, body.seconds, 'remembered')
   const job = await app.untilEnded((await create(config)).body.id)
   assert.equal(job.trained_tokens, body.tokens, 'exactly the tokens that were foretold')
-  assert.ok(job.metrics.peak_memory_mb! < 2 * body.peak_memory_mb && body.peak_memory_mb < 2 * job.metrics.peak_memory_mb!)
+  assert.ok(
+    job.metrics.peak_memory_mb! < 2 * body.peak_memory_mb && body.peak_memory_mb < 2 * job.metrics.peak_memory_mb!,
+  )
   assert.ok(job.metrics.predicted_memory_mb! > 0)
   const refused = await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: 'no/such', dataset_id: dataset })
   assert.equal(refused.body.error.code, 'model_not_found')
-  assert.ok(!readdirSync(path.join(app.dataDir, 'runs')).some((name) => name.startsWith('est_')), 'a trial leaves nothing')
+  assert.ok(
+    !readdirSync(path.join(app.dataDir, 'runs')).some((name) => name.startsWith('est_')),
+    'a trial leaves nothing',
+  )
 })
 
 test('a paused job waits, lets others by, and ends with the same weights as one that was never paused', async () => {
-  const config = { training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 }, evaluation_config: { validation_split: 0.25 } }
+  const config = {
+    training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 },
+    evaluation_config: { validation_split: 0.25 },
+  }
   const sha256 = (job: Job) =>
     createHash('sha256')
       .update(readFileSync(path.join(app.dataDir, 'models', job.model!, 'adapter.gguf')))
@@ -137,7 +170,8 @@ test('a paused job waits, lets others by, and ends with the same weights as one 
   const asked = await app.api('POST', `/fine-tuning/jobs/${id}/pause`)
   assert.deepEqual([asked.body.status, asked.body.paused], ['running', true])
   await app.untilEvent(id, (event) => event.data?.status === 'paused')
-  const listed = async (status: string) => (await app.api('GET', `/fine-tuning/jobs?status=${status}`)).body.items.map((job: Job) => job.id)
+  const listed = async (status: string) =>
+    (await app.api('GET', `/fine-tuning/jobs?status=${status}`)).body.items.map((job: Job) => job.id)
   assert.deepEqual([await listed('paused'), await listed('queued')], [[id], []])
   const history = async (what: string) => (await app.api('GET', `/fine-tuning/jobs/${id}/${what}`)).body.items
   const [evaluation] = await history('evaluations')
@@ -193,8 +227,16 @@ test('a job that answers keep from the processor says so, with an estimate to ma
       .where('id', '=', id)
       .execute()
     await recordSlowed(trx, id, { by: 'other_work', pace: 0.25 }, now)
-    const { estimated_completion } = await trx.selectFrom('tuning_jobs').select('estimated_completion').where('id', '=', id).executeTakeFirstOrThrow()
+    const { estimated_completion } = await trx
+      .selectFrom('tuning_jobs')
+      .select('estimated_completion')
+      .where('id', '=', id)
+      .executeTakeFirstOrThrow()
     assert.equal(estimated_completion, now + 40_000)
   })
-  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.slowed_by, null, 'nothing slows a job that does not run')
+  assert.equal(
+    (await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.slowed_by,
+    null,
+    'nothing slows a job that does not run',
+  )
 })

@@ -12,7 +12,10 @@ before(async () => {
 })
 after(() => app.stop())
 
-/** Sends a request's head and the beginning of its body, and what is left when `finish` is called; that resolves with the answer's first line. */
+/**
+ * Sends a request's head and the beginning of its body, and what is left when `finish` is called; that resolves with
+ * the answer's first line.
+ */
 function slowly(key: string, route: string, type: string, body: string) {
   const socket = net.connect(Number(new URL(app.url).port), '127.0.0.1')
   let text = ''
@@ -22,7 +25,13 @@ function slowly(key: string, route: string, type: string, body: string) {
       if (text.includes('\r\n\r\n')) resolve(text)
     })
   })
-  const head = [`POST /v1${route} HTTP/1.1`, 'host: x', `authorization: Bearer ${key}`, `content-type: ${type}`, `content-length: ${Buffer.byteLength(body)}`]
+  const head = [
+    `POST /v1${route} HTTP/1.1`,
+    'host: x',
+    `authorization: Bearer ${key}`,
+    `content-type: ${type}`,
+    `content-length: ${Buffer.byteLength(body)}`,
+  ]
   socket.write(`${head.join('\r\n')}\r\n\r\n${body.slice(0, 5)}`)
   return {
     async finish() {
@@ -41,7 +50,10 @@ test('a key that is revoked while its request is being sent makes no other key, 
   const form = `--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n${colourRows(4)}\r\n--x--\r\n`
   const upload = slowly(made.key, '/datasets', 'multipart/form-data; boundary=x', form)
   // Both have been let in when a third, sent after them, has its answer.
-  await until('the key to have been used', async () => (await client(app.url, made.key).api('GET', '/user/profile')).body.usage.minute.used >= 4)
+  await until(
+    'the key to have been used',
+    async () => (await client(app.url, made.key).api('GET', '/user/profile')).body.usage.minute.used >= 4,
+  )
   await app.api('DELETE', `/keys/${made.id}`)
   assert.match(await key.finish(), / 401 /)
   assert.match(await upload.finish(), / 401 /)

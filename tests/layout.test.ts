@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 
 const files = globSync('{contract,lib,transport,server,engine,cli,scripts}/**/*.ts', { cwd: root })
 const imports = files.flatMap((file) =>
@@ -12,7 +12,18 @@ const imports = files.flatMap((file) =>
     to: name!.startsWith('.') ? path.normalize(path.join(path.dirname(file), name!)) : name!,
   })),
 )
-const features = ['limits', 'accounts', 'hub', 'datasets', 'usage', 'tuning', 'inference', 'deployments', 'exports', 'webhooks']
+const features = [
+  'limits',
+  'accounts',
+  'hub',
+  'datasets',
+  'usage',
+  'tuning',
+  'inference',
+  'deployments',
+  'exports',
+  'webhooks',
+]
 const folderOf = (file: string) => file.split('/')[1]!
 
 function forbid(why: string, forbidden: (file: string, to: string) => boolean) {
@@ -39,27 +50,36 @@ test('the engine knows the contract but not the server, and only engine/llama kn
 })
 
 test('only main.ts, services.ts and app.ts know every feature; http, db and queue know none', () => {
-  forbid('rooms', (file, to) => /^server\/(http|db|queue)\//.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`)))
+  forbid(
+    'rooms',
+    (file, to) =>
+      /^server\/(http|db|queue)\//.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`)),
+  )
 })
 
 test('nobody but its own feature touches a store, and routes call their own service only', () => {
   forbid('stores', (file, to) => /^server\/\w+\/store\.ts$/.test(to) && folderOf(file) !== folderOf(to))
   forbid(
     'routes',
-    (file, to) => /^server\/\w+\/routes\.ts$/.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`) && feature !== folderOf(file)),
+    (file, to) =>
+      /^server\/\w+\/routes\.ts$/.test(file) &&
+      features.some((feature) => to.startsWith(`server/${feature}/`) && feature !== folderOf(file)),
   )
 })
 
 test('features call each other in one order, without a cycle', () => {
   forbid('order', (file, to) => {
-    const [from, target] = [features.indexOf(folderOf(file)), features.indexOf(to.startsWith('server/') ? folderOf(to) : '')]
+    const [from, target] = [
+      features.indexOf(folderOf(file)),
+      features.indexOf(to.startsWith('server/') ? folderOf(to) : ''),
+    ]
     return file.startsWith('server/') && file.split('/').length > 2 && from !== -1 && target > from
   })
 })
 
 test('no file is longer than 400 lines', () => {
-  const long = globSync('{contract,lib,transport,server,engine,cli,scripts,trainer,examples,tests}/**/*.{ts,mjs,py}', { cwd: root }).filter(
-    (file) => readFileSync(path.join(root, file), 'utf8').split('\n').length > 401,
-  )
+  const long = globSync('{contract,lib,transport,server,engine,cli,scripts,trainer,examples,tests}/**/*.{ts,mjs,py}', {
+    cwd: root,
+  }).filter((file) => readFileSync(path.join(root, file), 'utf8').split('\n').length > 401)
   assert.deepEqual(long, [])
 })

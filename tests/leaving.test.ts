@@ -3,11 +3,11 @@ import assert from 'node:assert/strict'
 import type http from 'node:http'
 import { test } from 'node:test'
 import pino from 'pino'
-import { startMeter } from '../server/inference/meter.ts'
+import { startMeter } from '../server/inference/gateway/meter.ts'
 import type { Ask } from '../server/inference/replicas/replica.ts'
 import { readUpstreams } from '../server/inference/replicas/settings.ts'
 import { createUpstream } from '../server/inference/replicas/upstream.ts'
-import type { UsageRecord } from '../server/usage/record.ts'
+import type { UsageRecord } from '../server/usage/journal.ts'
 import { until } from './support/client.ts'
 import { type Handler, startForeign } from './support/upstream.ts'
 
@@ -27,7 +27,10 @@ const ask = (target: Partial<Ask['target']> = {}): Ask => ({
 async function leaveWhile(handle: Handler, asked: Ask) {
   const server = await startForeign(handle)
   try {
-    const [settings] = readUpstreams(JSON.stringify([{ model: 'far/x', url: server.url, kind: 'vllm', adapters: true }]), {})
+    const [settings] = readUpstreams(
+      JSON.stringify([{ model: 'far/x', url: server.url, kind: 'vllm', adapters: true }]),
+      {},
+    )
     const replica = createUpstream(settings!, () => 'salt', log)
     const gone = new AbortController()
     const reason = new Error('left')
@@ -54,7 +57,10 @@ test('who leaves while an adapter is being loaded waits no longer; the load goes
     await assert.rejects(answer, reason)
     assert.ok(replica.up())
     load!.writeHead(200).end('Success')
-    await until('the adapter to be loaded', () => replica.status({ base: { id: 'far/x' }, adapter: { id: 'mdl_1', gguf: '' } }) === 'loaded')
+    await until(
+      'the adapter to be loaded',
+      () => replica.status({ base: { id: 'far/x' }, adapter: { id: 'mdl_1', gguf: '' } }) === 'loaded',
+    )
   } finally {
     stop()
   }
@@ -96,6 +102,10 @@ test('what is still to be heard of those who have left can be waited for, and fa
   meter().endLater(Promise.reject(new Error('the engine is gone')), counts(3))
   meter().endLater(Promise.reject(new Error('the engine is gone')), undefined)
   await Promise.allSettled(pending)
-  assert.deepEqual(records.map(({ completion_tokens, finish }) => `${completion_tokens} ${finish}`).sort(), ['1 client_left', '2 client_left', '3 client_left'])
+  assert.deepEqual(records.map(({ completion_tokens, finish }) => `${completion_tokens} ${finish}`).sort(), [
+    '1 client_left',
+    '2 client_left',
+    '3 client_left',
+  ])
   assert.equal(pending.size, 0)
 })

@@ -1,13 +1,14 @@
-// The limits of a tier: how many requests in a minute, in a day and at once are let through, and what an answer tells of it.
+// The limits of a tier: how many requests in a minute, in a day and at once are let through, and what an answer tells
+// of it.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, mock, test } from 'node:test'
 import pino from 'pino'
-import { newKey } from '../server/accounts/key-format.ts'
+import { newKey } from '../server/accounts/keys.ts'
 import { openDatabase } from '../server/db/open.ts'
-import { createDays } from '../server/limits/days.ts'
+import { createDays } from '../server/limits/daily-quota.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { type Client, client, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
@@ -15,7 +16,12 @@ import { endless, tiny } from './support/tiny.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-limits-'))
 const plansFile = path.join(folder, 'plans.json')
-const tier = (id: string, requests_per_minute: number | null, requests_per_day: number | null, max_concurrent: number | null) => ({
+const tier = (
+  id: string,
+  requests_per_minute: number | null,
+  requests_per_day: number | null,
+  max_concurrent: number | null,
+) => ({
   id,
   name: id,
   requests_per_minute,
@@ -46,11 +52,16 @@ after(async () => {
 })
 
 async function account(tierId: string) {
-  const { body } = await operator.api('POST', '/operator/accounts', { name: tierId, tier: tierId, owner: { name: 'o' } })
+  const { body } = await operator.api('POST', '/operator/accounts', {
+    name: tierId,
+    tier: tierId,
+    owner: { name: 'o' },
+  })
   return { id: body.account.id as string, key: body.key as string, ...client(app.url, body.key) }
 }
 const get = (key: string, route: string) => fetch(`${app.url}${route}`, { headers: { authorization: `Bearer ${key}` } })
-const shown = ({ headers }: Response) => ['limit', 'remaining', 'reset'].map((name) => Number(headers.get(`x-ratelimit-${name}`)))
+const shown = ({ headers }: Response) =>
+  ['limit', 'remaining', 'reset'].map((name) => Number(headers.get(`x-ratelimit-${name}`)))
 const chat = (key: string, body: object) =>
   fetch(`${app.url}/chat/completions`, {
     method: 'POST',
@@ -65,19 +76,31 @@ for (const [id, max, name] of [
   test(`of 1,000 callers at once exactly as many are let through as the ${id} allows`, async () => {
     const { key } = await account(id)
     const answers = await Promise.all(Array.from({ length: 1000 }, () => get(key, '/user/profile')))
-    const bodies = await Promise.all(answers.map((answer) => answer.json() as Promise<{ error: { code: string; details: { limit: string; max: number } } }>))
-    const refused = answers.flatMap((answer, index) => (answer.status === 429 ? [{ answer, body: bodies[index]! }] : []))
+    const bodies = await Promise.all(
+      answers.map(
+        (answer) => answer.json() as Promise<{ error: { code: string; details: { limit: string; max: number } } }>,
+      ),
+    )
+    const refused = answers.flatMap((answer, index) =>
+      answer.status === 429 ? [{ answer, body: bodies[index]! }] : [],
+    )
     assert.equal(answers.filter(({ status }) => status === 200).length, max)
     assert.equal(refused.length, 1000 - max)
     const remaining = answers.filter(({ status }) => status === 200).map((answer) => shown(answer)[1]!)
     assert.deepEqual([...new Set(remaining)].length, max, 'each was told a count of its own')
     for (const { answer, body } of refused) {
-      assert.deepEqual([body.error.code, body.error.details.limit, body.error.details.max], ['rate_limit_exceeded', name, max])
+      assert.deepEqual(
+        [body.error.code, body.error.details.limit, body.error.details.max],
+        ['rate_limit_exceeded', name, max],
+      )
       const [limit, left, reset] = shown(answer)
       assert.deepEqual([limit, left], [max, 0])
       const wait_s = Number(answer.headers.get('retry-after'))
       const said_s = Date.parse(answer.headers.get('date')!) / 1000
-      assert.ok(wait_s >= 1 && Math.abs(said_s + wait_s - reset!) <= 2, `retry-after ${wait_s} goes with the reset ${reset}`)
+      assert.ok(
+        wait_s >= 1 && Math.abs(said_s + wait_s - reset!) <= 2,
+        `retry-after ${wait_s} goes with the reset ${reset}`,
+      )
     }
   })
 
@@ -85,14 +108,28 @@ test('a window opens with its first request and ends a minute later; what is ref
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 58, 30) })
   const db = await openDatabase(path.join(folder, 'clock'))
   try {
-    await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
     const bounds = tier('t', 2, 3, null)
-    const plans = { currency: 'USD', tiers: [bounds], tier: () => bounds, tierOrTightest: () => bounds, pricing: () => assert.fail() }
+    const plans = {
+      currency: 'USD',
+      tiers: [bounds],
+      tier: () => bounds,
+      tierOrTightest: () => bounds,
+      pricing: () => assert.fail(),
+    }
     const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
       const { window, refused } = await limits.admit(caller)
-      return [refused?.limit ?? 'ok', window!.limit, window!.remaining, new Date(window!.resets_at).toISOString().slice(11, 19)]
+      return [
+        refused?.limit ?? 'ok',
+        window!.limit,
+        window!.remaining,
+        new Date(window!.resets_at).toISOString().slice(11, 19),
+      ]
     }
     assert.deepEqual(await admit(), ['ok', 2, 1, '23:59:30'])
     assert.deepEqual(await admit(), ['ok', 2, 0, '23:59:30'])
@@ -112,17 +149,27 @@ test('a window opens with its first request and ends a minute later; what is ref
 test('the day’s count survives a restart to the request; after a kill no more are let through than the day allows, and 99 of 100 are', async () => {
   const db = await openDatabase(path.join(folder, 'days'))
   try {
-    await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
     const bounds = tier('t', null, 1000, null)
     const begin = () =>
       createLimits({
         db,
-        plans: { currency: 'USD', tiers: [bounds], tier: () => bounds, tierOrTightest: () => bounds, pricing: () => assert.fail() },
+        plans: {
+          currency: 'USD',
+          tiers: [bounds],
+          tier: () => bounds,
+          tierOrTightest: () => bounds,
+          pricing: () => assert.fail(),
+        },
         log: pino({ level: 'silent' }),
       })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
-      (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused).length
+      (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused)
+        .length
     const first = begin()
     const working = first.start()
     assert.equal(await admitted(first, 333), 333)
@@ -145,7 +192,10 @@ test('what a day has used is told for that day, also when the next has begun', a
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
   const db = await openDatabase(path.join(folder, 'told'))
   try {
-    await db.insertInto('accounts').values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 }).execute()
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
     const days = createDays(db, pino({ level: 'silent' }), Date.now)
     const told: unknown[] = []
     days.onCounted(async (_, day, used, limit) => void told.push([new Date(day).getUTCDate(), used, limit]))
@@ -181,7 +231,11 @@ test('no more requests are under way at once than allowed; a place is free when 
   assert.equal(shown(first)[0], 100_000, 'streams tell of the limits too')
   const third = await chat(key, { max_tokens: 1 })
   assert.equal(third.status, 429)
-  assert.deepEqual(((await third.json()) as { error: { details: object } }).error.details, { limit: 'max_concurrent', max: 2, retry_after_seconds: 1 })
+  assert.deepEqual(((await third.json()) as { error: { details: object } }).error.details, {
+    limit: 'max_concurrent',
+    max: 2,
+    retry_after_seconds: 1,
+  })
   assert.equal(third.headers.get('retry-after'), '1')
   const { body } = await client(app.url, key).api('GET', '/user/profile')
   assert.deepEqual([body.usage.concurrent, body.limits.max_concurrent], [2, 2])
@@ -190,7 +244,10 @@ test('no more requests are under way at once than allowed; a place is free when 
   leaving.abort()
   await until('the place of the client that left', async () => (await chat(key, { max_tokens: 1 })).status === 200)
   await first.body?.cancel()
-  const both = await Promise.all([chat(key, { max_tokens: 1 }), until('the other place', async () => (await chat(key, { max_tokens: 1 })).status === 200)])
+  const both = await Promise.all([
+    chat(key, { max_tokens: 1 }),
+    until('the other place', async () => (await chat(key, { max_tokens: 1 })).status === 200),
+  ])
   assert.ok(both)
 })
 
@@ -214,7 +271,11 @@ test('each request of a batch counts, waits for a place and gets its own error b
     fetch(`${app.url}/chat/completions/batch`, {
       method: 'POST',
       headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ model: tiny, max_tokens: 1, requests: Array.from({ length: count }, () => ({ messages: [{ role: 'user', content: 'x' }] })) }),
+      body: JSON.stringify({
+        model: tiny,
+        max_tokens: 1,
+        requests: Array.from({ length: count }, () => ({ messages: [{ role: 'user', content: 'x' }] })),
+      }),
     }).then((answer) => answer.json() as Promise<{ responses: { error?: { code: string } }[] }>)
   await batch(100)
   await batch(95)
@@ -229,7 +290,10 @@ test('each request of a batch counts, waits for a place and gets its own error b
     wide.responses.every((each) => !each.error),
     'with two places all of them are answered',
   )
-  await until('every place to be free', async () => (await client(app.url, key).api('GET', '/user/profile')).body.usage.concurrent === 0)
+  await until(
+    'every place to be free',
+    async () => (await client(app.url, key).api('GET', '/user/profile')).body.usage.concurrent === 0,
+  )
 })
 
 test('a running job takes a place; where none is free it waits and others pass; a suspended account’s jobs wait too', async () => {
@@ -241,14 +305,22 @@ test('a running job takes a place; where none is free it waits and others pass; 
   assert.ok(job.id, JSON.stringify(job))
   const entry = () => app.services.tuning.get(id, job.id)
   const db = await openDatabase(app.dataDir)
-  const looked = async () => Number((await db.selectFrom('queue_entries').select('run_at').where('ref', '=', job.id).executeTakeFirstOrThrow()).run_at)
+  const looked = async () =>
+    Number(
+      (await db.selectFrom('queue_entries').select('run_at').where('ref', '=', job.id).executeTakeFirstOrThrow())
+        .run_at,
+    )
   const enqueued = await looked()
   await until('the job to be looked at and to wait', async () => (await looked()) > enqueued)
   assert.equal((await entry()).status, 'queued')
   const further = () => api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })
   const second = await further()
   const third = await further()
-  assert.deepEqual([third.status, third.body.error.details.limit, third.body.error.details.max], [429, 'waiting_jobs', 2], 'of those that wait, two')
+  assert.deepEqual(
+    [third.status, third.body.error.details.limit, third.body.error.details.max],
+    [429, 'waiting_jobs', 2],
+    'of those that wait, two',
+  )
   await api('POST', `/fine-tuning/jobs/${second.body.id}/cancel`)
   await operator.api('PUT', `/operator/accounts/${id}`, { status: 'suspended' })
   for (const stream of streams) await stream.body?.cancel()
@@ -288,7 +360,8 @@ test('wrong keys are limited by address, before any look-up; those who are known
   const known = await account('minute')
   assert.equal((await get(known.key, '/user/profile')).status, 200)
   const statuses: number[] = []
-  for (let each = 0; each < 40; each++) statuses.push((await get(each % 2 ? newKey() : 'nonsense', '/user/profile')).status)
+  for (let each = 0; each < 40; each++)
+    statuses.push((await get(each % 2 ? newKey() : 'nonsense', '/user/profile')).status)
   assert.deepEqual([statuses.filter((status) => status === 401).length, statuses.at(-1)], [30, 429])
   const refused = await get(newKey(), '/user/profile')
   const { error } = (await refused.json()) as { error: { code: string; details: { limit: string } } }

@@ -32,6 +32,22 @@ test('texts and tokens are taken in each of their four forms, and mixtures are n
     assert.ok(prompt(good).success, JSON.stringify(good))
     assert.deepEqual(input(good).data?.input, good)
   }
-  for (const bad of ['', [], [''], [[]], ['a', 1], [1, 'a'], [[1], 'a'], [[1], ['a']], [1.5], [-1], [null], {}, 1, null, undefined])
+  for (const bad of [
+    '',
+    [],
+    [''],
+    [[]],
+    ['a', 1],
+    [1, 'a'],
+    [[1], 'a'],
+    [[1], ['a']],
+    [1.5],
+    [-1],
+    [null],
+    {},
+    1,
+    null,
+    undefined,
+  ])
     assert.equal(prompt(bad).success, false, JSON.stringify(bad))
 })

@@ -11,7 +11,12 @@ import { endless, tiny } from './support/tiny.ts'
 const folder = dataFolder('places', { TUNERY_DEFAULT_TIER: 'two', TUNERY_CHECKPOINT_SECONDS: '1' })
 const plans = path.join(folder.dataDir, 'plans.json')
 folder.env.TUNERY_PLANS_FILE = plans
-writeFileSync(plans, JSON.stringify({ tiers: [{ id: 'two', name: 'two', requests_per_minute: null, requests_per_day: null, max_concurrent: 2 }] }))
+writeFileSync(
+  plans,
+  JSON.stringify({
+    tiers: [{ id: 'two', name: 'two', requests_per_minute: null, requests_per_day: null, max_concurrent: 2 }],
+  }),
+)
 after(() => folder.remove())
 
 const messages = [{ role: 'user', content: 'Tell me more.' }]
@@ -32,7 +37,8 @@ test('both places are free again within 30 s of a SIGKILL, of the engine with tw
 
   let killed = performance.now()
   for (const pid of children(server.pid, 'engine/main.ts')) process.kill(pid, 'SIGKILL')
-  for (const each of both) assert.equal((await each.whole).done, false, 'a stream whose engine died is not told to be whole')
+  for (const each of both)
+    assert.equal((await each.whole).done, false, 'a stream whose engine died is not told to be whole')
   const again = await Promise.all([ask(), ask()])
   assert.deepEqual(
     again.map(({ status }) => status),

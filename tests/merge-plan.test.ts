@@ -1,8 +1,8 @@
 // Which adapters earn a merged copy, and which copies make room; tests/merging.test.ts has it on a real engine.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createHeat } from '../server/inference/merging/heat.ts'
-import { type Kept, plan } from '../server/inference/merging/plan.ts'
+import { createHeat } from '../server/inference/merged-adapters/decaying-counter.ts'
+import { type Kept, plan } from '../server/inference/merged-adapters/plan.ts'
 
 const earned = 1000
 const candidate = (id: string, heat: number, bytes = 100) => ({ id, heat, bytes })
@@ -35,9 +35,15 @@ test('heat is not spent while an answer is under way that nothing has been added
 })
 
 test('the hottest that earned a copy gets it where there is room; what is cool gets none', () => {
-  assert.deepEqual(plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], earned, 100), { merge: 'hot', giveUp: [] })
+  assert.deepEqual(plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], earned, 100), {
+    merge: 'hot',
+    giveUp: [],
+  })
   assert.deepEqual(plan([candidate('cool', 999)], [], earned, 100), { giveUp: [] })
-  assert.deepEqual(plan([candidate('large', 9000, 500), candidate('small', 2000)], [], earned, 400), { merge: 'small', giveUp: [] })
+  assert.deepEqual(plan([candidate('large', 9000, 500), candidate('small', 2000)], [], earned, 400), {
+    merge: 'small',
+    giveUp: [],
+  })
   assert.deepEqual(plan([candidate('hot', 9000)], [], earned, 99), { giveUp: [] })
 })
 
@@ -46,11 +52,17 @@ test('a copy makes room for what is clearly hotter and for nothing else, the col
   assert.deepEqual(plan([candidate('hot', 3999)], copies, earned, 300), { giveUp: [] })
   assert.deepEqual(plan([candidate('hot', 4000)], copies, earned, 300), { giveUp: ['b'] })
   assert.deepEqual(plan([candidate('hot', 6000, 150)], copies, earned, 300), { giveUp: ['b', 'c'] })
-  assert.deepEqual(plan([candidate('hot', 5999, 150)], copies, earned, 300), { giveUp: [] }, 'none goes for too little room')
+  assert.deepEqual(
+    plan([candidate('hot', 5999, 150)], copies, earned, 300),
+    { giveUp: [] },
+    'none goes for too little room',
+  )
 })
 
 test('memory is taken until a copy has gone, and nothing else has to go for it meanwhile', () => {
-  assert.deepEqual(plan([candidate('hot', 9000)], [copy('a', 2000, { leaving: true }), copy('b', 2000)], earned, 200), { giveUp: [] })
+  assert.deepEqual(plan([candidate('hot', 9000)], [copy('a', 2000, { leaving: true }), copy('b', 2000)], earned, 200), {
+    giveUp: [],
+  })
   assert.deepEqual(plan([candidate('hot', 9000)], [copy('b', 2000)], earned, 200), { merge: 'hot', giveUp: [] })
 })
 

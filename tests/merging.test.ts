@@ -1,4 +1,5 @@
-// An adapter that is asked for much is served from a merged copy: same answers, none lost, and never one that was not checked.
+// An adapter that is asked for much is served from a merged copy: same answers, none lost, and never one that was not
+// checked.
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -35,7 +36,13 @@ const refused = () => gauge('merge_refusals')
 const folder = () => path.join(app.dataDir, 'merged')
 const files = () => (existsSync(folder()) ? readdirSync(folder()) : [])
 const adapterOf = (model: string) => path.join(app.dataDir, 'models', model, 'adapter.gguf')
-const chat = (model: string, more: object = {}) => ({ model, messages: [{ role: 'user', content: 'code of blue?' }], temperature: 0, max_tokens: 8, ...more })
+const chat = (model: string, more: object = {}) => ({
+  model,
+  messages: [{ role: 'user', content: 'code of blue?' }],
+  temperature: 0,
+  max_tokens: 8,
+  ...more,
+})
 
 /** A greedy answer as text, and how likely its tokens were. */
 async function answer(model: string) {
@@ -43,7 +50,10 @@ async function answer(model: string) {
   assert.equal(status, 200, JSON.stringify(body))
   assert.equal(body.model, model)
   const [{ message, logprobs }] = body.choices
-  return { text: message.content as string, logprobs: logprobs.content.map(({ logprob }: { logprob: number }) => logprob) as number[] }
+  return {
+    text: message.content as string,
+    logprobs: logprobs.content.map(({ logprob }: { logprob: number }) => logprob) as number[],
+  }
 }
 function assertSame(one: Awaited<ReturnType<typeof answer>>, other: typeof one) {
   assert.equal(one.text, other.text)
@@ -71,7 +81,14 @@ test('a hot adapter is served merged: the same answers, and each under way at th
   let over = false
   const streams: Streamed[] = []
   const client = async () => {
-    while (!over) streams.push(await stream(`${app.url}/chat/completions`, app.key, chat(model, { stream: true, max_tokens: 64, temperature: 1 })).whole)
+    while (!over)
+      streams.push(
+        await stream(
+          `${app.url}/chat/completions`,
+          app.key,
+          chat(model, { stream: true, max_tokens: 64, temperature: 1 }),
+        ).whole,
+      )
   }
   const clients = [client(), client(), client(), client()]
   try {
@@ -134,7 +151,9 @@ test('a merge that is killed leaves nothing, and the adapter is served as before
   const tool = () =>
     readdirSync('/proc').find((id) => {
       try {
-        return /^\d+$/.test(id) && readFileSync(`/proc/${id}/cmdline`, 'utf8').includes(path.join(folder(), `${model}.gguf`))
+        return (
+          /^\d+$/.test(id) && readFileSync(`/proc/${id}/cmdline`, 'utf8').includes(path.join(folder(), `${model}.gguf`))
+        )
       } catch {
         return false
       }

@@ -1,4 +1,5 @@
-// The models of an account: what is served is what was trained, adapters from elsewhere become ours, and none is deleted that is needed.
+// The models of an account: what is served is what was trained, adapters from elsewhere become ours, and none is
+// deleted that is needed.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -6,7 +7,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import Database from 'better-sqlite3'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { tiny } from './support/tiny.ts'
@@ -20,7 +21,11 @@ before(async () => {
   dataset = (await app.upload(colourRows(16))).body.id
   trained = await train('lora')
   zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-zips-'))
-  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'tests.support.adapter_zips', folderOf(trained, 'adapter'), zips], { cwd: root })
+  execFileSync(
+    path.join(root, '.local/python/bin/python'),
+    ['-m', 'tests.support.adapter_zips', folderOf(trained, 'adapter'), zips],
+    { cwd: root },
+  )
 })
 after(async () => {
   await app.stop()
@@ -63,7 +68,10 @@ function serveInstead(id: string, gguf: string, other: string) {
 
 for (const method of ['lora', 'qlora', 'full'])
   test(`${method}: the engine's probabilities follow the training; a file that does not hold it is not deployed`, async () => {
-    const [mine, other] = [await train(method), await train(method, { dataset_id: (await app.upload(colourRows(8).replaceAll('-', '+'))).body.id })]
+    const [mine, other] = [
+      await train(method),
+      await train(method, { dataset_id: (await app.upload(colourRows(8).replaceAll('-', '+'))).body.id }),
+    ]
     const { comparison } = await model(mine)
     assert.equal(comparison.agrees, true, JSON.stringify(comparison))
     assert.ok(comparison.change > 0.2, JSON.stringify(comparison))
@@ -77,7 +85,10 @@ for (const method of ['lora', 'qlora', 'full'])
     const refused = await deploy(mine, `bad-${method}`)
     assert.equal(refused.body.error?.code, 'model_disagrees', JSON.stringify(refused.body))
     assert.match(refused.body.error.message, /do not follow the training/)
-    assert.equal((await app.api('PUT', `/deployments/good-${method}`, { model: mine })).body.error.code, 'model_disagrees')
+    assert.equal(
+      (await app.api('PUT', `/deployments/good-${method}`, { model: mine })).body.error.code,
+      'model_disagrees',
+    )
     assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, other)
   })
 
@@ -107,7 +118,10 @@ test('an adapter from elsewhere is served, continued and deleted like one of our
   const { lineage, parent_model_id, job_id: training } = await model(continued)
   assert.equal(parent_model_id, id)
   const [upload, last] = lineage.steps
-  assert.deepEqual([lineage.steps.length, upload.model_id, upload.name, upload.job_id, upload.dataset], [2, id, 'mine', null, null])
+  assert.deepEqual(
+    [lineage.steps.length, upload.model_id, upload.name, upload.job_id, upload.dataset],
+    [2, id, 'mine', null, null],
+  )
   assert.match(upload.sha256, /^[0-9a-f]{64}$/)
   assert.deepEqual(
     [last.model_id, last.job_id, last.dataset],
@@ -120,7 +134,11 @@ test('a model that others stand on, or a job goes on from, stays', async () => {
   const whole = await train('full')
   const onIt = await train('lora', { model_id: whole })
   assert.match((await app.api('DELETE', `/fine-tuning/models/${whole}`)).body.error.message, new RegExp(onIt))
-  const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: onIt, dataset_id: dataset, config: { training_config: { epochs: 50 } } })
+  const { body } = await app.api('POST', '/fine-tuning/jobs', {
+    model_id: onIt,
+    dataset_id: dataset,
+    config: { training_config: { epochs: 50 } },
+  })
   assert.match((await app.api('DELETE', `/fine-tuning/models/${onIt}`)).body.error.message, new RegExp(body.id))
   await app.api('POST', `/fine-tuning/jobs/${body.id}/cancel`)
   const { job_id } = await model(whole)
@@ -166,13 +184,22 @@ test('adapters that are broken, hostile or of another base are refused, and noth
 })
 
 test('a model whose rows give nothing to compare by can be deployed; one that is deleted in the meantime cannot', async () => {
-  const rows = Array.from({ length: 6 }, (_, i) => JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] })).join('\n')
+  const rows = Array.from({ length: 6 }, (_, i) =>
+    JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] }),
+  ).join('\n')
   const greeting = await train('lora', { dataset_id: (await app.upload(rows)).body.id })
   assert.equal((await model(greeting)).comparison, null)
   assert.equal((await deploy(greeting, 'greeting')).body.status, 'ready')
   const gone = await train('lora')
-  const [deployed, deleted] = await Promise.all([deploy(gone, 'gone'), app.api('DELETE', `/fine-tuning/models/${gone}`)])
-  assert.ok(deployed.status === 201 ? deleted.body.error.code === 'in_use' : deployed.body.error.code === 'model_not_found' && deleted.status === 200)
+  const [deployed, deleted] = await Promise.all([
+    deploy(gone, 'gone'),
+    app.api('DELETE', `/fine-tuning/models/${gone}`),
+  ])
+  assert.ok(
+    deployed.status === 201
+      ? deleted.body.error.code === 'in_use'
+      : deployed.body.error.code === 'model_not_found' && deleted.status === 200,
+  )
 })
 
 test('the tokenizer, template and end token are frozen in the job and go out with its result', async () => {
@@ -183,5 +210,9 @@ test('the tokenizer, template and end token are frozen in the job and go out wit
   const described = JSON.parse(readFileSync(folderOf(trained, 'adapter/tunery.json'), 'utf8'))
   assert.deepEqual(described, { job_id, base_model_id: tiny, method: 'lora', tokenizer })
   const gguf = readFileSync(folderOf(trained, 'adapter.gguf'))
-  assert.ok(gguf.includes(`tunery.tokenizer_sha256`) && gguf.includes(tokenizer!.sha256!) && gguf.includes('tokenizer.chat_template'))
+  assert.ok(
+    gguf.includes(`tunery.tokenizer_sha256`) &&
+      gguf.includes(tokenizer!.sha256!) &&
+      gguf.includes('tokenizer.chat_template'),
+  )
 })

@@ -6,7 +6,20 @@ import { readName, UsageError } from '../cli/usage.ts'
 import { asDisplayName, Description, DisplayName } from '../contract/common.ts'
 import { contractRoutes } from './support/routes.ts'
 
-const refusedInNames = ['\u0000', 'a\u0007', 'a\tb', 'a\nb', 'a\u001b[31m', '\u007f', 'a\u0085', '\ud83d', '\ude00', '\u202ename', 'a\u2066b', 'a\u2069']
+const refusedInNames = [
+  '\u0000',
+  'a\u0007',
+  'a\tb',
+  'a\nb',
+  'a\u001b[31m',
+  '\u007f',
+  'a\u0085',
+  '\ud83d',
+  '\ude00',
+  '\u202ename',
+  'a\u2066b',
+  'a\u2069',
+]
 const taken = ['Ab', 'Grüße 😀', '名前', 'א\u200fב', 'a\u200db', 'x'.repeat(200)]
 
 test('names refuse control characters, lone surrogates and direction overrides, saying which; letters of every script are taken', () => {
@@ -19,13 +32,16 @@ test('names refuse control characters, lone surrogates and direction overrides, 
   assert.ok(DisplayName.safeParse('  ').error)
   assert.throws(
     () => readName('a\u202eb', ''),
-    new UsageError('--name: has the character U+202E. Leave out control characters, lone surrogates and direction overrides.'),
+    new UsageError(
+      '--name: has the character U+202E. Leave out control characters, lone surrogates and direction overrides.',
+    ),
   )
 })
 
 test('descriptions may have line breaks and tabs, and nothing else of that kind', () => {
   assert.equal(Description.parse('a\n\tb\r\nc'), 'a\n\tb\r\nc')
-  for (const text of refusedInNames.filter((each) => !/[\t\n]/.test(each))) assert.ok(Description.safeParse(`x${text}x`).error, JSON.stringify(text))
+  for (const text of refusedInNames.filter((each) => !/[\t\n]/.test(each)))
+    assert.ok(Description.safeParse(`x${text}x`).error, JSON.stringify(text))
 })
 
 test('every name and description that a request may carry is bound by these', async () => {
@@ -41,11 +57,19 @@ test('every name and description that a request may carry is bound by these', as
       }
       walk(part, `${where}.${name}`)
     }
-    for (const part of Object.values(schema)) if (typeof part === 'object') walk(Array.isArray(part) ? Object.assign({}, part) : part, where)
+    for (const part of Object.values(schema))
+      if (typeof part === 'object') walk(Array.isArray(part) ? Object.assign({}, part) : part, where)
   }
   for (const { path, method, body, form, openai } of await contractRoutes())
-    for (const schema of [body, form]) if (schema && !openai) walk(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }), `${method} ${path}`)
-  for (const each of ['POST /datasets/.name', 'POST /datasets/.description', 'POST /keys.name', 'POST /operator/accounts.owner.name', 'POST /deployments.name'])
+    for (const schema of [body, form])
+      if (schema && !openai) walk(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }), `${method} ${path}`)
+  for (const each of [
+    'POST /datasets/.name',
+    'POST /datasets/.description',
+    'POST /keys.name',
+    'POST /operator/accounts.owner.name',
+    'POST /deployments.name',
+  ])
     assert.ok(found.includes(each), `${each} of ${found.join(', ')}`)
 })
 

@@ -6,11 +6,11 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { parse } from '@evertdespiegeleer/go-template'
 import { Template } from '@huggingface/jinja'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { modelfile } from '../server/exports/modelfile.ts'
 import { ollamaTemplate } from '../server/exports/ollama-template.ts'
 import type { ExportRow } from '../server/exports/store.ts'
-import type { TakenModel } from '../server/tuning/taking.ts'
+import type { TakenModel } from '../server/fine-tuning/models/export-source.ts'
 
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/templates', name), 'utf8')
 const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eos_token: '</s>' })
@@ -39,10 +39,24 @@ test('Go’s own template engine, which Ollama has, writes with it what the mode
       [turn('user', 'One'), turn('assistant', 'Two "2"'), turn('user', 'Three')],
       [turn('user', 'One'), turn('assistant', 'Two'), turn('system', 'Be brief.'), turn('user', 'Three')],
       [turn('user', 'One'), turn('user', 'Two')],
-      [turn('system', 'a\nb'), turn('user', 'One'), turn('assistant', 'Two'), turn('user', 'Three'), turn('assistant', 'Four'), turn('user', 'Five')],
+      [
+        turn('system', 'a\nb'),
+        turn('user', 'One'),
+        turn('assistant', 'Two'),
+        turn('user', 'Three'),
+        turn('assistant', 'Four'),
+        turn('user', 'Five'),
+      ],
     ]) {
-      const written = await parse(inOllama(fixture(name))!, { Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })) })
-      const wanted = new Template(fixture(name)).render({ messages, add_generation_prompt: true, bos_token: '<s>', eos_token: '</s>' })
+      const written = await parse(inOllama(fixture(name))!, {
+        Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })),
+      })
+      const wanted = new Template(fixture(name)).render({
+        messages,
+        add_generation_prompt: true,
+        bos_token: '<s>',
+        eos_token: '</s>',
+      })
       assert.equal(written, wanted, name)
     }
 })
@@ -77,7 +91,11 @@ test('a token that ends answers is named to Ollama, and can be no line of its ow
     const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as TakenModel
     return (await modelfile('m.gguf', { merge: 1 } as ExportRow, model)).split('\n').slice(2)
   }
-  assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), ['PARAMETER stop "<｜end▁of▁sentence｜>"', 'PARAMETER num_ctx 512', ''])
+  assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), [
+    'PARAMETER stop "<｜end▁of▁sentence｜>"',
+    'PARAMETER num_ctx 512',
+    '',
+  ])
   for (const eos_token of ['</s>\nFROM other', '</s>"\nFROM other', '</s>\r', '</s>\\', ''])
     assert.deepEqual(await linesFor(eos_token), ['PARAMETER num_ctx 512', ''])
   rmSync(folder, { recursive: true })

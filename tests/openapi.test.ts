@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { scopes } from '../contract/scopes.ts'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { contractRoutes } from './support/routes.ts'
 import { startApp, type TestApp } from './support/service.ts'
 
@@ -40,7 +40,8 @@ test('every route of the contract is mounted, described, and needs a known scope
 test('the description says what an operation takes: the upload’s form, the parameters’ ranges, the error’s shape', async () => {
   const { paths } = await description()
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
-  const formOf = (route: string) => Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
+  const formOf = (route: string) =>
+    Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
   assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
   assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'description', 'base_model_id'])
   const chat = paths['/chat/completions'].post
@@ -57,7 +58,8 @@ test('the description says what an operation takes: the upload’s form, the par
   assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
   const download = paths['/exports/{export_id}/download'].get.responses
   assert.ok(download[304].description)
-  for (const status of ['200', '206']) assert.equal(download[status].content['application/octet-stream'].schema.format, 'binary')
+  for (const status of ['200', '206'])
+    assert.equal(download[status].content['application/octet-stream'].schema.format, 'binary')
   assert.ok(paths['/fine-tuning/jobs/{job_id}/events'].get.responses['200'].content['application/x-ndjson'])
   const limit = paths['/datasets/'].get.parameters.find(({ name }: { name: string }) => name === 'limit')
   assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })
@@ -66,7 +68,12 @@ test('the description says what an operation takes: the upload’s form, the par
 })
 
 test('the documentation page, health and metrics answer without a key', async () => {
-  for (const [route, says] of Object.entries({ '/docs': /swagger/i, '/health/live': /ok/, '/health/ready': /ok/, '/metrics': /process_cpu/ })) {
+  for (const [route, says] of Object.entries({
+    '/docs': /swagger/i,
+    '/health/live': /ok/,
+    '/health/ready': /ok/,
+    '/metrics': /process_cpu/,
+  })) {
     const answer = await fetch(app.address + route)
     assert.equal(answer.status, 200, route)
     assert.match(await answer.text(), says)

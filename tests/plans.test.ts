@@ -29,7 +29,12 @@ const team = { id: 'team', name: 'Team', requests_per_minute: 600, requests_per_
 
 test('tiers and prices of the file are those that the service tells; what it leaves out stays', async () => {
   const id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
-  const file = fileOf({ tiers: [team], currency: 'EUR', default: { input_per_million_tokens: 1 }, models: { [id]: { output_per_million_tokens: 3 } } })
+  const file = fileOf({
+    tiers: [team],
+    currency: 'EUR',
+    default: { input_per_million_tokens: 1 },
+    models: { [id]: { output_per_million_tokens: 3 } },
+  })
   const app = await startApp({ TUNERY_PLANS_FILE: file, TUNERY_DEFAULT_TIER: 'team', TUNERY_OUTPUT_PRICE: '2' })
   try {
     assert.deepEqual((await app.api('GET', '/hub/tiers')).body.tiers, [team])
@@ -60,8 +65,14 @@ test('a tier that accounts have must stay, and the default tier must be one', as
   const data = path.join(folder, 'tiers')
   await ensureOwner(data, {})
   const TUNERY_PLANS_FILE = fileOf({ tiers: [team] })
-  await assert.rejects(ensureOwner(data, { TUNERY_PLANS_FILE, TUNERY_DEFAULT_TIER: 'team' }), /Accounts have the tier 'enterprise'/)
-  await assert.rejects(ensureOwner(path.join(folder, 'other'), { TUNERY_PLANS_FILE }), /TUNERY_DEFAULT_TIER is 'enterprise'/)
+  await assert.rejects(
+    ensureOwner(data, { TUNERY_PLANS_FILE, TUNERY_DEFAULT_TIER: 'team' }),
+    /Accounts have the tier 'enterprise'/,
+  )
+  await assert.rejects(
+    ensureOwner(path.join(folder, 'other'), { TUNERY_PLANS_FILE }),
+    /TUNERY_DEFAULT_TIER is 'enterprise'/,
+  )
 })
 
 async function ensureOwner(data: string, settings: Record<string, string>): Promise<void> {
@@ -70,7 +81,13 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
   try {
     const plans = readPlans(config)
     const log = pino({ level: 'silent' })
-    await createAccounts({ db, plans, limits: createLimits({ db, plans, log }), defaultTier: config.default_tier, log }).ensureOwner()
+    await createAccounts({
+      db,
+      plans,
+      limits: createLimits({ db, plans, log }),
+      defaultTier: config.default_tier,
+      log,
+    }).ensureOwner()
   } finally {
     await db.destroy()
   }
@@ -95,7 +112,9 @@ test('keys that could do everything before there was more to do can do that too;
   ] as const)
     await sql`alter table ${sql.table(table)} drop column ${sql.ref(column)}`.execute(db)
   await sql`insert into accounts (id, name, tier, created_at) values ('acc_1', 'a', 'free', 1)`.execute(db)
-  await sql`insert into users (id, account_id, name, role, created_at) values ('usr_1', 'acc_1', 'u', 'owner', 1)`.execute(db)
+  await sql`insert into users (id, account_id, name, role, created_at) values ('usr_1', 'acc_1', 'u', 'owner', 1)`.execute(
+    db,
+  )
   const insert = (id: string, scopes: readonly string[]) =>
     sql`insert into api_keys (id, account_id, user_id, name, prefix, hash, scopes_json, created_at)
         values (${id}, 'acc_1', 'usr_1', 'k', 'p', 'h', ${JSON.stringify(scopes)}, 1)`.execute(db)

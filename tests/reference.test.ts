@@ -6,23 +6,32 @@ import { z } from 'zod'
 import { exportEventTypes } from '../contract/exports.ts'
 import { jobEventTypes } from '../contract/tuning.ts'
 import { eventTypes } from '../contract/webhooks.ts'
+import { root } from '../lib/root.ts'
 import { fieldRows } from '../scripts/docs/fields.ts'
 import { referencePages } from '../scripts/docs/pages.ts'
-import { describeConfig, readConfig, root } from '../server/config.ts'
+import { describeConfig, readConfig } from '../server/config.ts'
 
 const page = (name: string) => readFileSync(path.join(root, 'docs/reference', name), 'utf8')
 
 test('the reference pages are what the schemas say now; `npm run docs` writes them', () => {
   const pages = referencePages()
-  for (const [name, text] of Object.entries(pages)) assert.equal(page(name), text, `docs/reference/${name} is out of date`)
+  for (const [name, text] of Object.entries(pages))
+    assert.equal(page(name), text, `docs/reference/${name} is out of date`)
   assert.deepEqual(globSync('*.md', { cwd: path.join(root, 'docs/reference') }).sort(), Object.keys(pages).sort())
 })
 
 test('every setting, every field of a job and every event type is in a reference page', () => {
-  for (const { name } of describeConfig(readConfig({}))) assert.ok(page('settings.md').includes(`| \`${name}\` |`), name)
-  for (const field of ['evaluation_config.sample_prompts', 'evaluation_config.keep_checkpoints', 'evaluation_config.every_steps', 'lora_config.r'])
+  for (const { name } of describeConfig(readConfig({})))
+    assert.ok(page('settings.md').includes(`| \`${name}\` |`), name)
+  for (const field of [
+    'evaluation_config.sample_prompts',
+    'evaluation_config.keep_checkpoints',
+    'evaluation_config.every_steps',
+    'lora_config.r',
+  ])
     assert.ok(page('job-config.md').includes(`| \`config.${field}\` |`), field)
-  for (const type of [...eventTypes, ...jobEventTypes, ...exportEventTypes]) assert.ok(page('events.md').includes(`| \`${type}\` |`), type)
+  for (const type of [...eventTypes, ...jobEventTypes, ...exportEventTypes])
+    assert.ok(page('events.md').includes(`| \`${type}\` |`), type)
 })
 
 test('a setting’s default in the reference is the same on every machine', () => {

@@ -1,5 +1,5 @@
-// Several servers of one model: which is asked, what a dead one costs, what waits and what is refused. The servers are real engines on
-// ports of their own.
+// Several servers of one model: which is asked, what a dead one costs, what waits and what is refused. The servers are
+// real engines on ports of their own.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -34,9 +34,11 @@ after(async () => {
 const messages = [{ role: 'user', content: 'Say something.' }]
 const body = (model: string, fields: object = {}) => ({ model, messages, temperature: 0, max_tokens: 4, ...fields })
 const chat = (model: string, fields: object = {}) => app.api('POST', '/chat/completions', body(model, fields))
-const streamed = (model: string, fields: object = {}) => stream(`${app.url}/chat/completions`, app.key, body(model, { stream: true, ...fields }))
+const streamed = (model: string, fields: object = {}) =>
+  stream(`${app.url}/chat/completions`, app.key, body(model, { stream: true, ...fields }))
 const long = { max_tokens: 1900 }
-const running = async (engine: TcpEngine) => (await engine.metric('sequences_running')) + (await engine.metric('sequences_waiting'))
+const running = async (engine: TcpEngine) =>
+  (await engine.metric('sequences_running')) + (await engine.metric('sequences_waiting'))
 
 test('a model that only an upstream has is listed and answers under the name that the client used', async () => {
   const { data } = (await app.api('GET', '/models')).body
@@ -74,7 +76,10 @@ test('requests go to the replica that has the fewest', async () => {
 test('a client that hangs up frees its place in the upstream within half a second, a batch all of its places', async () => {
   const one = streamed('up/two', long)
   await one.until(1)
-  const batch = stream(`${app.url}/chat/completions/batch`, app.key, { ...body('up/two', long), requests: Array(20).fill({}) })
+  const batch = stream(`${app.url}/chat/completions/batch`, app.key, {
+    ...body('up/two', long),
+    requests: Array(20).fill({}),
+  })
   const all = async () => (await running(engines[0]!)) + (await running(engines[1]!))
   await until('all to be under way', async () => (await all()) === 17)
   one.leave()
@@ -91,7 +96,10 @@ test('who finds the queue full is told to come back, who waits is served and tol
   let refused: Awaited<ReturnType<typeof chat>> | undefined
   await until('the queue to be full', async () => {
     const tried = stream(`${app.url}/chat/completions`, app.key, body('up/one'))
-    const answer = await Promise.race([tried.whole, new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 200))])
+    const answer = await Promise.race([
+      tried.whole,
+      new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 200)),
+    ])
     tried.leave()
     if (answer?.status !== 503) return false
     refused = await chat('up/one')

@@ -5,7 +5,7 @@ import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } fr
 import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 
 test('with nothing changed, set-up is done in under 2 s and says nothing', () => {
   const started = performance.now()
@@ -26,7 +26,8 @@ function freshSetup(programs: Record<string, string>, env: Record<string, string
   }
   cpSync(path.join(root, 'scripts'), path.join(folder, 'scripts'), { recursive: true })
   cpSync(path.join(root, 'trainer'), path.join(folder, 'trainer'), { recursive: true })
-  for (const file of ['package.json', 'package-lock.json', '.npmrc']) cpSync(path.join(root, file), path.join(folder, file))
+  for (const file of ['package.json', 'package-lock.json', '.npmrc'])
+    cpSync(path.join(root, file), path.join(folder, file))
   const result = spawnSync(process.execPath, [path.join(folder, 'scripts/setup.mjs'), ...args], {
     cwd: folder,
     env: { PATH: bin, HOME: folder, ...env },
@@ -40,7 +41,8 @@ const tool = '#!/bin/sh\necho version 3\n'
 const python = '#!/bin/sh\necho 3.12\n'
 
 test('without the network, set-up says that a registry could not be reached and what to do', () => {
-  const npm = '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\necho "npm error code ENOTFOUND" >&2\nexit 1\n'
+  const npm =
+    '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\necho "npm error code ENOTFOUND" >&2\nexit 1\n'
   const { status, stderr } = freshSetup({ npm, git: tool, python3: python })
   assert.equal(status, 1)
   assert.match(stderr, /npm ci failed/)
@@ -80,7 +82,8 @@ esac
 })
 
 test('a part of set-up asks for what that part needs alone, and a part that there is not is refused', () => {
-  const npm = '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\n/bin/mkdir -p node_modules && echo > node_modules/.package-lock.json\n'
+  const npm =
+    '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\n/bin/mkdir -p node_modules && echo > node_modules/.package-lock.json\n'
   const { status, stdout, stderr } = freshSetup({ npm }, {}, ['--only', 'npm'])
   assert.deepEqual([status, stderr], [0, ''])
   assert.match(stdout, /^• npm packages\n.*\nSet-up finished/)

@@ -65,7 +65,9 @@ test('a kept connection without a request is closed, and a body that stands stil
 
 test('what a client without a key still sends after its refusal is not taken for ever either', async () => {
   const stranger = connect(app.address)
-  stranger.socket.write('POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n')
+  stranger.socket.write(
+    'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n',
+  )
   trickle(stranger, 50, () => 'x')
   await until('it to be closed', () => stranger.closed)
   assert.match(stranger.text, /^HTTP\/1\.1 401 /)
@@ -160,7 +162,9 @@ test('a download that its client stops to read is ended, and its file closed; on
   db.close()
   const ask = () => {
     const connection = connect(app.address)
-    connection.socket.write(`GET /v1/exports/${id}/download HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n\r\n`)
+    connection.socket.write(
+      `GET /v1/exports/${id}/download HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n\r\n`,
+    )
     return connection
   }
   const [stopped, slow] = [ask(), ask()]

@@ -18,7 +18,13 @@ test('with 50 live streams and a job: not ready within a second, every stream en
   const job = (await mine.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await mine.untilEvent(job.id, (event) => event.type === 'checkpoint')
   const max_tokens = 150
-  const body = { model: tiny, messages: [{ role: 'user', content: 'Tell me more.' }], stream: true, max_tokens, ...endless }
+  const body = {
+    model: tiny,
+    messages: [{ role: 'user', content: 'Tell me more.' }],
+    stream: true,
+    max_tokens,
+    ...endless,
+  }
   const streams = Array.from({ length: 50 }, () => stream(`${server.url}/chat/completions`, key, body))
   await Promise.all(streams.map((each) => each.until(300)))
 

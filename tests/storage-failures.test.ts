@@ -1,5 +1,5 @@
-// A database that is locked, a disk that is full, a folder that cannot be written: each is told plainly, what was acknowledged stays,
-// and the service goes on by itself when the cause has ended.
+// A database that is locked, a disk that is full, a folder that cannot be written: each is told plainly, what was
+// acknowledged stays, and the service goes on by itself when the cause has ended.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -8,7 +8,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { sql } from 'kysely'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { type Db, openThreadedDatabase } from '../server/db/open.ts'
 import { type Answer, colourRows, until } from './support/client.ts'
 import { startApp, type TestApp } from './support/service.ts'
@@ -39,7 +39,8 @@ function refused({ status, body, headers }: Answer, code: string) {
   assert.doesNotMatch(body.error.message, /SQLITE|\//, 'nothing of the inside')
 }
 const makeKey = (name: string) => app.api('POST', '/keys', { name })
-const chat = () => app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens: 2 })
+const chat = () =>
+  app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens: 2 })
 const datasetFiles = () => readdirSync(path.join(app.dataDir, 'datasets')).sort()
 async function keyNames(): Promise<string[]> {
   return (await app.api('GET', '/keys?limit=100')).body.items.map(({ name }: { name: string }) => name)
@@ -48,7 +49,10 @@ async function keyNames(): Promise<string[]> {
 /** Another process that takes the whole database for itself, until `release`. */
 async function lockedByAnother() {
   const script = `const db = new (require('better-sqlite3'))(process.argv[1]); db.exec('begin exclusive'); console.log('held'); process.stdin.on('data', () => { db.exec('commit'); process.exit() })`
-  const other = spawn(process.execPath, ['-e', script, path.join(app.dataDir, 'tunery.db')], { cwd: root, stdio: ['pipe', 'pipe', 'inherit'] })
+  const other = spawn(process.execPath, ['-e', script, path.join(app.dataDir, 'tunery.db')], {
+    cwd: root,
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
   others.push(other)
   await once(other.stdout, 'data')
   return {
@@ -59,7 +63,8 @@ async function lockedByAnother() {
   }
 }
 
-const trainers = () => spawnSync('pgrep', ['-P', String(process.pid), '-f', 'trainer.train'], { encoding: 'utf8' }).stdout.trim()
+const trainers = () =>
+  spawnSync('pgrep', ['-P', String(process.pid), '-f', 'trainer.cli.train'], { encoding: 'utf8' }).stdout.trim()
 
 test('while another process holds the database, writes are told to come back, reads and answers go on; then all is as it was', async () => {
   await app.upload(colourRows(8))

@@ -1,4 +1,5 @@
-// A service in a terminal: Ctrl-C goes to every process of the foreground, the end of the terminal too; each obeys the service alone.
+// A service in a terminal: Ctrl-C goes to every process of the foreground, the end of the terminal too; each obeys the
+// service alone.
 import assert from 'node:assert/strict'
 import { existsSync, readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -23,7 +24,13 @@ async function start(command: string, ...args: string[]) {
   key ??= folder.key()
   after(() => alive(pid) && process.kill(pid, 'SIGKILL'))
   const api = client(url, key)
-  const chat = { model: tiny, messages: [{ role: 'user', content: 'Tell me more.' }], stream: true, max_tokens: 800, ...endless }
+  const chat = {
+    model: tiny,
+    messages: [{ role: 'user', content: 'Tell me more.' }],
+    stream: true,
+    max_tokens: 800,
+    ...endless,
+  }
   return {
     terminal,
     pid,
@@ -34,7 +41,7 @@ async function start(command: string, ...args: string[]) {
       if (options?.read !== false) await streamed.until(300)
       return streamed
     },
-    programs: () => [...children(pid, 'trainer.train'), ...children(pid, 'engine/main.ts')],
+    programs: () => [...children(pid, 'trainer.cli.train'), ...children(pid, 'engine/main.ts')],
   }
 }
 
@@ -60,11 +67,16 @@ test('Ctrl-C once under npm start, with streams open and a job training: a line 
   }
   const answered = performance.now()
   assert.equal(await terminal.ended, 0, terminal.shown())
-  assert.ok(performance.now() - answered < 15_000, 'nothing is waited for once the answers have ended and the job is saved')
+  assert.ok(
+    performance.now() - answered < 15_000,
+    'nothing is waited for once the answers have ended and the job is saved',
+  )
   const lines = terminal.shown().match(/Stopping.*/g)
   assert.deepEqual(
     lines?.map((line) => line.trim()),
-    ['Stopping: waiting for 3 requests to end, 20 s at most, and for the checkpoint of 1 training. Press Ctrl-C again to stop at once.'],
+    [
+      'Stopping: waiting for 3 requests to end, 20 s at most, and for the checkpoint of 1 training. Press Ctrl-C again to stop at once.',
+    ],
   )
   assert.deepEqual(left.filter(alive), [], 'no program stays')
 })

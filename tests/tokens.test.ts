@@ -1,9 +1,9 @@
-// The service, the trainer and the engine must cut a text into the same tokens: where they differ, a model is trained on one thing
-// and asked another, and nothing says so.
+// The service, the trainer and the engine must cut a text into the same tokens: where they differ, a model is trained
+// on one thing and asked another, and nothing says so.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { startApp, type TestApp } from './support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -47,7 +47,11 @@ test('what validation counts, the preview shows and the engine is asked are the 
       ['yes', '<|im_end|>'],
       'the answer and its end are learned',
     )
-    const { body } = await app.api('POST', '/chat/completions', { model: base, messages: [{ role: 'user', content }], max_tokens: 1 })
+    const { body } = await app.api('POST', '/chat/completions', {
+      model: base,
+      messages: [{ role: 'user', content }],
+      max_tokens: 1,
+    })
     assert.equal(body.usage.prompt_tokens, tokens.length - ending, `engine and trainer: ${content}`)
   }
   assert.equal(validation.tokens.total, total)

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import path from 'node:path'
 import { test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { colourRows, until } from './support/client.ts'
 import { startApp } from './support/service.ts'
 import { tiny } from './support/tiny.ts'
@@ -21,7 +21,9 @@ async function train(settings: Record<string, string>, evaluate: (dataDir: strin
   try {
     const dataset_id = (await app.upload(colourRows(8))).body.id
     const config = { training_config: { epochs: 3, batch_size: 4 }, evaluation_config: { validation_split: 0.25 } }
-    const job = await app.untilEnded((await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id)
+    const job = await app.untilEnded(
+      (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id,
+    )
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
     await evaluate(app.dataDir, job.id)
   } finally {
@@ -34,7 +36,9 @@ test('TensorBoard finds the curves of a job', () =>
     const python = path.join(root, '.local/tracking/tensorboard/bin/python')
     const folder = path.join(dataDir, 'tensorboard/tunery', job)
     const curves = await until('the curves are written', () => {
-      const found = JSON.parse(execFileSync(python, ['-c', read, folder], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }))
+      const found = JSON.parse(
+        execFileSync(python, ['-c', read, folder], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }),
+      )
       return found.validation_loss?.length === 3 && found
     })
     assert.equal(curves.loss.at(-1)[0], 6, 'the last step')

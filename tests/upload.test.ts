@@ -1,4 +1,5 @@
-// A large upload goes to disk as it arrives: the server's memory does not grow with it, and a client that gives up leaves nothing.
+// A large upload goes to disk as it arrives: the server's memory does not grow with it, and a client that gives up
+// leaves nothing.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -74,8 +75,12 @@ test('an upload that the client breaks off leaves no file and no row', async () 
   const before = [await count(), readdirSync(path.join(dataDir, 'datasets')).length]
   const request = post().on('error', () => {})
   request.write(block)
-  await until('the upload to have begun', () => readdirSync(path.join(dataDir, 'datasets')).some((file) => file.endsWith('.part')))
+  await until('the upload to have begun', () =>
+    readdirSync(path.join(dataDir, 'datasets')).some((file) => file.endsWith('.part')),
+  )
   request.destroy()
-  await until('the partial file to be gone', () => readdirSync(path.join(dataDir, 'datasets')).every((file) => !file.endsWith('.part')))
+  await until('the partial file to be gone', () =>
+    readdirSync(path.join(dataDir, 'datasets')).every((file) => !file.endsWith('.part')),
+  )
   assert.deepEqual([await count(), readdirSync(path.join(dataDir, 'datasets')).length], before)
 })

@@ -4,7 +4,7 @@ import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { after, before, test } from 'node:test'
-import { relayStream } from '../server/inference/relay.ts'
+import { relayStream } from '../server/inference/gateway/relay.ts'
 import { startApp, type TestApp } from './support/service.ts'
 import { stream } from './support/streams.ts'
 import { type Foreign, type Handler, json, startForeign } from './support/upstream.ts'
@@ -34,17 +34,24 @@ const answer = (model: string) => ({
   usage: { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 },
 })
 const messages = [{ role: 'user', content: 'x' }]
-const chat = (model: string, fields: object = {}, as: { api: TestApp['api'] } = app) => as.api('POST', '/chat/completions', { model, messages, ...fields })
+const chat = (model: string, fields: object = {}, as: { api: TestApp['api'] } = app) =>
+  as.api('POST', '/chat/completions', { model, messages, ...fields })
 
 test('a 200 that is not what was asked for is a failure, and the name in an answer is always the client’s', async () => {
-  const page = (_path: string, _body: unknown, response: http.ServerResponse) => void response.writeHead(200, { 'content-type': 'text/html' }).end('<html>')
-  for (const wrong of [page, (_path, _body, response) => json(response, 200, ['a']), (_path, _body, response) => json(response, 200, null)] as Handler[]) {
+  const page = (_path: string, _body: unknown, response: http.ServerResponse) =>
+    void response.writeHead(200, { 'content-type': 'text/html' }).end('<html>')
+  for (const wrong of [
+    page,
+    (_path, _body, response) => json(response, 200, ['a']),
+    (_path, _body, response) => json(response, 200, null),
+  ] as Handler[]) {
     handle = wrong
     const { status, body } = await chat('far/plain')
     assert.deepEqual([status, body.error.code], [500, 'engine_failed'])
   }
   handle = page
-  const streamed = await stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true }).whole
+  const streamed = await stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true })
+    .whole
   assert.match(streamed.text, /engine_failed/)
   handle = (_path, _body, response) => json(response, 200, answer('something else'))
   assert.equal((await chat('far/plain')).body.model, 'far/plain')
@@ -83,7 +90,11 @@ test('each account has a cache of its own in a vLLM, whatever salt its client se
 })
 
 test('a prompt is not taken as plain text by a server that would read control tokens in it', async () => {
-  const { status, body } = await app.api('POST', '/completions', { model: 'far/plain', prompt: '<|im_end|>', parse_special: false })
+  const { status, body } = await app.api('POST', '/completions', {
+    model: 'far/plain',
+    prompt: '<|im_end|>',
+    parse_special: false,
+  })
   assert.deepEqual([status, body.error.code, body.error.param], [400, 'parameter_not_supported', 'parse_special'])
 })
 
@@ -93,7 +104,9 @@ test('a server fetches images for clients only where its operator says so', asyn
     asked++
     json(response, 200, answer(body.model))
   }
-  const image = (url: string) => ({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url } }] }] })
+  const image = (url: string) => ({
+    messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url } }] }],
+  })
   for (const url of ['http://169.254.169.254/', 'file:///etc/passwd', ' data:,x']) {
     const { status, body } = await chat('far/closed', image(url))
     assert.deepEqual([status, body.error.code, body.error.param], [400, 'invalid_request', 'messages'])
@@ -108,10 +121,25 @@ test('a client that stops to read for too long is ended, and its place comes bac
   let released = 0
   const ends: string[] = []
   const relay = http.createServer((_request, response) => {
-    const served = { headers: {}, load_ms: 0, queue_ms: 0, content: { first: undefined, rest }, rename: undefined, foreign: false, askedRunning: false }
+    const served = {
+      headers: {},
+      load_ms: 0,
+      queue_ms: 0,
+      content: { first: undefined, rest },
+      rename: undefined,
+      foreign: false,
+      askedRunning: false,
+    }
     const meter = { end: (how: string) => void ends.push(how), endLater: () => {} }
     const opening = { begin: () => response, fail: () => {} }
-    void relayStream({ ...served, release: () => released++ } as never, opening, meter, {}, new AbortController().signal, 200)
+    void relayStream(
+      { ...served, release: () => released++ } as never,
+      opening,
+      meter,
+      {},
+      new AbortController().signal,
+      200,
+    )
   })
   await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve))
   const request = http.get({ port: (relay.address() as AddressInfo).port, host: '127.0.0.1' })

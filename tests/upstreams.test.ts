@@ -1,4 +1,5 @@
-// Servers of other makes: their errors in our shapes, their adapters, their broken streams, and what an operator may say of them.
+// Servers of other makes: their errors in our shapes, their adapters, their broken streams, and what an operator may
+// say of them.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -49,7 +50,8 @@ const chunk = (content: string) =>
 
 test('a setting that cannot be used is refused, telling which entry and why', () => {
   const good = { model: 'a/b', url: 'http://127.0.0.1:1', kind: 'vllm' }
-  const read = (entries: unknown, env = {}) => readUpstreams(typeof entries === 'string' ? entries : JSON.stringify(entries), env)
+  const read = (entries: unknown, env = {}) =>
+    readUpstreams(typeof entries === 'string' ? entries : JSON.stringify(entries), env)
   for (const [entries, says] of [
     ['[{', /not valid JSON/],
     ['/no/such/file.json', /cannot be read/],
@@ -83,7 +85,12 @@ test('it is sent the key, this service’s defaults and no field that is null, a
     headers = request.headers
     json(response, 200, answer('Plain'))
   }
-  const given = { tools: null, messages: [{ role: 'developer', content: 'Be brief.' }, ...messages], max_completion_tokens: 7, user: 'me' }
+  const given = {
+    tools: null,
+    messages: [{ role: 'developer', content: 'Be brief.' }, ...messages],
+    max_completion_tokens: 7,
+    user: 'me',
+  }
   const { body } = await app.api('POST', '/chat/completions', { model: 'far/plain', ...given }, { 'x-client': 'mine' })
   assert.equal(body.model, 'far/plain')
   assert.deepEqual(seen, {
@@ -100,9 +107,19 @@ test('it is sent the key, this service’s defaults and no field that is null, a
 
 test('its errors come in our shape: what the client did wrong stays a 400, the rest is the engine’s', async () => {
   for (const [status, sent, code, says] of [
-    [400, { object: 'error', message: 'bad thing', type: 'BadRequestError', code: 400 }, 'invalid_request', /bad thing/],
+    [
+      400,
+      { object: 'error', message: 'bad thing', type: 'BadRequestError', code: 400 },
+      'invalid_request',
+      /bad thing/,
+    ],
     [422, { detail: [{ msg: 'field required' }] }, 'invalid_request', /field required/],
-    [400, { error: { message: 'This model’s maximum context length is 9 tokens', code: 400 } }, 'context_length_exceeded', /9 tokens/],
+    [
+      400,
+      { error: { message: 'This model’s maximum context length is 9 tokens', code: 400 } },
+      'context_length_exceeded',
+      /9 tokens/,
+    ],
     [404, { error: { message: 'The model `x` does not exist.' } }, 'engine_failed', /does not exist/],
     [401, { error: 'no' }, 'engine_failed', /TUNERY_UPSTREAMS/],
     [500, 'Internal Server Error', 'engine_failed', /Internal Server Error/],
@@ -130,8 +147,16 @@ test('a stream that breaks, or tells an error in its own shape, ends with an err
   const endings: [string, Handler][] = [
     ['cut off', (_path, _body, response) => void response.write(chunk('a'), () => response.destroy())],
     ['ended without [DONE]', (_path, _body, response) => void response.end(chunk('a'))],
-    ['vLLM’s older shape', (_path, _body, response) => void response.end(`${chunk('a')}data: {"object":"error","message":"died"}\n\ndata: [DONE]\n\n`)],
-    ['a newer one', (_path, _body, response) => void response.end(`${chunk('a')}data: {"error":{"message":"died","code":500}}\n\ndata: [DONE]\n\n`)],
+    [
+      'vLLM’s older shape',
+      (_path, _body, response) =>
+        void response.end(`${chunk('a')}data: {"object":"error","message":"died"}\n\ndata: [DONE]\n\n`),
+    ],
+    [
+      'a newer one',
+      (_path, _body, response) =>
+        void response.end(`${chunk('a')}data: {"error":{"message":"died","code":500}}\n\ndata: [DONE]\n\n`),
+    ],
   ]
   for (const [name, ending] of endings) {
     handle = (route, body, response, request) => {
@@ -141,7 +166,8 @@ test('a stream that breaks, or tells an error in its own shape, ends with an err
     const request = { model: 'far/plain', messages: [{ role: 'user' as const, content: 'x' }], stream: true as const }
     let text = ''
     await assert.rejects(async () => {
-      for await (const part of await client.chat.completions.create(request)) text += part.choices[0]?.delta.content ?? ''
+      for await (const part of await client.chat.completions.create(request))
+        text += part.choices[0]?.delta.content ?? ''
     }, /broke|middle of this answer/)
     assert.equal(text, 'a', name)
     const raw = await stream(`${app.url}/chat/completions`, app.key, request).whole
@@ -157,7 +183,11 @@ test('frames that are cut anywhere, and lines that end in the other way, come ou
       response.writeHead(200, { 'content-type': 'text/event-stream' })
       response.write(bytes.subarray(0, cut), () => setImmediate(() => response.end(bytes.subarray(cut))))
     }
-    const { events, done } = await stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true }).whole
+    const { events, done } = await stream(`${app.url}/chat/completions`, app.key, {
+      model: 'far/plain',
+      messages,
+      stream: true,
+    }).whole
     assert.ok(done)
     assert.deepEqual(
       events.map(({ model, choices }) => [model, choices[0].delta.content]),
@@ -170,7 +200,10 @@ test('of a client that leaves a stream of vLLM’s, what it had used by then is 
   const piece = (completion_tokens: number) =>
     chunk('a')
       .replace('Plain', tiny)
-      .replace(/}\n\n$/, `,"usage":{"prompt_tokens":9,"total_tokens":${9 + completion_tokens},"completion_tokens":${completion_tokens}}}\n\n`)
+      .replace(
+        /}\n\n$/,
+        `,"usage":{"prompt_tokens":9,"total_tokens":${9 + completion_tokens},"completion_tokens":${completion_tokens}}}\n\n`,
+      )
   let asked: unknown
   handleVllm = (_path, body, response) => {
     asked = body.stream_options
@@ -207,7 +240,12 @@ test('a client that reads nothing holds its upstream up instead of filling the m
     response.on('drain', more)
     more()
   }
-  const reader = stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true }, { read: false })
+  const reader = stream(
+    `${app.url}/chat/completions`,
+    app.key,
+    { model: 'far/plain', messages, stream: true },
+    { read: false },
+  )
   let before = -1
   await until('the upstream to stand still', async () => {
     const still = full && sent === before
@@ -234,11 +272,18 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
       return void response.writeHead(200).end('Success')
     }
     asked++
-    if (body.model !== tiny && !held.has(body.model)) return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
+    if (body.model !== tiny && !held.has(body.model))
+      return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
     json(response, 200, answer(body.model))
   }
   const dataset = (await app.upload(colourRows(8))).body.id
-  const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } })).body.id
+  const job = (
+    await app.api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id: dataset,
+      config: { training_config: { epochs: 1 } },
+    })
+  ).body.id
   const { model } = await app.untilEnded(job)
   assert.equal((await app.api('POST', '/deployments', { model, name: 'tuned' })).status, 201)
   assert.deepEqual(loads, [{ lora_name: model, lora_path: `/shared/models/${model}/adapter` }])
@@ -253,7 +298,10 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
   assert.equal((await ask()).status, 200)
   assert.deepEqual([loads.length, asked], [2, 4])
 
-  const without = await startApp({ TUNERY_DATA_DIR: app.dataDir, TUNERY_UPSTREAMS: JSON.stringify([{ model: tiny, url: vllm.url, kind: 'vllm' }]) })
+  const without = await startApp({
+    TUNERY_DATA_DIR: app.dataDir,
+    TUNERY_UPSTREAMS: JSON.stringify([{ model: tiny, url: vllm.url, kind: 'vllm' }]),
+  })
   const accounts = await without.services.accounts.createKey('same', 'full', app.owner.user_id)
   const refused = await fetch(`${without.url}/deployments`, {
     method: 'POST',

@@ -1,4 +1,5 @@
-// What an account is told of its usage: the sums are those that its clients were told, by day, model and key, with what they cost.
+// What an account is told of its usage: the sums are those that its clients were told, by day, model and key, with what
+// they cost.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -42,9 +43,15 @@ async function account(tier = 'enterprise') {
 }
 const ask = { messages: [{ role: 'user', content: 'Say something.' }], temperature: 0 }
 const events = async (account_id: string) =>
-  (await db.selectFrom('events').selectAll().where('account_id', '=', account_id).where('type', '=', 'usage.threshold').orderBy('created_at').execute()).map(
-    ({ data_json }) => JSON.parse(data_json),
-  )
+  (
+    await db
+      .selectFrom('events')
+      .selectAll()
+      .where('account_id', '=', account_id)
+      .where('type', '=', 'usage.threshold')
+      .orderBy('created_at')
+      .execute()
+  ).map(({ data_json }) => JSON.parse(data_json))
 
 test('usage is the sum of what clients were told, by day, model, key and kind, with its cost', async () => {
   const mine = await account()
@@ -61,12 +68,22 @@ test('usage is the sum of what clients were told, by day, model, key and kind, w
   const sum = (field: string) => told.reduce((total, each) => total + each[field]!, 0)
   const { body } = await mine.api('GET', '/usage?group_by=day,model,key,kind')
   assert.equal(body.currency, 'EUR')
-  assert.deepEqual([body.total.requests, body.total.prompt_tokens, body.total.completion_tokens], [3, sum('prompt_tokens'), sum('completion_tokens')])
+  assert.deepEqual(
+    [body.total.requests, body.total.prompt_tokens, body.total.completion_tokens],
+    [3, sum('prompt_tokens'), sum('completion_tokens')],
+  )
   assert.ok(Math.abs(body.total.cost - (sum('prompt_tokens') + 2 * sum('completion_tokens')) / 1e6) < 1e-12)
   assert.ok(body.total.seconds > 0)
   const today = new Date().toISOString().slice(0, 10)
   const key_id = (await mine.api('GET', '/user/profile')).body.key.id
-  const lines = body.items.map((item: Record<string, unknown>) => [item.day, item.model, item.model_id, item.key_id, item.kind, item.completion_tokens])
+  const lines = body.items.map((item: Record<string, unknown>) => [
+    item.day,
+    item.model,
+    item.model_id,
+    item.key_id,
+    item.kind,
+    item.completion_tokens,
+  ])
   assert.deepEqual(
     new Set(lines.map(String)),
     new Set(
@@ -108,7 +125,13 @@ test('a job is metered once when it ends: its tokens, its time and its cost; a c
   const mine = await account()
   const dataset = (await mine.upload(colourRows(40))).body
   const create = async (training_config: object) =>
-    (await mine.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config: { training_config } })).body
+    (
+      await mine.api('POST', '/fine-tuning/jobs', {
+        model_id: tiny,
+        dataset_id: dataset.id,
+        config: { training_config },
+      })
+    ).body
   const job = await create({ epochs: 1 })
   const never = await create({ epochs: 1 })
   await mine.api('POST', `/fine-tuning/jobs/${never.id}/cancel`)
@@ -117,7 +140,10 @@ test('a job is metered once when it ends: its tokens, its time and its cost; a c
     return body.status === 'completed' ? body : undefined
   })
   const long = await create({ epochs: 50, batch_size: 1 })
-  await until('some of it to be trained', async () => (await mine.api('GET', `/fine-tuning/jobs/${long.id}`)).body.trained_tokens > 0)
+  await until(
+    'some of it to be trained',
+    async () => (await mine.api('GET', `/fine-tuning/jobs/${long.id}`)).body.trained_tokens > 0,
+  )
   const cancelled = await mine.api('POST', `/fine-tuning/jobs/${long.id}/cancel`)
   assert.equal(cancelled.status, 200, JSON.stringify(cancelled.body))
   const { body } = await mine.api('GET', '/usage?group_by=kind')
@@ -128,13 +154,25 @@ test('a job is metered once when it ends: its tokens, its time and its cost; a c
   )
   assert.ok(Math.abs(body.total.cost - (3 * tokens) / 1e6) < 1e-12)
   const took = (Date.parse(done.finished_at) - Date.parse(done.started_at)) / 1000
-  assert.ok(body.total.seconds >= took && body.total.seconds < took + 120, `${body.total.seconds} s, of which the first took ${took}`)
+  assert.ok(
+    body.total.seconds >= took && body.total.seconds < took + 120,
+    `${body.total.seconds} s, of which the first took ${took}`,
+  )
 })
 
 test('what an account asked to be told is told at each part once a period, with what was used', async () => {
   const mine = await account('ten')
-  const set = await mine.api('PUT', '/usage/thresholds', { tokens_per_month: 100, cost_per_month: 0.00001, percents: [100, 50, 50] })
-  assert.deepEqual(set.body, { requests_per_day: null, tokens_per_month: 100, cost_per_month: 0.00001, percents: [50, 100] })
+  const set = await mine.api('PUT', '/usage/thresholds', {
+    tokens_per_month: 100,
+    cost_per_month: 0.00001,
+    percents: [100, 50, 50],
+  })
+  assert.deepEqual(set.body, {
+    requests_per_day: null,
+    tokens_per_month: 100,
+    cost_per_month: 0.00001,
+    percents: [50, 100],
+  })
   assert.deepEqual((await mine.api('GET', '/usage/thresholds')).body, set.body)
   assert.equal((await mine.api('PUT', '/usage/thresholds', { percents: [0] })).status, 400)
   const used = []

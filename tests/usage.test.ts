@@ -7,7 +7,7 @@ import { after, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import pino from 'pino'
 import { type Db, openDatabase } from '../server/db/open.ts'
-import type { UsageRecord } from '../server/usage/record.ts'
+import type { UsageRecord } from '../server/usage/journal.ts'
 import { createUsage, type Usage } from '../server/usage/service.ts'
 import { until } from './support/client.ts'
 import { type DataFolder, dataFolder } from './support/server.ts'
@@ -38,7 +38,11 @@ test('whole, streamed and batched answers are metered as their clients were told
     await app.api('POST', '/deployments', { model: tiny, name: 'mine' })
     const whole = await app.api('POST', '/chat/completions', body({ model: 'mine' }))
     const told = [whole.body.usage]
-    const withUsage = await stream(`${app.url}/chat/completions`, app.key, body({ stream: true, stream_options: { include_usage: true } })).whole
+    const withUsage = await stream(
+      `${app.url}/chat/completions`,
+      app.key,
+      body({ stream: true, stream_options: { include_usage: true } }),
+    ).whole
     told.push(withUsage.events.at(-1).usage)
     const without = await stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 3 })).whole
     assert.ok(without.events.every(({ choices, usage }) => choices.length === 1 && usage === undefined))
@@ -46,13 +50,20 @@ test('whole, streamed and batched answers are metered as their clients were told
     const text = await app.api('POST', '/completions', { model: tiny, prompt: 'Once', max_tokens: 4, temperature: 0 })
     assert.equal(text.status, 200, JSON.stringify(text.body))
     told.push(text.body.usage)
-    const batch = await app.api('POST', '/chat/completions/batch', { ...body(), messages: undefined, requests: [{ messages }, { messages: [] }, { messages }] })
+    const batch = await app.api('POST', '/chat/completions/batch', {
+      ...body(),
+      messages: undefined,
+      requests: [{ messages }, { messages: [] }, { messages }],
+    })
     told.push(batch.body.usage)
     await app.api('POST', '/chat/completions', body({ temperature: 9 }))
     await usage.fold()
     const totals = (await app.api('GET', '/usage')).body.total
     const sum = (field: string) => told.reduce((total, each) => total + each[field], 0)
-    assert.deepEqual([totals.requests, totals.prompt_tokens, totals.completion_tokens], [6, sum('prompt_tokens'), sum('completion_tokens')])
+    assert.deepEqual(
+      [totals.requests, totals.prompt_tokens, totals.completion_tokens],
+      [6, sum('prompt_tokens'), sum('completion_tokens')],
+    )
     const row = await usage.find(app.owner.account_id, whole.headers.get('x-request-id')!)
     assert.deepEqual([row!.model, row!.model_id, row!.kind, row!.finish], ['mine', tiny, 'chat', 'complete'])
     assert.equal((await app.other.api('GET', '/usage')).body.total.requests, 0)
@@ -100,7 +111,10 @@ test('a server that is killed under load loses no answer that a client saw compl
   }
   const askers = [true, true, false, false].map(ask)
   // Some of them folded, some not yet.
-  await until('answers on both sides of a fold', async () => (await db.selectFrom('usage').select('request_id').execute()).length > 0 && seen.size > 40)
+  await until(
+    'answers on both sides of a fold',
+    async () => (await db.selectFrom('usage').select('request_id').execute()).length > 0 && seen.size > 40,
+  )
   await end('SIGKILL')
   await Promise.all(askers)
   const again = await folder.start()
@@ -116,13 +130,22 @@ test('a server that is killed under load loses no answer that a client saw compl
   await again.end('SIGKILL')
 })
 
-const newUsage = (db: Db, dataDir: string) => createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })
+const newUsage = (db: Db, dataDir: string) =>
+  createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })
 /** Of the day of the records below. */
-const totals = async (usage: Usage) => (await usage.report('acc_1', { from: '1970-01-01', to: '1970-01-01', group_by: ['day'] })).total
+const totals = async (usage: Usage) =>
+  (await usage.report('acc_1', { from: '1970-01-01', to: '1970-01-01', group_by: ['day'] })).total
 
 function record(number: number, fields: Partial<UsageRecord> = {}): UsageRecord {
   const counts = { prompt_tokens: 10, completion_tokens: 1, cached_tokens: 0, duration_ms: 5, cost: 0.25 }
-  const names = { account_id: 'acc_1', key_id: 'key_1', model: 'm', model_id: 'm', kind: 'chat' as const, finish: 'complete' as const }
+  const names = {
+    account_id: 'acc_1',
+    key_id: 'key_1',
+    model: 'm',
+    model_id: 'm',
+    kind: 'chat' as const,
+    finish: 'complete' as const,
+  }
   return { request_id: `req_${number}`, created_at: 1000 + number, ...names, ...counts, ...fields }
 }
 
@@ -135,7 +158,15 @@ test('a file that was folded but not removed, and a line that a power cut tore, 
   const [name] = readdirSync(folder)
   copyFileSync(path.join(folder, name!), path.join(dataDir, 'kept'))
   await first.fold()
-  const expected = { requests: 450, prompt_tokens: 4500, completion_tokens: 450, cached_tokens: 0, trained_tokens: 0, seconds: 2.25, cost: 112.5 }
+  const expected = {
+    requests: 450,
+    prompt_tokens: 4500,
+    completion_tokens: 450,
+    cached_tokens: 0,
+    trained_tokens: 0,
+    seconds: 2.25,
+    cost: 112.5,
+  }
   assert.deepEqual(await totals(first), expected)
   assert.deepEqual(readdirSync(folder), [])
   await first.close()
@@ -161,7 +192,10 @@ test('while much is brought into the database this thread goes on, and reaches t
   })
   const seen = new Set<number>()
   while (!folded) {
-    const { count } = await db.selectFrom('usage').select(db.fn.countAll<number>().as('count')).executeTakeFirstOrThrow()
+    const { count } = await db
+      .selectFrom('usage')
+      .select(db.fn.countAll<number>().as('count'))
+      .executeTakeFirstOrThrow()
     seen.add(count)
     await setImmediate()
   }

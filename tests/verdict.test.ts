@@ -3,7 +3,11 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { type Answers, judge } from '../server/exports/verdict.ts'
 
-const row = (answer_tokens: number[], log_probabilities = answer_tokens.map(() => -0.5), prompt_tokens: number[] | null = [1, 2, 3]) => ({
+const row = (
+  answer_tokens: number[],
+  log_probabilities = answer_tokens.map(() => -0.5),
+  prompt_tokens: number[] | null = [1, 2, 3],
+) => ({
   messages: [{ role: 'user', content: 'x' }],
   prompt_tokens,
   answer_tokens,
@@ -13,7 +17,8 @@ const row = (answer_tokens: number[], log_probabilities = answer_tokens.map(() =
 const answers = (...rows: Answers['rows']): Answers => ({ version: 1, rows })
 const reference = answers(row([10, 11, 12, 2]), row([20, 21, 22, 2]))
 const four = [-0.5, -0.5, -0.5, -0.5]
-const verdict = (exported: Answers, quantization: string | null = 'Q8_0') => judge(reference, exported, 'test', quantization)
+const verdict = (exported: Answers, quantization: string | null = 'Q8_0') =>
+  judge(reference, exported, 'test', quantization)
 
 test('what is the same agrees, with its figures', () => {
   assert.deepEqual(verdict(reference), {
@@ -30,14 +35,30 @@ test('what is the same agrees, with its figures', () => {
 
 test('other prompts, other probabilities, other answers, answers that do not end: each is told as what it is', () => {
   const cases: [string, Answers, RegExp | null][] = [
-    ['another template', answers(row([10, 11, 12, 2], undefined, [1, 9, 2, 3]), row([20, 21, 22, 2])), /other tokens than in training, for 1 of 2/],
-    ['a template that writes the time', answers(row([10, 11, 12, 2], undefined, null), row([20, 21, 22, 2], undefined, null)), null],
+    [
+      'another template',
+      answers(row([10, 11, 12, 2], undefined, [1, 9, 2, 3]), row([20, 21, 22, 2])),
+      /other tokens than in training, for 1 of 2/,
+    ],
+    [
+      'a template that writes the time',
+      answers(row([10, 11, 12, 2], undefined, null), row([20, 21, 22, 2], undefined, null)),
+      null,
+    ],
     ['some rounding', answers(row([10, 11, 12, 2], [-0.6, -0.5, -0.4, -0.5]), row([20, 21, 22, 2])), null],
     ['too much of it', answers(row([10, 11, 12, 2], [-2, -2, -2, -2]), row([20, 21, 22, 2])), /0\.750 away.*0\.15/],
-    ['no numbers', answers(row([10, 11, 12, 2], [null as never, -0.5, -0.5, -0.5]), row([20, 21, 22, 2])), /away from the trainer's/],
+    [
+      'no numbers',
+      answers(row([10, 11, 12, 2], [null as never, -0.5, -0.5, -0.5]), row([20, 21, 22, 2])),
+      /away from the trainer's/,
+    ],
     ['fewer numbers', answers(row([10, 11, 12, 2], [-0.5]), row([20, 21, 22, 2])), /away from the trainer's/],
     ['a near tie', answers(row([10, 99, 99, 99], four.with(1, -0.55)), row([20, 21, 22, 2])), null],
-    ['a runtime that loses its way', answers(row([10, 99, 99, 99], four), row([20, 21, 22, 2])), /does not write what it itself finds likeliest, in 1 of 2/],
+    [
+      'a runtime that loses its way',
+      answers(row([10, 99, 99, 99], four), row([20, 21, 22, 2])),
+      /does not write what it itself finds likeliest, in 1 of 2/,
+    ],
     ['one that never finds it', answers(row([99, 99, 99, 99]), row([98, 98, 98], four)), /share 0 % of their tokens/],
     ['no end', answers(row([10, 11, 12, 7, 7], four), row([20, 21, 22, 2, 7], four)), /does not stop/],
     ['a prompt without an answer', answers(row([10, 11, 12, 2])), /answered 1 of 2/],
@@ -50,7 +71,13 @@ test('other prompts, other probabilities, other answers, answers that do not end
 })
 
 test('fewer bits may differ by more, and full precision by almost nothing', () => {
-  const off = (nats: number) => answers(...reference.rows.map((each) => ({ ...each, log_probabilities: each.log_probabilities.map((value) => value! - nats) })))
+  const off = (nats: number) =>
+    answers(
+      ...reference.rows.map((each) => ({
+        ...each,
+        log_probabilities: each.log_probabilities.map((value) => value! - nats),
+      })),
+    )
   for (const [quantization, most] of Object.entries({
     F32: 0.02,
     F16: 0.1,

@@ -1,14 +1,14 @@
-// No webhook reaches an address that is not of the public internet, however it is written, looked up or redirected to: canaries listen on
-// this machine's own addresses and must see no connection at all.
+// No webhook reaches an address that is not of the public internet, however it is written, looked up or redirected to:
+// canaries listen on this machine's own addresses and must see no connection at all.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import net from 'node:net'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { ConfigError, root } from '../server/config.ts'
-import { createAddressRules, readAllowed } from '../server/webhooks/addresses.ts'
+import { root } from '../lib/root.ts'
+import { ConfigError } from '../server/config.ts'
+import { createAddressRules, readAllowed, resolve } from '../server/webhooks/addresses.ts'
 import { Blocked, connect } from '../server/webhooks/connect.ts'
-import { resolve } from '../server/webhooks/resolve.ts'
 import { createSend } from '../server/webhooks/send.ts'
 import { readTarget } from '../server/webhooks/target.ts'
 import { until } from './support/client.ts'
@@ -34,7 +34,8 @@ const corpus = () =>
     .map((line) => line.replaceAll('{port}', String(canary.port)))
 const closed = createAddressRules([])
 const signal = () => AbortSignal.timeout(15_000)
-const send = (allow: string, lookUp = resolve) => createSend({ rules: createAddressRules(readAllowed(allow)), resolve: lookUp, timeout_ms: 15_000 })
+const send = (allow: string, lookUp = resolve) =>
+  createSend({ rules: createAddressRules(readAllowed(allow)), resolve: lookUp, timeout_ms: 15_000 })
 
 test('the canaries see whoever comes, by IPv4, IPv6 and name, where it is allowed', async () => {
   const before = canary.connections()
@@ -50,10 +51,20 @@ test('each of more than 200 spellings is a 400 where a webhook is registered or 
   const before = canary.connections()
   const urls = corpus()
   assert.ok(urls.length >= 200 && new Set(urls).size === urls.length)
-  const kept = (await app.api('POST', '/webhooks', { url: 'https://example.com/', events: ['model.deployed'], secret: 'a secret of ours' })).body
+  const kept = (
+    await app.api('POST', '/webhooks', {
+      url: 'https://example.com/',
+      events: ['model.deployed'],
+      secret: 'a secret of ours',
+    })
+  ).body
   for (const url of urls) {
     const made = await app.api('POST', '/webhooks', { url, events: ['model.deployed'] })
-    assert.deepEqual([made.status, made.body.error?.code], [400, /^[^/]*\/\/[^/\\#?]*@/.test(url) ? 'invalid_request' : 'address_blocked'], url)
+    assert.deepEqual(
+      [made.status, made.body.error?.code],
+      [400, /^[^/]*\/\/[^/\\#?]*@/.test(url) ? 'invalid_request' : 'address_blocked'],
+      url,
+    )
     assert.equal((await app.api('PUT', `/webhooks/${kept.id}`, { url })).status, 400, url)
   }
   assert.deepEqual((await app.api('GET', '/webhooks')).body.items, [kept])
@@ -73,17 +84,36 @@ test('the connection refuses each of them by itself, whatever the check of the U
 })
 
 test('what is public may be reached', () => {
-  for (const address of ['8.8.8.8', '1.1.1.1', '93.184.215.14', '172.32.0.1', '100.63.255.255', '100.128.0.1', '192.0.1.1', '198.20.0.1', '223.255.255.255'])
+  for (const address of [
+    '8.8.8.8',
+    '1.1.1.1',
+    '93.184.215.14',
+    '172.32.0.1',
+    '100.63.255.255',
+    '100.128.0.1',
+    '192.0.1.1',
+    '198.20.0.1',
+    '223.255.255.255',
+  ])
     assert.equal(closed.refusal(address, 443), undefined, address)
   for (const address of ['2607:f8b0:4005:805::200e', '2a00:1450:4001:81b::200e', '2606:4700::1111', '::ffff:8.8.8.8'])
     assert.equal(closed.refusal(address, 443), undefined, address)
-  for (const url of ['https://example.com/hook', 'http://example.com:8080/', 'https://8.8.8.8/', 'https://[2606:4700::1111]/', 'https://internal.example.com/'])
+  for (const url of [
+    'https://example.com/hook',
+    'http://example.com:8080/',
+    'https://8.8.8.8/',
+    'https://[2606:4700::1111]/',
+    'https://internal.example.com/',
+  ])
     assert.ok(readTarget(url, closed).host)
-  for (const nothing of ['', 'localhost', '127.0.0.1 ', '1.2.3']) assert.ok(closed.refusal(nothing, 80), 'what is no address is refused')
+  for (const nothing of ['', 'localhost', '127.0.0.1 ', '1.2.3'])
+    assert.ok(closed.refusal(nothing, 80), 'what is no address is refused')
 })
 
 test('the operator may allow ranges and ports of them; metadata services stay refused, and so does what is inside of a tunnel', () => {
-  const rules = createAddressRules(readAllowed('10.1.0.0/16:8080, 127.0.0.0/8,[fd00::]/8:443,169.254.0.0/16,[64:ff9b::]/96,[2002::]/16'))
+  const rules = createAddressRules(
+    readAllowed('10.1.0.0/16:8080, 127.0.0.0/8,[fd00::]/8:443,169.254.0.0/16,[64:ff9b::]/96,[2002::]/16'),
+  )
   const allowed = [
     ['10.1.2.3', 8080],
     ['127.9.9.9', 1],
@@ -126,7 +156,10 @@ test('a setting that is no list of ranges keeps the service from starting', () =
     '1.2.3/8',
   ])
     assert.throws(() => readAllowed(text), ConfigError, text)
-  assert.deepEqual([readAllowed(undefined), readAllowed(' '), readAllowed('127.0.0.0/8:80,[::1]/128:80,').length], [[], [], 2])
+  assert.deepEqual(
+    [readAllowed(undefined), readAllowed(' '), readAllowed('127.0.0.0/8:80,[::1]/128:80,').length],
+    [[], [], 2],
+  )
 })
 
 test('a name that leads inside is a delivery that was blocked, once, and is not tried again', async () => {
@@ -143,15 +176,25 @@ test('a name that leads inside is a delivery that was blocked, once, and is not 
   for (const name of Object.keys(answers)) {
     const id = await it.register(`http://${name}:${canary.port}/`)
     await it.happen('anything')
-    const delivery = await until('its end', async () => (await it.deliveries(id)).find(({ status }) => status !== 'pending'))
-    assert.deepEqual([delivery.status, delivery.attempt_count, delivery.next_attempt_at], ['blocked_address', 1, null], name)
-    assert.deepEqual([delivery.last_attempt!.error!.code, delivery.last_attempt!.response_status], ['blocked_address', null])
+    const delivery = await until('its end', async () =>
+      (await it.deliveries(id)).find(({ status }) => status !== 'pending'),
+    )
+    assert.deepEqual(
+      [delivery.status, delivery.attempt_count, delivery.next_attempt_at],
+      ['blocked_address', 1, null],
+      name,
+    )
+    assert.deepEqual(
+      [delivery.last_attempt!.error!.code, delivery.last_attempt!.response_status],
+      ['blocked_address', null],
+    )
   }
   await it.stop()
   assert.equal(canary.connections(), before)
 })
 
-// What stands for the public address here is 127.0.0.2, which the operator has allowed: a test must not reach a stranger's machine.
+// What stands for the public address here is 127.0.0.2, which the operator has allowed: a test must not reach a
+// stranger's machine.
 test('a name that is answered otherwise the second time: each try asks once and connects to what was checked', async () => {
   const got: string[] = []
   const outside = net.createServer((socket) => {
@@ -186,7 +229,9 @@ test('a name that is answered otherwise the second time: each try asks once and 
 
 test('an address that turns out to be refused once it is connected gets no byte', async () => {
   let bytes = 0
-  const server = net.createServer((socket) => void socket.on('error', () => {}).on('data', (data) => (bytes += data.length)))
+  const server = net.createServer(
+    (socket) => void socket.on('error', () => {}).on('data', (data) => (bytes += data.length)),
+  )
   await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
   const { port } = server.address() as net.AddressInfo
   let checks = 0

@@ -7,7 +7,7 @@ import type http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 import { afterEach, beforeEach, test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { lease_ms } from '../server/webhooks/deliver.ts'
 import { claim } from '../server/webhooks/store.ts'
 import { client, until } from './support/client.ts'
@@ -22,7 +22,9 @@ let answers: Record<string, (response: http.ServerResponse, request: Received) =
 beforeEach(async () => {
   answers = {}
   it = await startWebhooks()
-  receiver = await startReceiver((request, response) => (answers[request.path] ?? ((one) => void one.end()))(response, request))
+  receiver = await startReceiver((request, response) =>
+    (answers[request.path] ?? ((one) => void one.end()))(response, request),
+  )
 })
 afterEach(async () => {
   receiver.stop()
@@ -38,7 +40,9 @@ const ids = (route: string) => new Set(receiver.of(route).map(({ headers }) => h
 const claimOne = () => claim(it.db, it.clock.time, it.clock.time + lease_ms, { failing: false, limit: 1 })
 const [second, minute, hour] = [1000, 60_000, 3_600_000]
 
-/** Resolves when everything that was due at its call has been looked at: what is sent to a webhook of its own has come. */
+/**
+ * Resolves when everything that was due at its call has been looked at: what is sent to a webhook of its own has come.
+ */
 async function settled(): Promise<void> {
   const route = `/barrier-${Math.random()}`
   const id = await it.register(at(route))
@@ -61,17 +65,32 @@ test('ten tries over about 75 hours, jittered, of the same bytes under the same 
   }
   const wanted = [5 * second, 5 * minute, 30 * minute, 2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour]
   assert.equal(pauses.length, wanted.length)
-  for (const [index, pause] of pauses.entries()) assert.ok(Math.abs(pause / wanted[index]! - 1) <= 0.1, `pause ${index + 1}: ${pause} ms`)
+  for (const [index, pause] of pauses.entries())
+    assert.ok(Math.abs(pause / wanted[index]! - 1) <= 0.1, `pause ${index + 1}: ${pause} ms`)
   assert.ok(pauses.some((pause, index) => pause !== wanted[index]))
-  assert.deepEqual([receiver.of('/down').length, ids('/down').size, new Set(receiver.of('/down').map(({ body }) => body)).size], [10, 1, 1])
-  assert.equal(new Set(receiver.of('/down').map(({ headers }) => headers['webhook-timestamp'])).size, 10, 'each try tells its own time')
+  assert.deepEqual(
+    [receiver.of('/down').length, ids('/down').size, new Set(receiver.of('/down').map(({ body }) => body)).size],
+    [10, 1, 1],
+  )
+  assert.equal(
+    new Set(receiver.of('/down').map(({ headers }) => headers['webhook-timestamp'])).size,
+    10,
+    'each try tells its own time',
+  )
 
   const [delivery] = await it.deliveries(id)
-  assert.deepEqual([delivery!.status, delivery!.last_attempt!.response_status, delivery!.last_attempt!.response_body], ['failed', 500, 'status 500'])
+  assert.deepEqual(
+    [delivery!.status, delivery!.last_attempt!.response_status, delivery!.last_attempt!.response_body],
+    ['failed', 500, 'status 500'],
+  )
   assert.equal((await it.webhooks.delivery(account_id, id, delivery!.id)).attempts.length, 10)
   const webhook = await it.webhooks.get(account_id, id)
   assert.deepEqual([webhook.status, webhook.disabled_reason], ['disabled', 'failing'])
-  const notice = await it.db.selectFrom('audit').selectAll().where('action', '=', 'webhook.disabled').executeTakeFirstOrThrow()
+  const notice = await it.db
+    .selectFrom('audit')
+    .selectAll()
+    .where('action', '=', 'webhook.disabled')
+    .executeTakeFirstOrThrow()
   assert.deepEqual([notice.kind, notice.target, JSON.parse(notice.details_json).reason], ['service', id, 'failing'])
   await it.happen('while it is disabled')
   assert.equal((await it.deliveries(id)).length, 1)
@@ -105,7 +124,9 @@ test('a webhook that keeps failing is slowed to one try at a time; one success s
   const id = await it.register(at('/slow'))
   await it.happen('first')
   for (let tries = 1; tries <= 3; tries++) {
-    const delivery = await until(`try ${tries}`, async () => (await it.deliveries(id)).find(({ attempt_count }) => attempt_count === tries))
+    const delivery = await until(`try ${tries}`, async () =>
+      (await it.deliveries(id)).find(({ attempt_count }) => attempt_count === tries),
+    )
     if (tries < 3) it.passTo(Date.parse(delivery.next_attempt_at!))
   }
   for (const name of ['second', 'third', 'fourth']) await it.happen(name)
@@ -117,7 +138,11 @@ test('a webhook that keeps failing is slowed to one try at a time; one success s
   it.passTo(it.clock.time + 35 * minute)
   await until('the probe', () => open.length > 0)
   await settled()
-  assert.deepEqual([open.length, names('/slow').at(-1)], [1, 'second'], 'one at a time, and one that has not been tried')
+  assert.deepEqual(
+    [open.length, names('/slow').at(-1)],
+    [1, 'second'],
+    'one at a time, and one that has not been tried',
+  )
   answers['/slow'] = status(200)
   open[0]!.end()
   await until('all', async () => (await it.deliveries(id)).every((each) => each.status === 'delivered'))
@@ -129,13 +154,18 @@ test('one event that a receiver cannot take does not disable a webhook that take
   const id = await it.register(at('/picky'))
   await it.happen('poison')
   for (let tries = 1; tries <= 10; tries++) {
-    const poison = await until(`try ${tries}`, async () => (await it.deliveries(id)).find((each, index) => index === 0 && each.attempt_count === tries))
+    const poison = await until(`try ${tries}`, async () =>
+      (await it.deliveries(id)).find((each, index) => index === 0 && each.attempt_count === tries),
+    )
     it.passTo(it.clock.time + second)
     await it.happen(`good ${tries}`)
     await until('the good one', async () => (await it.deliveries(id)).at(-1)!.status === 'delivered')
     if (poison.next_attempt_at) it.passTo(Date.parse(poison.next_attempt_at))
   }
-  assert.deepEqual([(await it.deliveries(id))[0]!.status, (await it.webhooks.get(account_id, id)).status], ['failed', 'active'])
+  assert.deepEqual(
+    [(await it.deliveries(id))[0]!.status, (await it.webhooks.get(account_id, id)).status],
+    ['failed', 'active'],
+  )
 })
 
 test('what has not been tried yet goes before what has failed, so that one bad event does not decide about a slowed webhook', async () => {
@@ -192,7 +222,11 @@ test('processes that share a database share the work: each delivery is sent once
   const others = [it.another(), it.another()].map((each) => each.start())
   const hooks = await Promise.all(Array.from({ length: 10 }, (_, index) => it.register(at(`/shared-${index}`))))
   for (let count = 0; count < 10; count++) await it.happen(`event ${count}`)
-  for (const id of hooks) await until('all', async () => (await it.deliveries(id)).filter((each) => each.status === 'delivered').length === 10)
+  for (const id of hooks)
+    await until(
+      'all',
+      async () => (await it.deliveries(id)).filter((each) => each.status === 'delivered').length === 10,
+    )
   for (const each of others) await each.stop()
   assert.equal(receiver.received.length, 100)
 })
@@ -213,7 +247,10 @@ test('a test is one try, also of a webhook that is disabled; what was deleted ge
   it.passTo(it.clock.time + 100 * hour)
   await settled()
   assert.ok(!names('/tested').includes('unheard'))
-  assert.equal((await it.db.selectFrom('webhook_deliveries').select('id').where('webhook_id', '=', id).execute()).length, 0)
+  assert.equal(
+    (await it.db.selectFrom('webhook_deliveries').select('id').where('webhook_id', '=', id).execute()).length,
+    0,
+  )
 })
 
 test('while the key that opens the secrets is missing, deliveries wait and use up no try', async () => {
@@ -244,12 +281,21 @@ test('while an account is suspended nothing is sent for it; what waited goes on 
 
 test('a server that is killed in the middle of a delivery sends it again, under the same id, when it is started again', async () => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-killed-'))
-  const settings = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal' }
+  const settings = {
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: 'fatal',
+  }
   const env = { ...process.env, ...settings, TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' }
   const file = path.join(dataDir, 'server.json')
   const start = async (): Promise<ChildProcess> => {
     rmSync(file, { force: true })
-    const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+    const server = spawn(process.execPath, ['server/main.ts'], {
+      cwd: root,
+      env,
+      stdio: ['ignore', 'ignore', 'inherit'],
+    })
     await until('the server to listen', () => existsSync(file))
     return server
   }
@@ -259,7 +305,9 @@ test('a server that is killed in the middle of a delivery sends it again, under 
   answers['/killed'] = hang
   let server = await start()
   try {
-    const { key } = JSON.parse(execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }))
+    const { key } = JSON.parse(
+      execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ci', '--json'], { env, encoding: 'utf8' }),
+    )
     const { api } = client(JSON.parse(readFileSync(file, 'utf8')).url, key)
     const { id } = (await api('POST', '/webhooks', { url: at('/killed'), events: ['model.deployed'] })).body
     const { event_id } = (await api('POST', `/webhooks/${id}/test`)).body

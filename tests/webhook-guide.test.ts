@@ -1,4 +1,5 @@
-// The receivers of docs/guides/receive-webhooks.md, run as they stand there: they take what is genuine, once, and nothing else.
+// The receivers of docs/guides/receive-webhooks.md, run as they stand there: they take what is genuine, once, and
+// nothing else.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { createHmac } from 'node:crypto'
@@ -8,14 +9,15 @@ import net from 'node:net'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../server/config.ts'
+import { root } from '../lib/root.ts'
 import { until } from './support/client.ts'
 import { type Received, startReceiver } from './support/receiver.ts'
 import { by, startWebhooks } from './support/webhooks.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-guide-'))
 const guide = readFileSync(path.join(root, 'docs/guides/receive-webhooks.md'), 'utf8')
-for (const [, name, code] of guide.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g)) writeFileSync(path.join(folder, name!), code!)
+for (const [, name, code] of guide.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g))
+  writeFileSync(path.join(folder, name!), code!)
 
 const python = path.join(root, '.local/python/bin/python')
 const programs = { node: [process.execPath, 'receiver.mjs'], python: [python, 'receiver.py'] } as const
@@ -36,7 +38,9 @@ after(async () => {
 async function genuine(secret?: string): Promise<{ id: string; secret: string; got: Received }> {
   const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret })
   const { event_id } = await it.webhooks.test(by, made.id)
-  const got = await until('the delivery', () => capture.received.find(({ headers }) => headers['webhook-id'] === event_id))
+  const got = await until('the delivery', () =>
+    capture.received.find(({ headers }) => headers['webhook-id'] === event_id),
+  )
   return { id: made.id, secret: secret ?? made.secret!, got }
 }
 
@@ -63,8 +67,12 @@ const send = async (
   changed: Record<string, string | undefined> = {},
   text: string | Uint8Array<ArrayBuffer> = body,
 ) => {
-  const kept = ['content-type', 'x-service-signature', 'webhook-id', 'webhook-timestamp', 'webhook-signature'].map((name) => [name, headers[name] as string])
-  const all = Object.entries({ ...Object.fromEntries(kept), ...changed }).filter(([, value]) => value !== undefined) as [string, string][]
+  const kept = ['content-type', 'x-service-signature', 'webhook-id', 'webhook-timestamp', 'webhook-signature'].map(
+    (name) => [name, headers[name] as string],
+  )
+  const all = Object.entries({ ...Object.fromEntries(kept), ...changed }).filter(
+    ([, value]) => value !== undefined,
+  ) as [string, string][]
   return (await fetch(url, { method: 'POST', headers: all, body: text })).status
 }
 
@@ -92,11 +100,20 @@ for (const [language, program] of Object.entries(programs)) {
       const signature = createHmac('sha256', Buffer.from(secret.slice(6), 'base64'))
         .update(`${id}.${timestamp}.${got.body}`)
         .digest('base64')
-      assert.equal(await send(receiver.url, got, { 'webhook-id': id, 'webhook-timestamp': timestamp, 'webhook-signature': `v1,${signature}` }), 401)
+      assert.equal(
+        await send(receiver.url, got, {
+          'webhook-id': id,
+          'webhook-timestamp': timestamp,
+          'webhook-signature': `v1,${signature}`,
+        }),
+        401,
+      )
       assert.equal(await send(receiver.url, got, {}, new Uint8Array(2_000_000)).catch(() => 413), 413)
       const leaving = net.connect(Number(new URL(receiver.url).port), '127.0.0.1')
       await once(leaving, 'connect')
-      await new Promise((done) => leaving.write('POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nhalf of', done))
+      await new Promise((done) =>
+        leaving.write('POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nhalf of', done),
+      )
       leaving.resetAndDestroy()
       assert.deepEqual(receiver.events(), [])
 
@@ -116,7 +133,9 @@ for (const [language, program] of Object.entries(programs)) {
     const deliver = async (receiver: { url: string }) => {
       await it.webhooks.change(by, made.id, { url: receiver.url })
       const { id } = await it.webhooks.test(by, made.id)
-      const ended = await until('its end', async () => (await it.deliveries(made.id)).find((each) => each.id === id && each.status !== 'pending'))
+      const ended = await until('its end', async () =>
+        (await it.deliveries(made.id)).find((each) => each.id === id && each.status !== 'pending'),
+      )
       return ended.last_attempt!.response_status
     }
     const before = await startProgram(program, old)
@@ -149,7 +168,11 @@ test('the guide’s checks of X-Service-Signature take what is genuine and nothi
       cases.map((each) => isGenuine(...each)),
       wanted,
     )
-    const script = 'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in json.loads(sys.argv[1])]))'
-    assert.deepEqual(JSON.parse(execFileSync(python, ['-c', script, JSON.stringify(cases)], { cwd: folder, encoding: 'utf8' })), wanted)
+    const script =
+      'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in json.loads(sys.argv[1])]))'
+    assert.deepEqual(
+      JSON.parse(execFileSync(python, ['-c', script, JSON.stringify(cases)], { cwd: folder, encoding: 'utf8' })),
+      wanted,
+    )
   }
 })

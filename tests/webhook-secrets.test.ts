@@ -1,4 +1,5 @@
-// The secrets of webhooks: rotated without a delivery that cannot be verified, and found nowhere that they do not belong.
+// The secrets of webhooks: rotated without a delivery that cannot be verified, and found nowhere that they do not
+// belong.
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -7,7 +8,7 @@ import { after, before, test } from 'node:test'
 import pino from 'pino'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
 import { openDatabase } from '../server/db/open.ts'
-import { createSecrets } from '../server/secrets.ts'
+import { createSecrets } from '../server/storage/secrets.ts'
 import { readAllowed } from '../server/webhooks/addresses.ts'
 import { createWebhooks } from '../server/webhooks/service.ts'
 import { type Answer, until } from './support/client.ts'
@@ -27,7 +28,8 @@ after(async () => {
 
 const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
 const at = (route: string) => `http://127.0.0.1:${receiver.port}${route}`
-const sent = (route: string, count = 1): Promise<Received> => until(`a request on ${route}`, () => receiver.of(route)[count - 1])
+const sent = (route: string, count = 1): Promise<Received> =>
+  until(`a request on ${route}`, () => receiver.of(route)[count - 1])
 const sendTest = (id: string) => app.api('POST', `/webhooks/${id}/test`)
 const plain = (secret: string, { body }: Received) => createHmac('sha256', secret).update(body).digest('hex')
 const header = ({ headers }: Received, name: string) => String(headers[name])
@@ -40,7 +42,8 @@ test('a rotated secret overlaps: the standard header carries both signatures, th
   await sendTest(made.id)
   const during = await sent('/rotated')
   assert.equal(header(during, 'webhook-signature').split(' ').length, 2)
-  for (const secret of [made.secret, rotated.secret]) new StandardWebhook(secret).verify(during.body, during.headers as Record<string, string>)
+  for (const secret of [made.secret, rotated.secret])
+    new StandardWebhook(secret).verify(during.body, during.headers as Record<string, string>)
   assert.equal(header(during, 'x-service-signature'), plain(made.secret, during))
 
   const own = 'quite another secret'
@@ -50,7 +53,8 @@ test('a rotated secret overlaps: the standard header carries both signatures, th
   const later = await sent('/rotated', 2)
   assert.equal(header(later, 'webhook-signature').split(' ').length, 1)
   assert.equal(header(later, 'x-service-signature'), plain(own, later))
-  for (let count = 1; count < 4; count++) assert.equal((await app.api('POST', `/webhooks/${made.id}/rotate`)).status, 200)
+  for (let count = 1; count < 4; count++)
+    assert.equal((await app.api('POST', `/webhooks/${made.id}/rotate`)).status, 200)
   assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`)), [400, 'too_many'])
   for (const body of [{ overlap_hours: -1 }, { overlap_hours: 169 }, { overlap_hours: 1.5 }, { secret: '' }])
     assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`, body)), [400, 'invalid_request'])

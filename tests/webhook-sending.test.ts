@@ -1,4 +1,5 @@
-// One try at a delivery: what counts as success, how long it may take, what is kept of an answer, and what is never followed.
+// One try at a delivery: what counts as success, how long it may take, what is kept of an answer, and what is never
+// followed.
 import assert from 'node:assert/strict'
 import { execFile, execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -8,8 +9,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { promisify } from 'node:util'
-import { createAddressRules, readAllowed } from '../server/webhooks/addresses.ts'
-import { resolve } from '../server/webhooks/resolve.ts'
+import { createAddressRules, readAllowed, resolve } from '../server/webhooks/addresses.ts'
 import { createSend, type Outcome } from '../server/webhooks/send.ts'
 import { startCanary, startReceiver } from './support/receiver.ts'
 
@@ -44,13 +44,19 @@ test('2xx is success and nothing else is; a redirect is not followed, wherever i
     const code = Number(request.path.slice(1))
     response.writeHead(code, code >= 300 && code < 400 ? { location: `http://127.0.0.1:${canary.port}/` } : {}).end()
   })
-  for (const code of [200, 201, 202, 204, 299]) assert.equal((await post(`http://127.0.0.1:${receiver.port}/${code}`)).error, null, String(code))
+  for (const code of [200, 201, 202, 204, 299])
+    assert.equal((await post(`http://127.0.0.1:${receiver.port}/${code}`)).error, null, String(code))
   for (const code of [300, 301, 302, 303, 304, 307, 308, 400, 401, 404, 410, 429, 500, 502, 599]) {
     const { response_status, error } = await post(`http://127.0.0.1:${receiver.port}/${code}`)
     assert.deepEqual([response_status, error?.code], [code, 'http_error'])
   }
   assert.deepEqual([canary.connections(), receiver.received.length], [0, 20])
-  assert.deepEqual(Object.keys(receiver.received[0]!.headers).sort(), ['connection', 'content-length', 'content-type', 'host'])
+  assert.deepEqual(Object.keys(receiver.received[0]!.headers).sort(), [
+    'connection',
+    'content-length',
+    'content-type',
+    'host',
+  ])
   receiver.stop()
   canary.stop()
 })
@@ -69,7 +75,11 @@ test('a try ends at its time, wherever the other side hangs; a status that came 
   assert.equal((await post(silent.url.replace('http:', 'https:'), 300)).error?.code, 'timeout')
   const late = await post(trickling.url, 300)
   assert.deepEqual([late.response_status, late.response_body, late.error], [200, 'beginning', null])
-  const noNames = await post('http://slow.example.com/', 300, (_, signal) => new Promise((_resolve, reject) => signal.addEventListener('abort', reject)))
+  const noNames = await post(
+    'http://slow.example.com/',
+    300,
+    (_, signal) => new Promise((_resolve, reject) => signal.addEventListener('abort', reject)),
+  )
   assert.equal(noNames.error?.code, 'timeout')
   for (const each of [silent, trickling, announcing]) each.stop()
 })
@@ -109,22 +119,46 @@ test('what is no answer is an error that says so, and never an exception', async
   assert.equal((await post(resets.url)).error?.code, 'connection_failed')
   assert.equal((await post('http://nobody.example.com/', 15_000, async () => [])).error?.code, 'dns_failed')
   const failing = async () => Promise.reject(Object.assign(new Error('no'), { code: 'ESERVFAIL' }))
-  assert.match((await post('http://nobody.example.com/', 15_000, failing)).error!.message, /do not answer \(ESERVFAIL\)/)
+  assert.match(
+    (await post('http://nobody.example.com/', 15_000, failing)).error!.message,
+    /do not answer \(ESERVFAIL\)/,
+  )
 })
 
 test('the next address of a name is tried where one does not answer', async () => {
   const receiver = await startReceiver()
-  const { response_status } = await post(`http://two.example.com:${receiver.port}/`, 15_000, async () => ['127.0.0.9', '127.0.0.1'])
+  const { response_status } = await post(`http://two.example.com:${receiver.port}/`, 15_000, async () => [
+    '127.0.0.9',
+    '127.0.0.1',
+  ])
   assert.equal(response_status, 200)
   receiver.stop()
 })
 
-const noOpenssl = spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
+const noOpenssl =
+  spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
 
-test('a certificate must be trusted and be that of the host; no proxy of the environment is taken', { skip: noOpenssl }, async () => {
+test('a certificate must be trusted and be that of the host; no proxy of the environment is taken', {
+  skip: noOpenssl,
+}, async () => {
   const [key, certificate] = [path.join(folder, 'key.pem'), path.join(folder, 'certificate.pem')]
   const names = ['-subj', '/CN=hooks.example.com', '-addext', 'subjectAltName=DNS:hooks.example.com']
-  const making = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', ...names, '-keyout', key, '-out', certificate]
+  const making = [
+    'req',
+    '-x509',
+    '-newkey',
+    'ec',
+    '-pkeyopt',
+    'ec_paramgen_curve:P-256',
+    '-nodes',
+    '-days',
+    '2',
+    ...names,
+    '-keyout',
+    key,
+    '-out',
+    certificate,
+  ]
   execFileSync('openssl', making, { stdio: 'pipe' })
   let asked = 0
   const server = https.createServer({ key: readFileSync(key), cert: readFileSync(certificate) }, (_, response) => {
@@ -135,7 +169,10 @@ test('a certificate must be trusted and be that of the host; no proxy of the env
   const { port } = server.address() as AddressInfo
   const proxy = await startCanary()
   const proxies = Object.fromEntries(
-    ['HTTP_PROXY', 'HTTPS_PROXY', 'ALL_PROXY', 'http_proxy', 'https_proxy'].map((name) => [name, `http://127.0.0.1:${proxy.port}`]),
+    ['HTTP_PROXY', 'HTTPS_PROXY', 'ALL_PROXY', 'http_proxy', 'https_proxy'].map((name) => [
+      name,
+      `http://127.0.0.1:${proxy.port}`,
+    ]),
   )
   /** From a process of its own, since what is trusted, and by which way, is settled when one starts. */
   async function ask(host: string, trusted: boolean): Promise<string> {
@@ -146,7 +183,12 @@ test('a certificate must be trusted and be that of the host; no proxy of the env
       const send = createSend({ rules: createAddressRules(readAllowed('127.0.0.0/8')), resolve: async () => ['127.0.0.1'], timeout_ms: 10_000 })
       const { response_status, error } = await send('https://${host}:${port}/', {}, '{}', new AbortController().signal)
       console.log(response_status ?? error.code)`
-    const env = { ...process.env, ...proxies, NODE_USE_ENV_PROXY: '1', ...(trusted && { NODE_EXTRA_CA_CERTS: certificate }) }
+    const env = {
+      ...process.env,
+      ...proxies,
+      NODE_USE_ENV_PROXY: '1',
+      ...(trusted && { NODE_EXTRA_CA_CERTS: certificate }),
+    }
     return (await promisify(execFile)(process.execPath, ['--input-type=module', '-e', script], { env })).stdout.trim()
   }
   assert.equal(await ask('hooks.example.com', true), '200')

@@ -14,7 +14,8 @@ const certificate = path.join(folder, 'certificate.pem')
 let server: https.Server | undefined
 let asked = 0
 
-const skip = spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
+const skip =
+  spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
 
 before(async () => {
   if (skip) return
@@ -22,7 +23,22 @@ before(async () => {
   const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost']
   execFileSync(
     'openssl',
-    ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', ...names, '-keyout', key, '-out', certificate],
+    [
+      'req',
+      '-x509',
+      '-newkey',
+      'ec',
+      '-pkeyopt',
+      'ec_paramgen_curve:P-256',
+      '-nodes',
+      '-days',
+      '2',
+      ...names,
+      '-keyout',
+      key,
+      '-out',
+      certificate,
+    ],
     {
       stdio: 'pipe',
     },
@@ -42,11 +58,12 @@ after(() => {
 
 /** Asks from a process of its own, since what is trusted is settled when one starts. */
 async function ask(hostname: string, trusted: boolean): Promise<string> {
-  const module = (name: string) => JSON.stringify(new URL(`../server/inference/replicas/${name}.ts`, import.meta.url).href)
+  const module = (name: string) =>
+    JSON.stringify(new URL(`../server/inference/replicas/http-client/${name}.ts`, import.meta.url).href)
   const { port } = server!.address() as AddressInfo
   const script = `
-    const { send, readAll } = await import(${module('http')})
-    const { createConnections } = await import(${module('wire/connections')})
+    const { send, readAll } = await import(${module('client')})
+    const { createConnections } = await import(${module('connection-pool')})
     const connections = createConnections({ hostname: ${JSON.stringify(hostname)}, port: ${port}, secure: true }, 1000)
     const signal = new AbortController().signal
     try {
@@ -61,7 +78,9 @@ async function ask(hostname: string, trusted: boolean): Promise<string> {
   return stdout.trim()
 }
 
-test('a server with a trusted certificate of its name is asked; without trust, or by another name, no request reaches it', { skip }, async () => {
+test('a server with a trusted certificate of its name is asked; without trust, or by another name, no request reaches it', {
+  skip,
+}, async () => {
   assert.equal(await ask('localhost', true), '{"ok":true}')
   assert.equal(asked, 1)
   assert.equal(await ask('localhost', false), 'NotAnswered false', 'not trusted')

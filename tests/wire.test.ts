@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict'
 import net, { type AddressInfo, type Socket } from 'node:net'
 import { after, test } from 'node:test'
-import { readAll, readFirst, send, TooLarge } from '../server/inference/replicas/http.ts'
-import { NotAnswered } from '../server/inference/replicas/wire/connection.ts'
-import { createConnections } from '../server/inference/replicas/wire/connections.ts'
+import { readAll, readFirst, send, TooLarge } from '../server/inference/replicas/http-client/client.ts'
+import { NotAnswered } from '../server/inference/replicas/http-client/connection.ts'
+import { createConnections } from '../server/inference/replicas/http-client/connection-pool.ts'
 import { until } from './support/client.ts'
 
 const never = new AbortController().signal
@@ -33,7 +33,10 @@ async function startRaw(say: (socket: Socket, request: string) => void, idle_ms 
   let opened = 0
   server.on('connection', () => opened++)
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const connections = createConnections({ hostname: '127.0.0.1', port: (server.address() as AddressInfo).port, secure: false }, idle_ms)
+  const connections = createConnections(
+    { hostname: '127.0.0.1', port: (server.address() as AddressInfo).port, secure: false },
+    idle_ms,
+  )
   closing.push(() => {
     connections.close()
     for (const socket of sockets) socket.destroy()
@@ -63,7 +66,11 @@ const framings: Record<string, { bytes: string; body: string; kept: boolean }> =
     body: 'hi',
     kept: true,
   },
-  'a last word': { bytes: 'HTTP/1.1 200 OK\r\nconnection: Close\r\ncontent-length: 2\r\n\r\nhi', body: 'hi', kept: false },
+  'a last word': {
+    bytes: 'HTTP/1.1 200 OK\r\nconnection: Close\r\ncontent-length: 2\r\n\r\nhi',
+    body: 'hi',
+    kept: false,
+  },
   'an older protocol': { bytes: 'HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi', body: 'hi', kept: false },
 }
 for (const [name, { bytes, body, kept }] of Object.entries(framings))
@@ -118,7 +125,10 @@ test('what is not framed as HTTP/1.1 says is no answer', async () => {
 
 test('a connection that said more than it was asked, or whose time is over, is not used again', async () => {
   const talkative = await startRaw(
-    (socket) => void socket.write('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nown'),
+    (socket) =>
+      void socket.write(
+        'HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nown',
+      ),
   )
   assert.equal(await talkative.whole(), 'hi')
   assert.equal(await talkative.whole(), 'hi')
@@ -130,7 +140,9 @@ test('a connection that said more than it was asked, or whose time is over, is n
   await until('the connection to be closed', () => later.sockets.size === 0)
   assert.equal(await later.whole(), 'hi')
 
-  const hinting = await startRaw((socket) => void socket.write('HTTP/1.1 200 OK\r\nkeep-alive: timeout=1, max=9\r\ncontent-length: 2\r\n\r\nhi'))
+  const hinting = await startRaw(
+    (socket) => void socket.write('HTTP/1.1 200 OK\r\nkeep-alive: timeout=1, max=9\r\ncontent-length: 2\r\n\r\nhi'),
+  )
   assert.equal(await hinting.whole(), 'hi')
   assert.equal(await hinting.whole(), 'hi')
   assert.equal(hinting.opened(), 2)

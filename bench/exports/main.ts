@@ -1,5 +1,5 @@
-// Every kind of export of one trained model, one after the other: how large, how long, in how much memory, and how near to the trainer's
-// answers. Prints a Markdown table. `npm run bench -- exports [format]`
+// Every kind of export of one trained model, one after the other: how large, how long, in how much memory, and how near
+// to the trainer's answers. Prints a Markdown table. `npm run bench -- exports [format]`
 import { readFileSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -18,11 +18,13 @@ const cases: [title: string, body: { format: string; quantization?: string; merg
   ['huggingface, fp16', { format: 'huggingface', quantization: 'fp16' }],
   ['huggingface, adapter alone', { format: 'huggingface', merge: false }],
   ['gguf, adapter alone, F16', { format: 'gguf', merge: false }],
-  ...['F16', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0', 'IQ4_NL', 'Q3_K_M', 'Q2_K', 'IQ2_M', 'IQ1_S'].map((quantization): (typeof cases)[number] => [
-    `gguf, ${quantization}`,
-    { format: 'gguf', quantization },
+  ...['F16', 'Q8_0', 'Q6_K', 'Q5_K_M', 'Q4_K_M', 'Q4_0', 'IQ4_NL', 'Q3_K_M', 'Q2_K', 'IQ2_M', 'IQ1_S'].map(
+    (quantization): (typeof cases)[number] => [`gguf, ${quantization}`, { format: 'gguf', quantization }],
+  ),
+  ...['fp32', 'fp16', 'int8', 'int4'].map((quantization): (typeof cases)[number] => [
+    `onnx, ${quantization}`,
+    { format: 'onnx', quantization },
   ]),
-  ...['fp32', 'fp16', 'int8', 'int4'].map((quantization): (typeof cases)[number] => [`onnx, ${quantization}`, { format: 'onnx', quantization }]),
 ]
 
 /** The demo's task, with some rows held out: they are what the exports are asked. */
@@ -69,21 +71,34 @@ const service = await startService()
 let failed = 0
 try {
   const most_mb = statSync(weights).size / 1e6 + beside_mb
-  console.log(`${describeMachine()}. Memory of an export may be ${most_mb.toFixed(0)} MB: the base's weights and ${beside_mb} MB.\n`)
+  console.log(
+    `${describeMachine()}. Memory of an export may be ${most_mb.toFixed(0)} MB: the base's weights and ${beside_mb} MB.\n`,
+  )
   const model = await train(service)
   // The trainer's answers are made once a model, by its first export: that is told apart from what a format takes.
   const first = await measure(service, model, { format: 'gguf', merge: false })
-  console.log(`The first export of a model asks the trainer's own too: ${first.seconds.toFixed(1)} s, ${first.peak_mb.toFixed(0)} MB, for the adapter alone.`)
+  console.log(
+    `The first export of a model asks the trainer's own too: ${first.seconds.toFixed(1)} s, ${first.peak_mb.toFixed(0)} MB, for the adapter alone.`,
+  )
   const { prompts, tokens } = first.made.check ?? { prompts: 0, tokens: 0 }
   console.log(`Compared are ${prompts} answers, ${tokens} tokens.\n`)
-  console.log('| | size, MB | seconds | memory, MB | same answers | matching tokens | difference, nats |\n|---|---|---|---|---|---|---|')
+  console.log(
+    '| | size, MB | seconds | memory, MB | same answers | matching tokens | difference, nats |\n|---|---|---|---|---|---|---|',
+  )
   for (const [title, body] of cases) {
     if (only && only !== body.format) continue
     const { made, seconds, peak_mb } = await measure(service, model, body)
     const { check, files, status, error } = made
     const size_mb = files[0] && files[0].size_bytes / 1e6
-    const figures = [digits(size_mb, size_mb! < 20 ? 1 : 0), seconds.toFixed(1), peak_mb.toFixed(0), digits(check?.identical, 2)]
-    console.log(`| ${[title, ...figures, digits(check?.matching_tokens, 2), digits(check?.log_probability_difference, 4)].join(' | ')} |`)
+    const figures = [
+      digits(size_mb, size_mb! < 20 ? 1 : 0),
+      seconds.toFixed(1),
+      peak_mb.toFixed(0),
+      digits(check?.identical, 2),
+    ]
+    console.log(
+      `| ${[title, ...figures, digits(check?.matching_tokens, 2), digits(check?.log_probability_difference, 4)].join(' | ')} |`,
+    )
     if (status !== 'ready') console.error(`${title} is ${status}: ${error?.message}`)
     if (peak_mb > most_mb) console.error(`${title} took ${peak_mb.toFixed(0)} MB, more than ${most_mb.toFixed(0)}`)
     if (status !== 'ready' || peak_mb > most_mb) failed++

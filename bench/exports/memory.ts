@@ -1,5 +1,5 @@
-// How much memory the processes take that a process has started, theirs included: the sum of what is resident at one time, or the most of
-// any one of them where that is more, as the kernel misses no peak of one.
+// How much memory the processes take that a process has started, theirs included: the sum of what is resident at one
+// time, or the most of any one of them where that is more, as the kernel misses no peak of one.
 import { readdirSync, readFileSync } from 'node:fs'
 
 const sample_ms = 100
@@ -23,7 +23,8 @@ function below(pid: number): number[] {
     if (parent) children.set(parent, [...(children.get(parent) ?? []), Number(name)])
   }
   const found: number[] = []
-  for (let next = children.get(pid) ?? []; next.length > 0; next = next.flatMap((each) => children.get(each) ?? [])) found.push(...next)
+  for (let next = children.get(pid) ?? []; next.length > 0; next = next.flatMap((each) => children.get(each) ?? []))
+    found.push(...next)
   return found
 }
 

@@ -42,7 +42,10 @@ export interface Target {
   path: string
   headers: Record<string, string>
   model: string
-  /** Whether connections are used again. llama-server breaks those on which it has streamed, so beside it both sides get a new one each time. */
+  /**
+   * Whether connections are used again. llama-server breaks those on which it has streamed, so beside it both sides get
+   * a new one each time.
+   */
   kept?: boolean
   /** What every body of this target has beside those of the others. */
   extra: object
@@ -51,8 +54,19 @@ export interface Target {
 export async function measure(target: Target, clients: number, bodies: object[], seconds?: number): Promise<Timing> {
   const { url, socket, headers } = target
   const sent = bodies.map((body) => ({ model: target.model, ...target.extra, ...body }))
-  const job: Job = { url, socket, path: target.path, headers, clients, kept: target.kept ?? false, bodies: sent, seconds }
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, 'load.ts')], { stdio: ['pipe', 'pipe', 'pipe'] })
+  const job: Job = {
+    url,
+    socket,
+    path: target.path,
+    headers,
+    clients,
+    kept: target.kept ?? false,
+    bodies: sent,
+    seconds,
+  }
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, 'load.ts')], {
+    stdio: ['pipe', 'pipe', 'pipe'],
+  })
   child.stdin.end(JSON.stringify(job))
   const [out, err, status] = await Promise.all([
     new Response(child.stdout as never).text(),
@@ -66,7 +80,10 @@ export async function measure(target: Target, clients: number, bodies: object[],
 /** Output tokens a second over a whole measurement; throws where a request did not bring as many as it had to. */
 export function tokensPerSecond({ name, wall_ms, requests }: Timing, each?: number): number {
   const short = each === undefined ? undefined : requests.find(({ tokens }) => tokens !== each)
-  if (short) throw new Error(`${name}: request ${short.index} brought ${short.tokens} tokens, not ${each}: the sides cannot be compared`)
+  if (short)
+    throw new Error(
+      `${name}: request ${short.index} brought ${short.tokens} tokens, not ${each}: the sides cannot be compared`,
+    )
   return requests.reduce((sum, { tokens }) => sum + tokens, 0) / (wall_ms / 1000)
 }
 

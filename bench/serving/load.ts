@@ -1,11 +1,13 @@
-// The load of one measurement, in a process of its own so that what it costs is not in the way of what is measured: a number of clients,
-// each with one request after the other from a common list, over plain node:http. Reads a Job on standard input, writes its Timing.
+// The load of one measurement, in a process of its own so that what it costs is not in the way of what is measured: a
+// number of clients, each with one request after the other from a common list, over plain node:http. Reads a Job on
+// standard input, writes its Timing.
 import http from 'node:http'
 import type { Job, RequestTiming } from './job.ts'
 
 const job = JSON.parse(await new Response(process.stdin as never).text()) as Job
 const url = job.url ? new URL(job.url) : undefined
-// Without a bound on sockets: with one, the next request waits for a socket that the server is just closing, and is broken with it.
+// Without a bound on sockets: with one, the next request waits for a socket that the server is just closing, and is
+// broken with it.
 const agent = new http.Agent({ keepAlive: job.kept })
 const bodies = job.bodies.map((body) => Buffer.from(JSON.stringify(body)))
 const started = performance.now()
@@ -40,7 +42,15 @@ function follow(timing: RequestTiming) {
 }
 
 function send(body: Buffer, index: number): Promise<RequestTiming> {
-  const timing: RequestTiming = { index, sent_ms: sinceStart(), first_ms: Number.NaN, ended_ms: Number.NaN, arrivals_ms: [], tail: '', tokens: 0 }
+  const timing: RequestTiming = {
+    index,
+    sent_ms: sinceStart(),
+    first_ms: Number.NaN,
+    ended_ms: Number.NaN,
+    arrivals_ms: [],
+    tail: '',
+    tokens: 0,
+  }
   return new Promise((resolve, reject) => {
     const headers = { 'content-type': 'application/json', 'content-length': body.length, ...job.headers }
     const target = url ? { host: url.hostname, port: url.port } : { socketPath: job.socket }
@@ -63,8 +73,10 @@ function send(body: Buffer, index: number): Promise<RequestTiming> {
     })
     request.setNoDelay(true)
     request.on('error', (error: NodeJS.ErrnoException) => {
-      // A server may close a connection that was kept at the very moment it is used again; that says nothing of its speed.
-      if (error.code === 'ECONNRESET' && request.reusedSocket && timing.tail === '') send(body, index).then(resolve, reject)
+      // A server may close a connection that was kept at the very moment it is used again; that says nothing of its
+      // speed.
+      if (error.code === 'ECONNRESET' && request.reusedSocket && timing.tail === '')
+        send(body, index).then(resolve, reject)
       else reject(error)
     })
     request.end(body)

@@ -1,5 +1,6 @@
-// Serving beside a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`. Prints a row for each
-// figure as it is found, and writes all of them, with every single measurement, as JSON. Nothing else should run on the machine.
+// Serving beside a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`. Prints
+// a row for each figure as it is found, and writes all of them, with every single measurement, as JSON. Nothing else
+// should run on the machine.
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -27,12 +28,16 @@ const scenarios: Record<string, (rounds: number, say: (row: Row) => void) => Pro
   start: coldStart,
 }
 
-const { values } = parseArgs({ options: { only: { type: 'string' }, rounds: { type: 'string', default: '5' }, out: { type: 'string' } } })
+const { values } = parseArgs({
+  options: { only: { type: 'string' }, rounds: { type: 'string', default: '5' }, out: { type: 'string' } },
+})
 const rounds = Number(values.rounds)
 const names = values.only?.split(',') ?? Object.keys(scenarios)
 const unknown = names.filter((name) => !scenarios[name])
 if (unknown.length > 0 || !(rounds >= 1)) {
-  console.error(`Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--out FILE]`)
+  console.error(
+    `Usage: npm run bench -- serving [--only ${Object.keys(scenarios).join(',')}] [--rounds N] [--out FILE]`,
+  )
   process.exit(2)
 }
 
@@ -58,7 +63,11 @@ for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => pr
 const rows: Row[] = []
 const failures: { scenario: string; message: string }[] = []
 const out = path.resolve(values.out ?? path.join(root, '.local/bench/serving.json'))
-const save = () => writeFileSync(out, `${JSON.stringify({ at: new Date().toISOString(), rounds, machine: machine(), rows, failures }, null, 1)}\n`)
+const save = () =>
+  writeFileSync(
+    out,
+    `${JSON.stringify({ at: new Date().toISOString(), rounds, machine: machine(), rows, failures }, null, 1)}\n`,
+  )
 mkdirSync(path.dirname(out), { recursive: true })
 for (const name of names) {
   try {

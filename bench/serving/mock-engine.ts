@@ -1,5 +1,5 @@
-// An engine that answers at once with the same words, so that only what stands before it is measured: `node mock-engine.ts`.
-// It prints its address, and ends with its standard input.
+// An engine that answers at once with the same words, so that only what stands before it is measured: `node
+// mock-engine.ts`. It prints its address, and ends with its standard input.
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 
@@ -8,7 +8,14 @@ const answer = (model: string) => ({
   object: 'chat.completion',
   created: Math.floor(Date.now() / 1000),
   model,
-  choices: [{ index: 0, message: { role: 'assistant', content: 'Hello there.', refusal: null }, logprobs: null, finish_reason: 'stop' }],
+  choices: [
+    {
+      index: 0,
+      message: { role: 'assistant', content: 'Hello there.', refusal: null },
+      logprobs: null,
+      finish_reason: 'stop',
+    },
+  ],
   usage: { prompt_tokens: 10, completion_tokens: 3, total_tokens: 13 },
 })
 
@@ -17,7 +24,10 @@ const server = http.createServer((request, response) => {
     const text = JSON.stringify(body)
     response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) }).end(text)
   }
-  if (request.method === 'GET') return json(request.url?.endsWith('/models') ? { object: 'list', data: [{ id: 'mock', object: 'model' }] } : { status: 'ok' })
+  if (request.method === 'GET')
+    return json(
+      request.url?.endsWith('/models') ? { object: 'list', data: [{ id: 'mock', object: 'model' }] } : { status: 'ok' },
+    )
   const parts: Buffer[] = []
   request.on('data', (part) => parts.push(part))
   request.on('end', () => {
@@ -25,7 +35,8 @@ const server = http.createServer((request, response) => {
     const { choices, usage, ...head } = answer(model)
     if (!stream) return json({ ...head, choices, usage })
     response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const event = (body: object) => response.write(`data: ${JSON.stringify({ ...head, object: 'chat.completion.chunk', ...body })}\n\n`)
+    const event = (body: object) =>
+      response.write(`data: ${JSON.stringify({ ...head, object: 'chat.completion.chunk', ...body })}\n\n`)
     event({ choices: [{ index: 0, delta: { role: 'assistant', content: 'Hello there.' }, finish_reason: null }] })
     event({ choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] })
     event({ choices: [], usage })

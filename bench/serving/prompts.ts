@@ -19,7 +19,10 @@ export function random(seed: number): () => number {
   }
 }
 
-/** Text of very nearly this many tokens of the default model, to which each of the words is one. It begins with what no other has. */
+/**
+ * Text of very nearly this many tokens of the default model, to which each of the words is one. It begins with what no
+ * other has.
+ */
 export function text(tokens: number, seed: number): string {
   const next = random(seed * 7919 + 1)
   return Array.from({ length: tokens }, () => words[Math.floor(next() * words.length)]!).join(' ')

@@ -22,11 +22,18 @@ export interface Sides<T> {
   theirs: T
 }
 
-/** Measures ours, theirs, theirs, ours, `rounds` times. `take` gets a number that no other measurement of that side has. */
-export async function inTurns<T>(rounds: number, sides: Sides<T>, take: (side: T, turn: number) => Promise<number>): Promise<Sides<number[]>> {
+/**
+ * Measures ours, theirs, theirs, ours, `rounds` times. `take` gets a number that no other measurement of that side has.
+ */
+export async function inTurns<T>(
+  rounds: number,
+  sides: Sides<T>,
+  take: (side: T, turn: number) => Promise<number>,
+): Promise<Sides<number[]>> {
   const found: Sides<number[]> = { ours: [], theirs: [] }
   for (let round = 0; round < rounds; round++) {
-    for (const name of ['ours', 'theirs', 'theirs', 'ours'] as const) found[name].push(await take(sides[name], found[name].length))
+    for (const name of ['ours', 'theirs', 'theirs', 'ours'] as const)
+      found[name].push(await take(sides[name], found[name].length))
   }
   return found
 }
@@ -35,11 +42,21 @@ type Bound = { least?: number; most?: number }
 
 function judged(figure: number, { least, most }: Bound): Pick<Row, 'asked' | 'holds'> {
   const asked = least !== undefined ? `>= ${least}` : most !== undefined ? `<= ${most}` : ''
-  return { asked, holds: asked ? figure >= (least ?? Number.NEGATIVE_INFINITY) && figure <= (most ?? Number.POSITIVE_INFINITY) : null }
+  return {
+    asked,
+    holds: asked ? figure >= (least ?? Number.NEGATIVE_INFINITY) && figure <= (most ?? Number.POSITIVE_INFINITY) : null,
+  }
 }
 
 /** A row of the medians. `least` or `most` is what the ratio of ours to theirs has to keep. */
-export function compared(scenario: string, what: string, unit: string, found: Sides<number[]>, bound: Bound, note?: string): Row {
+export function compared(
+  scenario: string,
+  what: string,
+  unit: string,
+  found: Sides<number[]>,
+  bound: Bound,
+  note?: string,
+): Row {
   const [ours, theirs] = [median(found.ours), median(found.theirs)]
   const ratio = ours / theirs
   return {
@@ -73,10 +90,17 @@ export function alone(scenario: string, what: string, unit: string, all: number[
   }
 }
 
-const shown = (value: number | null) => (value === null ? '–' : Math.abs(value) >= 100 ? value.toFixed(0) : value.toFixed(Math.abs(value) >= 10 ? 1 : 3))
+const shown = (value: number | null) =>
+  value === null ? '–' : Math.abs(value) >= 100 ? value.toFixed(0) : value.toFixed(Math.abs(value) >= 10 ? 1 : 3)
 
 export function rowText({ scenario, what, unit, ours, theirs, ratio, asked, holds, note }: Row): string {
-  const cells = [scenario.padEnd(12), what.padEnd(44), `ours ${shown(ours)}`.padEnd(14), `theirs ${shown(theirs)}`.padEnd(16), unit.padEnd(9)]
+  const cells = [
+    scenario.padEnd(12),
+    what.padEnd(44),
+    `ours ${shown(ours)}`.padEnd(14),
+    `theirs ${shown(theirs)}`.padEnd(16),
+    unit.padEnd(9),
+  ]
   const verdict = holds === null ? '' : holds ? 'holds' : 'DOES NOT HOLD'
   return `${cells.join(' ')} ratio ${shown(ratio)} ${asked ? `(asked ${asked}) ` : ''}${verdict}${note ? ` | ${note}` : ''}`
 }

@@ -12,8 +12,18 @@ export const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 export const gguf = path.join(root, '.local/models', model, 'model.gguf')
 export const threads = os.availableParallelism()
 
-/** The same sampling on both sides, said in full. The model's end tokens are forbidden, so that each answer has the asked length. */
-export const sampling = { temperature: 0.7, top_p: 0.9, top_k: 50, min_p: 0, stream: true, stream_options: { include_usage: true } }
+/**
+ * The same sampling on both sides, said in full. The model's end tokens are forbidden, so that each answer has the
+ * asked length.
+ */
+export const sampling = {
+  temperature: 0.7,
+  top_p: 0.9,
+  top_k: 50,
+  min_p: 0,
+  stream: true,
+  stream_options: { include_usage: true },
+}
 export const endless = { logit_bias: { '0': -100, '2': -100 } }
 
 export interface Side extends Target {
@@ -23,7 +33,8 @@ export interface Side extends Target {
 }
 
 /** Further options of the engine's command line, for what a scenario switches off. */
-export const engineOptions = (...options: string[]): Record<string, string> => (options.length > 0 ? { TUNERY_ENGINE_OPTIONS: options.join(' ') } : {})
+export const engineOptions = (...options: string[]): Record<string, string> =>
+  options.length > 0 ? { TUNERY_ENGINE_OPTIONS: options.join(' ') } : {}
 
 export async function ours(settings: Record<string, string> = {}, dataDir?: string) {
   const service = await startService({ TUNERY_THREADS: String(threads), ...settings }, dataDir)
@@ -41,10 +52,28 @@ export async function ours(settings: Record<string, string> = {}, dataDir?: stri
 }
 export type Ours = Awaited<ReturnType<typeof ours>>
 
-/** The flags for serving `slots` requests at once, each of up to `context` tokens. Continuous batching and prompt reuse are on by default. */
+/**
+ * The flags for serving `slots` requests at once, each of up to `context` tokens. Continuous batching and prompt reuse
+ * are on by default.
+ */
 export function llamaFlags(slots: number, context: number, port: number, adapters: string[] = []): string[] {
   const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
-  return ['-m', gguf, '-np', String(slots), '-c', String(slots * context), '-t', String(threads), '--port', String(port), '--no-webui', '-lv', '1', ...lora]
+  return [
+    '-m',
+    gguf,
+    '-np',
+    String(slots),
+    '-c',
+    String(slots * context),
+    '-t',
+    String(threads),
+    '--port',
+    String(port),
+    '--no-webui',
+    '-lv',
+    '1',
+    ...lora,
+  ]
 }
 export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
 

@@ -21,7 +21,8 @@ export async function trainAdapter(api: Api, number: number): Promise<string> {
   for (;;) {
     const job = await api('GET', `/fine-tuning/jobs/${id}`)
     if (job.status === 'completed') return job.model
-    if (['failed', 'cancelled'].includes(job.status)) throw new Error(`the training of adapter ${number} ${job.status}: ${job.error?.message}`)
+    if (['failed', 'cancelled'].includes(job.status))
+      throw new Error(`the training of adapter ${number} ${job.status}: ${job.error?.message}`)
     await new Promise((resolve) => setTimeout(resolve, 300))
   }
 }
@@ -38,7 +39,10 @@ const withFiles = (dataDir: string, models: string[]): Adapters => ({
   files: models.map((id) => path.join(dataDir, 'models', id, 'adapter.gguf')),
 })
 
-/** A data folder with this many trained adapters. Made once, and kept in .local as long as what it depends on is the same. */
+/**
+ * A data folder with this many trained adapters. Made once, and kept in .local as long as what it depends on is the
+ * same.
+ */
 export async function trainedAdapters(count: number): Promise<Adapters> {
   const hash = createHash('sha256')
     .update(readFileSync(import.meta.filename))
@@ -48,7 +52,10 @@ export async function trainedAdapters(count: number): Promise<Adapters> {
   const idsOf = (dataDir: string) => {
     const db = new Database(path.join(dataDir, 'tunery.db'), { readonly: true })
     try {
-      return db.prepare("select id from models where name is null or name not like 'copy%' order by created_at").pluck().all() as string[]
+      return db
+        .prepare("select id from models where name is null or name not like 'copy%' order by created_at")
+        .pluck()
+        .all() as string[]
     } finally {
       db.close()
     }
@@ -69,15 +76,17 @@ export async function trainedAdapters(count: number): Promise<Adapters> {
 }
 
 /**
- * Fills a data folder, whose service must not run, with copies of its first adapter until it has `count`: each a model of its own, with
- * files of its own, that the engine has to load for itself.
+ * Fills a data folder, whose service must not run, with copies of its first adapter until it has `count`: each a model
+ * of its own, with files of its own, that the engine has to load for itself.
  */
 export function copyAdapters({ dataDir, models }: Adapters, count: number): string[] {
   const db = new Database(path.join(dataDir, 'tunery.db'))
   try {
     const row = db.prepare('select * from models where id = ?').get(models[0]) as Record<string, unknown>
     const columns = Object.keys(row)
-    const insert = db.prepare(`insert into models (${columns.join(', ')}) values (${columns.map((name) => `@${name}`).join(', ')})`)
+    const insert = db.prepare(
+      `insert into models (${columns.join(', ')}) values (${columns.map((name) => `@${name}`).join(', ')})`,
+    )
     const ids = [...models]
     for (let number = models.length; number < count; number++) {
       const id = `${String(row.id).slice(0, -6)}c${String(number).padStart(5, '0')}`

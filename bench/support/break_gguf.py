@@ -17,7 +17,11 @@ def main() -> None:
     layers = 1 + max(int(found[1]) for tensor in reader.tensors if (found := re.match(r"blk\.(\d+)\.", tensor.name)))
 
     def renamed(name: str) -> str:
-        return re.sub(r"blk\.(\d+)\.", lambda found: f"blk.{(int(found[1]) + 1) % layers}.", name) if how == "layers" else name
+        return (
+            re.sub(r"blk\.(\d+)\.", lambda found: f"blk.{(int(found[1]) + 1) % layers}.", name)
+            if how == "layers"
+            else name
+        )
 
     for tensor in reader.tensors:
         writer.add_tensor(renamed(tensor.name), tensor.data, raw_dtype=tensor.tensor_type)

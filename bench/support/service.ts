@@ -15,7 +15,14 @@ export async function startService(settings: Record<string, string> = {}, given?
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
     // No tier's limit is to be what is measured.
-    env: { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'warn', TUNERY_PLANS_FILE: noLimits, ...settings },
+    env: {
+      ...process.env,
+      TUNERY_DATA_DIR: dataDir,
+      TUNERY_PORT: '0',
+      TUNERY_LOG_LEVEL: 'warn',
+      TUNERY_PLANS_FILE: noLimits,
+      ...settings,
+    },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   // A bench that fails leaves nothing running.
@@ -34,7 +41,10 @@ export async function startService(settings: Record<string, string> = {}, given?
     const form = body instanceof FormData
     const response = await fetch(url + route, {
       method,
-      headers: { authorization: `Bearer ${key}`, ...(body !== undefined && !form && { 'content-type': 'application/json' }) },
+      headers: {
+        authorization: `Bearer ${key}`,
+        ...(body !== undefined && !form && { 'content-type': 'application/json' }),
+      },
       body: body === undefined ? undefined : form ? body : JSON.stringify(body),
     })
     const answer = (await response.json()) as { error?: { message: string } }
@@ -49,7 +59,10 @@ export async function startService(settings: Record<string, string> = {}, given?
     pid: child.pid!,
     /** Waits until no dataset is being read. */
     async idle() {
-      while ((await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')) await sleep(200)
+      while (
+        (await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')
+      )
+        await sleep(200)
     },
     async stop() {
       if (child.exitCode === null && child.signalCode === null) {

@@ -1,8 +1,10 @@
 """Tunery's trainer beside TRL's on one NVIDIA GPU, in turn, in one run: tokens per second and the GPU's memory.
 
-python -m bench.training.gpu [--shapes smollm2-135m,qwen2.5-1.5b] [--turns 3] [--modes bf16,half,liger,packing] [--peer-python PYTHON]
+python -m bench.training.gpu [--shapes smollm2-135m,qwen2.5-1.5b] [--turns 3] [--modes bf16,half,liger,packing]
+[--peer-python PYTHON]
 
-The bases have the shapes of the models they are named after and random weights, which take as long: a step's time depends on no
+The bases have the shapes of the models they are named after and random weights, which take as long: a step's time
+depends on no
 weight. The tokenizer is the default base's.
 """
 
@@ -27,7 +29,8 @@ SHAPES = {
     "qwen2.5-7b": ("Qwen2", 3584, 18944, 28, 28, 4, 152064, False),
 }
 MODES = ("default", "bf16", "half", "liger", "packing")
-# Passes are recorded in the first steps, one for each of few sizes (`trainer/recorded.py`), and a step of every size is among them.
+# Passes are recorded in the first steps, one for each of few sizes (`trainer/model/cuda_graphs.py`), and a step of
+# every size is among them.
 STEPS, WARM_UP = 40, 16
 
 
@@ -78,16 +81,31 @@ def loads(folder: Path, length: int) -> Iterator[tuple[str, Path, int]]:
 
 def timed(command: list) -> dict:
     line = told_by([str(part) for part in command])
-    print(f"  {line.get('mode', 'Tunery')}: {line['tokens_per_second']:,.0f} tokens/s, {line['peak_memory_mb']:,} MB", flush=True)
+    print(
+        f"  {line.get('mode', 'Tunery')}: {line['tokens_per_second']:,.0f} tokens/s, {line['peak_memory_mb']:,} MB",
+        flush=True,
+    )
     return line
 
 
-def compare(name: str, model: Path, rows: Path, batch: int, length: int, turns: int, modes: tuple[str, ...], peer: Path) -> None:
+def compare(
+    name: str, model: Path, rows: Path, batch: int, length: int, turns: int, modes: tuple[str, ...], peer: Path
+) -> None:
     size = ("--steps", STEPS, "--warm-up", WARM_UP, "--batch", batch, "--max-length", length)
     found: dict[str, list[dict]] = {}
     for _ in range(turns):
         for mode in modes:
-            command = [peer, "bench/training/peer_trl.py", model, rows, "--mode", mode, "--out", rows.parent / "trl", *size]
+            command = [
+                peer,
+                "bench/training/peer_trl.py",
+                model,
+                rows,
+                "--mode",
+                mode,
+                "--out",
+                rows.parent / "trl",
+                *size,
+            ]
             found.setdefault(f"TRL {mode}", []).append(timed(command))
         found.setdefault("Tunery", []).append(timed([sys.executable, "-m", "bench.training.ours", model, rows, *size]))
         # After the first turn the peer's best mode alone.
@@ -97,7 +115,8 @@ def compare(name: str, model: Path, rows: Path, batch: int, length: int, turns: 
     for who, told in found.items():
         each = [line["tokens_per_second"] for line in told]
         print(
-            f"{name}: {who} {speeds[who]:,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}), {told[0]['peak_memory_mb']:,} MB",
+            f"{name}: {who} {speeds[who]:,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}), "
+            f"{told[0]['peak_memory_mb']:,} MB",
             flush=True,
         )
     if best:
@@ -108,7 +127,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shapes", default="smollm2-135m,qwen2.5-1.5b")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--modes", default=",".join(MODES), help="of TRL; the best of the first turn is what the others compare with")
+    parser.add_argument(
+        "--modes", default=",".join(MODES), help="of TRL; the best of the first turn is what the others compare with"
+    )
     parser.add_argument("--only", choices=["mixed", "full"])
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--peer-python", type=Path, help="where TRL is, else it is set up in .local/peers")
@@ -126,7 +147,16 @@ def main() -> None:
             for what, rows, batch in loads(Path(name), args.length):
                 if args.only and not what.startswith(args.only):
                     continue
-                compare(f"{shape}, {what}", model, rows, batch, args.length, args.turns, tuple(filter(None, args.modes.split(","))), peer)
+                compare(
+                    f"{shape}, {what}",
+                    model,
+                    rows,
+                    batch,
+                    args.length,
+                    args.turns,
+                    tuple(filter(None, args.modes.split(","))),
+                    peer,
+                )
 
 
 if __name__ == "__main__":

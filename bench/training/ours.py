@@ -1,6 +1,8 @@
-"""Tunery's trainer on a file of rows, timed as the peer is: the first steps (`--warm-up`) are not counted. Prints one JSON line.
+"""Tunery's trainer on a file of rows, timed as the peer is: the first steps (`--warm-up`) are not counted. Prints one
+JSON line.
 
-python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS] [--adapter FOLDER]
+python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS]
+[--adapter FOLDER]
 """
 
 import argparse
@@ -9,11 +11,13 @@ import os
 import time
 from pathlib import Path
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+os.environ.update(
+    HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error"
+)
 
 
 def spec_of(args: argparse.Namespace, threads: int, steps: int):
-    from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
+    from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
     training = Training(
         epochs=1,
@@ -62,20 +66,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--precision", choices=["float32", "bfloat16"])
     parser.add_argument("--heldout", type=Path, help="also tell the mean loss on these rows, before and after")
-    parser.add_argument("--adapter", type=Path, help="load this PEFT adapter, train nothing, tell its loss on --heldout")
+    parser.add_argument(
+        "--adapter", type=Path, help="load this PEFT adapter, train nothing, tell its loss on --heldout"
+    )
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    from trainer.train import torch_settings
+    from trainer.cli.train import torch_settings
 
     os.environ.update(torch_settings(threads))
     import torch
 
-    from trainer import gpu, memory
-    from trainer.data import prepare
-    from trainer.evaluate import score
-    from trainer.loop import Loop
-    from trainer.model import device_and_dtype, load_model, load_tokenizer
-    from trainer.protocol import Silent
+    from trainer.data.dataset import prepare
+    from trainer.model.load import device_and_dtype, load_model, load_tokenizer
+    from trainer.run.evaluate import score
+    from trainer.run.loop import Loop
+    from trainer.runtime import gpu, memory
+    from trainer.runtime.protocol import Silent
 
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
@@ -85,7 +91,12 @@ def main() -> None:
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
     def rows_of(path: Path):
-        return prepare([json.loads(line)["messages"] for line in path.read_text().splitlines()], tokenizer, args.max_length, Silent())
+        return prepare(
+            [json.loads(line)["messages"] for line in path.read_text().splitlines()],
+            tokenizer,
+            args.max_length,
+            Silent(),
+        )
 
     data = rows_of(args.rows)
     loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, Silent())
@@ -108,7 +119,12 @@ def main() -> None:
             loop.totals.step += 1
         seconds = now(device) - started
         told["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
-        told |= {"real_tokens": tokens, "seconds": round(seconds, 2), "tokens_per_second": round(tokens / seconds, 1), "losses": losses}
+        told |= {
+            "real_tokens": tokens,
+            "seconds": round(seconds, 2),
+            "tokens_per_second": round(tokens / seconds, 1),
+            "losses": losses,
+        }
     if args.heldout:
         told["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)
     print(json.dumps(told))

@@ -1,7 +1,10 @@
-"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in the peers' own environment.
+"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in the peers' own
+environment.
 
-`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs: `half` holds the
-base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with rows packed end to end. The last message alone
+`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs:
+`half` holds the
+base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with rows packed end to end. The
+last message alone
 is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
 """
 
@@ -65,7 +68,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     rows = load_dataset("json", data_files=args.rows, split="train")
-    rows = rows.map(lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"])
+    rows = rows.map(
+        lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
+    )
     clock = Clock(args.warm_up)
     config = SFTConfig(
         output_dir=args.out,
@@ -83,7 +88,9 @@ def main() -> None:
         **MODES[args.mode],
     )
     trainer = SFTTrainer(
-        AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32),
+        AutoModelForCausalLM.from_pretrained(
+            args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32
+        ),
         args=config,
         train_dataset=rows,
         processing_class=AutoTokenizer.from_pretrained(args.model),
@@ -93,11 +100,13 @@ def main() -> None:
     compute_loss = trainer.compute_loss
 
     def counting_loss(model, inputs, *rest, **named):
-        clock.tokens += int(inputs["attention_mask"].sum()) if "attention_mask" in inputs else inputs["input_ids"].numel()
+        clock.tokens += (
+            int(inputs["attention_mask"].sum()) if "attention_mask" in inputs else inputs["input_ids"].numel()
+        )
         return compute_loss(model, inputs, *rest, **named)
 
     trainer.compute_loss = counting_loss
-    trainer.train()
+    trainer.cli.train()
     if args.save:
         trainer.save_model(args.out)
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]

@@ -1,6 +1,8 @@
-"""Rows with a real distribution of lengths: the documentation of public functions, asked for by name; and the same in full-length rows.
+"""Rows with a real distribution of lengths: the documentation of public functions, asked for by name; and the same in
+full-length rows.
 
-The text is that of the pinned packages and of the Python at hand, so rows differ a little between Python versions; the bench says how
+The text is that of the pinned packages and of the Python at hand, so rows differ a little between Python versions; the
+bench says how
 long they were.
 """
 
@@ -11,7 +13,8 @@ import random
 from pathlib import Path
 
 MODULES = """
-argparse asyncio.tasks base64 bisect calendar collections csv datetime decimal difflib email.message enum fractions functools
+argparse asyncio.tasks base64 bisect calendar collections csv datetime decimal difflib email.message enum fractions
+functools
 gzip heapq hashlib http.client imaplib inspect io ipaddress itertools json logging math mailbox mimetypes operator os
 pathlib pickle platform random re sched secrets shelve shlex shutil smtplib socket sqlite3 statistics string struct
 subprocess tarfile tempfile textwrap threading timeit tokenize traceback types urllib.parse uuid wave zipfile zlib
@@ -49,7 +52,10 @@ def full_rows(count: int, seed: int) -> list[dict]:
     """Rows that all reach the limit: many documentations one after the other."""
     texts = [f"{name}: {text}" for name, text in documented()]
     random.Random(seed).shuffle(texts)
-    return [conversation("Recite the manual.", "\n\n".join(texts[index * 40 : index * 40 + 40])[:8000]) for index in range(count)]
+    return [
+        conversation("Recite the manual.", "\n\n".join(texts[index * 40 : index * 40 + 40])[:8000])
+        for index in range(count)
+    ]
 
 
 def write(path: Path, rows: list[dict]) -> Path:

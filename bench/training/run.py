@@ -1,4 +1,5 @@
-"""Tunery's trainer beside TRL's, in turn, in one run: tokens per second, the loss on held-out rows, and the share of the machine's peak.
+"""Tunery's trainer beside TRL's, in turn, in one run: tokens per second, the loss on held-out rows, and the share of
+the machine's peak.
 
 npm run bench -- training [--turns 3] [--only speed|loss|peak] [--modes default,fp32,bf16]
 """
@@ -58,10 +59,14 @@ def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int,
     found: dict[str, list[float]] = {}
     for turn in range(turns):
         for mode in modes:
-            found.setdefault(f"TRL {mode}", []).append(trl(rows, "--mode", mode, "--out", rows.parent / "trl", *size)["tokens_per_second"])
+            found.setdefault(f"TRL {mode}", []).append(
+                trl(rows, "--mode", mode, "--out", rows.parent / "trl", *size)["tokens_per_second"]
+            )
         told = ours(rows, *size)
         found.setdefault(f"Tunery {told['precision']}", []).append(told["tokens_per_second"])
-        print(f"{name}, turn {turn + 1}: " + ", ".join(f"{who} {values[-1]}" for who, values in found.items()), flush=True)
+        print(
+            f"{name}, turn {turn + 1}: " + ", ".join(f"{who} {values[-1]}" for who, values in found.items()), flush=True
+        )
         if turn == 0:
             modes = (max(modes, key=lambda mode: found[f"TRL {mode}"][0]),)
     best = statistics.median(found[f"TRL {modes[0]}"])
@@ -70,7 +75,9 @@ def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int,
 
 
 def loss(folder: Path, steps: int) -> None:
-    """The same rows, steps, rate and schedule by both; both results scored by the same code on rows that neither has seen."""
+    """The same rows, steps, rate and schedule by both; both results scored by the same code on rows that neither has
+    seen.
+    """
     ratios = []
     for seed in (1, 2, 3):
         rows = mixed_rows(4 * steps + 64, seed)
@@ -81,16 +88,21 @@ def loss(folder: Path, steps: int) -> None:
         trl(train, *options, "--mode", "fp32", "--out", folder / "adapter", "--save")
         peer = ours(train, "--heldout", heldout, "--adapter", folder / "adapter")["heldout_loss"]
         ratios.append(told / peer)
-        print(f"loss on 64 held-out rows, seed {seed}: before {before:.4f}, Tunery {told:.4f}, TRL {peer:.4f}", flush=True)
+        print(
+            f"loss on 64 held-out rows, seed {seed}: before {before:.4f}, Tunery {told:.4f}, TRL {peer:.4f}", flush=True
+        )
     print(f"loss after {steps} steps: Tunery / TRL {min(ratios):.4f} to {max(ratios):.4f}\n", flush=True)
 
 
 def peak(folder: Path) -> None:
     """The share of the measured peak of matrix multiplication that a whole step reaches, at rows of 512 tokens.
 
-    Operations of a step: for each token and each weight of the linear layers 2 forward and 2 backward (the input's gradient; a frozen
-    weight has none of its own), with the adapters 6 (both gradients); the same 4 for the head on learned tokens; attention forward and
-    2.5 times that backward, half of it by causal order: 3.5 * 2 * tokens * 512 * width / 2 * 2 a layer. The peak: 2,048 cubed.
+    Operations of a step: for each token and each weight of the linear layers 2 forward and 2 backward (the input's
+    gradient; a frozen
+    weight has none of its own), with the adapters 6 (both gradients); the same 4 for the head on learned tokens;
+    attention forward and
+    2.5 times that backward, half of it by causal order: 3.5 * 2 * tokens * 512 * width / 2 * 2 a layer. The peak:
+    2,048 cubed.
     """
     import torch
 
@@ -110,7 +122,15 @@ def peak(folder: Path) -> None:
         config = json.loads((MODEL / "config.json").read_text())
         width, wide, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
         keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
-        linear = [(width, width), (width, keys), (width, keys), (width, width), (width, wide), (width, wide), (wide, width)]
+        linear = [
+            (width, width),
+            (width, keys),
+            (width, keys),
+            (width, width),
+            (width, wide),
+            (width, wide),
+            (wide, width),
+        ]
         weights = layers * sum(i * o for i, o in linear)
         adapters = layers * sum(16 * (i + o) for i, o in linear)
         attention = layers * 3.5 * 2 * 512 * width
@@ -118,13 +138,18 @@ def peak(folder: Path) -> None:
         operations = 4 * weights + 6 * adapters + 4 * width * config["vocab_size"] + attention
         reached = operations * told["tokens_per_second"]
         share = reached / top
-        print(f"{precision}: peak {top / 1e9:.0f} GFLOPS, a step at 512 tokens {reached / 1e9:.0f}: {share:.0%} of it", flush=True)
+        print(
+            f"{precision}: peak {top / 1e9:.0f} GFLOPS, a step at 512 tokens {reached / 1e9:.0f}: {share:.0%} of it",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--modes", default=",".join(MODES), help="of TRL, for a shorter run; the best of them is what counts")
+    parser.add_argument(
+        "--modes", default=",".join(MODES), help="of TRL, for a shorter run; the best of them is what counts"
+    )
     parser.add_argument("--only", choices=["speed", "loss", "peak"])
     args = parser.parse_args()
     modes = tuple(args.modes.split(","))
@@ -132,15 +157,20 @@ def main() -> None:
 
     has = [name for name, there in torch.cpu.get_capabilities().items() if there is True]
     print(
-        f"{torch.cpu.get_capabilities().get('cpu_name', 'CPU')}, {len(os.sched_getaffinity(0))} cores: {' '.join(sorted(has))}\n",
+        f"{torch.cpu.get_capabilities().get('cpu_name', 'CPU')}, {len(os.sched_getaffinity(0))} cores: "
+        f"{' '.join(sorted(has))}\n",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only in (None, "speed"):
             # As many rows as the steps take, so that both trainers see the same ones.
-            speed("mixed lengths", write(folder / "mixed.jsonl", mixed_rows(48, 7)), modes, args.turns, steps=6, batch=8)
-            speed("full rows of 512", write(folder / "full.jsonl", full_rows(12, 7)), modes, args.turns, steps=3, batch=4)
+            speed(
+                "mixed lengths", write(folder / "mixed.jsonl", mixed_rows(48, 7)), modes, args.turns, steps=6, batch=8
+            )
+            speed(
+                "full rows of 512", write(folder / "full.jsonl", full_rows(12, 7)), modes, args.turns, steps=3, batch=4
+            )
         if args.only in (None, "peak"):
             peak(folder)
         if args.only in (None, "loss"):

@@ -1,10 +1,11 @@
-// The packages of a bundle: what the engine imports, in the versions of this checkout's lockfile, and its library as npm packages of their own.
+// The packages of a bundle: what the engine imports, in the versions of this checkout's lockfile, and its library as
+// npm packages of their own.
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 
 /** The rooms that the engine is made of. */
-export const rooms = ['contract', 'lib', 'transport', 'engine'] as const
+export const rooms = ['contract', 'lib', 'engine'] as const
 
 interface Locked {
   version: string
@@ -40,7 +41,15 @@ export function packagesOfEngine(gpu: 'none' | 'cuda') {
   const packages: Record<string, unknown> = { '': top, ...closure(locked, Object.keys(dependencies)) }
   for (const [platform, { name, version, integrity }] of libraries) {
     const [os, cpu] = platform.split('-')
-    packages[`node_modules/${name}`] = { version, integrity, cpu: [cpu], os: [os], libc: ['glibc'], license: 'MIT', optional: true }
+    packages[`node_modules/${name}`] = {
+      version,
+      integrity,
+      cpu: [cpu],
+      os: [os],
+      libc: ['glibc'],
+      license: 'MIT',
+      optional: true,
+    }
   }
   return {
     manifest: { ...top, private: true, type: 'module' },
@@ -52,7 +61,9 @@ export function packagesOfEngine(gpu: 'none' | 'cuda') {
 function imported(): string[] {
   const names = new Set<string>()
   for (const file of globSync(`{${rooms.join()}}/**/*.ts`, { cwd: root }))
-    for (const [, name] of readFileSync(path.join(root, file), 'utf8').matchAll(/(?:from|import\(|require\.resolve\()\s*'([^'.][^']*)'/g))
+    for (const [, name] of readFileSync(path.join(root, file), 'utf8').matchAll(
+      /(?:from|import\(|require\.resolve\()\s*'([^'.][^']*)'/g,
+    ))
       if (!name!.startsWith('node:'))
         names.add(
           name!
@@ -72,7 +83,8 @@ function closure(locked: Record<string, Locked>, names: string[]): Record<string
     if (at === undefined || found[at]) return
     const { dev: _, ...entry } = locked[at]!
     found[at] = entry
-    for (const each of Object.keys({ ...entry.dependencies, ...entry.optionalDependencies, ...entry.peerDependencies })) visit(each, at)
+    for (const each of Object.keys({ ...entry.dependencies, ...entry.optionalDependencies, ...entry.peerDependencies }))
+      visit(each, at)
   }
   for (const name of names) visit(name, '')
   return found
@@ -87,4 +99,5 @@ function place(locked: Record<string, Locked>, name: string, from: string): stri
   }
 }
 
-const inOrder = (entries: Record<string, unknown>) => Object.fromEntries(Object.entries(entries).sort(([one], [other]) => (one < other ? -1 : 1)))
+const inOrder = (entries: Record<string, unknown>) =>
+  Object.fromEntries(Object.entries(entries).sort(([one], [other]) => (one < other ? -1 : 1)))

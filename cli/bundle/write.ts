@@ -1,9 +1,10 @@
-// Writes a folder that serves one model: the engine, its packages' names, the weights, and the files to start or build it with.
+// Writes a folder that serves one model: the engine, its packages' names, the weights, and the files to start or build
+// it with.
 import { createHash } from 'node:crypto'
 import { constants, createReadStream, globSync } from 'node:fs'
 import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 import { UsageError } from '../usage.ts'
 import { packagesOfEngine, rooms } from './packages.ts'
 
@@ -19,10 +20,15 @@ export interface BundleOptions {
 }
 
 /** Throws a UsageError where something given cannot be used. `file`: undefined where the model's is still to come. */
-export async function checkBundle({ model, adapters, out }: Omit<BundleOptions, 'model'> & { model: Partial<NamedFile> & { name: string } }): Promise<void> {
+export async function checkBundle({
+  model,
+  adapters,
+  out,
+}: Omit<BundleOptions, 'model'> & { model: Partial<NamedFile> & { name: string } }): Promise<void> {
   const names = [model, ...adapters].map(({ name }) => name)
   for (const name of names)
-    if (!/^[\w.:/@+ -]{1,200}$/.test(name)) throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
+    if (!/^[\w.:/@+ -]{1,200}$/.test(name))
+      throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
   if (new Set(names).size < names.length) throw new UsageError('The model and its adapters need names of their own.')
   for (const { file } of [model, ...adapters]) if (file !== undefined) await requireGguf(file)
   await requireFree(out)
@@ -38,9 +44,17 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
     await copyEngine(part, gpu)
     const files = []
     for (const [index, { name, file }] of [model, ...adapters].entries())
-      files.push({ name, ...(await copyWeights(file, part, index === 0 ? 'model/model.gguf' : `model/adapter-${index}.gguf`)) })
+      files.push({
+        name,
+        ...(await copyWeights(file, part, index === 0 ? 'model/model.gguf' : `model/adapter-${index}.gguf`)),
+      })
     const { version } = JSON.parse(await readFile(path.join(root, 'package.json'), 'utf8'))
-    await writeJson(part, 'bundle.json', { made_with: `tunery ${version}`, gpu, model: files[0], adapters: files.slice(1) })
+    await writeJson(part, 'bundle.json', {
+      made_with: `tunery ${version}`,
+      gpu,
+      model: files[0],
+      adapters: files.slice(1),
+    })
     await copyTexts(part, model.name, gpu)
     await openToOthers(part)
     await rename(part, out)
@@ -50,7 +64,8 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
 }
 
 async function requireGguf(file: string): Promise<void> {
-  const problem = (why: string) => new UsageError(`${file} ${why}. './tunery export MODEL --format gguf -o FILE' makes a file for a bundle.`)
+  const problem = (why: string) =>
+    new UsageError(`${file} ${why}. './tunery export MODEL --format gguf -o FILE' makes a file for a bundle.`)
   const refuse = (error: NodeJS.ErrnoException) => {
     throw problem(error.code === 'ENOENT' ? 'does not exist' : `cannot be read: ${error.message}`)
   }
@@ -59,7 +74,8 @@ async function requireGguf(file: string): Promise<void> {
   const handle = await open(file).catch(refuse)
   try {
     const head = Buffer.alloc(4)
-    if ((await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF') throw problem('is no GGUF file')
+    if ((await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF')
+      throw problem('is no GGUF file')
   } finally {
     await handle.close()
   }
@@ -74,7 +90,8 @@ async function requireFree(out: string): Promise<void> {
 }
 
 async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
-  for (const file of globSync(`{${rooms.join()}}/**/*.ts`, { cwd: root })) await cp(path.join(root, file), path.join(part, file))
+  for (const file of globSync(`{${rooms.join()}}/**/*.ts`, { cwd: root }))
+    await cp(path.join(root, file), path.join(part, file))
   for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
   const { manifest, lockfile } = packagesOfEngine(gpu)
   await writeJson(part, 'package.json', manifest)
@@ -109,7 +126,10 @@ async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']):
   await copyFile(deploy('Dockerfile.model'), path.join(part, 'Dockerfile'))
   await copyFile(deploy('bundle/dockerignore'), path.join(part, '.dockerignore'))
   for (const file of ['start.mjs', 'settings.env']) await copyFile(deploy(`bundle/${file}`), path.join(part, file))
-  const readme = (await readFile(deploy('bundle/README.md'), 'utf8')).replace('GPU_NOTE\n', gpu === 'cuda' ? gpuNote : '')
+  const readme = (await readFile(deploy('bundle/README.md'), 'utf8')).replace(
+    'GPU_NOTE\n',
+    gpu === 'cuda' ? gpuNote : '',
+  )
   const tag =
     name
       .toLowerCase()
@@ -118,10 +138,14 @@ async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']):
   await writeFile(path.join(part, 'README.md'), readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', tag))
 }
 
-/** An image keeps the modes of what is copied into it, and its server is another user: who keeps files to themselves would make one that cannot start. */
+/**
+ * An image keeps the modes of what is copied into it, and its server is another user: who keeps files to themselves
+ * would make one that cannot start.
+ */
 async function openToOthers(folder: string): Promise<void> {
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
     await chmod(path.join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644)
 }
 
-const writeJson = (folder: string, file: string, value: unknown) => writeFile(path.join(folder, file), `${JSON.stringify(value, null, 2)}\n`)
+const writeJson = (folder: string, file: string, value: unknown) =>
+  writeFile(path.join(folder, file), `${JSON.stringify(value, null, 2)}\n`)

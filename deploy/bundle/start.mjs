@@ -1,5 +1,5 @@
-// Serves the model of this folder: `node start.mjs`, with further options of engine/main.ts behind it. Settings come from the
-// environment, else from settings.env. Plain JavaScript, so that a Node that is too old can say so.
+// Serves the model of this folder: `node start.mjs`, with further options of engine/main.ts behind it. Settings come
+// from the environment, else from settings.env. Plain JavaScript, so that a Node that is too old can say so.
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -18,7 +18,8 @@ if (Number(process.versions.node.split('.')[0]) < nodeMin)
       "or build the image in this folder: 'docker build'; README.md says how.",
   )
 process.chdir(here)
-if (!existsSync('node_modules/koffi')) fail(`The packages are missing. Run 'npm ci --omit=dev --ignore-scripts' in ${here} first.`)
+if (!existsSync('node_modules/koffi'))
+  fail(`The packages are missing. Run 'npm ci --omit=dev --ignore-scripts' in ${here} first.`)
 
 const settings = {
   TUNERY_HOST: '127.0.0.1',
@@ -27,7 +28,9 @@ const settings = {
   ...(existsSync('settings.env') && filled(util.parseEnv(readFileSync('settings.env', 'utf8')))),
   ...filled(process.env),
 }
-const known = ['HOST', 'PORT', 'THREADS', 'GRACE_SECONDS', 'ENGINE_KEY', 'ENGINE_KEY_FILE', 'ENGINE_OPTIONS'].map((name) => `TUNERY_${name}`)
+const known = ['HOST', 'PORT', 'THREADS', 'GRACE_SECONDS', 'ENGINE_KEY', 'ENGINE_KEY_FILE', 'ENGINE_OPTIONS'].map(
+  (name) => `TUNERY_${name}`,
+)
 const unknown = Object.keys(settings).filter((name) => name.startsWith('TUNERY_') && !known.includes(name))
 if (unknown.length > 0) fail(`There is no setting ${unknown.join(', ')}. Settings are ${known.join(', ')}.`)
 
@@ -37,7 +40,10 @@ const optional = (option, value) => (value === undefined ? [] : [option, value])
 process.argv.splice(
   2,
   0,
-  ...['--listen', `${settings.TUNERY_HOST.includes(':') ? `[${settings.TUNERY_HOST}]` : settings.TUNERY_HOST}:${settings.TUNERY_PORT}`],
+  ...[
+    '--listen',
+    `${settings.TUNERY_HOST.includes(':') ? `[${settings.TUNERY_HOST}]` : settings.TUNERY_HOST}:${settings.TUNERY_PORT}`,
+  ],
   ...['--model', named(model)],
   ...adapters.flatMap((adapter) => ['--adapter', named(adapter)]),
   ...optional('--threads', settings.TUNERY_THREADS),
@@ -49,7 +55,12 @@ if (settings.TUNERY_ENGINE_KEY !== undefined) process.env.TUNERY_ENGINE_KEY = se
 else delete process.env.TUNERY_ENGINE_KEY
 await import('./engine/main.ts')
 
-/** What is set to something. An empty value counts as none; but an empty key is one that was lost on the way, and no reason to serve everybody. */
+/**
+ * What is set to something. An empty value counts as none; but an empty key is one that was lost on the way, and no
+ * reason to serve everybody.
+ */
 function filled(values) {
-  return Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== '' || name.startsWith('TUNERY_ENGINE_KEY')))
+  return Object.fromEntries(
+    Object.entries(values).filter(([name, value]) => value !== '' || name.startsWith('TUNERY_ENGINE_KEY')),
+  )
 }

@@ -1,6 +1,6 @@
 // The grammar of an answer: JSON, calls of tools, or either, with the model's thoughts before it.
 // The types are those of XGrammar's structural tag format.
-import type { GrammarSpec } from '../grammar/spec.ts'
+import type { GrammarSpec } from '../grammar/session.ts'
 import type { ToolPlan } from './tool-choice.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
@@ -21,10 +21,18 @@ export type Thinking = 'never' | 'perhaps' | 'begun'
 export type JsonForm = { kind: 'json_object' } | { kind: 'json_schema'; schema: Schema }
 
 /** Null where the answer is free. */
-export function answerForm(json: JsonForm | null, plan: ToolPlan | null, syntax: CallSyntax, thinking: Thinking): GrammarSpec | null {
+export function answerForm(
+  json: JsonForm | null,
+  plan: ToolPlan | null,
+  syntax: CallSyntax,
+  thinking: Thinking,
+): GrammarSpec | null {
   if (!plan && !json) return null
   if (!plan && thinking === 'never') return json
-  return { kind: 'structural_tag', tag: { type: 'structural_tag', format: withThoughts(body(json, plan, syntax, thinking), thinking) } }
+  return {
+    kind: 'structural_tag',
+    tag: { type: 'structural_tag', format: withThoughts(body(json, plan, syntax, thinking), thinking) },
+  }
 }
 
 function body(json: JsonForm | null, plan: ToolPlan | null, syntax: CallSyntax, thinking: Thinking): Format {
@@ -36,19 +44,33 @@ function body(json: JsonForm | null, plan: ToolPlan | null, syntax: CallSyntax, 
 function calls(plan: ToolPlan, syntax: CallSyntax): Format {
   const tags = plan.callable.map(({ name, schema }) => callTag(name, schema, syntax))
   const list: Format =
-    plan.calls_max === 1 ? oneOf(tags) : { type: 'tags_with_separator', tags, separator: syntax.separator, at_least_one: true, stop_after_first: false }
+    plan.calls_max === 1
+      ? oneOf(tags)
+      : { type: 'tags_with_separator', tags, separator: syntax.separator, at_least_one: true, stop_after_first: false }
   return syntax.opening === '' ? list : { type: 'tag', begin: syntax.opening, content: list, end: syntax.closing }
 }
 
 function textOrCalls(plan: ToolPlan, syntax: CallSyntax, thinking: Thinking): Format {
   if (syntax.alone) {
-    // Text that could be taken for a call is excluded by its first character, as is text that could be taken for thoughts, after which a call may come.
+    // Text that could be taken for a call is excluded by its first character, as is text that could be taken for
+    // thoughts, after which a call may come.
     const notFirst = thinking === 'perhaps' ? '{<' : '{'
-    return { type: 'or', elements: [calls(plan, syntax), { type: 'regex', pattern: `([^ \\n\\t\\r${notFirst}][^\\x00]*)?` }] }
+    return {
+      type: 'or',
+      elements: [calls(plan, syntax), { type: 'regex', pattern: `([^ \\n\\t\\r${notFirst}][^\\x00]*)?` }],
+    }
   }
   const inList = syntax.opening !== ''
-  const tags = inList ? [calls(plan, syntax) as Tag] : plan.callable.map(({ name, schema }) => callTag(name, schema, syntax))
-  return { type: 'triggered_tags', triggers: [syntax.trigger], tags, at_least_one: false, stop_after_first: inList || plan.calls_max === 1 }
+  const tags = inList
+    ? [calls(plan, syntax) as Tag]
+    : plan.callable.map(({ name, schema }) => callTag(name, schema, syntax))
+  return {
+    type: 'triggered_tags',
+    triggers: [syntax.trigger],
+    tags,
+    at_least_one: false,
+    stop_after_first: inList || plan.calls_max === 1,
+  }
 }
 
 function jsonOrCalls(json: JsonForm, plan: ToolPlan, syntax: CallSyntax): Format {
@@ -56,7 +78,9 @@ function jsonOrCalls(json: JsonForm, plan: ToolPlan, syntax: CallSyntax): Format
   const value = jsonValue(json)
   // Of alternatives, XGrammar wants all or none to be without an end of their own, as a list of tags is.
   const alike: Format =
-    either.type === 'tags_with_separator' ? { ...either, tags: [{ type: 'tag', begin: '', content: value, end: '' }], stop_after_first: true } : value
+    either.type === 'tags_with_separator'
+      ? { ...either, tags: [{ type: 'tag', begin: '', content: value, end: '' }], stop_after_first: true }
+      : value
   return { type: 'or', elements: [alike, either] }
 }
 
@@ -64,7 +88,10 @@ function withThoughts(form: Format, thinking: Thinking): Format {
   if (thinking === 'never') return form
   // Models end their thoughts with an empty line. Free text has it anyway, forms need it said.
   const gap: Format[] = form.type === 'triggered_tags' ? [] : [{ type: 'const_string', value: '\n\n' }]
-  const thoughts = (begin: string): Format[] => [{ type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' }, ...gap]
+  const thoughts = (begin: string): Format[] => [
+    { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
+    ...gap,
+  ]
   if (thinking === 'begun') return { type: 'sequence', elements: [...thoughts(''), form] }
   // Thoughts or nothing, then the form: said once, since it can be large.
   const perhaps: Format = {
@@ -78,11 +105,19 @@ function withThoughts(form: Format, thinking: Thinking): Format {
 }
 
 function callTag(name: string, schema: Schema, syntax: CallSyntax): Tag {
-  return { type: 'tag', begin: syntax.head(name), content: { type: 'json_schema', json_schema: schema }, end: syntax.tail }
+  return {
+    type: 'tag',
+    begin: syntax.head(name),
+    content: { type: 'json_schema', json_schema: schema },
+    end: syntax.tail,
+  }
 }
 
 function jsonValue(json: JsonForm): Format {
-  return { type: 'json_schema', json_schema: json.kind === 'json_schema' ? json.schema : { type: 'object', additionalProperties: true } }
+  return {
+    type: 'json_schema',
+    json_schema: json.kind === 'json_schema' ? json.schema : { type: 'object', additionalProperties: true },
+  }
 }
 
 function oneOf(tags: Tag[]): Format {

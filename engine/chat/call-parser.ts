@@ -1,7 +1,8 @@
-// Calls of tools in an answer. All but the arguments is constant, and the grammar holds the model to it; what does not fit is content.
+// Calls of tools in an answer. All but the arguments is constant, and the grammar holds the model to it; what does not
+// fit is content.
 import { randomBytes } from 'node:crypto'
-import { beginningAtEnd, blankFrom, isSpace } from './held.ts'
 import { createJsonScan, type JsonScan } from './json-scan.ts'
+import { beginningAtEnd, blankFrom, isSpace } from './partial-marks.ts'
 import type { ReplyParser, ReplyPart } from './reply-parser.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
@@ -102,7 +103,9 @@ export function createCallParser(syntax: CallSyntax, names: readonly string[], c
       const text = held
       held = ''
       // A call that was cut off before its name was whole is not shown as text.
-      const cutOff = calls > 0 || (syntax.alone ? open && text.trimStart().startsWith(syntax.trigger) : text.includes(syntax.trigger))
+      const cutOff =
+        calls > 0 ||
+        (syntax.alone ? open && text.trimStart().startsWith(syntax.trigger) : text.includes(syntax.trigger))
       return cutOff ? [] : content(text)
     },
     calledTools: () => calls > 0,

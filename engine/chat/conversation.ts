@@ -1,7 +1,7 @@
 // A chat request for one model: the text it is asked with, the form its answer is held to, and how the answer is read.
 import type { ChatMessage, ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { GrammarSpec } from '../grammar/spec.ts'
+import type { GrammarSpec } from '../grammar/session.ts'
 import { type PromptText, withoutMarks } from '../tokenizer/tokenizer.ts'
 import { answerForm, type JsonForm, type Thinking } from './answer-form.ts'
 import { adaptHistory, type TemplateMessage, templateMessages } from './messages.ts'
@@ -22,8 +22,9 @@ export type Conversation = {
 }
 
 /**
- * Throws ApiError: model_not_callable where the model has no (readable) template, parameter_not_supported for parts that it can't
- * read, schema_not_enforceable, invalid_request where the request contradicts itself or the template refuses the conversation.
+ * Throws ApiError: model_not_callable where the model has no (readable) template, parameter_not_supported for parts
+ * that it can't read, schema_not_enforceable, invalid_request where the request contradicts itself or the template
+ * refuses the conversation.
  */
 export function prepareConversation(model: ChatModel, request: ChatRequest): Conversation {
   const template = readTemplate(model)
@@ -36,7 +37,12 @@ export function prepareConversation(model: ChatModel, request: ChatRequest): Con
       'This model writes calls of tools as plain JSON, so they can’t be told from an answer in JSON. Send response_format or tools, or set tool_choice to none or required.',
       { param: 'response_format' },
     )
-  const prompt = render(template, templateMessages(model, request.messages, template.takes_reasoning), plan, readKwargs(request.chat_template_kwargs))
+  const prompt = render(
+    template,
+    templateMessages(model, request.messages, template.takes_reasoning),
+    plan,
+    readKwargs(request.chat_template_kwargs),
+  )
   const thinking = thinkingAfter(template, prompt)
   const form: ReplyForm = {
     thoughts: thinking === 'never' ? null : { begun: thinking === 'begun' },
@@ -56,11 +62,17 @@ export function renderChat(model: ChatModel, messages: readonly ChatMessage[]): 
   return render(template, templateMessages(model, messages, template.takes_reasoning), null, {})
 }
 
-function render(template: ChatTemplate, messages: TemplateMessage[], plan: ToolPlan | null, kwargs: Record<string, unknown>): PromptText {
+function render(
+  template: ChatTemplate,
+  messages: TemplateMessage[],
+  plan: ToolPlan | null,
+  kwargs: Record<string, unknown>,
+): PromptText {
   const { name } = template.tool_format
   const variables = (rendered: TemplateMessage[]) => ({ ...kwargs, messages: rendered })
   try {
-    if (name !== 'prompted') return template.render({ ...variables(adaptHistory(messages, name)), ...(plan && { tools: plan.shown }) })
+    if (name !== 'prompted')
+      return template.render({ ...variables(adaptHistory(messages, name)), ...(plan && { tools: plan.shown }) })
     const asText = callsAsText(messages)
     if (!plan) return template.render(variables(asText))
     const withTools = withToolPrompt(asText, plan.shown)
@@ -74,11 +86,18 @@ function render(template: ChatTemplate, messages: TemplateMessage[], plan: ToolP
     }
   } catch (error) {
     if (error instanceof ApiError) throw error
-    throw new ApiError('invalid_request', `The model's chat template refuses these messages: ${(error as Error).message}`, { param: 'messages' })
+    throw new ApiError(
+      'invalid_request',
+      `The model's chat template refuses these messages: ${(error as Error).message}`,
+      { param: 'messages' },
+    )
   }
 }
 
-/** Where the prompt leaves a model that thinks: templates begin its thoughts, or end them at once where it shall not think. */
+/**
+ * Where the prompt leaves a model that thinks: templates begin its thoughts, or end them at once where it shall not
+ * think.
+ */
 function thinkingAfter(template: ChatTemplate, prompt: PromptText): Thinking {
   if (!template.thinks) return 'never'
   const end = withoutMarks(prompt).trimEnd()
@@ -90,7 +109,10 @@ function readResponseFormat(format: ChatRequest['response_format']): JsonForm | 
   if (!format || format.type === 'text') return null
   if (format.type === 'json_object') return { kind: 'json_object' }
   const { schema } = format.json_schema
-  if (!schema) throw new ApiError('invalid_request', 'Send the schema that the answer shall have.', { param: 'response_format.json_schema.schema' })
+  if (!schema)
+    throw new ApiError('invalid_request', 'Send the schema that the answer shall have.', {
+      param: 'response_format.json_schema.schema',
+    })
   checkSchemaOf(schema, 'response_format.json_schema.schema')
   return { kind: 'json_schema', schema }
 }

@@ -1,7 +1,9 @@
 // Where a JSON value ends, in text that comes in pieces.
 
 export type JsonScan = {
-  /** Takes the next text; returns how many of its characters belong to the value, and whether it has ended with them. */
+  /**
+   * Takes the next text; returns how many of its characters belong to the value, and whether it has ended with them.
+   */
   take(text: string): { length: number; ended: boolean }
 }
 

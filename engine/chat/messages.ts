@@ -2,8 +2,7 @@
 import { createHash } from 'node:crypto'
 import type { ChatMessage, ContentPart, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { ChatModel } from './template.ts'
-import { isWithin } from './template.ts'
+import { type ChatModel, isWithin } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
 /** `arguments`: text, or what it says as JSON. */
@@ -17,15 +16,22 @@ export type TemplateMessage = {
   /** Of the tool that a result is of. */
   name?: string
 }
-export type TemplateTool = { type: 'function'; function: { name: string; description: string; parameters: Record<string, unknown> } }
+export type TemplateTool = {
+  type: 'function'
+  function: { name: string; description: string; parameters: Record<string, unknown> }
+}
 
 const argumentBounds = { depth: 32, values: 20_000, characters: 1_000_000 }
 
 /**
- * Messages for a template. Throws ApiError: parameter_not_supported for a part that the model can't read, invalid_request for a
- * tool result that no call asked for.
+ * Messages for a template. Throws ApiError: parameter_not_supported for a part that the model can't read,
+ * invalid_request for a tool result that no call asked for.
  */
-export function templateMessages(model: ChatModel, messages: readonly ChatMessage[], takesReasoning: boolean): TemplateMessage[] {
+export function templateMessages(
+  model: ChatModel,
+  messages: readonly ChatMessage[],
+  takesReasoning: boolean,
+): TemplateMessage[] {
   const reads = modalitiesOf(model)
   const names = new Map<string, string>()
   return messages.map((message, index) => {
@@ -33,9 +39,13 @@ export function templateMessages(model: ChatModel, messages: readonly ChatMessag
     if (message.role === 'tool') {
       const name = names.get(message.tool_call_id)
       if (name === undefined)
-        throw new ApiError('invalid_request', `No earlier assistant message has a tool call with the id '${message.tool_call_id}'.`, {
-          param: `messages.${index}.tool_call_id`,
-        })
+        throw new ApiError(
+          'invalid_request',
+          `No earlier assistant message has a tool call with the id '${message.tool_call_id}'.`,
+          {
+            param: `messages.${index}.tool_call_id`,
+          },
+        )
       return { role: 'tool', content, tool_call_id: message.tool_call_id, name }
     }
     if (message.role !== 'assistant') return { role: message.role === 'developer' ? 'system' : message.role, content }
@@ -66,7 +76,10 @@ export function adaptHistory(messages: TemplateMessage[], format: ToolFormat['na
 
 export function templateTool({ function: { name, description, parameters } }: Tool): TemplateTool {
   // Templates join these as text or read into them, so they are always there.
-  return { type: 'function', function: { name, description: description ?? '', parameters: parameters ?? { type: 'object', properties: {} } } }
+  return {
+    type: 'function',
+    function: { name, description: description ?? '', parameters: parameters ?? { type: 'object', properties: {} } },
+  }
 }
 
 type Modality = 'text' | 'image'
@@ -75,7 +88,11 @@ function modalitiesOf(_model: ChatModel): ReadonlySet<Modality> {
   return new Set(['text'])
 }
 
-function contentText(content: string | ContentPart[] | null | undefined, reads: ReadonlySet<Modality>, index: number): string {
+function contentText(
+  content: string | ContentPart[] | null | undefined,
+  reads: ReadonlySet<Modality>,
+  index: number,
+): string {
   if (content == null) return ''
   if (typeof content === 'string') return content
   return content.map((part) => partText(part, reads, index)).join('')
@@ -84,7 +101,9 @@ function contentText(content: string | ContentPart[] | null | undefined, reads: 
 function partText(part: ContentPart, reads: ReadonlySet<Modality>, index: number): string {
   if (part.type === 'text') return part.text
   if (part.type === 'refusal') return part.refusal
-  const why = reads.has('image') ? 'This engine passes no images on.' : 'This model reads text only, so it can’t be sent images. Ask a model that sees.'
+  const why = reads.has('image')
+    ? 'This engine passes no images on.'
+    : 'This model reads text only, so it can’t be sent images. Ask a model that sees.'
   throw new ApiError('parameter_not_supported', why, { param: `messages.${index}.content` })
 }
 
@@ -92,7 +111,13 @@ function partText(part: ContentPart, reads: ReadonlySet<Modality>, index: number
 function withParsedArguments(message: TemplateMessage): TemplateMessage {
   const { tool_calls } = message
   if (!tool_calls) return message
-  return { ...message, tool_calls: tool_calls.map((call) => ({ ...call, function: { ...call.function, arguments: parsed(call.function.arguments) } })) }
+  return {
+    ...message,
+    tool_calls: tool_calls.map((call) => ({
+      ...call,
+      function: { ...call.function, arguments: parsed(call.function.arguments) },
+    })),
+  }
 }
 
 function parsed(text: unknown): unknown {
@@ -104,7 +129,10 @@ function parsed(text: unknown): unknown {
   }
 }
 
-/** Mistral's templates refuse ids that are not nine letters and digits: others are replaced, the same one always by the same. */
+/**
+ * Mistral's templates refuse ids that are not nine letters and digits: others are replaced, the same one always by the
+ * same.
+ */
 function withShortIds(message: TemplateMessage): TemplateMessage {
   const { tool_calls, tool_call_id } = message
   return {

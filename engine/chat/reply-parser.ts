@@ -1,9 +1,13 @@
-// From the text that a model generates to what it says, what it thinks and which tools it calls, as far as is certain at each piece.
+// From the text that a model generates to what it says, what it thinks and which tools it calls, as far as is certain
+// at each piece.
 import { createCallParser } from './call-parser.ts'
 import { createThoughtParser } from './thought-parser.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
-/** Of a call, the first part has `id`, `name` and empty `arguments`; the arguments follow as the text that the model writes. */
+/**
+ * Of a call, the first part has `id`, `name` and empty `arguments`; the arguments follow as the text that the model
+ * writes.
+ */
 export type ReplyPart =
   | { kind: 'content'; text: string }
   | { kind: 'reasoning'; text: string }

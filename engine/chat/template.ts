@@ -1,4 +1,5 @@
-// The model's own chat template: read once, run with the caller's data, which is bounded since it is the template that multiplies it.
+// The model's own chat template: read once, run with the caller's data, which is bounded since it is the template that
+// multiplies it.
 import { Template } from '@huggingface/jinja'
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../llama/model.ts'
@@ -14,7 +15,10 @@ export type ChatTemplate = {
   thinks: boolean
   /** Whether earlier thoughts are wanted back in messages. */
   takes_reasoning: boolean
-  /** Texts of answers' forms that some vocabularies have as control tokens: where they do, grammar and parser need them as text. */
+  /**
+   * Texts of answers' forms that some vocabularies have as control tokens: where they do, grammar and parser need them
+   * as text.
+   */
   control_texts: string[]
   /** Throws whatever the template raises, and as `renderUserText` does. */
   render(variables: Variables): PromptText
@@ -27,19 +31,27 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   const before = known.get(model)
   if (before) return before
   const source = model.chat_template
-  if (source === null) throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', { param: 'model' })
+  if (source === null)
+    throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', {
+      param: 'model',
+    })
   const template = parse(source)
   const { bos_text, eos_text } = model.vocab
   const tool_format = detectToolFormat(source)
   const thinks = source.includes('<think>')
   const control_texts = [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts]
-  const render = (variables: Variables) => template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
+  const render = (variables: Variables) =>
+    template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
   const read: ChatTemplate = {
     tool_format,
     thinks,
     control_texts,
     takes_reasoning: source.includes('reasoning_content'),
-    render: (variables) => renderUserText(model.vocab, render, variables, { answer_texts: control_texts, parse_control_tokens: model.parse_control_tokens }),
+    render: (variables) =>
+      renderUserText(model.vocab, render, variables, {
+        answer_texts: control_texts,
+        parse_control_tokens: model.parse_control_tokens,
+      }),
   }
   known.set(model, read)
   return read
@@ -47,7 +59,9 @@ export function readTemplate(model: ChatModel): ChatTemplate {
 
 // Set by the service itself, or names that the template language has already.
 const reserved = new Set(
-  'messages tools add_generation_prompt bos_token eos_token namespace range raise_exception strftime_now true false none True False None'.split(' '),
+  'messages tools add_generation_prompt bos_token eos_token namespace range raise_exception strftime_now true false none True False None'.split(
+    ' ',
+  ),
 )
 // A template counts with `range` and indents by numbers: a large one would be memory.
 const kwargsBounds = { depth: 16, values: 2000, characters: 65_536, number: 1_000_000 }
@@ -58,7 +72,9 @@ export function readKwargs(kwargs: Record<string, unknown> | null | undefined): 
   const param = 'chat_template_kwargs'
   for (const name of Object.keys(kwargs)) {
     if (!/^[A-Za-z_][A-Za-z0-9_]{0,63}$/.test(name) || reserved.has(name))
-      throw new ApiError('invalid_request', `chat_template_kwargs may not set '${name.slice(0, 80)}'.`, { param: `${param}.${name.slice(0, 80)}` })
+      throw new ApiError('invalid_request', `chat_template_kwargs may not set '${name.slice(0, 80)}'.`, {
+        param: `${param}.${name.slice(0, 80)}`,
+      })
   }
   if (!isWithin(kwargs, kwargsBounds))
     throw new ApiError(
@@ -71,7 +87,10 @@ export function readKwargs(kwargs: Record<string, unknown> | null | undefined): 
 
 type Bounds = { depth: number; values: number; characters: number; number?: number }
 
-/** Whether JSON data stays within bounds that keep what a template writes of it (indented, a copy a level) in proportion. */
+/**
+ * Whether JSON data stays within bounds that keep what a template writes of it (indented, a copy a level) in
+ * proportion.
+ */
 export function isWithin(data: unknown, { depth, values, characters, number = Infinity }: Bounds): boolean {
   let valuesLeft = values
   let charactersLeft = characters
@@ -94,6 +113,8 @@ function parse(source: string): Template {
   try {
     return new Template(source)
   } catch (error) {
-    throw new ApiError('model_not_callable', `This model's chat template can't be read: ${(error as Error).message}`, { param: 'model' })
+    throw new ApiError('model_not_callable', `This model's chat template can't be read: ${(error as Error).message}`, {
+      param: 'model',
+    })
   }
 }

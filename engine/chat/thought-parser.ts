@@ -1,11 +1,13 @@
 // The thoughts at the beginning of an answer, apart from what comes after them.
-import { beginningAtEnd, blankFrom, isNewline } from './held.ts'
+import { beginningAtEnd, blankFrom, isNewline } from './partial-marks.ts'
 import type { ReplyParser, ReplyPart } from './reply-parser.ts'
 
 const opening = '<think>'
 const closing = '</think>'
 
-/** Passes what follows the thoughts to `answer`. Newlines at both ends of the thoughts, and after them, are left out. */
+/**
+ * Passes what follows the thoughts to `answer`. Newlines at both ends of the thoughts, and after them, are left out.
+ */
 export function createThoughtParser(begun: boolean, answer: ReplyParser): ReplyParser {
   let held = ''
   let state: 'start' | 'first thought' | 'thoughts' | 'gap' | 'answer' = 'start'

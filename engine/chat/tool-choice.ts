@@ -24,7 +24,10 @@ const schemaCharactersMax = 80_000
 const toolBounds = { depth: 32, values: 20_000, characters: 500_000 }
 
 /** Null where the answer can have no calls. Throws ApiError for tools and choices that contradict each other. */
-export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>, { syntax, name }: ToolFormat): ToolPlan | null {
+export function planTools(
+  request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>,
+  { syntax, name }: ToolFormat,
+): ToolPlan | null {
   // A model that was not trained on calls does not know when to end a list of them, so it has to be asked for.
   const parallel = name === 'prompted' ? request.parallel_tool_calls === true : request.parallel_tool_calls !== false
 
@@ -32,11 +35,19 @@ export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | '
   const choice = request.tool_choice ?? 'auto'
   refuseDoubles(tools)
   if (!isWithin(tools, toolBounds))
-    throw new ApiError('invalid_request', 'The tools are too many, too large or nested too deep. Send fewer, or simpler ones.', { param: 'tools' })
+    throw new ApiError(
+      'invalid_request',
+      'The tools are too many, too large or nested too deep. Send fewer, or simpler ones.',
+      { param: 'tools' },
+    )
   if (tools.length === 0 && choice !== 'none' && choice !== 'auto')
-    throw new ApiError('invalid_request', 'tool_choice asks for a call, but there are no tools. Send tools, or leave tool_choice out.', {
-      param: 'tool_choice',
-    })
+    throw new ApiError(
+      'invalid_request',
+      'tool_choice asks for a call, but there are no tools. Send tools, or leave tool_choice out.',
+      {
+        param: 'tool_choice',
+      },
+    )
   if (tools.length === 0 || choice === 'none') return null
   const named = typeof choice === 'object' ? choice.function.name : null
   const callable = tools.flatMap((tool, index) =>
@@ -45,7 +56,9 @@ export function planTools(request: Pick<ChatRequest, 'tools' | 'tool_choice' | '
       : [],
   )
   if (callable.length === 0)
-    throw new ApiError('invalid_request', `tool_choice names '${named}', which is not one of the tools.`, { param: 'tool_choice.function.name' })
+    throw new ApiError('invalid_request', `tool_choice names '${named}', which is not one of the tools.`, {
+      param: 'tool_choice.function.name',
+    })
   return {
     shown: tools.map(templateTool),
     callable: withinBudget(callable),
@@ -86,12 +99,19 @@ function argumentsSchema({ function: { parameters, strict } }: Tool, index: numb
   return strict || isEnforceable(schema) ? schema : anyObject
 }
 
-/** All schemas are one grammar: the largest give way, unless their tools are strict, until the rest can be made into one. */
-function withinBudget(callable: { name: string; schema: Record<string, unknown>; strict: boolean }[]): ToolPlan['callable'] {
+/**
+ * All schemas are one grammar: the largest give way, unless their tools are strict, until the rest can be made into
+ * one.
+ */
+function withinBudget(
+  callable: { name: string; schema: Record<string, unknown>; strict: boolean }[],
+): ToolPlan['callable'] {
   const sizes = callable.map(({ schema }) => JSON.stringify(schema).length)
   let left = sizes.reduce((sum, size) => sum + size, 0)
   const loose = new Set<number>()
-  const largestFirst = [...sizes.keys()].filter((index) => !callable[index]!.strict).sort((a, b) => sizes[b]! - sizes[a]!)
+  const largestFirst = [...sizes.keys()]
+    .filter((index) => !callable[index]!.strict)
+    .sort((a, b) => sizes[b]! - sizes[a]!)
   for (const index of largestFirst) {
     if (left <= schemaCharactersMax) break
     loose.add(index)
@@ -100,10 +120,25 @@ function withinBudget(callable: { name: string; schema: Record<string, unknown>;
   return callable.map(({ name, schema }, index) => ({ name, schema: loose.has(index) ? anyObject : schema }))
 }
 
-/** A schema that says nothing of any argument: the tool takes none, unless it says that it takes what it doesn't name. */
+/**
+ * A schema that says nothing of any argument: the tool takes none, unless it says that it takes what it doesn't name.
+ */
 function isEmptyList(parameters: Record<string, unknown>): boolean {
-  const { type: _, properties, required: _required, additionalProperties, $schema, title, description, ...rest } = parameters
-  return isEmpty(rest) && (properties === undefined || isEmpty(properties)) && (additionalProperties === undefined || additionalProperties === false)
+  const {
+    type: _,
+    properties,
+    required: _required,
+    additionalProperties,
+    $schema,
+    title,
+    description,
+    ...rest
+  } = parameters
+  return (
+    isEmpty(rest) &&
+    (properties === undefined || isEmpty(properties)) &&
+    (additionalProperties === undefined || additionalProperties === false)
+  )
 }
 
 function isEmpty(value: unknown): boolean {
@@ -119,7 +154,9 @@ function refuseDoubles(tools: readonly Tool[]): void {
     },
   ] of tools.entries()) {
     if (names.has(name))
-      throw new ApiError('invalid_request', `Two tools are called '${name}'. Give each a name of its own.`, { param: `tools.${index}.function.name` })
+      throw new ApiError('invalid_request', `Two tools are called '${name}'. Give each a name of its own.`, {
+        param: `tools.${index}.function.name`,
+      })
     names.add(name)
   }
 }

@@ -1,6 +1,9 @@
 // How models write calls of tools. Which form a model was trained on is read from its template.
 
-/** Around the JSON of the arguments everything is constant, so that a grammar can hold a model to it and a parser needs no guessing. */
+/**
+ * Around the JSON of the arguments everything is constant, so that a grammar can hold a model to it and a parser needs
+ * no guessing.
+ */
 export type CallSyntax = {
   /** What tells that a call, or the list of calls, begins. */
   trigger: string
@@ -59,14 +62,19 @@ const llama: CallSyntax = {
 
 /** The format that a template asks for; `prompted` where it knows no tools or a form that is not known here. */
 export function detectToolFormat(template: string): ToolFormat {
-  // Templates write the quotes of their prose with or without a backslash, and cut their texts in pieces where they like.
+  // Templates write the quotes of their prose with or without a backslash, and cut their texts in pieces where they
+  // like.
   const hermesCall = /<tool_call>(?:\\n|[\s"'~+{}-])*\{\\?"name\\?": /
   const otherForm = /<function=|<arg_key>|\[ARGS\]|\[CALL_ID\]/
   if (/\btools\b/.test(template) && !otherForm.test(template)) {
     if (hermesCall.test(template) && /"arguments\\?": /.test(template))
       return { name: 'hermes', syntax: hermes, control_texts: ['<tool_call>', '</tool_call>'] }
     if (template.includes('[TOOL_CALLS]') && template.includes('[AVAILABLE_TOOLS]'))
-      return { name: 'mistral', syntax: mistral(template.includes('[TOOL_CALLS] [') ? ' ' : ''), control_texts: ['[TOOL_CALLS]'] }
+      return {
+        name: 'mistral',
+        syntax: mistral(template.includes('[TOOL_CALLS] [') ? ' ' : ''),
+        control_texts: ['[TOOL_CALLS]'],
+      }
     if (template.includes('<|start_header_id|>') && template.includes('ipython') && /"parameters\\?": /.test(template))
       return { name: 'llama', syntax: llama, control_texts: [] }
   }

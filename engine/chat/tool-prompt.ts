@@ -1,4 +1,5 @@
-// Tools for models whose template does not know them: the wording, and the history's calls and results as text. docs/tools.md quotes it.
+// Tools for models whose template does not know them: the wording, and the history's calls and results as text.
+// docs/tools.md quotes it.
 import type { TemplateMessage, TemplateTool } from './messages.ts'
 import { type CallSyntax, detectToolFormat } from './tool-formats.ts'
 
@@ -19,7 +20,10 @@ export function toolPrompt(tools: readonly TemplateTool[]): string {
 }
 
 /** Puts the description of the tools into the caller's own system message, or before the conversation as one. */
-export function withToolPrompt(messages: readonly TemplateMessage[], tools: readonly TemplateTool[]): TemplateMessage[] {
+export function withToolPrompt(
+  messages: readonly TemplateMessage[],
+  tools: readonly TemplateTool[],
+): TemplateMessage[] {
   const [first, ...rest] = messages
   if (first?.role === 'system') return [{ ...first, content: joined(first.content, toolPrompt(tools)) }, ...rest]
   return [{ role: 'system', content: toolPrompt(tools) }, ...messages]
@@ -30,10 +34,15 @@ export function systemIntoUser(messages: readonly TemplateMessage[]): TemplateMe
   const [system, ...rest] = messages
   const user = rest.findIndex(({ role }) => role === 'user')
   if (user < 0) return [{ role: 'user', content: system!.content }, ...rest]
-  return rest.map((message, index) => (index === user ? { ...message, content: joined(system!.content, message.content) } : message))
+  return rest.map((message, index) =>
+    index === user ? { ...message, content: joined(system!.content, message.content) } : message,
+  )
 }
 
-/** Calls and results as text: a call in the assistant's turn, results in one of the user's, together with what the user says after them. */
+/**
+ * Calls and results as text: a call in the assistant's turn, results in one of the user's, together with what the user
+ * says after them.
+ */
 export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const out: TemplateMessage[] = []
   let answering = false
@@ -49,8 +58,13 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
     if (answering && message.role === 'user') last!.content = joined(last!.content, message.content)
     else if (!tool_calls) out.push(message)
     else {
-      const calls = tool_calls.map(({ function: { name, arguments: values } }) => `${syntax.head(name)}${values}${syntax.tail}`)
-      out.push({ ...message, content: [message.content, ...calls].filter((text) => text !== '').join(syntax.separator) })
+      const calls = tool_calls.map(
+        ({ function: { name, arguments: values } }) => `${syntax.head(name)}${values}${syntax.tail}`,
+      )
+      out.push({
+        ...message,
+        content: [message.content, ...calls].filter((text) => text !== '').join(syntax.separator),
+      })
     }
     answering = false
   }

@@ -1,4 +1,5 @@
-// Keeps the caller's words words: written control tokens in them are marked, so that only those that the template writes become tokens.
+// Keeps the caller's words words: written control tokens in them are marked, so that only those that the template
+// writes become tokens.
 import { ApiError } from '../../contract/errors.ts'
 import type { SpecialToken, Vocab } from '../llama/vocab.ts'
 import { findersOf, type PromptText } from '../tokenizer/tokenizer.ts'
@@ -25,23 +26,37 @@ type ControlTexts = {
 }
 
 /**
- * Renders a conversation so that no control token comes from the caller's texts: neither whole, nor of parts that the template joins. The rendering
- * without its marks is what the template makes of the texts as they are. Throws ApiError invalid_request where it makes something else of them.
+ * Renders a conversation so that no control token comes from the caller's texts: neither whole, nor of parts that the
+ * template joins. The rendering without its marks is what the template makes of the texts as they are. Throws ApiError
+ * invalid_request where it makes something else of them.
  */
-export function renderUserText(vocab: Vocab, render: (variables: Variables) => string, variables: Variables, options: RenderOptions): PromptText {
+export function renderUserText(
+  vocab: Vocab,
+  render: (variables: Variables) => string,
+  variables: Variables,
+  options: RenderOptions,
+): PromptText {
   const plain = render(variables)
   if (options.parse_control_tokens) return { text: plain, controls: 'all' }
   const controls = controlTextsOf(vocab)
   if (!someText(variables, (text) => isSuspicious(text, controls))) return { text: plain, controls: 'all' }
   const mark = marks.find((each) => !plain.includes(each) && !someText(variables, (text) => text.includes(each)))
-  if (mark === undefined) throw refusal('The messages have every noncharacter of Unicode (U+FDD0 to U+FDEF) in them. Remove one.')
+  if (mark === undefined)
+    throw refusal('The messages have every noncharacter of Unicode (U+FDD0 to U+FDEF) in them. Remove one.')
 
-  const full = render(marked(variables, (text, exempt) => markBeginnings(text, controls, mark, exempt), options.answer_texts))
+  const full = render(
+    marked(variables, (text, exempt) => markBeginnings(text, controls, mark, exempt), options.answer_texts),
+  )
   if (full.replaceAll(mark, '') === plain) return { text: full, controls: { unless_marked_by: mark } }
   // The template looks for such texts, as many do for </think>: only whole control tokens are marked.
   const { control } = findersOf(vocab)
-  const narrow = render(marked(variables, (text, exempt) => markWhole(text, control, mark, exempt), options.answer_texts))
-  if (narrow.replaceAll(mark, '') === plain && sameControls([...control.partition(full)], [...control.partition(narrow)]))
+  const narrow = render(
+    marked(variables, (text, exempt) => markWhole(text, control, mark, exempt), options.answer_texts),
+  )
+  if (
+    narrow.replaceAll(mark, '') === plain &&
+    sameControls([...control.partition(full)], [...control.partition(narrow)])
+  )
     return { text: narrow, controls: { unless_marked_by: mark } }
   throw refusal(
     'The model’s chat template rewrites parts of these messages that spell control tokens of the model, such as <|im_end|>, so they cannot be kept apart from its own. Remove them from the messages, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true.',
@@ -59,7 +74,9 @@ function controlTextsOf(vocab: Vocab): ControlTexts {
   const controls: ControlTexts = {
     longest: Math.max(0, ...texts.map((text) => text.length)),
     beginning: new RegExp(`[${firsts.join('')}]`, 'gu'),
-    ends: new Set(texts.flatMap((text) => Array.from({ length: text.length - 1 }, (_, index) => text.slice(index + 1)))),
+    ends: new Set(
+      texts.flatMap((text) => Array.from({ length: text.length - 1 }, (_, index) => text.slice(index + 1))),
+    ),
     joined: texts.join('\n'),
   }
   known.set(vocab, controls)
@@ -76,20 +93,31 @@ function isSuspicious(text: string, controls: ControlTexts): boolean {
 
 /** Whether a text may be the middle or the end of a control text that a template has begun. */
 function goesOn(text: string, { longest, ends, joined }: ControlTexts): boolean {
-  for (let length = 1; length < longest && length <= text.length; length++) if (ends.has(text.slice(0, length))) return true
+  for (let length = 1; length < longest && length <= text.length; length++)
+    if (ends.has(text.slice(0, length))) return true
   return text !== '' && text.length < longest && joined.includes(text)
 }
 
-/** A mark after each character that a control text may begin with, so that none can, even of pieces that a template puts together. */
+/**
+ * A mark after each character that a control text may begin with, so that none can, even of pieces that a template puts
+ * together.
+ */
 function markBeginnings(text: string, controls: ControlTexts, mark: string, exempt: readonly string[]): string {
   const inside = exempt.some((each) => text.includes(each))
-    ? text.replace(controls.beginning, (first, at: number) => (exempt.some((each) => text.startsWith(each, at)) ? first : first + mark))
+    ? text.replace(controls.beginning, (first, at: number) =>
+        exempt.some((each) => text.startsWith(each, at)) ? first : first + mark,
+      )
     : text.replace(controls.beginning, `$&${mark}`)
   return goesOn(text, controls) ? mark + inside : inside
 }
 
 /** A mark after the first character of every whole control text. */
-function markWhole(text: string, finder: { at(text: string, place: number): SpecialToken | null }, mark: string, exempt: readonly string[]): string {
+function markWhole(
+  text: string,
+  finder: { at(text: string, place: number): SpecialToken | null },
+  mark: string,
+  exempt: readonly string[],
+): string {
   const parts: string[] = []
   let from = 0
   for (let at = 0; at < text.length; at++) {
@@ -103,7 +131,9 @@ function markWhole(text: string, finder: { at(text: string, place: number): Spec
 }
 
 const sameControls = (one: readonly (string | SpecialToken)[], other: readonly (string | SpecialToken)[]): boolean => {
-  const [first, second] = [one, other].map((parts) => parts.filter((part) => typeof part !== 'string').map(({ token }) => token))
+  const [first, second] = [one, other].map((parts) =>
+    parts.filter((part) => typeof part !== 'string').map(({ token }) => token),
+  )
   return first!.length === second!.length && first!.every((token, index) => token === second![index])
 }
 
@@ -111,18 +141,28 @@ const roles = new Set<unknown>(['system', 'user', 'assistant', 'tool'])
 /** Templates compare roles; these are the service's own words. */
 const isRole = (key: string, value: unknown) => key === 'role' && roles.has(value)
 
-/** Whether a field is named by the caller (properties and arguments of tools, odd keys of schemas) and not by the protocol. */
-const isNamedByCaller = (key: string, parent: string) => parent === 'properties' || parent === 'arguments' || !/^\w+$/.test(key)
+/**
+ * Whether a field is named by the caller (properties and arguments of tools, odd keys of schemas) and not by the
+ * protocol.
+ */
+const isNamedByCaller = (key: string, parent: string) =>
+  parent === 'properties' || parent === 'arguments' || !/^\w+$/.test(key)
 
 function someText(value: unknown, found: (text: string) => boolean, parent = ''): boolean {
   if (typeof value === 'string') return found(value)
   if (typeof value !== 'object' || value === null) return false
   if (Array.isArray(value)) return value.some((each) => someText(each, found))
-  return Object.entries(value).some(([key, each]) => (isNamedByCaller(key, parent) && found(key)) || (!isRole(key, each) && someText(each, found, key)))
+  return Object.entries(value).some(
+    ([key, each]) => (isNamedByCaller(key, parent) && found(key)) || (!isRole(key, each) && someText(each, found, key)),
+  )
 }
 
 /** A copy with every text of the caller's changed. */
-function marked(variables: Variables, change: (text: string, exempt: readonly string[]) => string, answerTexts: readonly string[]): Variables {
+function marked(
+  variables: Variables,
+  change: (text: string, exempt: readonly string[]) => string,
+  answerTexts: readonly string[],
+): Variables {
   const copy = (value: unknown, exempt: readonly string[], parent: string): unknown => {
     if (typeof value === 'string') return change(value, exempt)
     if (typeof value !== 'object' || value === null) return value

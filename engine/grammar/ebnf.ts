@@ -1,7 +1,20 @@
-// Rules in XGrammar's EBNF, in a form that it reads rightly. XGrammar 0.1.27 joins the states of alternatives that begin alike in a way that lets texts
-// through that belong to none of them (["acbb", "bab", "baba"] allows "acbba"). So alternatives are written with beginnings that all differ: texts as a
-// tree of their characters, and the others each as a rule of its own, with a reference in it, so that XGrammar does not put it back in place.
-import { any, type Expr, intersectRanges, invertRanges, joinRanges, lastCodePoint, nothing, type Range, type Rules, seq, text } from './rules.ts'
+// Rules in XGrammar's EBNF, in a form that it reads rightly. XGrammar 0.1.27 joins the states of alternatives that
+// begin alike in a way that lets texts through that belong to none of them (["acbb", "bab", "baba"] allows "acbba"). So
+// alternatives are written with beginnings that all differ: texts as a tree of their characters, and the others each as
+// a rule of its own, with a reference in it, so that XGrammar does not put it back in place.
+import {
+  any,
+  type Expr,
+  intersectRanges,
+  invertRanges,
+  joinRanges,
+  lastCodePoint,
+  nothing,
+  type Range,
+  type Rules,
+  seq,
+  text,
+} from './rules.ts'
 
 const lastAscii = 0x7f
 
@@ -36,14 +49,17 @@ export function writeEbnf(rules: Rules): string {
     const all = [...byFirst(texts), ...flat.filter((one) => plainText(one) === null)]
     const firsts = all.map((one) => firstOf(one, rules))
     const clashes = clashesAmong(firsts)
-    const written = all.map((one, index) => (one === nothing ? '""' : clashes(firsts[index]!) ? apart(one) : write(one)))
+    const written = all.map((one, index) =>
+      one === nothing ? '""' : clashes(firsts[index]!) ? apart(one) : write(one),
+    )
     return `(${written.join(' | ')})`
   }
 
   const writeChars = (ranges: readonly Range[]): string => {
     const sorted = joinRanges(ranges)
     // XGrammar reads "every character but these" more cheaply than ranges over all of Unicode.
-    if (sorted.some(([from, to]) => from <= lastAscii + 1 && to === lastCodePoint)) return bracketed(invertRanges(sorted), true)
+    if (sorted.some(([from, to]) => from <= lastAscii + 1 && to === lastCodePoint))
+      return bracketed(invertRanges(sorted), true)
     // Other ranges beyond ASCII are misread; who makes rules keeps to ASCII, all characters beyond it, and texts.
     if (sorted.at(-1)![1] > lastAscii) throw new Error('A range of characters beyond ASCII can not be written.')
     return bracketed(sorted, false)
@@ -105,7 +121,11 @@ function firstOf(expr: Expr, rules: Rules): First | null {
 }
 
 function ofRanges(ranges: readonly Range[]): First {
-  return { ascii: intersectRanges(ranges, [[0, lastAscii]]), others: ranges.some(([, to]) => to > lastAscii), rule: null }
+  return {
+    ascii: intersectRanges(ranges, [[0, lastAscii]]),
+    others: ranges.some(([, to]) => to > lastAscii),
+    rule: null,
+  }
 }
 
 /** Whether a beginning may be that of another among `firsts`, which it is one of. */

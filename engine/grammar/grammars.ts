@@ -1,14 +1,14 @@
-// Structured output: sessions that say which tokens may come next, so that what a model writes follows a grammar. All work is done in worker threads.
+// Structured output: sessions that say which tokens may come next, so that what a model writes follows a grammar. All
+// work is done in worker threads.
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { writeEbnf } from './ebnf.ts'
 import { addJsonRules } from './json-rules.ts'
-import { prune, type Rules, rule } from './rules.ts'
+import { prune, type Rules, resolveTag, rule } from './rules.ts'
 import { heavyPlaces } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
+import type { GrammarSpec } from './session.ts'
 import { readVocab } from './session-memory.ts'
-import type { GrammarSpec } from './spec.ts'
-import { resolveTag } from './structural-tag.ts'
 import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGrammars } from './vocab-grammars.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
@@ -24,9 +24,10 @@ export type GrammarVocab = {
 
 export type GrammarSession = {
   /**
-   * The tokens that may come next: bit i % 32 of word i / 32, in memory that is valid until the next `accept`. End-of-generation tokens are in it exactly
-   * where the text is complete; where nothing else is, the text has ended. Null: not ready within `wait_ms` (the thread sleeps that long at most); ask again.
-   * Throws ApiError where the session has failed: `schema_not_enforceable`, `engine_failed`.
+   * The tokens that may come next: bit i % 32 of word i / 32, in memory that is valid until the next `accept`.
+   * End-of-generation tokens are in it exactly where the text is complete; where nothing else is, the text has ended.
+   * Null: not ready within `wait_ms` (the thread sleeps that long at most); ask again. Throws ApiError where the
+   * session has failed: `schema_not_enforceable`, `engine_failed`.
    */
   mask(wait_ms: number): Uint32Array | null
   /** The token that was chosen. Its successor's mask is worked out meanwhile. */
@@ -36,8 +37,9 @@ export type GrammarSession = {
 
 export type Grammars = {
   /**
-   * Checks, compiles (or finds compiled) and opens. Accounts take turns at compiling. Throws ApiError: `schema_not_enforceable`, with what to change;
-   * `overloaded`, when too many costly grammars are in use, or of the account wait to be compiled.
+   * Checks, compiles (or finds compiled) and opens. Accounts take turns at compiling. Throws ApiError:
+   * `schema_not_enforceable`, with what to change; `overloaded`, when too many costly grammars are in use, or of the
+   * account wait to be compiled.
    */
   open(vocab: GrammarVocab, spec: GrammarSpec, signal?: AbortSignal, account?: string): Promise<GrammarSession>
   close(): Promise<void>
@@ -95,7 +97,12 @@ function sourceOf(spec: GrammarSpec): { key: string; source: GrammarSource; heav
       ? { kind: 'tag', tag: resolveTag(spec.tag) }
       : { kind: 'ebnf', ebnf: writeEbnf(spec.kind === 'json_object' ? objectRules() : schemaRules(spec.schema)) }
   const key = createHash('sha256').update(JSON.stringify(source)).digest('base64')
-  return { key, source, heavyPlaces: () => heavyPlaces(spec.kind === 'structural_tag' ? spec.tag : spec.kind === 'json_schema' ? spec.schema : {}) }
+  return {
+    key,
+    source,
+    heavyPlaces: () =>
+      heavyPlaces(spec.kind === 'structural_tag' ? spec.tag : spec.kind === 'json_schema' ? spec.schema : {}),
+  }
 }
 
 function objectRules(): Rules {

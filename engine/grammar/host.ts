@@ -42,8 +42,19 @@ export type HostOptions = {
   vocab: VocabData
   /** It tries grammars out, and gives way to other work. */
   isTrial: boolean
-  limits: { start_ms: number; compile_ms: number; probe_ms: number; probe_masks: number; mask_ms: number; memory_bytes: number; grammars: number }
-  /** The worker has ended by itself or was ended at a job that took too long; `guilty` is the session that it was at, if it was at one. */
+  limits: {
+    start_ms: number
+    compile_ms: number
+    probe_ms: number
+    probe_masks: number
+    mask_ms: number
+    memory_bytes: number
+    grammars: number
+  }
+  /**
+   * The worker has ended by itself or was ended at a job that took too long; `guilty` is the session that it was at, if
+   * it was at one.
+   */
   onGone(host: Host, guilty: HostedSession | null): void
 }
 
@@ -61,7 +72,12 @@ type Waiting = { resolve(message: FromWorker & { kind: 'done' }): void; reject(e
 export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host {
   const words = new Int32Array(new SharedArrayBuffer(4 * control.words))
   const worker = new Worker(new URL('./worker.ts', import.meta.url), {
-    workerData: { vocab, control: words.buffer as SharedArrayBuffer, memory_bytes: limits.memory_bytes, isTrial } satisfies WorkerData,
+    workerData: {
+      vocab,
+      control: words.buffer as SharedArrayBuffer,
+      memory_bytes: limits.memory_bytes,
+      isTrial,
+    } satisfies WorkerData,
     // XGrammar writes its complaints there; what matters of them comes as a message.
     stdout: true,
     stderr: true,
@@ -105,7 +121,10 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
     }
     const job = Atomics.load(words, control.job)
     const since = Atomics.load(words, control.since)
-    const isLate = job === 0 ? !isStarted && Date.now() - started_at > limits.start_ms : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
+    const isLate =
+      job === 0
+        ? !isStarted && Date.now() - started_at > limits.start_ms
+        : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
     // Read again: the worker may have gone on between the two words.
     if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since) stop(job)
   }
@@ -167,7 +186,9 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
       if (made) compiled.delete(grammar)
       else {
         forgetOldest()
-        made = ask({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(({ elapsed_ms }) => elapsed_ms)
+        made = ask({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
+          ({ elapsed_ms }) => elapsed_ms,
+        )
         made.catch(() => compiled.delete(grammar))
       }
       compiled.set(grammar, made)
@@ -183,7 +204,13 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
     open(session) {
       sessions.set(session.id, session)
       Atomics.store(session.memory.state, 0, stateWord(session.tokens.length, working))
-      post({ kind: 'open', job: session.id, grammar: session.grammar, memory: session.memory.buffer, tokens: session.tokens })
+      post({
+        kind: 'open',
+        job: session.id,
+        grammar: session.grammar,
+        memory: session.memory.buffer,
+        tokens: session.tokens,
+      })
     },
     accept(session, token) {
       post({ kind: 'accept', job: session.id, token })

@@ -16,7 +16,8 @@ import {
   text,
 } from './rules.ts'
 
-// Models were tuned on compact, spaced and indented JSON, so all are allowed; the bound stops a weak model that writes blanks for ever.
+// Models were tuned on compact, spaced and indented JSON, so all are allowed; the bound stops a weak model that writes
+// blanks for ever.
 const whitespaceMax = 20
 // The bounds on digits keep every number finite where it is read back, and end a model that repeats a digit.
 const integerDigitsMax = 19
@@ -65,12 +66,19 @@ export function addJsonRules(rules: Rules): void {
   rules.set('number', number)
   rules.set('literal', any(boolean, text('null')))
   rules.set('string', seq(text('"'), rule('chars')))
-  // A rule that calls itself, not a repetition of alternatives: XGrammar then knows most tokens of a string without looking (0.02 ms a mask, not 27).
+  // A rule that calls itself, not a repetition of alternatives: XGrammar then knows most tokens of a string without
+  // looking (0.02 ms a mask, not 27).
   rules.set('chars', any(text('"'), seq(plain, rule('chars')), seq(text('\\'), rule('escape'), rule('chars'))))
-  rules.set('any_chars', any(nothing, seq(plain, rule('any_chars')), seq(text('\\'), rule('escape'), rule('any_chars'))))
+  rules.set(
+    'any_chars',
+    any(nothing, seq(plain, rule('any_chars')), seq(text('\\'), rule('escape'), rule('any_chars'))),
+  )
   rules.set(
     'escape',
-    any(chars(...[...'"\\/bfnrt'].map((char): Range => [char.codePointAt(0)!, char.codePointAt(0)!])), seq(text('u'), repeat(hexDigit, 4, 4))),
+    any(
+      chars(...[...'"\\/bfnrt'].map((char): Range => [char.codePointAt(0)!, char.codePointAt(0)!])),
+      seq(text('u'), repeat(hexDigit, 4, 4)),
+    ),
   )
   rules.set('ws', repeat(chars([0x20, 0x20], [0x0a, 0x0a], [0x0d, 0x0d], [0x09, 0x09]), 0, whitespaceMax))
 }
@@ -78,7 +86,12 @@ export function addJsonRules(rules: Rules): void {
 /** An array's or object's text: `min` to `max` (null: any number of) parts between the brackets, with commas. */
 export function listed(open: string, part: Expr, close: string, min: number, max: number | null): Expr {
   if (max === 0) return seq(text(open), ws, text(close))
-  const filled = seq(part, repeat(seq(ws, text(','), ws, part), Math.max(0, min - 1), max === null ? null : max - 1), ws, text(close))
+  const filled = seq(
+    part,
+    repeat(seq(ws, text(','), ws, part), Math.max(0, min - 1), max === null ? null : max - 1),
+    ws,
+    text(close),
+  )
   return seq(text(open), ws, min === 0 ? any(text(close), filled) : filled)
 }
 
@@ -91,12 +104,17 @@ export function literal(given: unknown): Expr {
       : null
   if (!parts) return text(JSON.stringify(given))
   const [open, close] = Array.isArray(given) ? ['[', ']'] : ['{', '}']
-  return seq(text(open), ws, ...parts.flatMap((part, index) => (index === 0 ? [part, ws] : [text(','), ws, part, ws])), text(close))
+  return seq(
+    text(open),
+    ws,
+    ...parts.flatMap((part, index) => (index === 0 ? [part, ws] : [text(','), ws, part, ws])),
+    text(close),
+  )
 }
 
 /**
- * A property's name, quoted, that is none of `names`: a tree of the names' characters that is left at the first one that differs. An escape could spell a
- * name in other letters, so there is none before that.
+ * A property's name, quoted, that is none of `names`: a tree of the names' characters that is left at the first one
+ * that differs. An escape could spell a name in other letters, so there is none before that.
  */
 export function keyExcept(names: readonly string[], rules: Rules, prefix: string): Expr {
   type Branch = { ends: boolean; next: Map<number, Branch> }
@@ -122,7 +140,12 @@ export function keyExcept(names: readonly string[], rules: Rules, prefix: string
     const taken = [...branch.next.keys()].map((code): Range => [code, code])
     // Ranges with holes beyond ASCII are misread by XGrammar: where a name goes on there, others go on in ASCII.
     const within: Range[] = taken.some(([code]) => code > 0x7f) ? [[0, 0x7f]] : [[0, lastCodePoint]]
-    const parts: Expr[] = [seq({ kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(taken)), within) }, rule('chars'))]
+    const parts: Expr[] = [
+      seq(
+        { kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(taken)), within) },
+        rule('chars'),
+      ),
+    ]
     if (!branch.ends) parts.push(text('"'))
     for (const [code, next] of branch.next) {
       const inner = `${prefix}_${++made}`

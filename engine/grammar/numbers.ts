@@ -16,7 +16,8 @@ const digitsBetween = (from: string, to: string): Expr => chars([from.charCodeAt
 export function integersBetween(min: bigint | null, max: bigint | null): Expr {
   const parts: Expr[] = []
   if (max === null || max >= 0n) parts.push(naturals(min !== null && min > 0n ? min : 0n, max))
-  if (min === null || min < 0n) parts.push(seq(text('-'), naturals(max !== null && max < 0n ? -max : 1n, min === null ? null : -min)))
+  if (min === null || min < 0n)
+    parts.push(seq(text('-'), naturals(max !== null && max < 0n ? -max : 1n, min === null ? null : -min)))
   return any(...parts)
 }
 
@@ -38,7 +39,8 @@ function sameLength(low: string, high: string): Expr {
   if (low.length === 0) return nothing
   const rest = low.length - 1
   if (low[0] === high[0]) return seq(digitsBetween(low[0]!, low[0]!), sameLength(low.slice(1), high.slice(1)))
-  if (/^0*$/.test(low.slice(1)) && /^9*$/.test(high.slice(1))) return seq(digitsBetween(low[0]!, high[0]!), digits(rest, rest))
+  if (/^0*$/.test(low.slice(1)) && /^9*$/.test(high.slice(1)))
+    return seq(digitsBetween(low[0]!, high[0]!), digits(rest, rest))
   const parts = [
     seq(digitsBetween(low[0]!, low[0]!), sameLength(low.slice(1), '9'.repeat(rest))),
     seq(digitsBetween(high[0]!, high[0]!), sameLength('0'.repeat(rest), high.slice(1))),
@@ -70,7 +72,12 @@ function decimals(low: Bound, high: Bound | null): Expr {
   if (lowInteger === highInteger) return at(lowInteger, fractions(low, lowFraction, high, highFraction, room))
   const parts = [at(lowInteger, fractions(low, lowFraction, null, '', room))]
   if (highInteger === null || lowInteger + 1n <= highInteger - 1n)
-    parts.push(seq(naturals(lowInteger + 1n, highInteger === null ? null : highInteger - 1n), fractions(null, '', null, '', room)))
+    parts.push(
+      seq(
+        naturals(lowInteger + 1n, highInteger === null ? null : highInteger - 1n),
+        fractions(null, '', null, '', room),
+      ),
+    )
   if (highInteger !== null) parts.push(at(highInteger, fractions(null, '', high, highFraction, room)))
   return any(...parts)
 }
@@ -78,7 +85,15 @@ function decimals(low: Bound, high: Bound | null): Expr {
 /** What may follow the integer part: nothing or a point and digits, between the bounds' digits behind the point. */
 function fractions(low: Bound | null, lowDigits: string, high: Bound | null, highDigits: string, room: number): Expr {
   const zeroFits = lowDigits === '' && !low?.open && !(high?.open && highDigits === '')
-  const some = seq(text('.'), fractionDigits(low && { digits: lowDigits, open: low.open }, high && { digits: highDigits, open: high.open }, room, true))
+  const some = seq(
+    text('.'),
+    fractionDigits(
+      low && { digits: lowDigits, open: low.open },
+      high && { digits: highDigits, open: high.open },
+      room,
+      true,
+    ),
+  )
   return zeroFits ? any(nothing, some) : some
 }
 
@@ -95,10 +110,14 @@ function fractionDigits(lower: Digits | null, high: Digits | null, room: number,
   if (room > 0) {
     const from = low?.digits[0] ?? '0'
     const to = high ? (high.digits[0] ?? '0') : '9'
-    const after = (bound: Digits | null, touched: boolean): Digits | null => (bound && touched ? { digits: bound.digits.slice(1), open: bound.open } : null)
+    const after = (bound: Digits | null, touched: boolean): Digits | null =>
+      bound && touched ? { digits: bound.digits.slice(1), open: bound.open } : null
     const ends = new Set([from, to].filter((digit) => (low && digit === from) || (high && digit === to)))
     for (const digit of ends)
-      if (digit >= from && digit <= to) parts.push(seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), room - 1, false)))
+      if (digit >= from && digit <= to)
+        parts.push(
+          seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), room - 1, false)),
+        )
     const inner: [string, string] = [low ? next(from, 1) : from, high ? next(to, -1) : to]
     if (inner[0] <= inner[1]) parts.push(seq(digitsBetween(...inner), repeat(chars([0x30, 0x39]), 0, room - 1)))
   }

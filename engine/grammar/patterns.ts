@@ -1,6 +1,18 @@
 // Regular expressions of JavaScript, as far as a grammar can follow them, as the text of a JSON string.
 import { plainRanges } from './json-rules.ts'
-import { any, chars, type Expr, intersectRanges, invertRanges, lastCodePoint, type Range, repeat, rule, seq, text } from './rules.ts'
+import {
+  any,
+  chars,
+  type Expr,
+  intersectRanges,
+  invertRanges,
+  lastCodePoint,
+  type Range,
+  repeat,
+  rule,
+  seq,
+  text,
+} from './rules.ts'
 
 /** The grammar of a string's content between its quotes, and how many characters it may have (null: any number). */
 export type Pattern = { expr: Expr; min_length: number; max_length: number | null }
@@ -61,7 +73,9 @@ export function readPattern(source: string): Pattern {
   return {
     expr: any(...branches.map(({ expr }) => expr)),
     min_length: Math.min(...branches.map(({ min_length }) => min_length)),
-    max_length: branches.some(({ max_length }) => max_length === null) ? null : Math.max(...branches.map(({ max_length }) => max_length!)),
+    max_length: branches.some(({ max_length }) => max_length === null)
+      ? null
+      : Math.max(...branches.map(({ max_length }) => max_length!)),
   }
 }
 
@@ -104,7 +118,10 @@ function parse(source: string): Part[] {
     if (char !== '(') return { kind: 'set', ranges: [codeRange(char)] }
     const opening = /^\?(:|<[A-Za-z_$][\w$]*>)/.exec(input.slice(at, at + 80).join(''))
     if (opening) at += opening[0].length
-    else if (input[at] === '?') throw new Error('looking ahead or behind ((?=, (?!, (?<=, (?<!) is not possible; write what may stand there instead.')
+    else if (input[at] === '?')
+      throw new Error(
+        'looking ahead or behind ((?=, (?!, (?<=, (?<!) is not possible; write what may stand there instead.',
+      )
     const parts = alternatives(depth + 1)
     at++
     return parts.length === 1 ? parts[0]! : { kind: 'any', parts }
@@ -146,7 +163,9 @@ function parse(source: string): Part[] {
     const char = input[at++]!
     if (Object.hasOwn(classes, char)) return classes[char]!
     if (inClass && char === 'b') return [[8, 8]]
-    const hex = /^(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|u\{([\da-fA-F]+)\})/.exec(char + input.slice(at, at + 10).join(''))
+    const hex = /^(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|u\{([\da-fA-F]+)\})/.exec(
+      char + input.slice(at, at + 10).join(''),
+    )
     if (hex) {
       at += hex[0].length - 1
       const code = Number.parseInt(hex[1] ?? hex[2] ?? hex[3]!, 16)
@@ -168,11 +187,15 @@ function toExpr(part: Part): Expr {
   if (part.kind === 'seq') return seq(...part.parts.map(toExpr))
   if (part.kind === 'any') return any(...part.parts.map(toExpr))
   if (part.kind === 'repeat') return repeat(toExpr(part.part), part.min, part.max)
-  if (part.kind !== 'set') throw new Error('^ and $ can only stand at the beginning and the end of the pattern, or of its outermost alternatives.')
+  if (part.kind !== 'set')
+    throw new Error(
+      '^ and $ can only stand at the beginning and the end of the pattern, or of its outermost alternatives.',
+    )
   const plain = intersectRanges(part.ranges, plainRanges)
   if (plain.length > 0) {
     const usable = usableRanges(plain)
-    if (usable.length === 0) throw new Error('a class of characters beyond ASCII only is possible where it lists up to 64 of them.')
+    if (usable.length === 0)
+      throw new Error('a class of characters beyond ASCII only is possible where it lists up to 64 of them.')
     return any(...usable)
   }
   // Characters that JSON must escape are only written where nothing else fits, as one escape each.
@@ -190,8 +213,9 @@ const beyondAscii: Range[] = [
 const listedMax = 64
 
 /**
- * What XGrammar reads rightly of a class: ASCII, all characters beyond it, or single ones. It misreads ranges beyond ASCII, so a class that has some of
- * those characters keeps its ASCII part. A dot takes U+2028 and U+2029, too, as it does in most dialects.
+ * What XGrammar reads rightly of a class: ASCII, all characters beyond it, or single ones. It misreads ranges beyond
+ * ASCII, so a class that has some of those characters keeps its ASCII part. A dot takes U+2028 and U+2029, too, as it
+ * does in most dialects.
  */
 function usableRanges(ranges: readonly Range[]): Expr[] {
   const ascii = intersectRanges(ranges, [[0, 0x7f]])
@@ -200,7 +224,11 @@ function usableRanges(ranges: readonly Range[]): Expr[] {
   if (missing.length === 0) return [chars(...ascii, [0x80, lastCodePoint])]
   const count = others.reduce((sum, [from, to]) => sum + to - from + 1, 0)
   const singles =
-    count > listedMax ? [] : others.flatMap(([from, to]) => Array.from({ length: to - from + 1 }, (_, index) => text(String.fromCodePoint(from + index))))
+    count > listedMax
+      ? []
+      : others.flatMap(([from, to]) =>
+          Array.from({ length: to - from + 1 }, (_, index) => text(String.fromCodePoint(from + index))),
+        )
   return [...(ascii.length > 0 ? [chars(...ascii)] : []), ...singles]
 }
 
@@ -213,6 +241,48 @@ function lengthOf(part: Part): [min: number, max: number | null] {
   }
   const lengths = part.parts.map(lengthOf)
   if (part.kind === 'any')
-    return [Math.min(...lengths.map(([min]) => min)), lengths.some(([, max]) => max === null) ? null : Math.max(...lengths.map(([, max]) => max!))]
-  return lengths.reduce<[number, number | null]>(([min, max], [low, high]) => [min + low, max === null || high === null ? null : max + high], [0, 0])
+    return [
+      Math.min(...lengths.map(([min]) => min)),
+      lengths.some(([, max]) => max === null) ? null : Math.max(...lengths.map(([, max]) => max!)),
+    ]
+  return lengths.reduce<[number, number | null]>(
+    ([min, max], [low, high]) => [min + low, max === null || high === null ? null : max + high],
+    [0, 0],
+  )
+}
+
+// The formats of strings that can be enforced, as patterns. Each is what its standard allows or less of it, never more.
+const label = '[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?'
+const date =
+  '(\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))' +
+  '|(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)'
+const time = '([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)'
+const count = '\\d{1,6}'
+const days = `(${count}Y(${count}M)?(${count}D)?|${count}M(${count}D)?|${count}D)`
+const hours = `T(${count}H(${count}M)?(${count}S)?|${count}M(${count}S)?|${count}S)`
+const byte = '(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)'
+const hex = '[0-9a-fA-F]{1,4}'
+const path = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+
+const sources: Record<string, string> = {
+  date: `^${date}$`,
+  time: `^${time}$`,
+  'date-time': `^${date}T${time}$`,
+  duration: `^P(${days}(${hours})?|${hours}|${count}W)$`,
+  email: '^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9]+(-[A-Za-z0-9]+)*\\.)+[A-Za-z]{2,10}$',
+  hostname: `^${label}(\\.${label}){0,3}$`,
+  ipv4: `^(${byte}\\.){3}${byte}$`,
+  ipv6:
+    `^((${hex}:){7}${hex}|(${hex}:){1,7}:|(${hex}:){1,6}:${hex}|(${hex}:){1,5}(:${hex}){1,2}|(${hex}:){1,4}(:${hex}){1,3}` +
+    `|(${hex}:){1,3}(:${hex}){1,4}|(${hex}:){1,2}(:${hex}){1,5}|${hex}:(:${hex}){1,6}|:((:${hex}){1,7}|:))$`,
+  uuid: '^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$',
+  uri: `^[a-z][a-z0-9+.-]*://[A-Za-z0-9]+([.-][A-Za-z0-9]+)*(:[1-9]\\d{0,3})?(/${path}*)*(\\?(${path}|[/?])*)?(#(${path}|[/?])*)?$`,
+}
+
+/** The names of the formats that can be enforced. */
+export const knownFormats = Object.keys(sources)
+
+/** The pattern of a format, or null where it is not known. */
+export function formatPattern(format: string): string | null {
+  return Object.hasOwn(sources, format) ? sources[format]! : null
 }

@@ -1,8 +1,15 @@
 // Grammars as data: rules made of expressions, the alternatives that can never end taken out.
+import { ApiError } from '../../contract/errors.ts'
+import { writeEbnf } from './ebnf.ts'
+import { checkSize } from './schema-check.ts'
+import { schemaRules } from './schema-rules.ts'
 
 export type Range = readonly [from: number, to: number]
 
-/** A text as it is, one character of some code points, another rule, parts in order, one of several parts (none: nothing fits), a part some times over. */
+/**
+ * A text as it is, one character of some code points, another rule, parts in order, one of several parts (none: nothing
+ * fits), a part some times over.
+ */
 export type Expr =
   | { kind: 'text'; text: string }
   | { kind: 'chars'; ranges: readonly Range[] }
@@ -26,7 +33,8 @@ export const never: Expr = { kind: 'any', parts: [] }
 export const nothing: Expr = { kind: 'text', text: '' }
 
 /**
- * The rules without what no finite text can fulfil: a model that entered such an alternative could never end. Null when nothing is left of `root`.
+ * The rules without what no finite text can fulfil: a model that entered such an alternative could never end. Null when
+ * nothing is left of `root`.
  */
 export function prune(rules: Rules): Rules | null {
   const ending = new Set<string>()
@@ -90,7 +98,8 @@ export function sizeOfExpr(expr: Expr): number {
 /** A rule that is itself again before a character was read, or null. */
 export function findEmptyLoop(rules: Rules): string | null {
   const state = new Map<string, 'open' | 'done'>()
-  const straight = (expr: Expr): string[] => (expr.kind === 'rule' ? [expr.name] : expr.kind === 'any' ? expr.parts.flatMap(straight) : [])
+  const straight = (expr: Expr): string[] =>
+    expr.kind === 'rule' ? [expr.name] : expr.kind === 'any' ? expr.parts.flatMap(straight) : []
   for (const start of rules.keys()) {
     const stack = [{ name: start, leaving: false }]
     for (let step = stack.pop(); step; step = stack.pop()) {
@@ -133,4 +142,48 @@ export function invertRanges(ranges: readonly Range[]): Range[] {
 
 export function intersectRanges(a: readonly Range[], b: readonly Range[]): Range[] {
   return invertRanges([...invertRanges(a), ...invertRanges(b)])
+}
+
+// Structural tags: free text with marked parts, each of which has a grammar. Made for tool calls.
+
+const formats = new Set([
+  'any_text',
+  'const_string',
+  'json_schema',
+  'sequence',
+  'or',
+  'tag',
+  'triggered_tags',
+  'tags_with_separator',
+  'regex',
+])
+
+/**
+ * The tag with each JSON Schema in it replaced by the grammar that it stands for. Throws ApiError
+ * `schema_not_enforceable`.
+ */
+export function resolveTag(tag: object): object {
+  checkSize(tag)
+  const visit = (node: unknown): unknown => {
+    if (typeof node !== 'object' || node === null || Array.isArray(node))
+      throw unusable('each of its formats has to be an object.')
+    const format = node as Record<string, unknown>
+    if (!formats.has(format.type as string))
+      throw unusable(`${JSON.stringify(format.type)} is not a format that is known here (${[...formats].join(', ')}).`)
+    if (format.type === 'json_schema') return { type: 'grammar', grammar: writeEbnf(schemaRules(format.json_schema)) }
+    const inner = { ...format }
+    if (format.content !== undefined) inner.content = visit(format.content)
+    for (const key of ['elements', 'tags'])
+      if (format[key] !== undefined) {
+        if (!Array.isArray(format[key])) throw unusable(`${key} has to be a list.`)
+        inner[key] = format[key].map(visit)
+      }
+    return inner
+  }
+  const { type, format } = tag as Record<string, unknown>
+  return { type: 'structural_tag', format: visit(type === 'structural_tag' || format !== undefined ? format : tag) }
+}
+
+function unusable(why: string): ApiError {
+  return new ApiError('schema_not_enforceable', `The structural tag can't be used: ${why}`)
 }

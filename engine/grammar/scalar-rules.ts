@@ -1,12 +1,10 @@
 // The rules of strings and numbers with constraints.
 
-import { formatPattern, knownFormats } from './formats.ts'
 import { integer, number, plain, string } from './json-rules.ts'
 import { type Bound, integersBetween, numbersBetween } from './numbers.ts'
-import { type Pattern, readPattern } from './patterns.ts'
-import { refusal, under } from './refusal.ts'
+import { formatPattern, knownFormats, type Pattern, readPattern } from './patterns.ts'
 import { type Expr, repeat, seq, text } from './rules.ts'
-import { type SchemaNode, sizeOf } from './schema-check.ts'
+import { refusal, type SchemaNode, sizeOf, under } from './schema-check.ts'
 
 export function stringRules(node: SchemaNode, path: string): Expr {
   const min = sizeOf(node, 'minLength', path) ?? 0
@@ -31,16 +29,26 @@ function patternRules(source: unknown, key: 'pattern' | 'format', min: number, m
   if (typeof source !== 'string') throw refusal(under(path, key), 'it has to be a string.')
   const written = key === 'pattern' ? source : formatPattern(source)
   if (written === null)
-    throw refusal(under(path, key), `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`)
+    throw refusal(
+      under(path, key),
+      `${JSON.stringify(source)} is not a format that is known here (${knownFormats.join(', ')}); use a pattern.`,
+    )
   let pattern: Pattern
   try {
     pattern = key === 'format' ? readFormat(written) : readPattern(written)
   } catch (error) {
     throw refusal(under(path, key), `of this pattern, ${(error as Error).message}`)
   }
-  if (pattern.min_length < min) throw refusal(under(path, 'minLength'), `together with a ${key} it is not supported; say the length in the pattern.`)
+  if (pattern.min_length < min)
+    throw refusal(
+      under(path, 'minLength'),
+      `together with a ${key} it is not supported; say the length in the pattern.`,
+    )
   if (max !== null && (pattern.max_length === null || pattern.max_length > max))
-    throw refusal(under(path, 'maxLength'), `together with a ${key} it is not supported; say the length in the pattern.`)
+    throw refusal(
+      under(path, 'maxLength'),
+      `together with a ${key} it is not supported; say the length in the pattern.`,
+    )
   return seq(text('"'), pattern.expr, text('"'))
 }
 
@@ -59,7 +67,8 @@ export function numberRules(node: SchemaNode, path: string, isInteger: boolean):
   if (!isInteger) return numbersBetween(min, max)
   const from = min && BigInt(Math.ceil(min.value)) + (min.open && Number.isInteger(min.value) ? 1n : 0n)
   const to = max && BigInt(Math.floor(max.value)) - (max.open && Number.isInteger(max.value) ? 1n : 0n)
-  if (from !== null && to !== null && from > to) throw refusal(path, 'its minimum and its maximum leave no whole number between them.')
+  if (from !== null && to !== null && from > to)
+    throw refusal(path, 'its minimum and its maximum leave no whole number between them.')
   return integersBetween(from, to)
 }
 

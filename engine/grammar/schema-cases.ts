@@ -87,7 +87,8 @@ const valuesOf = remembered((node): Set<string> | null => {
 /** The types that a document of this schema may have; null where nothing narrows them down. */
 const kindsOf = remembered((node): Set<string> | null => {
   const values = node.const !== undefined ? [node.const] : Array.isArray(node.enum) ? node.enum : null
-  if (values) return new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))
+  if (values)
+    return new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))
   const types = typeof node.type === 'string' ? [node.type] : Array.isArray(node.type) ? (node.type as string[]) : null
   return types && new Set(types.map((type) => (type === 'integer' ? 'number' : type)))
 })

@@ -1,6 +1,6 @@
-// The size of a schema, and its keywords: everything that the grammar would not truly enforce is refused by name, never ignored.
+// The size of a schema, and its keywords: everything that the grammar would not truly enforce is refused by name, never
+// ignored.
 import { ApiError } from '../../contract/errors.ts'
-import { refusal, under } from './refusal.ts'
 
 const depthMax = 64
 const nodesMax = 5_000
@@ -39,7 +39,10 @@ const advice = new Map([
 ])
 
 export const tooLarge = (what: string) =>
-  new ApiError('schema_not_enforceable', `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`)
+  new ApiError(
+    'schema_not_enforceable',
+    `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`,
+  )
 
 /** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
 export function checkSize(schema: unknown): void {
@@ -64,7 +67,9 @@ export function checkSize(schema: unknown): void {
 const heavyKeywords: Record<string, number> = { maxLength: 50, minLength: 50, maxItems: 50, minItems: 50 }
 const placesMax = 5
 
-/** The places of a schema (or of a tag with schemas in it) that most likely make its grammar costly, as JSON pointers. */
+/**
+ * The places of a schema (or of a tag with schemas in it) that most likely make its grammar costly, as JSON pointers.
+ */
 export function heavyPlaces(schema: unknown): string[] {
   const places: string[] = []
   const open: { value: unknown; path: string }[] = [{ value: schema, path: '' }]
@@ -72,7 +77,10 @@ export function heavyPlaces(schema: unknown): string[] {
     if (typeof step.value !== 'object' || step.value === null) continue
     for (const [key, inner] of Object.entries(step.value)) {
       const path = under(step.path, key)
-      if ((key === 'pattern' && typeof inner === 'string') || (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY)))
+      if (
+        (key === 'pattern' && typeof inner === 'string') ||
+        (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY))
+      )
         places.push(path)
       else if (Array.isArray(inner) && inner.length > 50) places.push(path)
       open.push({ value: inner, path })
@@ -92,14 +100,22 @@ export function annotates(key: string): boolean {
 export function constraints(node: SchemaNode, path: string): SchemaNode {
   const kept: SchemaNode = {}
   for (const [key, value] of Object.entries(node)) {
-    if (key === '$id' && path !== '') throw refusal(under(path, key), 'an $id inside of a schema changes what its references mean; leave it out.')
+    if (key === '$id' && path !== '')
+      throw refusal(under(path, key), 'an $id inside of a schema changes what its references mean; leave it out.')
     if (annotates(key)) continue
     if (!enforced.has(key)) {
       const hint = advice.get(key)
-      throw refusal(under(path, key), `${JSON.stringify(key)} is ${hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'}`)
+      throw refusal(
+        under(path, key),
+        `${JSON.stringify(key)} is ${hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'}`,
+      )
     }
     if (key === 'uniqueItems') {
-      if (value !== false) throw refusal(under(path, key), 'the items of an array can not be kept different from each other; leave it out.')
+      if (value !== false)
+        throw refusal(
+          under(path, key),
+          'the items of an array can not be kept different from each other; leave it out.',
+        )
     } else kept[key] = value
   }
   return kept
@@ -109,7 +125,8 @@ export function constraints(node: SchemaNode, path: string): SchemaNode {
 export function sizeOf(node: SchemaNode, key: string, path: string): number | undefined {
   const value = node[key]
   if (value === undefined) return undefined
-  if (!Number.isSafeInteger(value) || (value as number) < 0) throw refusal(under(path, key), 'it has to be a whole number of zero or more.')
+  if (!Number.isSafeInteger(value) || (value as number) < 0)
+    throw refusal(under(path, key), 'it has to be a whole number of zero or more.')
   return value as number
 }
 
@@ -120,7 +137,8 @@ export function typesOf(node: SchemaNode, path: string): string[] | null {
     const types = Array.isArray(type) ? type : [type]
     if (types.length === 0) throw refusal(under(path, 'type'), 'no type is left.')
     for (const one of types)
-      if (!typeNames.includes(one)) throw refusal(under(path, 'type'), `${JSON.stringify(one)} is not a type; use ${typeNames.join(', ')}.`)
+      if (!typeNames.includes(one))
+        throw refusal(under(path, 'type'), `${JSON.stringify(one)} is not a type; use ${typeNames.join(', ')}.`)
     return [...new Set(types as string[])]
   }
   const implied = Object.entries(keywordsOf).filter(([, keywords]) => keywords.some((key) => node[key] !== undefined))
@@ -134,3 +152,25 @@ const keywordsOf: Record<string, string[]> = {
   string: ['pattern', 'format', 'minLength', 'maxLength'],
   number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
 }
+
+// Both quote the schema, which may hold anything of any length.
+const pathCharactersMax = 300
+const whyCharactersMax = 600
+
+/** The error of a schema that can't be enforced; `path` is a JSON pointer into the schema, '' for its top. */
+export function refusal(path: string, why: string): ApiError {
+  const place = shortened(path, pathCharactersMax)
+  return new ApiError(
+    'schema_not_enforceable',
+    `The schema ${place === '' ? 'at its top' : `at ${place}`} can't be enforced: ${shortened(why, whyCharactersMax)}`,
+    { details: { path: place } },
+  )
+}
+
+/** A JSON pointer's next part. */
+export function under(path: string, key: string | number): string {
+  return `${path}/${String(key).replaceAll('~', '~0').replaceAll('/', '~1')}`
+}
+
+const shortened = (text: string, characters: number) =>
+  text.length <= characters ? text : `${text.slice(0, characters)}…`

@@ -1,11 +1,23 @@
-// JSON Schema to grammar rules. Every document that the rules allow satisfies the schema; where a schema allows more than a grammar can say in order
-// (properties in any order, escapes in bounded strings), the rules allow a part of it.
+// JSON Schema to grammar rules. Every document that the rules allow satisfies the schema; where a schema allows more
+// than a grammar can say in order (properties in any order, escapes in bounded strings), the rules allow a part of it.
 import { addJsonRules, boolean, keyExcept, listed, literal, string, value, ws } from './json-rules.ts'
-import { refusal, under } from './refusal.ts'
-import { any, type Expr, findEmptyLoop, never, nothing, prune, type Rules, repeat, rule, seq, sizeOfExpr, text } from './rules.ts'
+import {
+  any,
+  type Expr,
+  findEmptyLoop,
+  never,
+  nothing,
+  prune,
+  type Rules,
+  repeat,
+  rule,
+  seq,
+  sizeOfExpr,
+  text,
+} from './rules.ts'
 import { numberRules, stringRules } from './scalar-rules.ts'
 import { areApart, resolvePointer } from './schema-cases.ts'
-import { checkSize, constraints, type SchemaNode, sizeOf, tooLarge, typesOf } from './schema-check.ts'
+import { checkSize, constraints, refusal, type SchemaNode, sizeOf, tooLarge, typesOf, under } from './schema-check.ts'
 
 const oneOfMax = 100
 const keyTextMax = 5_000
@@ -16,8 +28,8 @@ const partsPerPatternCharacter = 2
 const pairsMax = 20_000
 
 /**
- * The rules of a JSON Schema, from `root` on. Throws ApiError `schema_not_enforceable`, naming the place, for a schema that is too large, uses what can't be
- * enforced, or that no document can satisfy.
+ * The rules of a JSON Schema, from `root` on. Throws ApiError `schema_not_enforceable`, naming the place, for a schema
+ * that is too large, uses what can't be enforced, or that no document can satisfy.
  */
 export function schemaRules(schema: unknown): Rules {
   checkSize(schema)
@@ -53,7 +65,11 @@ export function schemaRules(schema: unknown): Rules {
     const kept = constraints(node, path)
     const alone = (key: string, ...others: string[]) => {
       const beside = Object.keys(kept).find((name) => name !== key && !others.includes(name))
-      if (beside) throw refusal(under(path, beside), `it stands beside ${key}, and both together are not supported; put it into the schema that ${key} names.`)
+      if (beside)
+        throw refusal(
+          under(path, beside),
+          `it stands beside ${key}, and both together are not supported; put it into the schema that ${key} names.`,
+        )
     }
     if (kept.$ref !== undefined) {
       alone('$ref')
@@ -75,7 +91,11 @@ export function schemaRules(schema: unknown): Rules {
 
   const reference = (ref: unknown, path: string): Expr => {
     const found = resolvePointer(schema, ref)
-    if (!found) throw refusal(path, 'it does not lead to a schema inside of this one; only references such as "#/$defs/name" are followed.')
+    if (!found)
+      throw refusal(
+        path,
+        'it does not lead to a schema inside of this one; only references such as "#/$defs/name" are followed.',
+      )
     let name = byPointer.get(found.pointer)
     if (!name) {
       name = `ref${byPointer.size}`
@@ -93,13 +113,18 @@ export function schemaRules(schema: unknown): Rules {
     const types = node.type === undefined ? null : typesOf(node, path)
     const fitting = values.filter((one) => !types || types.some((type) => isOfType(one, type)))
     if (fitting.length === 0)
-      throw refusal(under(path, key), values.length === 0 ? 'the list is empty.' : 'none of the values has the type that the schema asks for.')
+      throw refusal(
+        under(path, key),
+        values.length === 0 ? 'the list is empty.' : 'none of the values has the type that the schema asks for.',
+      )
     return any(...fitting.map(literal))
   }
 
   const cases = (branches: unknown, key: 'anyOf' | 'oneOf' | 'allOf', path: string): Expr => {
-    if (!Array.isArray(branches) || branches.length === 0) throw refusal(path, 'it has to be a list with one schema or more.')
-    if (key === 'allOf' && branches.length > 1) throw refusal(path, 'several schemas at once are not supported; write them as one.')
+    if (!Array.isArray(branches) || branches.length === 0)
+      throw refusal(path, 'it has to be a list with one schema or more.')
+    if (key === 'allOf' && branches.length > 1)
+      throw refusal(path, 'several schemas at once are not supported; write them as one.')
     if (key === 'oneOf') {
       if (branches.length > oneOfMax) throw refusal(path, `it has more than ${oneOfMax} cases.`)
       pairs += (branches.length * (branches.length - 1)) / 2
@@ -134,24 +159,47 @@ export function schemaRules(schema: unknown): Rules {
     const min = sizeOf(node, 'minItems', path) ?? 0
     const max = sizeOf(node, 'maxItems', path) ?? null
     if (max !== null && min > max) throw refusal(under(path, 'minItems'), 'it is greater than maxItems.')
-    const first = prefixItems.slice(0, max ?? undefined).map((one, index) => visit(one, under(under(path, 'prefixItems'), index)))
-    if (first.length === 0) return listed('[', items === undefined ? value : shared(visit(items, under(path, 'items'))), ']', min, items === false ? 0 : max)
+    const first = prefixItems
+      .slice(0, max ?? undefined)
+      .map((one, index) => visit(one, under(under(path, 'prefixItems'), index)))
+    if (first.length === 0)
+      return listed(
+        '[',
+        items === undefined ? value : shared(visit(items, under(path, 'items'))),
+        ']',
+        min,
+        items === false ? 0 : max,
+      )
     // Without `items` a tuple ends with its last item, as far as minItems lets it.
     const rest = items === undefined ? (min > first.length ? value : never) : visit(items, under(path, 'items'))
     const comma = seq(ws, text(','), ws)
     const more = repeat(seq(comma, rest), Math.max(0, min - first.length), max === null ? null : max - first.length)
-    return seq(text('['), ws, ...first.flatMap((one, index) => (index === 0 ? [one] : [comma, one])), more, ws, text(']'))
+    return seq(
+      text('['),
+      ws,
+      ...first.flatMap((one, index) => (index === 0 ? [one] : [comma, one])),
+      more,
+      ws,
+      text(']'),
+    )
   }
 
   const objectOf = (node: SchemaNode, path: string): Expr => {
     const { properties = {}, required = [], additionalProperties, propertyNames } = node
     if (!isObject(properties)) throw refusal(under(path, 'properties'), 'it has to be an object.')
-    if (!Array.isArray(required) || !required.every((name) => typeof name === 'string')) throw refusal(under(path, 'required'), 'it has to be a list of names.')
+    if (!Array.isArray(required) || !required.every((name) => typeof name === 'string'))
+      throw refusal(under(path, 'required'), 'it has to be a list of names.')
     assertAnyName(propertyNames, under(path, 'propertyNames'))
     const otherPath = under(path, 'additionalProperties')
     let madeOther: Expr | null = null
-    const otherValue = (): Expr => (madeOther ??= additionalProperties === undefined ? value : shared(visit(additionalProperties, otherPath)))
-    const values = new Map(Object.entries(properties).map(([name, inner]) => [name, () => visit(inner, under(under(path, 'properties'), name))]))
+    const otherValue = (): Expr =>
+      (madeOther ??= additionalProperties === undefined ? value : shared(visit(additionalProperties, otherPath)))
+    const values = new Map(
+      Object.entries(properties).map(([name, inner]) => [
+        name,
+        () => visit(inner, under(under(path, 'properties'), name)),
+      ]),
+    )
     for (const name of required as string[]) {
       if (values.has(name)) continue
       if (additionalProperties === false)
@@ -161,7 +209,8 @@ export function schemaRules(schema: unknown): Rules {
         )
       values.set(name, otherValue)
     }
-    // Nothing said about properties: any object. Else properties that are not named are only allowed where the schema says so.
+    // Nothing said about properties: any object. Else properties that are not named are only allowed where the schema
+    // says so.
     const other = additionalProperties ?? (values.size === 0 && node.properties === undefined)
     const comma = seq(ws, text(','), ws)
     const member = (key: Expr, of: Expr) => seq(key, ws, text(':'), ws, of)
@@ -171,7 +220,8 @@ export function schemaRules(schema: unknown): Rules {
     // From the last on.
     const firsts: Expr[] = []
     if (other !== false) {
-      if (names.join('').length > keyTextMax) throw refusal(otherPath, 'the names of the properties are too long to tell others from them; set it to false.')
+      if (names.join('').length > keyTextMax)
+        throw refusal(otherPath, 'the names of the properties are too long to tell others from them; set it to false.')
       const key = names.length === 0 ? string : keyExcept(names, rules, `k${++made}`)
       const one = fresh(member(key, otherValue()))
       tail = fresh(repeat(seq(comma, one), 0, null))
@@ -192,7 +242,9 @@ export function schemaRules(schema: unknown): Rules {
   const assertAnyName = (names: unknown, path: string): void => {
     const kept = isObject(names) ? constraints(names, path) : {}
     const allowsAll =
-      names === undefined || names === true || (isObject(names) && Object.entries(kept).every(([key, one]) => key === 'type' && one === 'string'))
+      names === undefined ||
+      names === true ||
+      (isObject(names) && Object.entries(kept).every(([key, one]) => key === 'type' && one === 'string'))
     if (!allowsAll) throw refusal(path, 'rules for names are not supported; name the properties.')
   }
 
@@ -205,7 +257,11 @@ export function schemaRules(schema: unknown): Rules {
   const loop = findEmptyLoop(rules)
   if (loop) throw refusal(paths.get(loop) ?? '', 'a reference leads back to itself before anything is written.')
   const pruned = prune(rules)
-  if (!pruned) throw refusal('', 'no document can satisfy it: it demands what is never allowed, or itself inside of itself without end.')
+  if (!pruned)
+    throw refusal(
+      '',
+      'no document can satisfy it: it demands what is never allowed, or itself inside of itself without end.',
+    )
   return pruned
 }
 

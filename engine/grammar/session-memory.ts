@@ -46,8 +46,16 @@ export function elapsed(since: number): number {
   return (clock() - since) & 0x3fffffff
 }
 
-/** A vocabulary as it is sent to workers, in shared memory: the bytes of all tokens one after the other, and where each begins. */
-export type VocabData = { size: number; bytes: Uint8Array<SharedArrayBuffer>; starts: Int32Array<SharedArrayBuffer>; end_tokens: number[] }
+/**
+ * A vocabulary as it is sent to workers, in shared memory: the bytes of all tokens one after the other, and where each
+ * begins.
+ */
+export type VocabData = {
+  size: number
+  bytes: Uint8Array<SharedArrayBuffer>
+  starts: Int32Array<SharedArrayBuffer>
+  end_tokens: number[]
+}
 
 const tokensAtOnce = 4_096
 

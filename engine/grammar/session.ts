@@ -4,7 +4,8 @@ import type { Host, HostedSession } from './host.ts'
 import { failed, ready, stateWord, working } from './session-memory.ts'
 
 /** A session with the worker that serves it at the time; without one while it moves to another. */
-export type HeldSession = GrammarSession & HostedSession & { host: Host | null; readonly isClosed: boolean; fail(error: ApiError): void }
+export type HeldSession = GrammarSession &
+  HostedSession & { host: Host | null; readonly isClosed: boolean; fail(error: ApiError): void }
 
 export function holdSession(hosted: HostedSession, onClose: () => void): HeldSession {
   const { state, mask } = hosted.memory
@@ -26,7 +27,11 @@ export function holdSession(hosted: HostedSession, onClose: () => void): HeldSes
         if (error) throw error
         const word = Atomics.load(state, 0)
         if ((word & 3) === ready) return mask
-        if ((word & 3) === failed) throw new ApiError('engine_failed', 'The text left its grammar, or the model has no token that goes on in it.')
+        if ((word & 3) === failed)
+          throw new ApiError(
+            'engine_failed',
+            'The text left its grammar, or the model has no token that goes on in it.',
+          )
         // Timers may wait while a busy thread asks for masks; so each question looks after the worker, too.
         session.host?.check()
         const left = until - performance.now()
@@ -47,3 +52,11 @@ export function holdSession(hosted: HostedSession, onClose: () => void): HeldSes
   }
   return session
 }
+
+// What an answer is held to while it is decoded.
+
+/** `tag` is XGrammar's structural tag: `{ type: 'structural_tag', format }`. */
+export type GrammarSpec =
+  | { kind: 'json_object' }
+  | { kind: 'json_schema'; schema: Record<string, unknown> }
+  | { kind: 'structural_tag'; tag: object }

@@ -1,5 +1,6 @@
-// Who may compile, and where. Every new grammar begins at one worker, where it gets a short slice of time; what takes longer goes on at a second one. In
-// both lines the accounts take turns, so nobody waits for the costly grammars of others.
+// Who may compile, and where. Every new grammar begins at one worker, where it gets a short slice of time; what takes
+// longer goes on at a second one. In both lines the accounts take turns, so nobody waits for the costly grammars of
+// others.
 import { ApiError } from '../../contract/errors.ts'
 import type { Host } from './host.ts'
 
@@ -19,8 +20,9 @@ export type TrialKind = 'new' | 'costly'
 
 export type Trials = {
   /**
-   * Does `work` on a worker, when the account's turn comes. Work that outlasts its slice while the second worker is in use is interrupted and done again from
-   * its beginning. An abort ends it and frees its place. Throws ApiError overloaded: the account has too many, or it has waited too long.
+   * Does `work` on a worker, when the account's turn comes. Work that outlasts its slice while the second worker is in
+   * use is interrupted and done again from its beginning. An abort ends it and frees its place. Throws ApiError
+   * overloaded: the account has too many, or it has waited too long.
    */
   run<T>(account: string, kind: TrialKind, work: (host: Host) => Promise<T>, signal: AbortSignal): Promise<T>
   /** Lets go of a worker: it has ended, or belongs to a costly grammar from now on. */
@@ -50,7 +52,8 @@ export function createTrials(start: () => Host, limits: TrialLimits): Trials {
   /** These accounts in the order of their last turns, the latest at the end. */
   const turns = new Set<string>()
 
-  const crowded = () => new ApiError('overloaded', 'Too many new schemas are waiting to be compiled. Try again shortly.')
+  const crowded = () =>
+    new ApiError('overloaded', 'Too many new schemas are waiting to be compiled. Try again shortly.')
 
   const finish = (job: Job): void => {
     job.isOver = true

@@ -6,11 +6,16 @@ export type Verdict = 'cheap' | 'costly' | ApiError
 export type Verdicts = {
   get(key: string): Verdict | null
   set(key: string, verdict: Verdict): Verdict
-  /** A grammar held up its worker while it was served: it gets a worker of its own, and at the second time none for a while. */
+  /**
+   * A grammar held up its worker while it was served: it gets a worker of its own, and at the second time none for a
+   * while.
+   */
   blame(key: string, refusal: ApiError): void
 }
 
-/** The verdicts used last. A refusal ends after a while: it was found by the clock, and the machine may have been busy. */
+/**
+ * The verdicts used last. A refusal ends after a while: it was found by the clock, and the machine may have been busy.
+ */
 export function createVerdicts({ grammars, refusal_ms }: { grammars: number; refusal_ms: number }): Verdicts {
   const kept = new Map<string, { verdict: Verdict; at: number; blamed: number }>()
 

@@ -1,5 +1,5 @@
-// The workers of one vocabulary. A grammar is tried out in a worker of its own first: cheap ones are then served by one worker for all, costly ones stay
-// where they were compiled, and hostile ones end with the worker that they held up.
+// The workers of one vocabulary. A grammar is tried out in a worker of its own first: cheap ones are then served by one
+// worker for all, costly ones stay where they were compiled, and hostile ones end with the worker that they held up.
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSession } from './grammars.ts'
 import { type Host, type HostedSession, JobLost, nextJob, startHost } from './host.ts'
@@ -38,7 +38,13 @@ export const defaultLimits = {
 }
 export type GrammarLimits = typeof defaultLimits
 
-export type Wanted = { account: string; key: string; source: GrammarSource; isTrusted: boolean; heavyPlaces: () => string[] }
+export type Wanted = {
+  account: string
+  key: string
+  source: GrammarSource
+  isTrusted: boolean
+  heavyPlaces: () => string[]
+}
 
 export type VocabGrammars = {
   open(wanted: Wanted, signal?: AbortSignal): Promise<GrammarSession>
@@ -89,7 +95,10 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       if (!session) continue
       session.host = null
       if (id === guilty?.id) {
-        verdicts.blame(session.wanted.key, tooCostly(session.wanted, `one of its masks took more than ${limits.mask_ms} ms`))
+        verdicts.blame(
+          session.wanted.key,
+          tooCostly(session.wanted, `one of its masks took more than ${limits.mask_ms} ms`),
+        )
         session.fail(tooCostly(session.wanted, `one of its masks took more than ${limits.mask_ms} ms`))
       } else void move(session)
     }
@@ -98,10 +107,15 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
   /** Serves a session on from its tokens after its worker has ended. */
   const move = async (session: Served): Promise<void> => {
     try {
-      if (++session.moves > movesMax) throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
+      if (++session.moves > movesMax)
+        throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
       await place(session)
     } catch (error) {
-      session.fail(error instanceof ApiError ? error : new ApiError('engine_failed', `The grammar's worker could not be replaced: ${(error as Error).message}`))
+      session.fail(
+        error instanceof ApiError
+          ? error
+          : new ApiError('engine_failed', `The grammar's worker could not be replaced: ${(error as Error).message}`),
+      )
     }
   }
 
@@ -113,7 +127,8 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
         session.host = host
         return host.open(session)
       }
-      if (attempt === attemptsMax) throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
+      if (attempt === attemptsMax)
+        throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
     }
   }
 
@@ -123,13 +138,17 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       try {
         const verdict = wanted.isTrusted ? 'cheap' : await judge(wanted, signal)
         if (verdict instanceof ApiError) throw verdict
-        const host = verdict === 'cheap' ? sharedHost() : (costly.get(wanted.key) ?? (await compileCostly(wanted, signal)))
+        const host =
+          verdict === 'cheap' ? sharedHost() : (costly.get(wanted.key) ?? (await compileCostly(wanted, signal)))
         await host.compile(wanted.key, wanted.source)
         return host
       } catch (error) {
         if (!(error instanceof JobLost)) throw error
         if (error.guilty) verdicts.blame(wanted.key, tooCostly(wanted, 'it takes too long to compile'))
-        if (attempt === attemptsMax) throw error.guilty ? tooCostly(wanted, 'it takes too long to compile') : new ApiError('engine_failed', error.message)
+        if (attempt === attemptsMax)
+          throw error.guilty
+            ? tooCostly(wanted, 'it takes too long to compile')
+            : new ApiError('engine_failed', error.message)
       }
     }
   }
@@ -174,10 +193,14 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       if (stuck)
         return verdicts.set(
           wanted.key,
-          new ApiError('schema_not_enforceable', 'This model has no tokens for the texts that the schema asks for. Use other names and values.'),
+          new ApiError(
+            'schema_not_enforceable',
+            'This model has no tokens for the texts that the schema asks for. Use other names and values.',
+          ),
         )
       if (slowest_ms > limits.slow_mask_ms) return verdicts.set(wanted.key, tooCostly(wanted, stage))
-      if (compile_ms <= limits.cheap_compile_ms && slowest_ms <= limits.cheap_mask_ms) return verdicts.set(wanted.key, 'cheap')
+      if (compile_ms <= limits.cheap_compile_ms && slowest_ms <= limits.cheap_mask_ms)
+        return verdicts.set(wanted.key, 'cheap')
       verdicts.set(wanted.key, 'costly')
       promote(host, wanted.key)
       return 'costly'
@@ -208,9 +231,14 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
 
   const makeRoom = (): void => {
     if (costly.size < limits.costly_workers) return
-    const idle = [...costly].filter(([, host]) => host.sessions.size === 0 && !host.isBusy).sort(([, a], [, b]) => a.used_at - b.used_at)[0]
+    const idle = [...costly]
+      .filter(([, host]) => host.sessions.size === 0 && !host.isBusy)
+      .sort(([, a], [, b]) => a.used_at - b.used_at)[0]
     if (!idle)
-      throw new ApiError('overloaded', 'Too many costly schemas are in use. Try again shortly, or simplify the schema (long maxLength and maxItems, patterns).')
+      throw new ApiError(
+        'overloaded',
+        'Too many costly schemas are in use. Try again shortly, or simplify the schema (long maxLength and maxItems, patterns).',
+      )
     costly.delete(idle[0])
     void idle[1].end()
   }
@@ -242,7 +270,9 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     },
     sweep() {
       const hosts = [shared, ...trials.hosts(), ...costly.values()].filter((host) => host !== null)
-      const idle = hosts.filter((host) => host.sessions.size === 0 && !host.isBusy && Date.now() - host.used_at > limits.idle_ms)
+      const idle = hosts.filter(
+        (host) => host.sessions.size === 0 && !host.isBusy && Date.now() - host.used_at > limits.idle_ms,
+      )
       for (const host of idle) {
         drop(host)
         void host.end()
@@ -260,7 +290,9 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
 function tooCostly(wanted: Wanted, why: string): ApiError {
   const places = wanted.heavyPlaces()
   const what = places.length > 0 ? `Simplify ${places.join(', ')}.` : 'Use fewer alternatives and less nesting.'
-  return new ApiError('schema_not_enforceable', `The schema is too costly to enforce: ${why}. ${what}`, { details: { paths: places } })
+  return new ApiError('schema_not_enforceable', `The schema is too costly to enforce: ${why}. ${what}`, {
+    details: { paths: places },
+  })
 }
 
 async function untilAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {

@@ -16,5 +16,11 @@ export type ToWorker =
 
 export type FromWorker =
   | { kind: 'started' }
-  | { kind: 'done'; job: number; elapsed_ms: number /** Of a probe. */; slowest_ms?: number /** No token went on. */; stuck?: boolean }
+  | {
+      kind: 'done'
+      job: number
+      elapsed_ms: number /** Of a probe. */
+      slowest_ms?: number /** No token went on. */
+      stuck?: boolean
+    }
   | { kind: 'failed'; job: number; why: string }

@@ -1,7 +1,18 @@
 // The thread that holds XGrammar: compiles grammars and works out masks, one job after the other. Started by host.ts.
 import { setPriority } from 'node:os'
 import { parentPort, workerData } from 'node:worker_threads'
-import { clock, control, failed, maskWords, ready, type SessionMemory, stateWord, type VocabData, viewSessionMemory, working } from './session-memory.ts'
+import {
+  clock,
+  control,
+  failed,
+  maskWords,
+  ready,
+  type SessionMemory,
+  stateWord,
+  type VocabData,
+  viewSessionMemory,
+  working,
+} from './session-memory.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 
@@ -16,7 +27,13 @@ if (isTrial && process.platform === 'linux') setPriority(trialNice)
 const words = new Int32Array(controlBuffer)
 const port = parentPort!
 const { xgrammar, memoryBytes } = loadXGrammar(memory_bytes)
-const info = await xgrammar.TokenizerInfo.createTokenizerInfo(spellings(vocab), 'byte_level', false, vocab.size, vocab.end_tokens)
+const info = await xgrammar.TokenizerInfo.createTokenizerInfo(
+  spellings(vocab),
+  'byte_level',
+  false,
+  vocab.size,
+  vocab.end_tokens,
+)
 const compiler = await xgrammar.GrammarCompiler.createGrammarCompiler(info, false)
 const writable = writableTokens(vocab)
 const grammars = new Map<string, CompiledGrammar>()
@@ -36,9 +53,18 @@ async function work(message: ToWorker): Promise<void> {
   try {
     const found = await handle(message)
     if (message.kind === 'compile' || message.kind === 'probe')
-      port.postMessage({ kind: 'done', job: message.job, elapsed_ms: performance.now() - began, ...found } satisfies FromWorker)
+      port.postMessage({
+        kind: 'done',
+        job: message.job,
+        elapsed_ms: performance.now() - began,
+        ...found,
+      } satisfies FromWorker)
   } catch (error) {
-    port.postMessage({ kind: 'failed', job: message.job, why: String((error as Error)?.message ?? error) } satisfies FromWorker)
+    port.postMessage({
+      kind: 'failed',
+      job: message.job,
+      why: String((error as Error)?.message ?? error),
+    } satisfies FromWorker)
     // An aborted WebAssembly module is of no more use; the owner starts another worker.
     throw error
   }
@@ -62,7 +88,9 @@ async function handle(message: ToWorker): Promise<{ slowest_ms: number; stuck: b
 }
 
 async function compile(source: GrammarSource): Promise<CompiledGrammar> {
-  const grammar = await (source.kind === 'ebnf' ? xgrammar.Grammar.fromEBNF(source.ebnf) : xgrammar.Grammar.fromStructuralTag(source.tag))
+  const grammar = await (source.kind === 'ebnf'
+    ? xgrammar.Grammar.fromEBNF(source.ebnf)
+    : xgrammar.Grammar.fromStructuralTag(source.tag))
   const compiled = await compiler.compileGrammar(grammar)
   grammar.dispose()
   return compiled
@@ -80,7 +108,8 @@ async function accept(id: number, token: number): Promise<void> {
   const session = sessions.get(id)
   if (!session) return
   session.accepted++
-  // An end token that ends the generation of the caller may come after the matcher has ended; there is nothing left to follow.
+  // An end token that ends the generation of the caller may come after the matcher has ended; there is nothing left to
+  // follow.
   if (!session.matcher.isTerminated() && !session.matcher.acceptToken(token)) refuse(session)
   else await writeMask(session)
 }
@@ -113,7 +142,11 @@ function settle(memory: SessionMemory, accepted: number, status: number): void {
 }
 
 /** Walks at random through the grammar, and tells the longest time that a mask took. */
-async function probe(grammar: string, masks: number, total_ms: number): Promise<{ slowest_ms: number; stuck: boolean }> {
+async function probe(
+  grammar: string,
+  masks: number,
+  total_ms: number,
+): Promise<{ slowest_ms: number; stuck: boolean }> {
   const matcher = await xgrammar.GrammarMatcher.createGrammarMatcher(grammars.get(grammar)!)
   const began = performance.now()
   let slowest_ms = 0
@@ -122,7 +155,8 @@ async function probe(grammar: string, masks: number, total_ms: number): Promise<
     const before = performance.now()
     const mask = await matcher.getNextTokenBitmask()
     const allowed: number[] = []
-    for (let token = 0; token < vocab.size; token++) if (((mask[token >> 5]! & writable[token >> 5]!) >>> (token & 31)) & 1) allowed.push(token)
+    for (let token = 0; token < vocab.size; token++)
+      if (((mask[token >> 5]! & writable[token >> 5]!) >>> (token & 31)) & 1) allowed.push(token)
     if (allowed.length === 0) return { slowest_ms, stuck: true }
     random = (random * 48_271) % 0x7fffffff
     const token = allowed[random % allowed.length]!
@@ -148,10 +182,14 @@ function spellings({ size, bytes, starts }: VocabData): string[] {
   })
 }
 
-/** A mask of the tokens that have bytes, and of those that end a generation: other control tokens never belong into a document. */
+/**
+ * A mask of the tokens that have bytes, and of those that end a generation: other control tokens never belong into a
+ * document.
+ */
 function writableTokens({ size, starts, end_tokens }: VocabData): Uint32Array {
   const mask = new Uint32Array(maskWords(size))
-  for (let token = 0; token < size; token++) if (starts[token + 1]! > starts[token]!) mask[token >> 5]! |= 1 << (token & 31)
+  for (let token = 0; token < size; token++)
+    if (starts[token + 1]! > starts[token]!) mask[token >> 5]! |= 1 << (token & 31)
   for (const token of end_tokens) mask[token >> 5]! |= 1 << (token & 31)
   return mask
 }

@@ -1,4 +1,5 @@
-// XGrammar, which is compiled to WebAssembly in one script. It is loaded in worker threads only: everything in it blocks.
+// XGrammar, which is compiled to WebAssembly in one script. It is loaded in worker threads only: everything in it
+// blocks.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
@@ -16,7 +17,13 @@ export type Compiler = Disposable & { compileGrammar(grammar: Disposable): Promi
 export type XGrammar = {
   Grammar: { fromEBNF(ebnf: string): Promise<Disposable>; fromStructuralTag(tag: object): Promise<Disposable> }
   TokenizerInfo: {
-    createTokenizerInfo(vocab: string[], type: 'byte_level', prependSpace: boolean, size: number, stopTokens: number[]): Promise<Disposable>
+    createTokenizerInfo(
+      vocab: string[],
+      type: 'byte_level',
+      prependSpace: boolean,
+      size: number,
+      stopTokens: number[],
+    ): Promise<Disposable>
   }
   GrammarCompiler: { createGrammarCompiler(info: Disposable, cache: boolean): Promise<Compiler> }
   GrammarMatcher: { createGrammarMatcher(grammar: CompiledGrammar): Promise<Matcher> }
@@ -29,7 +36,8 @@ type Wasm = { Memory: new () => Memory; instantiate(code: unknown, imports: unkn
 const { WebAssembly: wasm } = globalThis as unknown as { WebAssembly: Wasm }
 
 /**
- * Loads XGrammar with a memory of its own, which may grow to `memory_bytes`; beyond that its next allocation aborts it, for good.
+ * Loads XGrammar with a memory of its own, which may grow to `memory_bytes`; beyond that its next allocation aborts it,
+ * for good.
  */
 export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memoryBytes: () => number } {
   const require = createRequire(import.meta.url)
@@ -48,7 +56,15 @@ export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memory
   })
   // The package calls itself a module but holds a CommonJS script, which neither import nor require can load.
   const exports = {} as XGrammar
-  const script = new Function('exports', 'module', 'require', '__filename', '__dirname', 'WebAssembly', `${readFileSync(file, 'utf8')}\n//# sourceURL=${file}`)
+  const script = new Function(
+    'exports',
+    'module',
+    'require',
+    '__filename',
+    '__dirname',
+    'WebAssembly',
+    `${readFileSync(file, 'utf8')}\n//# sourceURL=${file}`,
+  )
   script(exports, { exports }, createRequire(file), file, dirname(file), bounded)
   return { xgrammar: exports, memoryBytes: () => memory?.buffer.byteLength ?? 0 }
 }
@@ -56,7 +72,8 @@ export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memory
 function boundMemory(memory: Memory, most: number): void {
   const grow = memory.grow.bind(memory)
   memory.grow = (pages) => {
-    if (memory.buffer.byteLength + pages * 65_536 > most) throw new RangeError(`A grammar may use ${most} bytes of memory.`)
+    if (memory.buffer.byteLength + pages * 65_536 > most)
+      throw new RangeError(`A grammar may use ${most} bytes of memory.`)
     return grow(pages)
   }
 }

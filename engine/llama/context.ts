@@ -2,7 +2,6 @@
 import koffi from 'koffi'
 import { aside, type Library } from './library.ts'
 import type { Model } from './model.ts'
-import { type SavedSequence, savedSequence, stateOf } from './saved-sequence.ts'
 import type { ContextParams, Pointer } from './structs.ts'
 
 export type ContextOptions = {
@@ -27,7 +26,10 @@ export type Context = {
   batchLength(): number
   /** Computes the batch and empties it. 0 is success, 1 no room in the cache, less than 0 a failure. */
   decode(): number
-  /** The logits of the token at this index of the batch decoded last, in the library's own memory: to be read (and changed) before the next decode. */
+  /**
+   * The logits of the token at this index of the batch decoded last, in the library's own memory: to be read (and
+   * changed) before the next decode.
+   */
   logits(index: number, vocabSize: number): Float32Array
   /** The embedding of a sequence of the batch decoded last, in memory of its own. */
   embedding(sequence: number): Float32Array
@@ -35,7 +37,10 @@ export type Context = {
   truncate(sequence: number, position: number): boolean
   /** Copies the whole cache of one sequence over another's. The copy is made in the next decode. */
   copy(from: number, to: number): void
-  /** The cache of a sequence, for any sequence of a context of the same model and adapter. Null where this model's cannot be moved. */
+  /**
+   * The cache of a sequence, for any sequence of a context of the same model and adapter. Null where this model's
+   * cannot be moved.
+   */
   save(sequence: number): SavedSequence | null
   /** False where it does not fit; the sequence is empty then. */
   restore(sequence: number, saved: SavedSequence): boolean
@@ -45,14 +50,18 @@ export type Context = {
 
 const pieceTokensMax = 512
 
-/** Reserves the memory and attaches adapter and threads. Throws where the library refuses, mostly for want of memory. */
+/**
+ * Reserves the memory and attaches adapter and threads. Throws where the library refuses, mostly for want of memory.
+ */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
   return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, options)))
 }
 
 /** The same on another thread: clearing the memory takes a second for two gigabytes, and streams go on meanwhile. */
 export async function createContextAside(library: Library, model: Model, options: ContextOptions): Promise<Context> {
-  const handle = await aside<Pointer>((done) => library.llama_init_from_model.async(model.handle, paramsOf(library, options), done))
+  const handle = await aside<Pointer>((done) =>
+    library.llama_init_from_model.async(model.handle, paramsOf(library, options), done),
+  )
   return wrap(library, model, options, handle)
 }
 
@@ -93,14 +102,15 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
   // Of each token of the batch: which row of logits is its own.
   const rowOf = new Int32Array(options.batch_tokens)
   let rows = 0
-  // The library keeps its logits in one place, which moves only to grow. A view of it counts as that much memory for V8, which with a
-  // new one each step would collect garbage twice a second, on the cores that compute.
+  // The library keeps its logits in one place, which moves only to grow. A view of it counts as that much memory for
+  // V8, which with a new one each step would collect garbage twice a second, on the cores that compute.
   let seen = { address: 0n, logits: new Float32Array() }
   let current: Float32Array | null = null
   const logitsNow = (numbers: number): Float32Array => {
     const pointer = library.llama_get_logits(handle)
     const address = koffi.address(pointer)
-    if (address !== seen.address || numbers > seen.logits.length) seen = { address, logits: new Float32Array(koffi.view(pointer, numbers * 4)) }
+    if (address !== seen.address || numbers > seen.logits.length)
+      seen = { address, logits: new Float32Array(koffi.view(pointer, numbers * 4)) }
     return seen.logits
   }
 
@@ -188,4 +198,58 @@ function allocateBatch(capacity: number) {
       for (const part of [token, position, sequence, sequenceCount, sequencePointers, logits]) koffi.free(part.pointer)
     },
   }
+}
+
+// One pool of compute threads for every context of the process: two pools on the same cores would spin against each
+// other.
+
+const threadpoolNew = koffi.proto('void* tunery_threadpool_new(ggml_threadpool_params* params)')
+
+/**
+ * Starts `threads` compute threads. `poll` is how long a thread spins for the next graph before it sleeps, in units of
+ * 131,072 pause instructions (1 is some milliseconds, 50 the library's default): enough to bridge the gap between two
+ * steps is enough, and an idle engine uses no processor at all. Lives as long as the process.
+ */
+export function createThreadpool(library: Library, threads: number, poll = 1): Pointer {
+  const create = library.ggml_backend_reg_get_proc_address(
+    library.ggml_backend_reg_by_name('CPU'),
+    'ggml_threadpool_new',
+  )
+  if (!create) throw new Error("The library's CPU backend has no ggml_threadpool_new.")
+  const pool = koffi.call(create, threadpoolNew, {
+    ...library.ggml_threadpool_params_default(threads),
+    poll,
+  }) as Pointer
+  if (!pool) throw new Error(`The library could not start ${threads} compute threads.`)
+  return pool
+}
+
+// The cache of one sequence on its way from one context to another.
+
+/** What the library wrote of a sequence's cells, without the numbers that belong to the context it came from. */
+export type SavedSequence = { magic: number; cells: Buffer }
+
+// Of the library's state of a sequence: a magic number, the sequence's number, how many sequences the context has, then
+// the cells of each sequence. One that was not saved has none, which is a single zero. The library takes a state only
+// into a context of as many sequences, so the zeros are written anew. This is the layout of a plain cache alone; others
+// are not moved.
+const bytes = 4
+const headBytes = 3 * bytes
+
+export function savedSequence(state: Buffer): SavedSequence {
+  const sequence = state.readInt32LE(bytes)
+  const sequences = state.readUInt32LE(2 * bytes)
+  return {
+    magic: state.readUInt32LE(0),
+    cells: state.subarray(headBytes + bytes * sequence, state.length - bytes * (sequences - 1 - sequence)),
+  }
+}
+
+/** The state as a context of `sequences` sequences takes it for its sequence number `sequence`. */
+export function stateOf({ magic, cells }: SavedSequence, sequence: number, sequences: number): Buffer {
+  const head = Buffer.alloc(headBytes + bytes * sequence)
+  head.writeUInt32LE(magic, 0)
+  head.writeInt32LE(sequence, bytes)
+  head.writeUInt32LE(sequences, 2 * bytes)
+  return Buffer.concat([head, cells, Buffer.alloc(bytes * (sequences - 1 - sequence))])
 }

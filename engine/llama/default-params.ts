@@ -1,5 +1,5 @@
-// A struct that follows another version's header would hand wrong numbers to C without any error. The library's own defaults are
-// known values at known places: reading them back through our structs shows a shift at once.
+// A struct that follows another version's header would hand wrong numbers to C without any error. The library's own
+// defaults are known values at known places: reading them back through our structs shows a shift at once.
 import type { LlamaFunctions } from './functions.ts'
 import type { ContextParams, ModelParams, QuantizeParams, ThreadpoolParams } from './structs.ts'
 
@@ -81,7 +81,13 @@ const quantizeDefaults: QuantizeParams = {
   max_buf_size: 8 * 2 ** 30,
 }
 
-const threadpoolDefaults: Omit<ThreadpoolParams, 'cpumask'> = { n_threads: 3, prio: 0, poll: 50, strict_cpu: false, paused: false }
+const threadpoolDefaults: Omit<ThreadpoolParams, 'cpumask'> = {
+  n_threads: 3,
+  prio: 0,
+  poll: 50,
+  strict_cpu: false,
+  paused: false,
+}
 
 /** Throws, naming each field, where the library's default parameters do not read as the header of our version says. */
 export function assertDefaultParams(library: LlamaFunctions): void {
@@ -92,7 +98,9 @@ export function assertDefaultParams(library: LlamaFunctions): void {
     ...differences('ggml_threadpool_params', threadpoolDefaults, library.ggml_threadpool_params_default(3)),
   ]
   if (wrong.length > 0)
-    throw new Error(`The llama.cpp library does not match the structs of this engine (another version?). Run 'npm run setup'. ${wrong.join('; ')}`)
+    throw new Error(
+      `The llama.cpp library does not match the structs of this engine (another version?). Run 'npm run setup'. ${wrong.join('; ')}`,
+    )
 }
 
 function differences(struct: string, expected: object, actual: object): string[] {

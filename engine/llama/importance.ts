@@ -3,7 +3,11 @@ import { readFileSync } from 'node:fs'
 import koffi from 'koffi'
 import { z } from 'zod'
 
-const Entry = z.object({ dtype: z.literal('F32'), shape: z.tuple([z.int()]), data_offsets: z.tuple([z.int(), z.int()]) })
+const Entry = z.object({
+  dtype: z.literal('F32'),
+  shape: z.tuple([z.int()]),
+  data_offsets: z.tuple([z.int(), z.int()]),
+})
 const Header = z.record(z.string(), z.unknown())
 
 export interface ImportanceMatrix {
@@ -24,7 +28,11 @@ export function readImportance(file: string): ImportanceMatrix {
     .filter(([name]) => name !== '__metadata__')
     .map(([name, told]) => {
       const { shape, data_offsets } = Entry.parse(told)
-      return { name: Buffer.from(`${name}\0`), size: shape[0], data: bytes.subarray(begin + data_offsets[0], begin + data_offsets[1]) }
+      return {
+        name: Buffer.from(`${name}\0`),
+        size: shape[0],
+        data: bytes.subarray(begin + data_offsets[0], begin + data_offsets[1]),
+      }
     })
   const table = structBytes * (vectors.length + 1)
   const numbers = vectors.reduce((sum, { data }) => sum + data.length, 0)

@@ -1,6 +1,5 @@
 // A base model's weights in memory, and the adapters made for it.
-import type { Library } from './library.ts'
-import { aside, withLogs } from './library.ts'
+import { aside, type Library, withLogs } from './library.ts'
 import type { Pointer } from './structs.ts'
 import { openVocab, type Vocab } from './vocab.ts'
 
@@ -9,7 +8,9 @@ export type Model = {
   vocab: Vocab
   /** The template of the GGUF file, in Jinja; null where it has none. */
   chat_template: string | null
-  /** Whether control tokens that callers write in their messages are taken as such; whoever loads the model may set it. */
+  /**
+   * Whether control tokens that callers write in their messages are taken as such; whoever loads the model may set it.
+   */
   parse_control_tokens: boolean
   /** Tokens, as the model was trained. */
   context_length: number
@@ -31,11 +32,13 @@ export type Model = {
 }
 
 /**
- * Loads a GGUF file, on another thread, so that streams of other models go on. Throws an Error whose message can be shown when
- * the file is not a model that this engine can run.
+ * Loads a GGUF file, on another thread, so that streams of other models go on. Throws an Error whose message can be
+ * shown when the file is not a model that this engine can run.
  */
 export async function loadModel(library: Library, path: string): Promise<Model> {
-  const handle = await aside<Pointer>((done) => library.llama_model_load_from_file.async(path, library.llama_model_default_params(), done))
+  const handle = await aside<Pointer>((done) =>
+    library.llama_model_load_from_file.async(path, library.llama_model_default_params(), done),
+  )
   if (!handle) throw new Error(`${path} is not a GGUF file of a model that this engine can run, or is damaged.`)
   if (!library.llama_model_has_decoder(handle) || library.llama_model_has_encoder(handle)) {
     library.llama_model_free(handle)
@@ -49,7 +52,8 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     parse_control_tokens: false,
     context_length: library.llama_model_n_ctx_train(handle),
     embedding_length: library.llama_model_n_embd(handle),
-    reads_both_ways: metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
+    reads_both_ways:
+      metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
     makes_embeddings: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
     file_type: metadata(library, handle, 'general.file_type') ?? null,
@@ -63,7 +67,10 @@ export function freeModel(library: Library, model: Model): void {
   library.llama_model_free(model.handle)
 }
 
-/** Loads a GGUF adapter for `model`. Throws an Error with the library's own reason: not an adapter, or one of another base. */
+/**
+ * Loads a GGUF adapter for `model`. Throws an Error with the library's own reason: not an adapter, or one of another
+ * base.
+ */
 export function loadAdapter(library: Library, model: Model, path: string): Pointer {
   const { result, logged } = withLogs(library, () => library.llama_adapter_lora_init(model.handle, path))
   if (result) return result
@@ -80,7 +87,12 @@ function kvBytesPerToken(library: Library, handle: Pointer): number {
   const keyLength = Number(metadata(library, handle, `${architecture}.attention.key_length`)) || headLength
   const valueLength = Number(metadata(library, handle, `${architecture}.attention.value_length`)) || headLength
   const bytesPerValue = 2
-  return library.llama_model_n_layer(handle) * Math.max(1, library.llama_model_n_head_kv(handle)) * (keyLength + valueLength) * bytesPerValue
+  return (
+    library.llama_model_n_layer(handle) *
+    Math.max(1, library.llama_model_n_head_kv(handle)) *
+    (keyLength + valueLength) *
+    bytesPerValue
+  )
 }
 
 /** Of the kinds of pooling, those that make one vector of a text: mean, first token, last token. */

@@ -23,10 +23,13 @@ interface Quantizing {
 const place = /^\[\s*(\d+)\/\s*(\d+)\]/
 
 /**
- * Writes `out`, which is whole only when this resolves. `onProgress` gets the share that is done. Rejects with NotQuantized and the library's
- * reason where the file cannot be made so.
+ * Writes `out`, which is whole only when this resolves. `onProgress` gets the share that is done. Rejects with
+ * NotQuantized and the library's reason where the file cannot be made so.
  */
-export async function quantize(library: Library, { source, out, type, threads, importance, onProgress }: Quantizing): Promise<void> {
+export async function quantize(
+  library: Library,
+  { source, out, type, threads, importance, onProgress }: Quantizing,
+): Promise<void> {
   const problems: string[] = []
   // The library logs from the thread of the call, which waits until this one has heard it.
   const callback = koffi.register((level: number, text: string) => {
@@ -46,7 +49,10 @@ export async function quantize(library: Library, { source, out, type, threads, i
     }
     const status = await aside<number>((done) => library.llama_model_quantize.async(source, out, params, done))
     if (status !== 0)
-      throw new NotQuantized(problems.map((each) => each.replace(/^\w+: failed to quantize: /, '')).join(' ') || `the library answered ${status}`)
+      throw new NotQuantized(
+        problems.map((each) => each.replace(/^\w+: failed to quantize: /, '')).join(' ') ||
+          `the library answered ${status}`,
+      )
   } finally {
     // The library's thread has read it by now; what nobody names any more may be gone before.
     void importance?.memory

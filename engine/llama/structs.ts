@@ -1,5 +1,6 @@
-// The structs of llama.h and ggml.h that cross the C boundary, field for field in the header's order. tests/engine compares
-// every size and offset with a C program compiled from that header; default-params.ts checks them again at each start.
+// The structs of llama.h and ggml.h that cross the C boundary, field for field in the header's order. tests/engine
+// compares every size and offset with a C program compiled from that header; default-params.ts checks them again at
+// each start.
 import koffi from 'koffi'
 
 export const modelParamsFields = {

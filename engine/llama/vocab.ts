@@ -38,7 +38,10 @@ export type Vocab = {
   text(token: number): string
   /** The bytes that a token stands for; empty for control tokens. May be a part of one UTF-8 character. */
   bytes(token: number): Buffer
-  /** Whether some token has the byte `first` and then the byte `second` inside: where none has, every token ends between the two. */
+  /**
+   * Whether some token has the byte `first` and then the byte `second` inside: where none has, every token ends between
+   * the two.
+   */
   hasPair(first: number, second: number): boolean
   /** Tokens of a text in one call, on this thread, for a few KB. Written forms of control tokens are text. */
   tokenize(text: string): number[]
@@ -92,9 +95,19 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
     const attribute = library.llama_vocab_get_attr(handle, token)
     const control = (attribute & (attributes.control | attributes.unknown)) !== 0
     if (control || attribute & attributes.userDefined)
-      special_tokens.push({ token, text: text(token), control, lstrip: (attribute & attributes.lstrip) !== 0, rstrip: (attribute & attributes.rstrip) !== 0 })
+      special_tokens.push({
+        token,
+        text: text(token),
+        control,
+        lstrip: (attribute & attributes.lstrip) !== 0,
+        rstrip: (attribute & attributes.rstrip) !== 0,
+      })
     const piece = readBytes(token)
-    longest_token_bytes = Math.max(longest_token_bytes, piece.length, control ? Buffer.byteLength(special_tokens.at(-1)!.text) : 0)
+    longest_token_bytes = Math.max(
+      longest_token_bytes,
+      piece.length,
+      control ? Buffer.byteLength(special_tokens.at(-1)!.text) : 0,
+    )
     for (let at = 1; at < piece.length; at++) pairs[(piece[at - 1]! << 8) | piece[at]!] = 1
     if (token % tokensAtOnce === tokensAtOnce - 1) await nextTurn()
   }

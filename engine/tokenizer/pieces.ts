@@ -3,7 +3,8 @@ import type { Vocab } from '../llama/vocab.ts'
 
 export type PieceBounds = { wanted: number; max: number }
 
-// A piece takes some milliseconds, in which no stream goes on. The library's patterns recurse over texts without a break: those have an end as well.
+// A piece takes some milliseconds, in which no stream goes on. The library's patterns recurse over texts without a
+// break: those have an end as well.
 const boundsDefault: PieceBounds = { wanted: 8192, max: 65_536 }
 
 const letter = /\p{L}/u
@@ -12,9 +13,9 @@ const isHighSurrogate = (code: number) => code >= 0xd800 && code < 0xdc00
 const isLowSurrogate = (code: number) => code >= 0xdc00 && code < 0xe000
 
 /**
- * The pieces of `text`, in order. A cut stands behind a letter, before a word or another letter or a mark, and only where no token of the vocabulary
- * has these two bytes inside: merging never crosses it, and no pattern that splits a text into words looks over it. `max` characters without such a
- * place are cut all the same.
+ * The pieces of `text`, in order. A cut stands behind a letter, before a word or another letter or a mark, and only
+ * where no token of the vocabulary has these two bytes inside: merging never crosses it, and no pattern that splits a
+ * text into words looks over it. `max` characters without such a place are cut all the same.
  */
 export function* piecesOf(
   text: string,
@@ -44,16 +45,23 @@ function mayCut(text: string, at: number, vocab: Pick<Vocab, 'kind' | 'adds_spac
   if (vocab.kind === 'wpm') return beforeWord
   if (vocab.kind === 'other') return false
   // What follows would get a space that it does not have.
-  if (vocab.adds_space || vocab.kind === 'ugm') return beforeWord && vocab.adds_space && !pairBetween(before, next, vocab)
-  return (beforeWord || (letterOrPunctuation.test(next) && !isLowSurrogate(text.charCodeAt(at)))) && !pairBetween(before, next, vocab)
+  if (vocab.adds_space || vocab.kind === 'ugm')
+    return beforeWord && vocab.adds_space && !pairBetween(before, next, vocab)
+  return (
+    (beforeWord || (letterOrPunctuation.test(next) && !isLowSurrogate(text.charCodeAt(at)))) &&
+    !pairBetween(before, next, vocab)
+  )
 }
 
-const pairBetween = (before: string, next: string, { hasPair }: Pick<Vocab, 'hasPair'>) => hasPair(Buffer.from(before).at(-1)!, Buffer.from(next)[0]!)
+const pairBetween = (before: string, next: string, { hasPair }: Pick<Vocab, 'hasPair'>) =>
+  hasPair(Buffer.from(before).at(-1)!, Buffer.from(next)[0]!)
 
 function characterAt(text: string, at: number): string {
   return String.fromCodePoint(text.codePointAt(at) ?? 32)
 }
 
 function characterBefore(text: string, at: number): string {
-  return isLowSurrogate(text.charCodeAt(at - 1)) && isHighSurrogate(text.charCodeAt(at - 2)) ? text.slice(at - 2, at) : text.slice(at - 1, at)
+  return isLowSurrogate(text.charCodeAt(at - 1)) && isHighSurrogate(text.charCodeAt(at - 2))
+    ? text.slice(at - 2, at)
+    : text.slice(at - 1, at)
 }

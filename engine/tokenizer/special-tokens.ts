@@ -1,4 +1,5 @@
-// Finds written special tokens in a text, in time that grows with the text alone: the library's own search takes the square of it.
+// Finds written special tokens in a text, in time that grows with the text alone: the library's own search takes the
+// square of it.
 import type { SpecialToken } from '../llama/vocab.ts'
 
 type Node = { token: SpecialToken | null; next: Map<number, Node> }
@@ -7,7 +8,10 @@ type Node = { token: SpecialToken | null; next: Map<number, Node> }
 export type Part = string | SpecialToken
 
 export type SpecialTokenFinder = {
-  /** Cuts a text at every special token, the longest where several begin. An empty part between two says that a long search is going on. */
+  /**
+   * Cuts a text at every special token, the longest where several begin. An empty part between two says that a long
+   * search is going on.
+   */
   partition(text: string): Generator<Part>
   /** The special token that begins at `place` of `text`. */
   at(text: string, place: number): SpecialToken | null

@@ -1,4 +1,5 @@
-// Texts to tokens: in pieces between the steps of the streams, in turn for the accounts that wait, and no further than a text can be used.
+// Texts to tokens: in pieces between the steps of the streams, in turn for the accounts that wait, and no further than
+// a text can be used.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { Vocab } from '../llama/vocab.ts'
@@ -7,7 +8,10 @@ import { createSpecialTokenFinder, type Part, type SpecialTokenFinder } from './
 
 export type PromptText = {
   text: string
-  /** What may become control tokens: every written one; those without this mark inside, which is no part of the text; none. */
+  /**
+   * What may become control tokens: every written one; those without this mark inside, which is no part of the text;
+   * none.
+   */
   controls: 'all' | 'none' | { unless_marked_by: string }
 }
 
@@ -22,7 +26,10 @@ export type TokenizeOptions = {
 }
 
 export type Tokenizer = {
-  /** The tokens of a text, without any that the model wants around it. Throws ApiError: what `tooLong` says, overloaded after half a minute. */
+  /**
+   * The tokens of a text, without any that the model wants around it. Throws ApiError: what `tooLong` says, overloaded
+   * after half a minute.
+   */
   tokenize(vocab: Vocab, prompt: PromptText, options: TokenizeOptions): Promise<number[]>
 }
 
@@ -42,8 +49,13 @@ type Task = TokenizeOptions & {
   failed(error: unknown): void
 }
 
-/** `onProgress` is called after each slice of work, `onBusy` when there is some: what it returns, when there is none. */
-export function createTokenizer(onProgress: () => void = () => {}, onBusy: () => () => void = () => () => {}): Tokenizer {
+/**
+ * `onProgress` is called after each slice of work, `onBusy` when there is some: what it returns, when there is none.
+ */
+export function createTokenizer(
+  onProgress: () => void = () => {},
+  onBusy: () => () => void = () => () => {},
+): Tokenizer {
   /** Of each account, in the order of their turns. */
   const waiting = new Map<string, Task[]>()
   let working = false
@@ -71,7 +83,8 @@ export function createTokenizer(onProgress: () => void = () => {}, onBusy: () =>
     working = true
     const idle = onBusy()
     while (waiting.size > 0) {
-      for (let budget = charactersAtOnce; budget > 0 && waiting.size > 0; budget -= charactersPerText) budget -= slice(budget)
+      for (let budget = charactersAtOnce; budget > 0 && waiting.size > 0; budget -= charactersPerText)
+        budget -= slice(budget)
       onProgress()
       // Also after the last: texts that come one after the other are one long text to the streams.
       await nextTurn()
@@ -85,7 +98,15 @@ export function createTokenizer(onProgress: () => void = () => {}, onBusy: () =>
       new Promise((done, failed) => {
         const tokens_min = Math.ceil(Buffer.byteLength(withoutMarks(prompt)) / vocab.longest_token_bytes)
         if (tokens_min > options.tokens_max) throw options.tooLong(tokens_min)
-        const task: Task = { ...options, steps: stepsOf(vocab, prompt), characters: 0, tokens: [], until_ms: performance.now() + waitMsMax, done, failed }
+        const task: Task = {
+          ...options,
+          steps: stepsOf(vocab, prompt),
+          characters: 0,
+          tokens: [],
+          until_ms: performance.now() + waitMsMax,
+          done,
+          failed,
+        }
         const tasks = waiting.get(options.account)
         if (tasks) tasks.push(task)
         else waiting.set(options.account, [task])
@@ -95,10 +116,19 @@ export function createTokenizer(onProgress: () => void = () => {}, onBusy: () =>
 }
 
 /** The text that the tokens are of. */
-export const withoutMarks = ({ text, controls }: PromptText): string => (typeof controls === 'object' ? text.replaceAll(controls.unless_marked_by, '') : text)
+export const withoutMarks = ({ text, controls }: PromptText): string =>
+  typeof controls === 'object' ? text.replaceAll(controls.unless_marked_by, '') : text
 
-/** The tokens of a prompt, with the one BOS that the model wants, whether or not the text has it already. Throws as `tokenize` does. */
-export async function tokenizePrompt(tokenizer: Tokenizer, vocab: Vocab, prompt: PromptText, options: TokenizeOptions): Promise<number[]> {
+/**
+ * The tokens of a prompt, with the one BOS that the model wants, whether or not the text has it already. Throws as
+ * `tokenize` does.
+ */
+export async function tokenizePrompt(
+  tokenizer: Tokenizer,
+  vocab: Vocab,
+  prompt: PromptText,
+  options: TokenizeOptions,
+): Promise<number[]> {
   const tokens = await tokenizer.tokenize(vocab, prompt, options)
   if (vocab.wants_bos && tokens[0] !== vocab.bos) tokens.unshift(vocab.bos!)
   return tokens
@@ -107,7 +137,8 @@ export async function tokenizePrompt(tokenizer: Tokenizer, vocab: Vocab, prompt:
 /** Goes on with a task for about `budget` characters; whether it has ended. */
 function work(task: Task, budget: number): boolean {
   if (task.signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
-  if (performance.now() > task.until_ms) throw new ApiError('overloaded', 'Too many long prompts are being read at the moment. Try again soon.')
+  if (performance.now() > task.until_ms)
+    throw new ApiError('overloaded', 'Too many long prompts are being read at the moment. Try again soon.')
   const end = task.characters + budget
   while (task.characters < end) {
     const { value, done } = task.steps.next()
@@ -126,7 +157,9 @@ function* stepsOf(vocab: Vocab, { text, controls }: PromptText): Generator<Step>
   for (const part of first.partition(text)) {
     if (typeof part !== 'string' || !marked) yield* partSteps(vocab, part)
     // Without the marks, tokens that stand for their own text may come to light.
-    else for (const within of other.partition(part.replaceAll(controls.unless_marked_by, ''))) yield* partSteps(vocab, within)
+    else
+      for (const within of other.partition(part.replaceAll(controls.unless_marked_by, '')))
+        yield* partSteps(vocab, within)
   }
 }
 

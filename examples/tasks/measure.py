@@ -1,10 +1,13 @@
 """Measures settings on the small tasks: trains as the service does, then counts exact answers on unseen rows.
 
-    .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3 --epochs 3 [--ranks 16]
+    .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3 --epochs
+    3 [--ranks 16]
         [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--method full] [--heldout]
 
-Prints one JSON line a run, and appends it to .local/measured.jsonl. `exact` is the share of validation rows whose every answer token
-is the model's first choice given the tokens before it, which is the same as a greedy answer that is exactly right. `--heldout` is the
+Prints one JSON line a run, and appends it to .local/measured.jsonl. `exact` is the share of validation rows whose every
+answer token
+is the model's first choice given the tokens before it, which is the same as a greedy answer that is exactly right.
+`--heldout` is the
 last word on the demo's task: it trains on examples/ticket-triage.jsonl and scores examples/ticket-triage.heldout.jsonl.
 """
 
@@ -16,23 +19,27 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+os.environ.update(
+    HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error"
+)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def measure(rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None, method: str) -> dict:
+def measure(
+    rows: list[dict], unseen: list[dict], training: dict, rank: int, threads: int, precision: str | None, method: str
+) -> dict:
     import torch
 
-    from trainer.data import prepare
-    from trainer.evaluate import score
-    from trainer.loop import Loop
-    from trainer.model import device_and_dtype, load_model, load_tokenizer
-    from trainer.packing import Limits
-    from trainer.protocol import Silent
-    from trainer.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
+    from trainer.data.dataset import prepare
+    from trainer.data.packing import Limits
+    from trainer.model.load import device_and_dtype, load_model, load_tokenizer
+    from trainer.run.evaluate import score
+    from trainer.run.loop import Loop
+    from trainer.runtime.protocol import Silent
+    from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
     settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
     spec = Spec(
@@ -91,7 +98,7 @@ def main() -> None:
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--heldout", action="store_true")
     args = parser.parse_args()
-    from trainer.train import torch_settings
+    from trainer.cli.train import torch_settings
 
     os.environ.update(torch_settings(args.threads))
     import torch

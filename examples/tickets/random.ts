@@ -1,4 +1,7 @@
-/** A seeded source of choices: the same seed gives the same sequence on every machine (mulberry32, 32-bit integer arithmetic). */
+/**
+ * A seeded source of choices: the same seed gives the same sequence on every machine (mulberry32, 32-bit integer
+ * arithmetic).
+ */
 export class Random {
   #state: number
 

@@ -1,5 +1,6 @@
-// What writers of support tickets say. {p} is the product that the ticket is about; {n}, {few}, {hour}, {money}, {day}, {version} and {code} are
-// filled at random. A list has many phrasings of one meaning, so that no single word gives the class away.
+// What writers of support tickets say. {p} is the product that the ticket is about; {n}, {few}, {hour}, {money}, {day},
+// {version} and {code} are filled at random. A list has many phrasings of one meaning, so that no single word gives the
+// class away.
 
 export const products = {
   notes: ['Notes', 'Notes', 'the Notes app', 'your note-taking app', 'the notebook editor'],

@@ -5,7 +5,8 @@ export function createProgress(out: NodeJS.WriteStream) {
   const latest: Record<string, number | string | null> = {}
   let tenth = -1
 
-  const bar = (share: number, width = 28) => `${'█'.repeat(Math.round(share * width))}${'░'.repeat(width - Math.round(share * width))}`
+  const bar = (share: number, width = 28) =>
+    `${'█'.repeat(Math.round(share * width))}${'░'.repeat(width - Math.round(share * width))}`
   const number = (name: string) => (typeof latest[name] === 'number' ? latest[name] : undefined)
 
   function line(): string {

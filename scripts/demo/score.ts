@@ -23,7 +23,12 @@ export interface Score {
 }
 
 /** Asks a model for every row, greedily and several at a time, as it decodes them together anyway. */
-export async function score(service: Service, model: string, rows: Row[], done: (count: number) => void): Promise<Score> {
+export async function score(
+  service: Service,
+  model: string,
+  rows: Row[],
+  done: (count: number) => void,
+): Promise<Score> {
   const answers: string[] = new Array(rows.length)
   let next = 0
   let finished = 0

@@ -1,4 +1,5 @@
-// Starts the service as its users do, with a data folder of its own, and speaks to it through its public interface only.
+// Starts the service as its users do, with a data folder of its own, and speaks to it through its public interface
+// only.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -19,14 +20,34 @@ export interface Service {
 export async function startService(): Promise<Service> {
   mkdirSync(path.join(root, '.local'), { recursive: true })
   const dataDir = mkdtempSync(path.join(root, '.local/demo-'))
-  const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_PORT: '0', TUNERY_LOG_LEVEL: process.env.TUNERY_LOG_LEVEL ?? 'warn' }
+  const env = {
+    ...process.env,
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: process.env.TUNERY_LOG_LEVEL ?? 'warn',
+  }
   // A process group of its own: Ctrl-C reaches this script alone, which then stops the service in order.
-  const server = spawn(path.join(root, 'scripts/node'), ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'], detached: true })
+  const server = spawn(path.join(root, 'scripts/node'), ['server/main.ts'], {
+    cwd: root,
+    env,
+    stdio: ['ignore', 'ignore', 'inherit'],
+    detached: true,
+  })
   const ended = new Promise<void>((resolve) => server.once('exit', () => resolve()))
   try {
     const { url } = await serverFile(path.join(dataDir, 'server.json'), server)
-    const { stdout } = await promisify(execFile)(path.join(root, 'tunery'), ['keys', 'create', '--name', 'demo', '--json'], { env })
-    return { url, key: (JSON.parse(stdout) as { key: string }).key, ended, stop: () => stop(server, ended, dataDir), kill: () => kill(server) }
+    const { stdout } = await promisify(execFile)(
+      path.join(root, 'tunery'),
+      ['keys', 'create', '--name', 'demo', '--json'],
+      { env },
+    )
+    return {
+      url,
+      key: (JSON.parse(stdout) as { key: string }).key,
+      ended,
+      stop: () => stop(server, ended, dataDir),
+      kill: () => kill(server),
+    }
   } catch (error) {
     await stop(server, ended, dataDir)
     throw error
@@ -67,7 +88,9 @@ export async function call<T>(service: Service, method: string, route: string, b
 
 /** The events of a job, one after the other, until it has ended. */
 export async function* events(service: Service, job_id: string): AsyncGenerator<JobEvent> {
-  const response = await fetch(`${service.url}/fine-tuning/jobs/${job_id}/events`, { headers: { authorization: `Bearer ${service.key}` } })
+  const response = await fetch(`${service.url}/fine-tuning/jobs/${job_id}/events`, {
+    headers: { authorization: `Bearer ${service.key}` },
+  })
   if (!response.ok || !response.body) throw new Error(`the event stream answered ${response.status}`)
   let rest = ''
   for await (const text of response.body.pipeThrough(new TextDecoderStream())) {

@@ -32,9 +32,13 @@ export interface FieldRow {
   description: string
 }
 
-const jsonSchema = (schema: z.ZodType, io: 'input' | 'output') => z.toJSONSchema(schema, { io, unrepresentable: 'any' }) as JsonSchema
+const jsonSchema = (schema: z.ZodType, io: 'input' | 'output') =>
+  z.toJSONSchema(schema, { io, unrepresentable: 'any' }) as JsonSchema
 
-/** The fields of an object that a request carries, nested ones after their own. Throws an Error that names each field without a description. */
+/**
+ * The fields of an object that a request carries, nested ones after their own. Throws an Error that names each field
+ * without a description.
+ */
 export function fieldRows(schema: z.ZodType, prefix = ''): FieldRow[] {
   const rows = rowsOf(jsonSchema(schema, 'input'), prefix)
   const bare = rows.filter(({ description }) => !description).map(({ path }) => path)
@@ -49,7 +53,12 @@ function rowsOf(schema: JsonSchema, prefix: string): FieldRow[] {
   const required = new Set(schema.required)
   return Object.entries(schema.properties ?? {}).flatMap(([name, field]) => {
     const path = prefix + name
-    const row = { path, type: typeText(field), default: defaultText(field, required.has(name)), description: field.description ?? '' }
+    const row = {
+      path,
+      type: typeText(field),
+      default: defaultText(field, required.has(name)),
+      description: field.description ?? '',
+    }
     return [row, ...objectsIn(field, path).flatMap(([inner, at]) => rowsOf(inner, `${at}.`))]
   })
 }
@@ -72,7 +81,10 @@ const number = (value: number) => value.toLocaleString('en-US', { maximumFractio
 const unbounded = Number.MAX_SAFE_INTEGER
 
 function range(low: number | undefined, high: number | undefined): string {
-  const [from, to] = [low !== undefined && low > -unbounded ? low : undefined, high !== undefined && high < unbounded ? high : undefined]
+  const [from, to] = [
+    low !== undefined && low > -unbounded ? low : undefined,
+    high !== undefined && high < unbounded ? high : undefined,
+  ]
   if (from !== undefined && to !== undefined) return `${number(from)} to ${number(to)}`
   if (to !== undefined) return `at most ${number(to)}`
   return from === undefined ? '' : `at least ${number(from)}`
@@ -89,7 +101,10 @@ function typeText(schema: JsonSchema): string {
       return bounded('whole number', range(schema.minimum, schema.maximum))
     case 'number':
       if (schema.exclusiveMinimum !== undefined)
-        return `number, above ${number(schema.exclusiveMinimum)}, ${range(undefined, schema.maximum)}`.replace(/, $/, '')
+        return `number, above ${number(schema.exclusiveMinimum)}, ${range(undefined, schema.maximum)}`.replace(
+          /, $/,
+          '',
+        )
       return bounded('number', range(schema.minimum, schema.maximum))
     case 'string': {
       const bounds = range(schema.minLength, schema.maxLength)

@@ -7,7 +7,8 @@ import { fieldRows, typeOfSetting } from './fields.ts'
 const made = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
 
 function table(head: string[], rows: string[][]): string {
-  const line = (cells: string[]) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|').replaceAll('\n', ' ')).join(' | ')} |`
+  const line = (cells: string[]) =>
+    `| ${cells.map((cell) => cell.replaceAll('|', '\\|').replaceAll('\n', ' ')).join(' | ')} |`
   return [line(head), `|${'---|'.repeat(head.length)}`, ...rows.map(line)].join('\n')
 }
 
@@ -22,7 +23,12 @@ function settingsPage(): string {
   const settings = settingsReference()
   const bare = settings.filter(({ about }) => !about).map(({ name }) => name)
   if (bare.length > 0) throw new Error(`No description: ${bare.join(', ')}. Add its \`about\` in server/config.ts.`)
-  const rows = settings.map(({ name, schema, default: fallback, about }) => [`\`${name}\``, typeOfSetting(schema), fallback, about])
+  const rows = settings.map(({ name, schema, default: fallback, about }) => [
+    `\`${name}\``,
+    typeOfSetting(schema),
+    fallback,
+    about,
+  ])
   return `${made}# Settings
 
 Settings come from the environment. An unknown \`TUNERY_\` name or a wrong value ends the start with a message that lists all that is wrong.
@@ -51,7 +57,8 @@ function eventTable(texts: EventTexts): string {
       .map(([name, about]) => `\`${name}\`: ${about}`)
       .join(' ')
   const bare = Object.entries(texts).filter(([, { when, data }]) => !when || Object.values(data).includes(''))
-  if (bare.length > 0) throw new Error(`No description: ${bare.map(([type]) => type).join(', ')}. Add it in contract/event-texts.ts.`)
+  if (bare.length > 0)
+    throw new Error(`No description: ${bare.map(([type]) => type).join(', ')}. Add it in contract/event-texts.ts.`)
   return table(
     ['type', 'when', '`data`'],
     Object.entries(texts).map(([type, { when, data }]) => [`\`${type}\``, when, fields(data)]),

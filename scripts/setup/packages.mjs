@@ -1,5 +1,6 @@
-// Everything that comes from the npm registry. The engine's library, its converters and Node itself are taken as single tarballs,
-// pinned by hash: installed as dependencies they would bring 700 MB of builds for other platforms and a hundred packages we never call.
+// Everything that comes from the npm registry. The engine's library, its converters and Node itself are taken as single
+// tarballs, pinned by hash: installed as dependencies they would bring 700 MB of builds for other platforms and a
+// hundred packages we never call.
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -9,25 +10,37 @@ import { fileHash, local, pins, root, step } from './state.mjs'
 const platform = `${process.platform}-${process.arch}`
 
 export const npmPackages = (options) =>
-  step('npm', 'npm packages', [fileHash('package-lock.json'), platform], [path.join(root, 'node_modules/.package-lock.json')], options, () =>
-    // No package's install script is run: those we use ship their binaries inside the package.
-    run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
-      cwd: root,
-      what: 'npm ci',
-      hint: 'Run `npm ci --ignore-scripts` by hand to see more.',
-    }),
+  step(
+    'npm',
+    'npm packages',
+    [fileHash('package-lock.json'), platform],
+    [path.join(root, 'node_modules/.package-lock.json')],
+    options,
+    () =>
+      // No package's install script is run: those we use ship their binaries inside the package.
+      run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
+        cwd: root,
+        what: 'npm ci',
+        hint: 'Run `npm ci --ignore-scripts` by hand to see more.',
+      }),
   )
 
 export async function nodeRuntime(options) {
   if (Number(process.versions.node.split('.')[0]) >= 24) return false
   const pin = pins.node[platform]
-  return step('node', `Node ${pin.version} (this machine has ${process.versions.node}; ${pin.size_mb} MB)`, pin, [local('node/bin/node')], options, () =>
-    unpack(pin, (folder) => {
-      rmSync(local('node'), { recursive: true, force: true })
-      mkdirSync(local('node/bin'), { recursive: true })
-      renameSync(path.join(folder, 'bin/node'), local('node/bin/node'))
-      renameSync(path.join(folder, 'LICENSE'), local('node/LICENSE'))
-    }),
+  return step(
+    'node',
+    `Node ${pin.version} (this machine has ${process.versions.node}; ${pin.size_mb} MB)`,
+    pin,
+    [local('node/bin/node')],
+    options,
+    () =>
+      unpack(pin, (folder) => {
+        rmSync(local('node'), { recursive: true, force: true })
+        mkdirSync(local('node/bin'), { recursive: true })
+        renameSync(path.join(folder, 'bin/node'), local('node/bin/node'))
+        renameSync(path.join(folder, 'LICENSE'), local('node/LICENSE'))
+      }),
   )
 }
 
@@ -54,25 +67,41 @@ export async function engine(options) {
 
 export async function converters(options) {
   const pin = pins.converters
-  return step('converters', `the engine's converters (${pin.size_mb} MB)`, pin, [local('llama/source/convert_lora_to_gguf.py')], options, async () => {
-    await unpack(pin, async (folder) => {
-      const clone = path.join(folder, 'clone')
-      await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])
-      const fresh = path.join(folder, 'source')
-      mkdirSync(fresh)
-      const parts = ['convert_hf_to_gguf.py', 'convert_lora_to_gguf.py', 'conversion', 'gguf-py', 'include', 'ggml/include', 'LICENSE']
-      await run('git', ['--git-dir', clone, 'archive', '--output', path.join(folder, 'source.tar'), 'HEAD', ...parts])
-      await run('tar', ['-xf', path.join(folder, 'source.tar'), '-C', fresh])
-      rmSync(local('llama/source'), { recursive: true, force: true })
-      renameSync(fresh, local('llama/source'))
-    })
-  })
+  return step(
+    'converters',
+    `the engine's converters (${pin.size_mb} MB)`,
+    pin,
+    [local('llama/source/convert_lora_to_gguf.py')],
+    options,
+    async () => {
+      await unpack(pin, async (folder) => {
+        const clone = path.join(folder, 'clone')
+        await run('git', ['clone', '--quiet', '--bare', path.join(folder, 'llama/gitRelease.bundle'), clone])
+        const fresh = path.join(folder, 'source')
+        mkdirSync(fresh)
+        const parts = [
+          'convert_hf_to_gguf.py',
+          'convert_lora_to_gguf.py',
+          'conversion',
+          'gguf-py',
+          'include',
+          'ggml/include',
+          'LICENSE',
+        ]
+        await run('git', ['--git-dir', clone, 'archive', '--output', path.join(folder, 'source.tar'), 'HEAD', ...parts])
+        await run('tar', ['-xf', path.join(folder, 'source.tar'), '-C', fresh])
+        rmSync(local('llama/source'), { recursive: true, force: true })
+        renameSync(fresh, local('llama/source'))
+      })
+    },
+  )
 }
 
 /** `cuda`, `vulkan` or `none`: what the operator asked for, else what a GPU of this machine answers to. */
 export function gpuKind() {
   const asked = process.env.TUNERY_GPU ?? 'auto'
-  if (!['auto', 'cuda', 'vulkan', 'none'].includes(asked)) throw new SetupError(`TUNERY_GPU is '${asked}'.`, 'Set it to auto, cuda, vulkan or none.')
+  if (!['auto', 'cuda', 'vulkan', 'none'].includes(asked))
+    throw new SetupError(`TUNERY_GPU is '${asked}'.`, 'Set it to auto, cuda, vulkan or none.')
   if (asked === 'none' || platform !== 'linux-x64') return 'none'
   if (asked !== 'auto') return asked
   if (ask('nvidia-smi', ['--list-gpus'])?.includes('GPU')) return 'cuda'
@@ -91,7 +120,8 @@ export async function unpack(pin, use) {
       what: `fetching ${pin.name}@${pin.version}`,
     })
     const tarball = readdirSync(folder).find((file) => file.endsWith('.tgz'))
-    if (!tarball) throw new SetupError(`npm pack brought no file for ${pin.name}@${pin.version}.`, 'Run the same command again.')
+    if (!tarball)
+      throw new SetupError(`npm pack brought no file for ${pin.name}@${pin.version}.`, 'Run the same command again.')
     const integrity = `sha512-${createHash('sha512')
       .update(readFileSync(path.join(folder, tarball)))
       .digest('base64')}`

@@ -1,5 +1,6 @@
-// What only some scripts need: the programs that this service is measured beside and tested with, and the clients of others. Each has
-// a folder of its own in .local/peers, made when a script asks for it: `node scripts/setup.mjs --with llama-server,vllm`.
+// What only some scripts need: the programs that this service is measured beside and tested with, and the clients of
+// others. Each has a folder of its own in .local/peers, made when a script asks for it: `node scripts/setup.mjs --with
+// llama-server,vllm`.
 import { cpSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -18,9 +19,9 @@ function folderOf(name) {
 }
 
 /**
- * llama-server, llama-cli and llama-quantize, built from the source that the engine's converters come from and run with the very kernels that the
- * engine runs with, so that both sides of a comparison compute alike. (Kernels compiled by an older gcc here die of an illegal
- * instruction on machines with AMX; the engine's do not.)
+ * llama-server, llama-cli and llama-quantize, built from the source that the engine's converters come from and run with
+ * the very kernels that the engine runs with, so that both sides of a comparison compute alike. (Kernels compiled by an
+ * older gcc here die of an illegal instruction on machines with AMX; the engine's do not.)
  */
 export async function llamaServer(options) {
   const folder = folderOf('llama.cpp')
@@ -28,45 +29,71 @@ export async function llamaServer(options) {
   const programs = ['llama-server', 'llama-cli', 'llama-quantize']
   const files = programs.map((name) => path.join(build, 'bin', name))
   const key = [pins.converters, pins.engine[platform]]
-  return step('peer-llama-server', 'llama-server, built from source (7 minutes on 2 cores)', key, files, options, async () => {
-    for (const tool of ['cmake', 'git', 'g++']) need(tool, `Install it with your package manager (Debian and Ubuntu: \`apt-get install ${tool}\`).`)
-    await unpack(pins.converters, async (source) => {
-      const bundle = path.join(source, 'llama/gitRelease.bundle')
-      const head = (directory, args = []) => ask('git', [...(directory ? ['-C', directory] : []), ...args])
-      const wanted = ask('git', ['ls-remote', bundle, 'HEAD'])?.split(/\s/)[0]
-      // What an interrupted build of the same source has compiled is kept.
-      if (!wanted || head(folder, ['rev-parse', 'HEAD']) !== wanted) {
-        rmSync(folder, { recursive: true, force: true })
-        await run('git', ['-c', 'advice.detachedHead=false', 'clone', '--quiet', bundle, folder])
-      }
-    })
-    const off = ['GGML_NATIVE', 'GGML_CPU', 'LLAMA_CURL', 'LLAMA_OPENSSL', 'LLAMA_BUILD_TESTS', 'LLAMA_BUILD_EXAMPLES', 'LLAMA_BUILD_UI']
-    const flags = ['-DCMAKE_BUILD_TYPE=Release', '-DGGML_BACKEND_DL=ON', ...off.map((name) => `-D${name}=OFF`)]
-    await run('cmake', ['-S', folder, '-B', build, ...flags])
-    const jobs = String(os.availableParallelism())
-    await run('cmake', ['--build', build, '--target', ...programs, '-j', jobs], { what: 'building llama-server' })
-    const kernels = readdirSync(local('llama/lib')).filter((file) => /^libggml-cpu-.*\.so$/.test(file))
-    if (kernels.length === 0) throw new SetupError("the engine's library has no CPU kernels.", 'Run `npm run setup -- --force`.')
-    for (const file of kernels) cpSync(local('llama/lib', file), path.join(build, 'bin', file))
-  })
+  return step(
+    'peer-llama-server',
+    'llama-server, built from source (7 minutes on 2 cores)',
+    key,
+    files,
+    options,
+    async () => {
+      for (const tool of ['cmake', 'git', 'g++'])
+        need(tool, `Install it with your package manager (Debian and Ubuntu: \`apt-get install ${tool}\`).`)
+      await unpack(pins.converters, async (source) => {
+        const bundle = path.join(source, 'llama/gitRelease.bundle')
+        const head = (directory, args = []) => ask('git', [...(directory ? ['-C', directory] : []), ...args])
+        const wanted = ask('git', ['ls-remote', bundle, 'HEAD'])?.split(/\s/)[0]
+        // What an interrupted build of the same source has compiled is kept.
+        if (!wanted || head(folder, ['rev-parse', 'HEAD']) !== wanted) {
+          rmSync(folder, { recursive: true, force: true })
+          await run('git', ['-c', 'advice.detachedHead=false', 'clone', '--quiet', bundle, folder])
+        }
+      })
+      const off = [
+        'GGML_NATIVE',
+        'GGML_CPU',
+        'LLAMA_CURL',
+        'LLAMA_OPENSSL',
+        'LLAMA_BUILD_TESTS',
+        'LLAMA_BUILD_EXAMPLES',
+        'LLAMA_BUILD_UI',
+      ]
+      const flags = ['-DCMAKE_BUILD_TYPE=Release', '-DGGML_BACKEND_DL=ON', ...off.map((name) => `-D${name}=OFF`)]
+      await run('cmake', ['-S', folder, '-B', build, ...flags])
+      const jobs = String(os.availableParallelism())
+      await run('cmake', ['--build', build, '--target', ...programs, '-j', jobs], { what: 'building llama-server' })
+      const kernels = readdirSync(local('llama/lib')).filter((file) => /^libggml-cpu-.*\.so$/.test(file))
+      if (kernels.length === 0)
+        throw new SetupError("the engine's library has no CPU kernels.", 'Run `npm run setup -- --force`.')
+      for (const file of kernels) cpSync(local('llama/lib', file), path.join(build, 'bin', file))
+    },
+  )
 }
 
 export async function vllm(options) {
   const folder = folderOf('vllm')
   const python = path.join(folder, 'bin/python')
   const key = ['vllm.txt', 'install_vllm.py'].map((file) => fileHash(pinned(file)))
-  return step('peer-vllm', "vLLM's CPU build (3 minutes, 4 GB)", key, [path.join(folder, 'bin/vllm')], options, async () => {
-    const torch = readFileSync(path.join(root, pinned('vllm.txt')), 'utf8').match(/^torch==(\S+)$/m)[1]
-    rmSync(folder, { recursive: true, force: true })
-    await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
-    await installTorchForCpu(torch, python)
-    await run(python, [pinned('install_vllm.py'), pinned('vllm.txt')], { cwd: root, what: 'installing vLLM' })
-    await run(path.join(folder, 'bin/vllm'), ['--version'])
-  })
+  return step(
+    'peer-vllm',
+    "vLLM's CPU build (3 minutes, 4 GB)",
+    key,
+    [path.join(folder, 'bin/vllm')],
+    options,
+    async () => {
+      const torch = readFileSync(path.join(root, pinned('vllm.txt')), 'utf8').match(/^torch==(\S+)$/m)[1]
+      rmSync(folder, { recursive: true, force: true })
+      await run(findPython(), ['-m', 'venv', folder], { what: 'making a virtual environment' })
+      await installTorchForCpu(torch, python)
+      await run(python, [pinned('install_vllm.py'), pinned('vllm.txt')], { cwd: root, what: 'installing vLLM' })
+      await run(path.join(folder, 'bin/vllm'), ['--version'])
+    },
+  )
 }
 
-export const clientsPython = (options) => pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
-export const schemathesis = (options) => pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
+export const clientsPython = (options) =>
+  pythonFolder('clients-python', 'clients for Python: openai, LangChain', 'pytest', options)
+export const schemathesis = (options) =>
+  pythonFolder('schemathesis', 'Schemathesis, which makes requests from the API description', 'schemathesis', options)
 
 async function pythonFolder(name, title, main, options) {
   const folder = folderOf(name)
@@ -80,7 +107,8 @@ async function pythonFolder(name, title, main, options) {
 
 export const clientsNode = (options) => npmFolder('clients-node', "clients for Node: Vercel's AI SDK", 'ai', options)
 export const portkey = (options) => npmFolder('portkey', "Portkey's gateway", '@portkey-ai/gateway', options)
-export const onnxNode = (options) => npmFolder('onnx-node', 'ONNX Runtime and Transformers.js for Node (450 MB)', '@huggingface/transformers', options)
+export const onnxNode = (options) =>
+  npmFolder('onnx-node', 'ONNX Runtime and Transformers.js for Node (450 MB)', '@huggingface/transformers', options)
 
 async function npmFolder(name, title, main, options) {
   const folder = folderOf(name)
@@ -89,16 +117,28 @@ async function npmFolder(name, title, main, options) {
   return step(`peer-${name}`, title, key, [path.join(folder, 'node_modules', main)], options, async () => {
     mkdirSync(folder, { recursive: true })
     for (const file of files) cpSync(path.join(root, pinned(name), file), path.join(folder, file))
-    await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], { cwd: folder, what: `npm ci for ${title}` })
+    await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
+      cwd: folder,
+      what: `npm ci for ${title}`,
+    })
   })
 }
 
-const all = { 'llama-server': llamaServer, vllm, 'clients-python': clientsPython, 'clients-node': clientsNode, 'onnx-node': onnxNode, portkey, schemathesis }
+const all = {
+  'llama-server': llamaServer,
+  vllm,
+  'clients-python': clientsPython,
+  'clients-node': clientsNode,
+  'onnx-node': onnxNode,
+  portkey,
+  schemathesis,
+}
 
 /** The steps of these names. Throws a SetupError for one that there is not. */
 export function peers(names) {
   return names.map((name) => {
-    if (!all[name]) throw new SetupError(`there is no '${name}' to bring.`, `Take one of ${Object.keys(all).join(', ')}.`)
+    if (!all[name])
+      throw new SetupError(`there is no '${name}' to bring.`, `Take one of ${Object.keys(all).join(', ')}.`)
     return all[name]
   })
 }

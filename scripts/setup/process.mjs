@@ -1,4 +1,5 @@
-// Runs the programs that set-up needs, with their progress on one line and their whole output kept for the case that they fail.
+// Runs the programs that set-up needs, with their progress on one line and their whole output kept for the case that
+// they fail.
 import { spawn, spawnSync } from 'node:child_process'
 
 /** A reason why set-up cannot go on, and what the reader can do about it. */
@@ -10,8 +11,8 @@ export class SetupError extends Error {
 }
 
 /**
- * Runs a command to its end. On a terminal the last line of its output is shown in place; elsewhere a line each 20 seconds says that
- * it is still at work. Throws a SetupError with the end of the output when it fails.
+ * Runs a command to its end. On a terminal the last line of its output is shown in place; elsewhere a line each 20
+ * seconds says that it is still at work. Throws a SetupError with the end of the output when it fails.
  */
 export function run(command, args, { cwd, env, hint, what } = {}) {
   return new Promise((resolve, reject) => {
@@ -25,7 +26,8 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
         .split(/[\r\n]+/)
         .filter((part) => part.trim())
         .at(-1)
-      if (process.stdout.isTTY && line) process.stdout.write(`\r\x1b[K  ${line.trim().slice(0, (process.stdout.columns ?? 80) - 4)}`)
+      if (process.stdout.isTTY && line)
+        process.stdout.write(`\r\x1b[K  ${line.trim().slice(0, (process.stdout.columns ?? 80) - 4)}`)
     }
     const timer = setInterval(() => {
       if (!process.stdout.isTTY) console.log(`  still at work (${Math.round((Date.now() - started) / 1000)} s)`)
@@ -55,13 +57,17 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
   })
 }
 
-// The one cause behind most failures is a registry that cannot be reached; say so in words instead of a stack of npm's or pip's.
+// The one cause behind most failures is a registry that cannot be reached; say so in words instead of a stack of npm's
+// or pip's.
 function hintFor(output) {
   if (
-    /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError|Temporary failure in name resolution|Max retries exceeded|network/i.test(output)
+    /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError|Temporary failure in name resolution|Max retries exceeded|network/i.test(
+      output,
+    )
   )
     return 'A package registry could not be reached. Check the network (and the proxy or mirror settings of npm and pip), then run the same command again; what is done stays done.'
-  if (/ENOSPC|No space left/i.test(output)) return 'The disk is full. Set-up needs about 3 GB; free some room and run the same command again.'
+  if (/ENOSPC|No space left/i.test(output))
+    return 'The disk is full. Set-up needs about 3 GB; free some room and run the same command again.'
   return undefined
 }
 

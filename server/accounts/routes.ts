@@ -9,7 +9,12 @@ import { mount } from '../http/mount.ts'
 import type { Accounts } from './service.ts'
 
 /** What a caller does as the operator of the service, and not as a member of an account. */
-const asOperator = ({ user_id, key_id, once }: Caller) => ({ kind: 'operator' as const, user_id, key_id, ...(once && { once }) })
+const asOperator = ({ user_id, key_id, once }: Caller) => ({
+  kind: 'operator' as const,
+  user_id,
+  key_id,
+  ...(once && { once }),
+})
 
 export function accountRoutes(app: FastifyInstance, accounts: Accounts): void {
   const { keys, members, operator } = accounts

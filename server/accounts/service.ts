@@ -6,9 +6,9 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { NewApiKey } from '../../contract/keys.ts'
 import type { ScopePreset } from '../../contract/scopes.ts'
-import { commandLine } from '../audit.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
+import { commandLine } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/service.ts'
 import type { Plans } from '../plans.ts'
@@ -22,7 +22,10 @@ export interface Accounts {
   keys: Keys
   members: Members
   operator: Operator
-  /** Makes the owner's account and user where there is no account yet. Throws a ConfigError where an account has a tier that there is no more. */
+  /**
+   * Makes the owner's account and user where there is no account yet. Throws a ConfigError where an account has a tier
+   * that there is no more.
+   */
   ensureOwner(): Promise<void>
   /** Makes the owner's first key where no key has ever been made; else undefined. */
   createFirstKey(): Promise<NewApiKey | undefined>
@@ -31,7 +34,10 @@ export interface Accounts {
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
   /** Whose key it is. One that is revoked, by whatever process, is not found any more within half a second. */
   findKey(key: string, knownOnly?: boolean): Promise<Caller | undefined>
-  /** Takes one of the places that an account has for work at once; undefined where all are taken, or where the account is suspended: its work waits. */
+  /**
+   * Takes one of the places that an account has for work at once; undefined where all are taken, or where the account
+   * is suspended: its work waits.
+   */
   placeForWork(account_id: string): Promise<(() => void) | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
   audit(caller: Caller, query: ListQuery): Promise<{ items: AuditEntry[]; has_more: boolean }>
@@ -59,7 +65,9 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
   const operator = createOperator({ db, plans, defaultTier, keys, changed: callers.changed, now })
 
   async function createAccount(name: string) {
-    const { account, owner } = await db.transaction().execute((trx) => operator.make(trx, commandLine, { name, owner: { name, email: null } }))
+    const { account, owner } = await db
+      .transaction()
+      .execute((trx) => operator.make(trx, commandLine, { name, owner: { name, email: null } }))
     return { account_id: account.id, user_id: owner.id }
   }
 
@@ -74,8 +82,12 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
 
     async ensureOwner() {
       const gone = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
-      if (gone) throw new ConfigError(`Accounts have the tier '${gone}', which is not among the tiers any more. Put it back into TUNERY_PLANS_FILE.`)
-      if (!plans.tier(defaultTier)) throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
+      if (gone)
+        throw new ConfigError(
+          `Accounts have the tier '${gone}', which is not among the tiers any more. Put it back into TUNERY_PLANS_FILE.`,
+        )
+      if (!plans.tier(defaultTier))
+        throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
       if (!(await store.anyAccount(db))) await createAccount('Owner')
     },
 
@@ -100,7 +112,11 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
       const { minute, day, concurrent } = await limits.state(caller)
       const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: new Date(resets_at).toISOString() })
       const { account_id, user_id, key_id, scopes } = caller
-      const [user, account, key] = [await store.userById(db, user_id), await store.account(db, account_id), await store.keyEver(db, account_id, key_id)]
+      const [user, account, key] = [
+        await store.userById(db, user_id),
+        await store.account(db, account_id),
+        await store.keyEver(db, account_id, key_id),
+      ]
       return {
         id: user!.id,
         name: user!.name,
@@ -110,7 +126,13 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
         tier: plans.tierOrTightest(account!.tier),
         limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
         usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
-        key: { id: key!.id, name: key!.name, prefix: key!.prefix, scopes: [...scopes], created_at: new Date(key!.created_at).toISOString() },
+        key: {
+          id: key!.id,
+          name: key!.name,
+          prefix: key!.prefix,
+          scopes: [...scopes],
+          created_at: new Date(key!.created_at).toISOString(),
+        },
       }
     },
 
@@ -118,14 +140,16 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
       const last = after ? await store.auditEntry(db, account_id, after) : undefined
       if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to go on after.`)
       const rows = await store.listAudit(db, account_id, limit, last)
-      const items = rows.slice(0, limit).map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
-        id,
-        created_at: new Date(created_at).toISOString(),
-        action,
-        target,
-        details: JSON.parse(details_json),
-        by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
-      }))
+      const items = rows
+        .slice(0, limit)
+        .map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
+          id,
+          created_at: new Date(created_at).toISOString(),
+          action,
+          target,
+          details: JSON.parse(details_json),
+          by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
+        }))
       return { items, has_more: rows.length > limit }
     },
 

@@ -7,24 +7,38 @@ export type UserRow = Row<'users'>
 export type KeyRow = Row<'api_keys'>
 type Any = Db | Trx
 
-export const insertAccount = (trx: Trx, account: NewRow<'accounts'>) => trx.insertInto('accounts').values(account).execute()
-export const account = (db: Any, id: string) => db.selectFrom('accounts').selectAll().where('id', '=', id).executeTakeFirst()
-export const anyAccount = async (db: Any) => (await db.selectFrom('accounts').select('id').limit(1).executeTakeFirst()) !== undefined
-export const updateAccount = (trx: Trx, id: string, values: Partial<AccountRow>) => trx.updateTable('accounts').set(values).where('id', '=', id).execute()
+export const insertAccount = (trx: Trx, account: NewRow<'accounts'>) =>
+  trx.insertInto('accounts').values(account).execute()
+export const account = (db: Any, id: string) =>
+  db.selectFrom('accounts').selectAll().where('id', '=', id).executeTakeFirst()
+export const anyAccount = async (db: Any) =>
+  (await db.selectFrom('accounts').select('id').limit(1).executeTakeFirst()) !== undefined
+export const updateAccount = (trx: Trx, id: string, values: Partial<AccountRow>) =>
+  trx.updateTable('accounts').set(values).where('id', '=', id).execute()
 export const accounts = (db: Db, limit: number, after: AccountRow | undefined): Promise<AccountRow[]> =>
   newestFirst(db.selectFrom('accounts').selectAll(), limit, after)
-export const tiersInUse = async (db: Db) => (await db.selectFrom('accounts').select('tier').distinct().execute()).map(({ tier }) => tier)
+export const tiersInUse = async (db: Db) =>
+  (await db.selectFrom('accounts').select('tier').distinct().execute()).map(({ tier }) => tier)
 
-const members = (db: Any, account_id: string) => db.selectFrom('users').selectAll().where('account_id', '=', account_id).where('removed_at', 'is', null)
+const members = (db: Any, account_id: string) =>
+  db.selectFrom('users').selectAll().where('account_id', '=', account_id).where('removed_at', 'is', null)
 export const insertUser = (trx: Trx, user: NewRow<'users'>) => trx.insertInto('users').values(user).execute()
-export const updateUser = (trx: Trx, id: string, values: Partial<UserRow>) => trx.updateTable('users').set(values).where('id', '=', id).execute()
-export const member = (db: Any, account_id: string, id: string) => members(db, account_id).where('id', '=', id).executeTakeFirst()
-export const listMembers = (db: Db, account_id: string, limit: number, after: UserRow | undefined): Promise<UserRow[]> =>
-  newestFirst(members(db, account_id), limit, after)
+export const updateUser = (trx: Trx, id: string, values: Partial<UserRow>) =>
+  trx.updateTable('users').set(values).where('id', '=', id).execute()
+export const member = (db: Any, account_id: string, id: string) =>
+  members(db, account_id).where('id', '=', id).executeTakeFirst()
+export const listMembers = (
+  db: Db,
+  account_id: string,
+  limit: number,
+  after: UserRow | undefined,
+): Promise<UserRow[]> => newestFirst(members(db, account_id), limit, after)
 export const otherOwner = async (db: Any, account_id: string, id: string) =>
-  (await members(db, account_id).where('role', '=', 'owner').where('id', '!=', id).limit(1).executeTakeFirst()) !== undefined
+  (await members(db, account_id).where('role', '=', 'owner').where('id', '!=', id).limit(1).executeTakeFirst()) !==
+  undefined
 export const emailTaken = async (db: Any, account_id: string, email: string, by_other_than: string) =>
-  (await members(db, account_id).where('email', '=', email).where('id', '!=', by_other_than).executeTakeFirst()) !== undefined
+  (await members(db, account_id).where('email', '=', email).where('id', '!=', by_other_than).executeTakeFirst()) !==
+  undefined
 export const countMembers = async (db: Any, account_id: string) =>
   Number(
     (
@@ -36,24 +50,47 @@ export const countMembers = async (db: Any, account_id: string) =>
   )
 /** The first owner of the installation, in whose name the command line makes keys. */
 export const firstOwner = (db: Any) =>
-  db.selectFrom('users').selectAll().where('role', '=', 'owner').where('removed_at', 'is', null).orderBy('created_at').limit(1).executeTakeFirst()
-export const userById = (db: Any, id: string) => db.selectFrom('users').selectAll().where('id', '=', id).executeTakeFirst()
+  db
+    .selectFrom('users')
+    .selectAll()
+    .where('role', '=', 'owner')
+    .where('removed_at', 'is', null)
+    .orderBy('created_at')
+    .limit(1)
+    .executeTakeFirst()
+export const userById = (db: Any, id: string) =>
+  db.selectFrom('users').selectAll().where('id', '=', id).executeTakeFirst()
 
-const keys = (db: Any, account_id: string) => db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('revoked_at', 'is', null)
+const keys = (db: Any, account_id: string) =>
+  db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('revoked_at', 'is', null)
 export const insertKey = (trx: Trx, key: NewRow<'api_keys'>) => trx.insertInto('api_keys').values(key).execute()
-export const updateKey = (trx: Trx, id: string, values: Partial<KeyRow>) => trx.updateTable('api_keys').set(values).where('id', '=', id).execute()
-export const key = (db: Any, account_id: string, id: string) => keys(db, account_id).where('id', '=', id).executeTakeFirst()
+export const updateKey = (trx: Trx, id: string, values: Partial<KeyRow>) =>
+  trx.updateTable('api_keys').set(values).where('id', '=', id).execute()
+export const key = (db: Any, account_id: string, id: string) =>
+  keys(db, account_id).where('id', '=', id).executeTakeFirst()
 /** Revoked ones too: a list goes on after a key that was revoked meanwhile. */
 export const keyEver = (db: Any, account_id: string, id: string) =>
   db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 /** The keys of an account, or of one of its members. */
-export const listKeys = (db: Db, account_id: string, user_id: string | undefined, limit: number, after: KeyRow | undefined): Promise<KeyRow[]> => {
+export const listKeys = (
+  db: Db,
+  account_id: string,
+  user_id: string | undefined,
+  limit: number,
+  after: KeyRow | undefined,
+): Promise<KeyRow[]> => {
   const all = keys(db, account_id)
   return newestFirst(user_id ? all.where('user_id', '=', user_id) : all, limit, after)
 }
-export const anyKey = async (db: Any) => (await db.selectFrom('api_keys').select('id').limit(1).executeTakeFirst()) !== undefined
+export const anyKey = async (db: Any) =>
+  (await db.selectFrom('api_keys').select('id').limit(1).executeTakeFirst()) !== undefined
 export const revokeKeysOf = (trx: Trx, user_id: string, revoked_at: number) =>
-  trx.updateTable('api_keys').set({ revoked_at }).where('user_id', '=', user_id).where('revoked_at', 'is', null).execute()
+  trx
+    .updateTable('api_keys')
+    .set({ revoked_at })
+    .where('user_id', '=', user_id)
+    .where('revoked_at', 'is', null)
+    .execute()
 
 /** The keys that begin like this and may still be used, with their member's role and their account. */
 export const usable = (db: Db, prefix: string) =>
@@ -61,7 +98,15 @@ export const usable = (db: Db, prefix: string) =>
     .selectFrom('api_keys as key')
     .innerJoin('users as user', 'user.id', 'key.user_id')
     .innerJoin('accounts as account', 'account.id', 'key.account_id')
-    .select(['key.id', 'key.account_id', 'key.user_id', 'key.hash', 'key.scopes_json', 'key.expires_at', 'key.last_used_at'])
+    .select([
+      'key.id',
+      'key.account_id',
+      'key.user_id',
+      'key.hash',
+      'key.scopes_json',
+      'key.expires_at',
+      'key.last_used_at',
+    ])
     .select(['user.role', 'account.tier', 'account.suspended_at'])
     .where('key.prefix', '=', prefix)
     .where('key.revoked_at', 'is', null)
@@ -69,7 +114,12 @@ export const usable = (db: Db, prefix: string) =>
     .execute()
 
 /** Newest first, of what comes after `after`; one more than `limit` when there is more. */
-export const listAudit = (db: Db, account_id: string, limit: number, after: Row<'audit'> | undefined): Promise<Row<'audit'>[]> => {
+export const listAudit = (
+  db: Db,
+  account_id: string,
+  limit: number,
+  after: Row<'audit'> | undefined,
+): Promise<Row<'audit'>[]> => {
   const all = db.selectFrom('audit').selectAll().where('account_id', '=', account_id)
   return (after ? all.where('seq', '<', after.seq) : all)
     .orderBy('seq', 'desc')

@@ -1,8 +1,8 @@
 import { isUtf8 } from 'node:buffer'
 
 /**
- * Counts the rows of a JSONL file as it is uploaded, and sees that it is UTF-8: fast enough to stand in the way of every byte. What is
- * in the rows is read afterwards.
+ * Counts the rows of a JSONL file as it is uploaded, and sees that it is UTF-8: fast enough to stand in the way of
+ * every byte. What is in the rows is read afterwards.
  */
 export function createLineCounter() {
   let rows = 0
@@ -13,7 +13,8 @@ export function createLineCounter() {
   let not_utf8_line: number | undefined
 
   function isBlank(piece: Buffer): boolean {
-    for (const byte of piece) if (byte !== 32 && byte !== 9 && byte !== 13 && byte !== 0xef && byte !== 0xbb && byte !== 0xbf) return false
+    for (const byte of piece)
+      if (byte !== 32 && byte !== 9 && byte !== 13 && byte !== 0xef && byte !== 0xbb && byte !== 0xbf) return false
     return true
   }
 

@@ -1,8 +1,10 @@
-// Finds rows that stand in a file twice, and prompts that stand in it with two answers, on a thread of its own beside the one that parses: hashing and remembering a row costs a third
-// of its whole check.
+// Finds rows that stand in a file twice, and prompts that stand in it with two answers, on a thread of its own beside
+// the one that parses: hashing and remembering a row costs a third of its whole check.
 import { Worker } from 'node:worker_threads'
 
-/** Rows in one piece of memory, each followed by its prompt and its answer: where these three end, and the row's line. */
+/**
+ * Rows in one piece of memory, each followed by its prompt and its answer: where these three end, and the row's line.
+ */
 export interface RowBatch {
   bytes: Uint8Array<ArrayBuffer>
   ends: Uint32Array<ArrayBuffer>

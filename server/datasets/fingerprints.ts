@@ -8,11 +8,15 @@ export function fingerprint(bytes: Uint8Array): [number, number] {
 }
 
 const wordAt = (text: string, at: number) =>
-  (text.charCodeAt(at) | (text.charCodeAt(at + 1) << 8) | (text.charCodeAt(at + 2) << 16) | (text.charCodeAt(at + 3) << 24)) >>> 0
+  (text.charCodeAt(at) |
+    (text.charCodeAt(at + 1) << 8) |
+    (text.charCodeAt(at + 2) << 16) |
+    (text.charCodeAt(at + 3) << 24)) >>>
+  0
 
 /**
- * Remembers the first line of each thing by its fingerprint, with `extra` words of 32 bits beside it: open addressing in one piece of
- * memory, since a million entries of a Map take several times as much. Lines are counted from 1.
+ * Remembers the first line of each thing by its fingerprint, with `extra` words of 32 bits beside it: open addressing
+ * in one piece of memory, since a million entries of a Map take several times as much. Lines are counted from 1.
  */
 export function createFingerprints(extra: number) {
   const stride = 3 + extra
@@ -37,7 +41,10 @@ export function createFingerprints(extra: number) {
   }
 
   return {
-    /** The line and the extra words of what was first seen with this fingerprint; undefined where this is the first, which is then remembered. */
+    /**
+     * The line and the extra words of what was first seen with this fingerprint; undefined where this is the first,
+     * which is then remembered.
+     */
     first([low, high]: [number, number], line: number, beside: readonly number[] = []): ArrayLike<number> | undefined {
       const at = find(low, high)
       if (words[at + 2] !== 0) return words.subarray(at + 2, at + stride)

@@ -39,17 +39,33 @@ function lookAt(head: Buffer): Look | undefined {
   return rowMaker(columns) ? { like: 'CSV', formats: ['csv'] } : undefined
 }
 
-const byEnding: Record<string, DatasetFormat> = { jsonl: 'jsonl', ndjson: 'jsonl', csv: 'csv', parquet: 'parquet', zip: 'huggingface' }
+const byEnding: Record<string, DatasetFormat> = {
+  jsonl: 'jsonl',
+  ndjson: 'jsonl',
+  csv: 'csv',
+  parquet: 'parquet',
+  zip: 'huggingface',
+}
 
-/** The format that was given, or the one that bytes and name say. Throws file_not_readable where what was given, or the name, and the first bytes disagree. */
+/**
+ * The format that was given, or the one that bytes and name say. Throws file_not_readable where what was given, or the
+ * name, and the first bytes disagree.
+ */
 export function formatOf(given: DatasetFormat | undefined, filename: string, head: Buffer): DatasetFormat {
   const ending = /\.(\w+)$/.exec(filename)?.[1]?.toLowerCase() ?? ''
   const named = Object.hasOwn(byEnding, ending) ? byEnding[ending] : undefined
   const look = lookAt(head)
   // Bytes that no text begins with are what they are, whatever the file is called.
-  const found = given ?? (look && magic.some(([, each]) => each === look) ? look.formats[0] : undefined) ?? named ?? look?.formats[0] ?? 'jsonl'
+  const found =
+    given ??
+    (look && magic.some(([, each]) => each === look) ? look.formats[0] : undefined) ??
+    named ??
+    look?.formats[0] ??
+    'jsonl'
   if (!look || look.formats.includes(found)) return found
   const said = given ? `was sent with format=${given}` : named ? `is named .${ending}` : 'has no format that is known'
   const remedy = look.formats[0] ? ` Send it with format=${look.formats[0]}, or the right file.` : ''
-  throw new ApiError('file_not_readable', `The file ${said}, but looks like ${look.like}.${remedy}`, { details: { looks_like: look.like } })
+  throw new ApiError('file_not_readable', `The file ${said}, but looks like ${look.like}.${remedy}`, {
+    details: { looks_like: look.like },
+  })
 }

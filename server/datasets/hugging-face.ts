@@ -1,4 +1,5 @@
-// A dataset of the Hugging Face Hub: which of its files are asked for, and their download. Only the hub that the operator set is asked.
+// A dataset of the Hugging Face Hub: which of its files are asked for, and their download. Only the hub that the
+// operator set is asked.
 import { createWriteStream } from 'node:fs'
 import { mkdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -6,8 +7,8 @@ import { Readable, Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { downloadFile, HubApiError, listFiles } from '@huggingface/hub'
 import { z } from 'zod'
+import { Unreadable } from './reader/columns.ts'
 import type { TablePart } from './reader/main.ts'
-import { Unreadable } from './reader/unreadable.ts'
 
 const maxSourceBytes = 65_536
 const Name = z.string().min(1).max(200)
@@ -19,7 +20,10 @@ const Source = z.strictObject({
 })
 export type HubSource = z.infer<typeof Source>
 
-/** What an uploaded file asks the hub for; undefined where it is no such file but a dataset itself. Throws Unreadable where it is malformed. */
+/**
+ * What an uploaded file asks the hub for; undefined where it is no such file but a dataset itself. Throws Unreadable
+ * where it is malformed.
+ */
 export async function hubSourceOf(file: string, size_bytes: number): Promise<HubSource | undefined> {
   if (size_bytes > maxSourceBytes) return undefined
   const text = (await readFile(file, 'utf8')).replace(/^\uFEFF/, '').trim()
@@ -28,7 +32,9 @@ export async function hubSourceOf(file: string, size_bytes: number): Promise<Hub
     return Source.parse(JSON.parse(text))
   } catch (error) {
     const why =
-      error instanceof z.ZodError ? error.issues.map((issue) => `${issue.path.join('.') || 'it'}: ${issue.message}`).join('; ') : (error as Error).message
+      error instanceof z.ZodError
+        ? error.issues.map((issue) => `${issue.path.join('.') || 'it'}: ${issue.message}`).join('; ')
+        : (error as Error).message
     throw new Unreadable(
       'file_not_readable',
       `The file must be JSON like {"repo_id":"owner/name","split":"train"}, with "config" and "revision" if wanted: ${why}.`,
@@ -49,7 +55,10 @@ const formats = ['parquet', 'jsonl', 'csv'] as const
 /** The branch where the hub keeps every public dataset as parquet. */
 const convertedRevision = 'refs/convert/parquet'
 
-/** Downloads the files of a split into a folder. Throws Unreadable where the hub has none, refuses, or is not to be reached. */
+/**
+ * Downloads the files of a split into a folder. Throws Unreadable where the hub has none, refuses, or is not to be
+ * reached.
+ */
 export async function fetchFromHub(
   { url, token }: Hub,
   source: HubSource,
@@ -64,7 +73,8 @@ export async function fetchFromHub(
   const names = async (revision: string | undefined) => {
     const found: { path: string; size: number }[] = []
     for await (const file of listFiles({ ...where, recursive: true, ...(revision && { revision }) }))
-      if (file.type === 'file' && found.push(file) > maxListed) throw new Unreadable('file_too_large', `The repository has more than ${maxListed} files.`)
+      if (file.type === 'file' && found.push(file) > maxListed)
+        throw new Unreadable('file_too_large', `The repository has more than ${maxListed} files.`)
     return found
   }
   try {
@@ -97,12 +107,22 @@ export async function fetchFromHub(
   }
 }
 
-/** A split's files, of one format, in order: those that name it in their path; where none names any split, all are `train`. */
-export function filesOfSplit<F extends { path: string }>(files: F[], { split, config }: { split: string; config?: string | undefined }): F[] {
-  const names = (file: F, word: string) => new RegExp(`(^|[/_.-])${word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')}([/_.-]|$)`, 'i').test(file.path)
+/**
+ * A split's files, of one format, in order: those that name it in their path; where none names any split, all are
+ * `train`.
+ */
+export function filesOfSplit<F extends { path: string }>(
+  files: F[],
+  { split, config }: { split: string; config?: string | undefined },
+): F[] {
+  const names = (file: F, word: string) =>
+    new RegExp(`(^|[/_.-])${word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')}([/_.-]|$)`, 'i').test(file.path)
   const tables = files.filter((file) => formatOf(file.path) && (!config || names(file, config)))
   const named = tables.filter((file) => names(file, split))
-  const unnamed = split === 'train' ? tables.filter((file) => !/(^|[/_.-])(test|val|valid|validation|dev|eval)([/_.-]|$)/i.test(file.path)) : []
+  const unnamed =
+    split === 'train'
+      ? tables.filter((file) => !/(^|[/_.-])(test|val|valid|validation|dev|eval)([/_.-]|$)/i.test(file.path))
+      : []
   const chosen = named.length > 0 ? named : unnamed
   const format = formats.find((each) => chosen.some((file) => formatOf(file.path) === each))
   const found = chosen.filter((file) => formatOf(file.path) === format).toSorted((a, b) => (a.path < b.path ? -1 : 1))
@@ -127,7 +147,11 @@ const notThere = (error: unknown) => {
 
 /** How many bytes they are. Throws Unreadable where these, or the files, are too many. */
 function requireFew(files: { size: number }[], max_bytes: number): number {
-  if (files.length > maxFiles) throw new Unreadable('file_too_large', `The split has ${files.length} files, more than the ${maxFiles} that this service takes.`)
+  if (files.length > maxFiles)
+    throw new Unreadable(
+      'file_too_large',
+      `The split has ${files.length} files, more than the ${maxFiles} that this service takes.`,
+    )
   const bytes = files.reduce((sum, file) => sum + file.size, 0)
   if (bytes > max_bytes)
     throw new Unreadable(
@@ -142,7 +166,12 @@ async function store(blob: Blob, file: string, max_bytes: number): Promise<numbe
   const meter = new Transform({
     transform(chunk: Buffer, _encoding, done) {
       bytes += chunk.length
-      done(bytes > max_bytes ? new Unreadable('file_too_large', 'The split has more bytes than this service takes.') : null, chunk)
+      done(
+        bytes > max_bytes
+          ? new Unreadable('file_too_large', 'The split has more bytes than this service takes.')
+          : null,
+        chunk,
+      )
     },
   })
   await pipeline(Readable.fromWeb(blob.stream() as never), meter, createWriteStream(file, { mode: 0o600 }))

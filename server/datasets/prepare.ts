@@ -1,24 +1,27 @@
-// The background work of datasets: reads a stored file in a process of its own, checks its rows, and makes the one canonical form of
-// them that the trainer reads.
+// The background work of datasets: reads a stored file in a process of its own, checks its rows, and makes the one
+// canonical form of them that the trainer reads.
 import { statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
-import { requireFreeDisk, storageError, syncPath } from '../storage.ts'
-import { filesOf } from './files.ts'
+import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
+import { Unreadable } from './reader/columns.ts'
 import type { ReadResult } from './reader/main.ts'
-import { Unreadable } from './reader/unreadable.ts'
 import { readFileOf } from './reader.ts'
 import * as store from './store.ts'
+import { filesOf } from './store.ts'
 
 export const queueKind = 'dataset'
 const maxAttempts = 3
 const retry_ms = 500
 /** Each attempt waits longer than the one before, up to this many times as long. */
 const retry_growth = 60
-/** Rows may be this many times the size of their file, and some more: a small file that holds far more is made to fill disks. */
+/**
+ * Rows may be this many times the size of their file, and some more: a small file that holds far more is made to fill
+ * disks.
+ */
 const most_compressed = 250
 const spare_bytes = 64e6
 
@@ -57,7 +60,8 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
   const wait_ms = retry_ms * Math.min(claim.attempt, retry_growth)
-  if (result === 'again') return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + wait_ms))
+  if (result === 'again')
+    return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + wait_ms))
   const made = result && 'check' in result ? result : undefined
   if (made?.sha256) {
     await syncPath(files.part)
@@ -99,11 +103,22 @@ async function read(
   const canonical = files.source === files.rows ? null : files.part
   try {
     const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
-    if (!source) return await readFileOf({ format: dataset.format, source: files.source, canonical, max_rows, max_bytes }, dataset.size_bytes, signal)
+    if (!source)
+      return await readFileOf(
+        { format: dataset.format, source: files.source, canonical, max_rows, max_bytes },
+        dataset.size_bytes,
+        signal,
+      )
     const hub = { url: work.huggingface_url, token: work.hubToken(dataset.id) }
-    const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal, (bytes) => requireRoom(work, bytes))
+    const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal, (bytes) =>
+      requireRoom(work, bytes),
+    )
     const bytes = parts.reduce((sum, part) => sum + statSync(part.source).size, 0)
-    return await readFileOf({ format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes }, bytes, signal)
+    return await readFileOf(
+      { format: 'huggingface', source: files.source, parts, canonical, max_rows, max_bytes: work.max_bytes },
+      bytes,
+      signal,
+    )
   } catch (error) {
     if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
     // The service stops, or has lost the lease: the next attempt reads it again.
@@ -112,7 +127,12 @@ async function read(
     // A disk that is full is not the file's fault. The process that reads can only say so in words.
     const full = storageError(error) || /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
     if (full || claim.attempt < maxAttempts) return 'again'
-    return { unreadable: { code: 'file_not_readable', message: 'The service failed at reading this file. Its log has the reason.' } }
+    return {
+      unreadable: {
+        code: 'file_not_readable',
+        message: 'The service failed at reading this file. Its log has the reason.',
+      },
+    }
   } finally {
     await rm(files.fetched, { recursive: true, force: true })
   }

@@ -1,25 +1,40 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
-import { deleteDataset, getDataset, listDatasets, previewDataset, UploadFields, uploadDataset, validateDataset } from '../../contract/datasets.ts'
+import {
+  deleteDataset,
+  getDataset,
+  listDatasets,
+  previewDataset,
+  UploadFields,
+  uploadDataset,
+  validateDataset,
+} from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { readForm } from '../http/form.ts'
 import { mount } from '../http/mount.ts'
+import { readForm } from '../http/multipart.ts'
 import type { Datasets } from './service.ts'
 
 /** Aborts when the client hangs up, and when the service stops. */
 function presence(reply: FastifyReply, stopping: AbortSignal): AbortSignal {
   const gone = new AbortController()
   reply.raw.once('close', () => gone.abort())
-  const stop = () => gone.abort(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.'))
+  const stop = () =>
+    gone.abort(new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.'))
   stopping.addEventListener('abort', stop, { signal: gone.signal })
   if (stopping.aborted) stop()
   return gone.signal
 }
 
 export function datasetRoutes(app: FastifyInstance, datasets: Datasets, stopping: AbortSignal): void {
-  mount(app, uploadDataset, ({ request, caller }) => readForm(request, UploadFields, (form) => datasets.upload(caller, form)))
+  mount(app, uploadDataset, ({ request, caller }) =>
+    readForm(request, UploadFields, (form) => datasets.upload(caller, form)),
+  )
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))
   mount(app, deleteDataset, ({ caller, params }) => datasets.delete(caller, params.dataset_id))
-  mount(app, validateDataset, ({ caller, params, query, reply }) => datasets.validate(caller.account_id, params.dataset_id, query, presence(reply, stopping)))
-  mount(app, previewDataset, ({ caller, params, query, reply }) => datasets.preview(caller.account_id, params.dataset_id, query, presence(reply, stopping)))
+  mount(app, validateDataset, ({ caller, params, query, reply }) =>
+    datasets.validate(caller.account_id, params.dataset_id, query, presence(reply, stopping)),
+  )
+  mount(app, previewDataset, ({ caller, params, query, reply }) =>
+    datasets.preview(caller.account_id, params.dataset_id, query, presence(reply, stopping)),
+  )
 }

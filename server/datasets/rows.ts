@@ -8,7 +8,9 @@ export const maxListed = 100
 
 export const trainableRoles = ['system', 'user', 'assistant'] as const
 
-/** Something about a row: what is wrong and must be mended, or what may be meant and is only told. The codes are stable. */
+/**
+ * Something about a row: what is wrong and must be mended, or what may be meant and is only told. The codes are stable.
+ */
 export interface Issue {
   line: number
   code: string
@@ -17,7 +19,10 @@ export interface Issue {
   first_line?: number
 }
 
-/** What the structural check found. The lists hold the first hundred; `errors` says the same in sentences that begin with the line. */
+/**
+ * What the structural check found. The lists hold the first hundred; `errors` says the same in sentences that begin
+ * with the line.
+ */
 export interface Check {
   rows: number
   error_count: number
@@ -35,7 +40,16 @@ export interface Check {
 
 /** Collects what is found about the rows of a dataset, in constant memory but for a hash of each row. */
 export function createCheck() {
-  const check: Check = { rows: 0, error_count: 0, errors: [], issues: [], warning_count: 0, warnings: [], duplicates: 0, conflicts: 0 }
+  const check: Check = {
+    rows: 0,
+    error_count: 0,
+    errors: [],
+    issues: [],
+    warning_count: 0,
+    warnings: [],
+    duplicates: 0,
+    conflicts: 0,
+  }
   const finder = createDuplicateFinder()
   const duplicate = ([line, first_line]: [number, number]): Issue => ({
     line,
@@ -83,8 +97,8 @@ export function createCheck() {
 }
 
 /**
- * Checks a JSONL file as it streams by: one row a line, in constant memory. Feed chunks in order with `add`, then take the result from
- * `end`. A byte order mark, CRLF and blank lines are no errors.
+ * Checks a JSONL file as it streams by: one row a line, in constant memory. Feed chunks in order with `add`, then take
+ * the result from `end`. A byte order mark, CRLF and blank lines are no errors.
  */
 export function createRowChecker() {
   const { check, wrong, good, ready, end } = createCheck()
@@ -100,7 +114,11 @@ export function createRowChecker() {
     rest = []
     restBytes = 0
     overlong = false
-    if (tooLong) return wrong(line, ['line_too_long', `is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`])
+    if (tooLong)
+      return wrong(line, [
+        'line_too_long',
+        `is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`,
+      ])
     let text = bytes.toString('utf8')
     // What is not UTF-8 is read as this character; nearly no row has it.
     if (text.includes('\uFFFD') && !isUtf8(bytes)) {
@@ -156,7 +174,10 @@ function isDeep(value: object, levels: number): boolean {
   return false
 }
 
-/** A code, and what is wrong and how to mend it, as the end of a sentence about the row; what is a sentence of its own begins with a colon. */
+/**
+ * A code, and what is wrong and how to mend it, as the end of a sentence about the row; what is a sentence of its own
+ * begins with a colon.
+ */
 export type Problem = [code: string, message: string]
 interface Row {
   messages: { role: string; content: string; weight?: number }[]
@@ -166,38 +187,55 @@ const like = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","
 
 /** What is wrong with a row, or undefined. */
 export function rowProblem(row: unknown): Problem | undefined {
-  if (typeof row !== 'object' || row === null || Array.isArray(row)) return ['not_an_object', `is not a JSON object. Each row must be like ${like}.`]
+  if (typeof row !== 'object' || row === null || Array.isArray(row))
+    return ['not_an_object', `is not a JSON object. Each row must be like ${like}.`]
   if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
   const { messages } = row as { messages?: unknown }
   if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${like}.`]
-  if (!Array.isArray(messages) || messages.length === 0) return ['messages_empty', `: 'messages' must be a list with at least one message.`]
+  if (!Array.isArray(messages) || messages.length === 0)
+    return ['messages_empty', `: 'messages' must be a list with at least one message.`]
   for (let index = 0; index < messages.length; index++) {
     const problem = messageProblem(messages[index])
     if (problem) return [problem[0], `: messages[${index}]${problem[1]}`]
   }
   if ((messages.at(-1) as { role: string }).role !== 'assistant')
-    return ['no_answer_at_end', 'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.']
+    return [
+      'no_answer_at_end',
+      'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.',
+    ]
   if ((messages as Row['messages']).every(({ role, weight }) => role !== 'assistant' || weight === 0))
-    return ['nothing_to_learn', ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give one the weight 1.']
+    return [
+      'nothing_to_learn',
+      ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give one the weight 1.',
+    ]
   return undefined
 }
 
 function messageProblem(message: unknown): Problem | undefined {
-  if (typeof message !== 'object' || message === null || Array.isArray(message)) return ['message_not_object', ` is not an object with 'role' and 'content'.`]
+  if (typeof message !== 'object' || message === null || Array.isArray(message))
+    return ['message_not_object', ` is not an object with 'role' and 'content'.`]
   const { role, content, weight } = message as { role?: unknown; content?: unknown; weight?: unknown }
   if (!trainableRoles.includes(role as 'user'))
-    return ['role_unknown', `.role is ${JSON.stringify(role)?.slice(0, 60) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`]
+    return [
+      'role_unknown',
+      `.role is ${JSON.stringify(role)?.slice(0, 60) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`,
+    ]
   if (typeof content !== 'string') return ['content_not_text', '.content must be a string.']
-  if (!content.isWellFormed()) return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
-  if (role === 'assistant' && content.trim() === '') return ['answer_empty', '.content is empty; an answer to learn needs text.']
-  if (weight !== undefined && weight !== 0 && weight !== 1) return ['weight_invalid', '.weight must be 0 (not learned) or 1 (learned).']
+  if (!content.isWellFormed())
+    return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
+  if (role === 'assistant' && content.trim() === '')
+    return ['answer_empty', '.content is empty; an answer to learn needs text.']
+  if (weight !== undefined && weight !== 0 && weight !== 1)
+    return ['weight_invalid', '.weight must be 0 (not learned) or 1 (learned).']
   return undefined
 }
 
 /** What a good row may have by mistake. */
 function remarks({ messages }: Row): Problem[] {
   const found: Problem[] = []
-  if (messages.some(({ role, content }) => role === 'user' && content.trim() === '')) found.push(['question_empty', 'has a message of the user without text.'])
-  if (messages[0]!.role === 'assistant') found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
+  if (messages.some(({ role, content }) => role === 'user' && content.trim() === ''))
+    found.push(['question_empty', 'has a message of the user without text.'])
+  if (messages[0]!.role === 'assistant')
+    found.push(['no_question', 'begins with the assistant; most models expect a message of the user before it.'])
   return found
 }

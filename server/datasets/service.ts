@@ -2,27 +2,25 @@ import { EventEmitter } from 'node:events'
 import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
-import type { Dataset, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
+import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type By, recordAct } from '../audit.ts'
+import { newId } from '../../lib/ids.ts'
+import { numberedRowsOf } from '../../lib/jsonl.ts'
 import type { Db, Trx } from '../db/open.ts'
-import type { FormFile } from '../http/form.ts'
+import { type By, recordAct } from '../events/audit.ts'
+import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/service.ts'
-import { newId } from '../ids.ts'
 import type { Queue } from '../queue/queue.ts'
-import { requireFreeDisk, storeStream } from '../storage.ts'
+import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
 import { createLineCounter } from './counter.ts'
-import { filesOf } from './files.ts'
 import { formatOf, headBytes } from './format.ts'
-import { numberedRowsOf } from './lines.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
-import { invalid, refuseUnreadable } from './refuse.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
+import { filesOf, toWire } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
-import { toWire } from './wire.ts'
 
 /** Says why a dataset is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
@@ -32,9 +30,22 @@ export interface Datasets {
   list(account_id: string, query: SortedQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
-  validate(account_id: string, id: string, query: { model_id?: string; max_length?: number }, signal?: AbortSignal): Promise<Validation>
-  preview(account_id: string, id: string, query: { model_id?: string; max_length?: number; row: number }, signal?: AbortSignal): Promise<Preview>
-  /** Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes longer. */
+  validate(
+    account_id: string,
+    id: string,
+    query: { model_id?: string; max_length?: number },
+    signal?: AbortSignal,
+  ): Promise<Validation>
+  preview(
+    account_id: string,
+    id: string,
+    query: { model_id?: string; max_length?: number; row: number },
+    signal?: AbortSignal,
+  ): Promise<Preview>
+  /**
+   * Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes
+   * longer.
+   */
   ready(account_id: string, id: string): Promise<void>
   /** What a job trains on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid where rows are wrong. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
@@ -46,7 +57,10 @@ export interface Datasets {
   deleted(id: string): AbortSignal
   /** Tells those who wait for a dataset. */
   prepared(id: string): void
-  /** The Hugging Face token that came with an upload; it is in this process's memory alone, until the dataset has been read. */
+  /**
+   * The Hugging Face token that came with an upload; it is in this process's memory alone, until the dataset has been
+   * read.
+   */
   hubToken(id: string): string | undefined
   /** Removes files that a crash left without a row. */
   sweep(): Promise<void>
@@ -102,9 +116,13 @@ export function createDatasets(options: Options): Datasets {
 
   function foundIn(dataset: store.DatasetRow): Check | Extract<ReadResult, { unreadable: unknown }> {
     if (dataset.status === 'preparing')
-      throw new ApiError('dataset_not_ready', `The rows of '${dataset.id}' are still being read. Try again in a moment.`, {
-        details: { status: dataset.status },
-      })
+      throw new ApiError(
+        'dataset_not_ready',
+        `The rows of '${dataset.id}' are still being read. Try again in a moment.`,
+        {
+          details: { status: dataset.status },
+        },
+      )
     return JSON.parse(dataset.check_json)
   }
 
@@ -153,7 +171,9 @@ export function createDatasets(options: Options): Datasets {
       const stored = await storeStream(file, upload, (chunk) => {
         bytes += chunk.length
         if (bytes > max_bytes)
-          throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, { details: { max_mb } })
+          throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
+            details: { max_mb },
+          })
         if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
         counter.add(chunk)
       })
@@ -179,7 +199,14 @@ export function createDatasets(options: Options): Datasets {
         if (hf_token) hubTokens.set(id, hf_token)
         await db.transaction().execute(async (trx) => {
           await store.insert(trx, dataset)
-          await recordAct(trx, by, 'dataset.created', id, { name: dataset.name, sha256: dataset.sha256 }, dataset.created_at)
+          await recordAct(
+            trx,
+            by,
+            'dataset.created',
+            id,
+            { name: dataset.name, sha256: dataset.sha256 },
+            dataset.created_at,
+          )
           await queue.enqueue(trx, queueKind, id)
         })
         queue.wake()
@@ -191,7 +218,8 @@ export function createDatasets(options: Options): Datasets {
         throw new ApiError(unreadable.code, unreadable.message)
       } catch (error) {
         if (!(await store.byId(db, id)))
-          for (const name of await readdir(folder)) if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { recursive: true, force: true })
+          for (const name of await readdir(folder))
+            if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { recursive: true, force: true })
         throw error
       }
     },
@@ -211,7 +239,11 @@ export function createDatasets(options: Options): Datasets {
         for (const neededBy of needs) {
           const user = await neededBy(trx, id)
           if (user)
-            throw new ApiError('in_use', `The dataset is needed by ${user}. Cancel it or wait for its end, then delete.`, { details: { used_by: user } })
+            throw new ApiError(
+              'in_use',
+              `The dataset is needed by ${user}. Cancel it or wait for its end, then delete.`,
+              { details: { used_by: user } },
+            )
         }
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
@@ -230,7 +262,8 @@ export function createDatasets(options: Options): Datasets {
       const dataset = await settled(account_id, id, rowsWait_ms)
       const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.trainable(model_id)
       const found = foundIn(dataset)
-      if ('unreadable' in found) return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
+      if ('unreadable' in found)
+        return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
       const told = {
         total_samples: dataset.rows,
         ...(found.issues && {
@@ -244,7 +277,10 @@ export function createDatasets(options: Options): Datasets {
       const valid = found.error_count === 0
       const structure = { valid, ...told, ...(!valid && { errors: found.errors, error_count: found.error_count }) }
       if (!base) return structure
-      return whileThere(dataset, withTokens({ db, dataDir, tokens }, structure, dataset, base, max_length, { account_id, signal }))
+      return whileThere(
+        dataset,
+        withTokens({ db, dataDir, tokens }, structure, dataset, base, max_length, { account_id, signal }),
+      )
     },
 
     async preview(account_id, id, { model_id, max_length, row: number }, signal) {
@@ -294,7 +330,42 @@ export function createDatasets(options: Options): Datasets {
     async sweep() {
       const folder = path.join(dataDir, 'datasets')
       for (const name of await readdir(folder).catch(() => []))
-        if (!(await store.byId(db, name.split('.')[0]!))) await rm(path.join(folder, name), { recursive: true, force: true })
+        if (!(await store.byId(db, name.split('.')[0]!)))
+          await rm(path.join(folder, name), { recursive: true, force: true })
     },
   }
+}
+
+// What a dataset is refused for.
+
+/** A dataset with rows that cannot be trained on. */
+export const invalid = (dataset: { id: string; rows: number }, check: Check) =>
+  new ApiError(
+    'dataset_invalid',
+    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST /v1/datasets/${dataset.id}/validate lists them.`,
+    { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
+  )
+
+/** What cannot be read as lines of text is refused whole; rows that are merely wrong are kept, for validate to tell. */
+export function refuseUnreadable(
+  format: DatasetFormat,
+  size_bytes: number,
+  counted: { rows: number; not_utf8_line?: number },
+  max_rows: number,
+): void {
+  if (size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.')
+  if (format !== 'jsonl') return
+  if (counted.not_utf8_line)
+    throw new ApiError(
+      'file_not_utf8',
+      `The file is not UTF-8 text (first seen in line ${counted.not_utf8_line}). Save it as UTF-8 and upload it again.`,
+      {
+        details: { line: counted.not_utf8_line },
+      },
+    )
+  if (counted.rows === 0) throw new ApiError('file_empty', 'The file has no rows, only blank lines.')
+  if (counted.rows > max_rows)
+    throw new ApiError('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`, {
+      details: { max_rows },
+    })
 }

@@ -1,4 +1,6 @@
+import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
+import type { Dataset, DatasetFormat } from '../../contract/datasets.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { sorted } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -10,14 +12,21 @@ export const insert = (db: Db | Trx, dataset: NewRow<'datasets'>) => db.insertIn
 export const find = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('datasets').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const list = (db: Db, account_id: string, query: SortedQuery, after: DatasetRow | undefined): Promise<DatasetRow[]> =>
+export const list = (
+  db: Db,
+  account_id: string,
+  query: SortedQuery,
+  after: DatasetRow | undefined,
+): Promise<DatasetRow[]> =>
   sorted(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), query, after)
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 
-export const byId = (db: Db | Trx, id: string) => db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
+export const byId = (db: Db | Trx, id: string) =>
+  db.selectFrom('datasets').selectAll().where('id', '=', id).executeTakeFirst()
 
-export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) => trx.updateTable('datasets').set(values).where('id', '=', id).execute()
+export const update = (trx: Trx, id: string, values: Partial<DatasetRow>) =>
+  trx.updateTable('datasets').set(values).where('id', '=', id).execute()
 
 export async function remove(trx: Db | Trx, id: string): Promise<void> {
   await trx.deleteFrom('dataset_tokens').where('dataset_id', '=', id).execute()
@@ -40,3 +49,31 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
     .values({ dataset_id, base_model_id, found_json })
     .onConflict((conflict) => conflict.doUpdateSet({ found_json }))
     .execute()
+
+export const toWire = (dataset: DatasetRow): Dataset => ({
+  id: dataset.id,
+  name: dataset.name,
+  description: dataset.description,
+  format: dataset.format,
+  status: dataset.status,
+  rows: dataset.rows,
+  size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
+  sha256: dataset.sha256,
+  created_at: new Date(dataset.created_at).toISOString(),
+})
+
+/**
+ * A dataset's files: as it was uploaded, and its rows in the canonical form, which of a jsonl file are the same; and
+ * the folder of what is fetched for it.
+ */
+export function filesOf(dataDir: string, id: string, format: DatasetFormat) {
+  const folder = path.join(dataDir, 'datasets')
+  const rows = path.join(folder, `${id}.jsonl`)
+  return {
+    folder,
+    source: format === 'jsonl' ? rows : path.join(folder, `${id}.${format}`),
+    rows,
+    part: `${rows}.part`,
+    fetched: path.join(folder, `${id}.fetched`),
+  }
+}

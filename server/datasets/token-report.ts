@@ -2,9 +2,9 @@
 import type { Validation } from '../../contract/datasets.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/service.ts'
-import { filesOf } from './files.ts'
 import { type Issue, maxListed } from './rows.ts'
 import * as store from './store.ts'
+import { filesOf } from './store.ts'
 import { type Asker, CountStopped, TokenCount, type Tokens } from './tokens.ts'
 
 interface Parts {
@@ -13,7 +13,10 @@ interface Parts {
   tokens: Tokens
 }
 
-/** Adds what the base makes of the dataset to what its structure says. Throws invalid_request for a `max_length` beyond the base's context. */
+/**
+ * Adds what the base makes of the dataset to what its structure says. Throws invalid_request for a `max_length` beyond
+ * the base's context.
+ */
 export async function withTokens(
   parts: Parts,
   told: Validation,
@@ -33,16 +36,28 @@ export async function withTokens(
 }
 
 /** Counted once for a base; anew where rows are cut at another length, or are parsed otherwise. */
-async function count({ db, dataDir, tokens }: Parts, dataset: store.DatasetRow, base: LocalBase, max_length: number, asker: Asker): Promise<TokenCount> {
+async function count(
+  { db, dataDir, tokens }: Parts,
+  dataset: store.DatasetRow,
+  base: LocalBase,
+  max_length: number,
+  asker: Asker,
+): Promise<TokenCount> {
   const known = async () => {
     const found = TokenCount.safeParse(JSON.parse((await store.tokensOf(db, dataset.id, base.id)) ?? 'null')).data
-    return found?.max_length === max_length && found.parse_control_tokens === tokens.parse_control_tokens ? found : undefined
+    return found?.max_length === max_length && found.parse_control_tokens === tokens.parse_control_tokens
+      ? found
+      : undefined
   }
   const before = await known()
   if (before) return before
   const rows = filesOf(dataDir, dataset.id, dataset.format).rows
   // Rows of a file that was converted say where they stood in it.
-  const found = await tokens.count(asker, { hf: base.hf, rows, max_length, source_lines: dataset.format !== 'jsonl' }, known)
+  const found = await tokens.count(
+    asker,
+    { hf: base.hf, rows, max_length, source_lines: dataset.format !== 'jsonl' },
+    known,
+  )
   await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
   return found
 }
@@ -65,7 +80,10 @@ function report(told: Validation, base: LocalBase, found: TokenCount): Validatio
     ...(error_count > 0 && {
       error_count,
       // What a list of before this version lacks stands in its sentences alone.
-      errors: told.errors && !told.issues ? told.errors : issues.map(({ line, message }) => `line ${line}${message.startsWith(':') ? '' : ' '}${message}`),
+      errors:
+        told.errors && !told.issues
+          ? told.errors
+          : issues.map(({ line, message }) => `line ${line}${message.startsWith(':') ? '' : ' '}${message}`),
     }),
     issues,
     warnings: inOrder([...(told.warnings ?? []), ...(nothingLearned ? [] : unlearned)]),

@@ -8,8 +8,8 @@ const folder = new URL('./migrations/', import.meta.url)
 export class NewerDatabase extends Error {}
 
 /**
- * Applies the migrations that this database has not seen, in the order of their names, each with its mark in one transaction: one that
- * fails leaves nothing behind. Kysely's own migrator runs SQLite's without a transaction.
+ * Applies the migrations that this database has not seen, in the order of their names, each with its mark in one
+ * transaction: one that fails leaves nothing behind. Kysely's own migrator runs SQLite's without a transaction.
  */
 export async function migrate(db: Kysely<Schema>): Promise<string[]> {
   await sql`create table if not exists migrations (name text primary key, applied_at bigint not null)`.execute(db)
@@ -20,7 +20,9 @@ export async function migrate(db: Kysely<Schema>): Promise<string[]> {
   const names = files.map((file) => file.slice(0, -3))
   const unknown = [...applied].filter((name) => !names.includes(name))
   if (unknown.length > 0)
-    throw new NewerDatabase(`This database was written by a newer Tunery (it knows the migrations ${unknown.join(', ')}); start that version or a later one.`)
+    throw new NewerDatabase(
+      `This database was written by a newer Tunery (it knows the migrations ${unknown.join(', ')}); start that version or a later one.`,
+    )
   const added: string[] = []
   for (const name of names) {
     if (applied.has(name)) continue

@@ -11,8 +11,8 @@ export type Db = Kysely<Schema>
 /** A transaction: what must be true together is written with the same one. */
 export type Trx = Transaction<Schema>
 
-// A transaction that reads first and writes later fails at once when another process (the command line) wrote in between; one that
-// takes the write lock at its beginning waits for its turn.
+// A transaction that reads first and writes later fails at once when another process (the command line) wrote in
+// between; one that takes the write lock at its beginning waits for its turn.
 class ImmediateSqliteDialect extends SqliteDialect {
   override createDriver(): Driver {
     const driver = super.createDriver()
@@ -49,8 +49,9 @@ async function migrated(dialect: SqliteDialect): Promise<Db> {
 }
 
 /**
- * Holds the data folder for this process: a second server on the same folder would take over the first one's running jobs. The lock is
- * the operating system's, on a file of its own, so it is gone when the process is, however it ended. Undefined where another holds it.
+ * Holds the data folder for this process: a second server on the same folder would take over the first one's running
+ * jobs. The lock is the operating system's, on a file of its own, so it is gone when the process is, however it ended.
+ * Undefined where another holds it.
  */
 export function lockDataDir(dataDir: string, name = 'server.lock'): { release(): void } | undefined {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })

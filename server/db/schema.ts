@@ -4,7 +4,8 @@ import type { JobsAwaitingWeights, ModelDownloads } from './download-tables.ts'
 import type { ExportEvents, ExportRepositories, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
-// Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps between spellings.
+// Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps
+// between spellings.
 
 interface Accounts {
   id: string

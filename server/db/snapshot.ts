@@ -7,8 +7,8 @@ import type { Schema } from './schema.ts'
 const all = 2 ** 31 - 1
 
 /**
- * Copies the database as it is at one moment, beside whoever writes to it, into one file of its own. Returns what is wrong with it where
- * it is too damaged for that.
+ * Copies the database as it is at one moment, beside whoever writes to it, into one file of its own. Returns what is
+ * wrong with it where it is too damaged for that.
  */
 export async function copyDatabase(file: string, target: string): Promise<string[] | undefined> {
   let source: SQLite.Database | undefined
@@ -35,18 +35,23 @@ function unreadable(error: unknown): string {
 }
 
 /** Opens a copy that nobody writes to, as it is. */
-export const openCopy = (file: string): Db => new Kysely<Schema>({ dialect: new SqliteDialect({ database: new SQLite(file, { readonly: true }) }) })
+export const openCopy = (file: string): Db =>
+  new Kysely<Schema>({ dialect: new SqliteDialect({ database: new SQLite(file, { readonly: true }) }) })
 
 /** What is wrong inside the database, by SQLite's own checks; nothing where it is whole. */
 export function findDamage(file: string): string[] {
   let sqlite: SQLite.Database | undefined
   try {
     sqlite = new SQLite(file, { fileMustExist: true })
-    const damage = (sqlite.pragma('integrity_check') as { integrity_check: string }[]).map((row) => row.integrity_check).filter((text) => text !== 'ok')
+    const damage = (sqlite.pragma('integrity_check') as { integrity_check: string }[])
+      .map((row) => row.integrity_check)
+      .filter((text) => text !== 'ok')
     const dangling = sqlite.pragma('foreign_key_check') as { table: string; rowid: number; parent: string }[]
     return [
       ...damage.map((text) => `The database is damaged: ${text}.`),
-      ...dangling.map(({ table, rowid, parent }) => `The row ${rowid} of ${table} names a row of ${parent} that is not there.`),
+      ...dangling.map(
+        ({ table, rowid, parent }) => `The row ${rowid} of ${table} names a row of ${parent} that is not there.`,
+      ),
     ]
   } catch (error) {
     return [unreadable(error)]

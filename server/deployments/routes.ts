@@ -1,5 +1,11 @@
 import type { FastifyInstance } from 'fastify'
-import { createDeployment, deleteDeployment, getDeployment, listDeployments, switchDeployment } from '../../contract/deployments.ts'
+import {
+  createDeployment,
+  deleteDeployment,
+  getDeployment,
+  listDeployments,
+  switchDeployment,
+} from '../../contract/deployments.ts'
 import { mount } from '../http/mount.ts'
 import type { Deployments } from './service.ts'
 

@@ -1,12 +1,12 @@
 import type { Deployment, DeploymentQuery } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type By, recordAct } from '../audit.ts'
+import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { recordEvent } from '../events.ts'
+import { type By, recordAct } from '../events/audit.ts'
+import { recordEvent } from '../events/outbox.ts'
+import type { TunedModels } from '../fine-tuning/models/registry.ts'
 import type { Downloads } from '../hub/downloads.ts'
-import { newId } from '../ids.ts'
 import type { Inference } from '../inference/service.ts'
-import type { TunedModels } from '../tuning/models.ts'
 import * as store from './store.ts'
 
 export interface Deployments {
@@ -68,13 +68,22 @@ export function createDeployments({
     }
   }
 
-  /** Whether what is to be served is a base whose weights are yet to be downloaded, and may be. Throws why it cannot be served where it is not. */
+  /**
+   * Whether what is to be served is a base whose weights are yet to be downloaded, and may be. Throws why it cannot be
+   * served where it is not.
+   */
   async function awaitsWeights(by: By, model: string): Promise<boolean> {
     try {
       await inference.target(by.account_id, model)
       return false
     } catch (error) {
-      if (error instanceof ApiError && error.code === 'model_not_available' && inference.isBase(model) && (await downloads.needed(by, model))) return true
+      if (
+        error instanceof ApiError &&
+        error.code === 'model_not_available' &&
+        inference.isBase(model) &&
+        (await downloads.needed(by, model))
+      )
+        return true
       throw error
     }
   }
@@ -84,7 +93,10 @@ export function createDeployments({
     const waiting = (await store.starting(trx)).filter((deployment) => deployment.model === model)
     if (status !== 'completed') {
       const why = error?.message ?? 'it was cancelled.'
-      const error_json = JSON.stringify({ code: 'download_failed', message: `The download of the weights of ${model} failed: ${why}` })
+      const error_json = JSON.stringify({
+        code: 'download_failed',
+        message: `The download of the weights of ${model} failed: ${why}`,
+      })
       for (const { id } of waiting) await store.update(trx, id, { status: 'failed', error_json, updated_at: now() })
       return () => {}
     }
@@ -112,8 +124,13 @@ export function createDeployments({
       )
     await db.transaction().execute(async (trx) => {
       const error_json = failure ? JSON.stringify({ code: failure.code, message: failure.message }) : null
-      const updated = await store.update(trx, id, { status: failure ? 'failed' : 'ready', error_json, updated_at: now() })
-      if (!failure && updated.numUpdatedRows > 0n) await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
+      const updated = await store.update(trx, id, {
+        status: failure ? 'failed' : 'ready',
+        error_json,
+        updated_at: now(),
+      })
+      if (!failure && updated.numUpdatedRows > 0n)
+        await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
     })
   }
 
@@ -121,14 +138,27 @@ export function createDeployments({
     async create(by, { model, name }) {
       const { account_id } = by
       const taken = () =>
-        new ApiError('name_taken', `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`, {
-          details: { name },
-        })
+        new ApiError(
+          'name_taken',
+          `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
+          {
+            details: { name },
+          },
+        )
       if (inference.isBase(name)) throw taken()
       const awaits = await awaitsWeights(by, model)
       await inference.requireTrusted(account_id, model)
       const time = now()
-      const deployment = { id: newId('dep'), account_id, name, model, status: 'starting' as const, error_json: null, created_at: time, updated_at: time }
+      const deployment = {
+        id: newId('dep'),
+        account_id,
+        name,
+        model,
+        status: 'starting' as const,
+        error_json: null,
+        created_at: time,
+        updated_at: time,
+      }
       try {
         await db.transaction().execute(async (trx) => {
           await stillThere(trx, account_id, model)
@@ -154,10 +184,23 @@ export function createDeployments({
       await inference.load(target)
       await db.transaction().execute(async (trx) => {
         await stillThere(trx, account_id, model)
-        const updated = await store.update(trx, deployment.id, { model, status: 'ready', error_json: null, updated_at: now() })
-        if (updated.numUpdatedRows === 0n) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+        const updated = await store.update(trx, deployment.id, {
+          model,
+          status: 'ready',
+          error_json: null,
+          updated_at: now(),
+        })
+        if (updated.numUpdatedRows === 0n)
+          throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
         await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())
-        await recordAct(trx, by, 'deployment.switched', deployment.id, { name, from: deployment.model, to: model }, now())
+        await recordAct(
+          trx,
+          by,
+          'deployment.switched',
+          deployment.id,
+          { name, from: deployment.model, to: model },
+          now(),
+        )
       })
       inference.namesChanged()
       return toWire(await row(account_id, name))
@@ -166,13 +209,15 @@ export function createDeployments({
     async list(account_id, query) {
       const { limit, after } = query
       const last = after ? await store.byId(db, account_id, after) : undefined
-      if (after && !last) throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
+      if (after && !last)
+        throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
       const rows = await store.list(db, account_id, query, last)
       return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
     },
 
     async recover() {
-      for (const deployment of await store.starting(db)) if (!downloads.isLive(deployment.model)) await settle(deployment)
+      for (const deployment of await store.starting(db))
+        if (!downloads.isLive(deployment.model)) await settle(deployment)
     },
 
     get: async (account_id, name) => toWire(await row(account_id, name)),

@@ -11,10 +11,17 @@ export interface Downloadable extends ExportFile {
   folder: string
 }
 
-/** Larger pieces than node's own: a file of gigabytes in 64 kB would be many turns of this loop, beside streams that wait for theirs. */
+/**
+ * Larger pieces than node's own: a file of gigabytes in 64 kB would be many turns of this loop, beside streams that
+ * wait for theirs.
+ */
 const pieceBytes = 1 << 18
 
-export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadable, request: FastifyRequest, reply: FastifyReply): Promise<typeof answered> {
+export async function sendFile(
+  { folder, name, size_bytes, sha256 }: Downloadable,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<typeof answered> {
   // Only the owner's own programs may keep it, and only by asking whether it is still the same.
   reply.header('cache-control', 'private, no-cache')
   const there = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
@@ -27,14 +34,27 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
     await reply.status(304).send()
     return answered
   }
-  const range = headers['if-range'] === undefined || headers['if-range'] === etag ? rangeOf(headers.range, size_bytes) : undefined
+  const range =
+    headers['if-range'] === undefined || headers['if-range'] === etag ? rangeOf(headers.range, size_bytes) : undefined
   // What the library would compare is the file's time: here it is its hash, and already compared.
   const asked = { method: request.method, headers: range === undefined ? {} : { range } }
-  const options = { root: folder, etag: false, lastModified: false, cacheControl: false, dotfiles: 'allow', index: false, highWaterMark: pieceBytes } as const
+  const options = {
+    root: folder,
+    etag: false,
+    lastModified: false,
+    cacheControl: false,
+    dotfiles: 'allow',
+    index: false,
+    highWaterMark: pieceBytes,
+  } as const
   const found = await send(asked as never, `/${encodeURIComponent(path.basename(name))}`, options)
   if (found.statusCode === 416) {
     reply.header('content-range', `bytes */${size_bytes}`).removeHeader('content-disposition').removeHeader('etag')
-    throw new ApiError('range_not_satisfiable', `The file has ${size_bytes} bytes; none of them is in the range asked for.`, { details: { size_bytes } })
+    throw new ApiError(
+      'range_not_satisfiable',
+      `The file has ${size_bytes} bytes; none of them is in the range asked for.`,
+      { details: { size_bytes } },
+    )
   }
   if (found.type !== 'file') {
     reply.removeHeader('content-disposition').removeHeader('etag')
@@ -48,7 +68,8 @@ export async function sendFile({ folder, name, size_bytes, sha256 }: Downloadabl
   return answered
 }
 
-const gone = (name: string) => new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
+const gone = (name: string) =>
+  new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
 
 const matches = (header: string | undefined, etag: string) =>
   header
@@ -57,8 +78,9 @@ const matches = (header: string | undefined, etag: string) =>
     .some((each) => each === '*' || each === etag)
 
 /**
- * The range, where the header says one as the standard has it; anything else (several, another unit, an end before its beginning) is none, and
- * all of the file is sent. The library would refuse what is malformed, and a longer end of the file than there is.
+ * The range, where the header says one as the standard has it; anything else (several, another unit, an end before its
+ * beginning) is none, and all of the file is sent. The library would refuse what is malformed, and a longer end of the
+ * file than there is.
  */
 function rangeOf(header: string | undefined, size_bytes: number): string | undefined {
   const [, from, to] = /^bytes=(\d*)-(\d*)$/i.exec(header?.trim() ?? '') ?? []

@@ -1,18 +1,17 @@
-// The background work of exports: takes a queued one, makes and checks it, puts its files where they are downloaded from. Every write is
-// made under the claim's attempt, so a worker that lost its lease changes nothing.
+// The background work of exports: takes a queued one, makes and checks it, puts its files where they are downloaded
+// from. Every write is made under the claim's attempt, so a worker that lost its lease changes nothing.
 import { ApiError } from '../../contract/errors.ts'
 import type { ExportCheck } from '../../contract/exports.ts'
-import { statusEvent } from '../event-log.ts'
-import { placeFor } from '../queue/place.ts'
-import { type Claim, LeaseLost } from '../queue/queue.ts'
-import { underClaim } from '../queue/under-claim.ts'
-import { requireFreeDisk, storageError } from '../storage.ts'
+import { statusEvent } from '../events/event-streams.ts'
+import { placeFor } from '../queue/account-slots.ts'
+import { type Claim, LeaseLost, underClaim } from '../queue/queue.ts'
+import { requireFreeDisk, storageError } from '../storage/durable-files.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import { afterCrash, afterInterruption, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
-import { exportDir, removeDir } from './paths.ts'
-import { pushFiles } from './pushing.ts'
+import { pushFiles } from './push.ts'
 import * as store from './store.ts'
+import { exportDir, removeDir } from './store.ts'
 import { createProgress, Died, ExportFailure, type ExportWork } from './work.ts'
 
 export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
@@ -47,15 +46,33 @@ async function workInPlace(work: ExportWork, claim: Claim, row: store.ExportRow,
       return await fail(work, claim, error, check)
     }
     if (error instanceof ApiError && error.status < 500)
-      return await fail(work, claim, { code: error.code.startsWith('model_') ? 'base_missing' : error.code, message: error.message }, check)
-    work.log.warn({ err: error, export: row.id, attempt: claim.attempt, log: (error as Died).log }, 'making an export failed')
-    await afterCrash(work, claim, error instanceof Died ? error.message : `The service failed at it (${(error as Error).message})`)
+      return await fail(
+        work,
+        claim,
+        { code: error.code.startsWith('model_') ? 'base_missing' : error.code, message: error.message },
+        check,
+      )
+    work.log.warn(
+      { err: error, export: row.id, attempt: claim.attempt, log: (error as Died).log },
+      'making an export failed',
+    )
+    await afterCrash(
+      work,
+      claim,
+      error instanceof Died ? error.message : `The service failed at it (${(error as Error).message})`,
+    )
   } finally {
     await clear(work, row.id)
   }
 }
 
-async function attempt(work: ExportWork, claim: Claim, row: store.ExportRow, ended: AbortSignal, onCheck: (check: ExportCheck) => void): Promise<void> {
+async function attempt(
+  work: ExportWork,
+  claim: Claim,
+  row: store.ExportRow,
+  ended: AbortSignal,
+  onCheck: (check: ExportCheck) => void,
+): Promise<void> {
   const model = await work.models.taken(row.account_id, row.model_id)
   if (!model) throw new ExportFailure('base_missing', `The model '${row.model_id}' is not there any more.`)
   // An attempt that was killed just before it said so has left its files.
@@ -96,7 +113,8 @@ async function begin(work: ExportWork, claim: Claim): Promise<store.ExportRow | 
       return undefined
     }
     const time = work.now()
-    const message = claim.attempt === 1 ? 'The export is being made.' : `The export is being made again (attempt ${claim.attempt}).`
+    const message =
+      claim.attempt === 1 ? 'The export is being made.' : `The export is being made again (attempt ${claim.attempt}).`
     await store.log.append(trx, row.id, [statusEvent('running', message, { attempt: claim.attempt })], time)
     await store.update(trx, row.id, { status: 'running', started_at: row.started_at ?? time })
     return row

@@ -1,15 +1,21 @@
-// The stages of an export, each in a process of its own: what was trained, made into what was asked for, asked the same as the trainer.
+// The stages of an export, each in a process of its own: what was trained, made into what was asked for, asked the same
+// as the trainer.
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
-import { type ExportCheck, ExportFile, type ExportStage, matrixQuantizations, quantizations } from '../../contract/exports.ts'
-import { root } from '../config.ts'
-import { answersOf, importanceOf, type TakenModel } from '../tuning/taking.ts'
-import { runTold, runTrainer, type TrainerExit, type TrainerLine } from '../tuning/trainer.ts'
-import { askGguf } from './ask-gguf.ts'
-import { exportsDir, makingDir, removeDir } from './paths.ts'
-import type { ExportRow } from './store.ts'
+import {
+  type ExportCheck,
+  ExportFile,
+  type ExportStage,
+  matrixQuantizations,
+  quantizations,
+} from '../../contract/exports.ts'
+import { root } from '../../lib/root.ts'
+import { answersOf, importanceOf, type TakenModel } from '../fine-tuning/models/export-source.ts'
+import { runTold, runTrainer, type TrainerExit, type TrainerLine } from '../fine-tuning/trainer.ts'
+import { type ExportRow, exportsDir, makingDir, removeDir } from './store.ts'
 import { Answers, judge } from './verdict.ts'
+import { askGguf } from './verify-gguf.ts'
 import { Died, ExportFailure, type ExportWork, type Told } from './work.ts'
 
 const Result = z.object({ out: z.string(), reference: z.string(), answers: z.string().nullable() })
@@ -26,7 +32,8 @@ export interface Made {
 const isQuantized = ({ format, quantization, merge }: ExportRow) =>
   format === 'gguf' && merge === 1 && (quantizations as readonly string[]).includes(quantization ?? '')
 
-const isWeighed = (row: ExportRow) => isQuantized(row) && (matrixQuantizations as readonly string[]).includes(row.quantization!)
+const isWeighed = (row: ExportRow) =>
+  isQuantized(row) && (matrixQuantizations as readonly string[]).includes(row.quantization!)
 
 /** The stages that an export goes through, in their order. */
 export function stagesOf(row: ExportRow): ExportStage[] {
@@ -43,26 +50,50 @@ export function stagesOf(row: ExportRow): ExportStage[] {
 }
 
 /** Rejects with ExportFailure where it is not to be had, and with Died where a process ended without saying why. */
-export async function make(work: ExportWork, row: ExportRow, model: TakenModel, told: Told, signal: AbortSignal): Promise<Made> {
+export async function make(
+  work: ExportWork,
+  row: ExportRow,
+  model: TakenModel,
+  told: Told,
+  signal: AbortSignal,
+): Promise<Made> {
   const folder = makingDir(work.dataDir, row.id)
-  // What an attempt that was killed left is nobody's: only the answers of the trainer, which are kept with the model, are used again.
+  // What an attempt that was killed left is nobody's: only the answers of the trainer, which are kept with the model,
+  // are used again.
   await removeDir(folder)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const run = { run_dir: folder, signal }
   const result = Result.parse(
-    await tell(told, (onLine) => runTrainer({ ...run, module: 'trainer.export', spec: specOf(work, row, model), python: work.python, onLine }), signal),
+    await tell(
+      told,
+      (onLine) =>
+        runTrainer({ ...run, module: 'trainer.export', spec: specOf(work, row, model), python: work.python, onLine }),
+      signal,
+    ),
   )
   const reference = Answers.parse(JSON.parse(await readFile(result.reference, 'utf8')))
   if (row.format !== 'gguf') {
     const text = JSON.parse(await readFile(result.answers ?? '', 'utf8'))
     const exported = Answers.parse(text)
-    return { out: result.out, check: judge(reference, exported, Runtime.parse(text).runtime ?? row.format, row.quantization) }
+    return {
+      out: result.out,
+      check: judge(reference, exported, Runtime.parse(text).runtime ?? row.format, row.quantization),
+    }
   }
   const out = isQuantized(row) ? await quantize(work, row, result.out, told, signal) : result.out
   told('check', 0)
   const base_gguf = row.merge === 1 ? undefined : model.base.gguf
   const { parse_control_tokens, threads, log } = work
-  const asking = { file: out, base_gguf, place: exportsDir(work.dataDir), reference, parse_control_tokens, threads, log, signal }
+  const asking = {
+    file: out,
+    base_gguf,
+    place: exportsDir(work.dataDir),
+    reference,
+    parse_control_tokens,
+    threads,
+    log,
+    signal,
+  }
   const exported = await askGguf({ ...asking, onProgress: (done) => told('check', done) })
   return { out, check: judge(reference, exported, await engineName(), row.quantization) }
 }
@@ -70,7 +101,13 @@ export async function make(work: ExportWork, row: ExportRow, model: TakenModel, 
 const Packed = z.object({ out: z.string(), files: z.array(ExportFile).min(1) })
 
 /** Makes one archive of a folder, with the check's figures in its card, and the hash of what is to be downloaded. */
-export async function pack(work: ExportWork, row: ExportRow, check: ExportCheck, told: Told, signal: AbortSignal): Promise<{ path: string; file: ExportFile }> {
+export async function pack(
+  work: ExportWork,
+  row: ExportRow,
+  check: ExportCheck,
+  told: Told,
+  signal: AbortSignal,
+): Promise<{ path: string; file: ExportFile }> {
   const run_dir = makingDir(work.dataDir, row.id)
   await writeFile(path.join(run_dir, 'check.json'), JSON.stringify(check))
   const run = { run_dir, command: work.python, args: ['-m', 'trainer.export.pack', run_dir], signal }
@@ -79,7 +116,11 @@ export async function pack(work: ExportWork, row: ExportRow, check: ExportCheck,
 }
 
 /** Runs a program that tells of itself, and returns what its `result` said. */
-async function tell(told: Told, run: (onLine: (line: TrainerLine) => void) => Promise<TrainerExit>, signal: AbortSignal): Promise<unknown> {
+async function tell(
+  told: Told,
+  run: (onLine: (line: TrainerLine) => void) => Promise<TrainerExit>,
+  signal: AbortSignal,
+): Promise<unknown> {
   let result: unknown
   let failure: { code: string; message: string } | undefined
   const exit = await run(({ type, message, data }) => {
@@ -90,10 +131,19 @@ async function tell(told: Told, run: (onLine: (line: TrainerLine) => void) => Pr
   signal.throwIfAborted()
   if (failure) throw new ExportFailure(failure.code, failure.message, exit.log)
   if (exit.status === 0 && result !== undefined) return result
-  throw new Died(`The program that made it ${exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`}`, exit.log)
+  throw new Died(
+    `The program that made it ${exit.signal ? `was ended by ${exit.signal}` : `ended with status ${exit.status}`}`,
+    exit.log,
+  )
 }
 
-async function quantize(work: ExportWork, row: ExportRow, source: string, told: Told, signal: AbortSignal): Promise<string> {
+async function quantize(
+  work: ExportWork,
+  row: ExportRow,
+  source: string,
+  told: Told,
+  signal: AbortSignal,
+): Promise<string> {
   const run_dir = makingDir(work.dataDir, row.id)
   const type = row.quantization!
   const out = path.join(run_dir, `${path.basename(source).replace(/-(F32|F16|BF16)\.gguf$/, '')}-${type}.gguf`)
@@ -131,6 +181,8 @@ function specOf({ converters, threads, parse_control_tokens }: ExportWork, row: 
 /** The engine's library, by the release that set-up brought. */
 async function engineName(): Promise<string> {
   const built = await readFile(path.join(root, '.local/llama/lib/_nlcBuildMetadata.json'), 'utf8').catch(() => '{}')
-  const release = z.object({ buildOptions: z.object({ llamaCpp: z.object({ release: z.string() }) }) }).safeParse(JSON.parse(built))
+  const release = z
+    .object({ buildOptions: z.object({ llamaCpp: z.object({ release: z.string() }) }) })
+    .safeParse(JSON.parse(built))
   return `llama.cpp ${release.success ? release.data.buildOptions.llamaCpp.release : ''}`.trim()
 }

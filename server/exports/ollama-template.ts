@@ -1,5 +1,6 @@
-// A model's chat template in the language of Ollama's, which is another (Go's). Nothing is translated: the template is asked what it writes
-// around the messages of a few conversations, and what is made of that is compared with what it writes of others.
+// A model's chat template in the language of Ollama's, which is another (Go's). Nothing is translated: the template is
+// asked what it writes around the messages of a few conversations, and what is made of that is compared with what it
+// writes of others.
 import { Template } from '@huggingface/jinja'
 
 interface Message {
@@ -28,7 +29,10 @@ export function ollamaTemplate(jinja: string, tokens: { bos_token: string; eos_t
   try {
     const template = new Template(jinja)
     const render = (messages: Message[]) => template.render({ messages, add_generation_prompt: true, ...tokens })
-    const wanted = [...conversations.map((messages) => [messages, render(messages)] as const), ...rendered(render, unusual)]
+    const wanted = [
+      ...conversations.map((messages) => [messages, render(messages)] as const),
+      ...rendered(render, unusual),
+    ]
     const pieces = piecesOf(render).find((each) => wanted.every(([messages, text]) => written(each, messages) === text))
     if (!pieces) return undefined
     const text = inGo(pieces)
@@ -78,7 +82,10 @@ function piecesOf(render: (messages: Message[]) => string): Pieces[] {
   })
 }
 
-/** Where a text may be cut: at its ends, before what looks like a token, behind the end of a line. Never in the middle of a token. */
+/**
+ * Where a text may be cut: at its ends, before what looks like a token, behind the end of a line. Never in the middle
+ * of a token.
+ */
 function cuts(text: string): number[] {
   const inside = [...text.matchAll(/<[^>]*>|(?<=\n)./gs)].map(({ index }) => index)
   // The beginning of a text may be the end of a token that stands before it.
@@ -100,7 +107,11 @@ function parts(text: string, contents: string[]): string[] | undefined {
 
 function commonEnd(one: string, other: string): string {
   let length = 0
-  while (length < Math.min(one.length, other.length) && one[one.length - 1 - length] === other[other.length - 1 - length]) length++
+  while (
+    length < Math.min(one.length, other.length) &&
+    one[one.length - 1 - length] === other[other.length - 1 - length]
+  )
+    length++
   return one.slice(one.length - length)
 }
 
@@ -136,7 +147,10 @@ function inGo({ opening, system, user, assistant, prompt }: Pieces): string {
   const text = (piece: string) => piece.replaceAll('{{', '{{ "{{" }}').replace(/\{$/, '{{ "{" }}')
   const { beforeSystem, beforeOthers } = opening
   const either = `{{ if eq .Role "system" }}${text(beforeSystem)}{{ else }}${text(beforeOthers)}{{ end }}`
-  const first = beforeSystem + beforeOthers === '' ? '' : `{{ if eq $i 0 }}${beforeSystem === beforeOthers ? text(beforeOthers) : either}{{ end }}`
+  const first =
+    beforeSystem + beforeOthers === ''
+      ? ''
+      : `{{ if eq $i 0 }}${beforeSystem === beforeOthers ? text(beforeOthers) : either}{{ end }}`
   const said = (piece: [string, string]) => `${text(piece[0])}{{ .Content }}${text(piece[1])}`
   const between = user[1] && `{{ else }}${text(user[1])}`
   const asked = `${text(user[0])}{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}${text(prompt)}${between}{{ end }}`

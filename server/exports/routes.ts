@@ -1,7 +1,14 @@
 import type { FastifyInstance } from 'fastify'
-import { createExport, deleteExport, downloadExport, exportEvents, getExport, listExports } from '../../contract/exports.ts'
-import { sendEvents } from '../http/events.ts'
+import {
+  createExport,
+  deleteExport,
+  downloadExport,
+  exportEvents,
+  getExport,
+  listExports,
+} from '../../contract/exports.ts'
 import { mount } from '../http/mount.ts'
+import { sendEvents } from '../http/ndjson-response.ts'
 import { sendFile } from './download.ts'
 import type { Exports } from './service.ts'
 

@@ -2,22 +2,20 @@ import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contract/exports.ts'
-import { type By, recordAct } from '../audit.ts'
+import { newId } from '../../lib/ids.ts'
+import { nowAndThen } from '../../lib/periodic.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Deployments } from '../deployments/service.ts'
-import { createNews, follow, statusEvent } from '../event-log.ts'
-import { newId } from '../ids.ts'
-import { nowAndThen } from '../now-and-then.ts'
-import type { Queue } from '../queue/queue.ts'
-import { requireTurn } from '../queue/turns.ts'
-import type { Reserve } from '../reserve.ts'
-import { requireFreeDisk } from '../storage.ts'
-import type { TunedModels } from '../tuning/models.ts'
+import { type By, recordAct } from '../events/audit.ts'
+import { createNews, follow, statusEvent } from '../events/event-streams.ts'
+import type { TunedModels } from '../fine-tuning/models/registry.ts'
+import { type Queue, requireTurn } from '../queue/queue.ts'
+import type { Reserve } from '../storage/disk-space.ts'
+import { requireFreeDisk } from '../storage/durable-files.ts'
 import { choose } from './choice.ts'
 import type { Downloadable } from './download.ts'
-import { exportDir, exportsDir, removeDir } from './paths.ts'
 import * as store from './store.ts'
-import { filesOf, toWire } from './wire.ts'
+import { exportDir, exportsDir, filesOf, removeDir, toWire } from './store.ts'
 
 export const queueKind = 'export'
 
@@ -27,8 +25,16 @@ export interface Exports {
   get(account_id: string, id: string): Promise<Export>
   /** One that is being made is cancelled. */
   delete(by: By, id: string): Promise<{ id: string; deleted: true }>
-  /** The events after `seq`, then new ones as they come, until it has ended or the signal aborts; null is a sign of life. */
-  events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<ExportEvent | null>>
+  /**
+   * The events after `seq`, then new ones as they come, until it has ended or the signal aborts; null is a sign of
+   * life.
+   */
+  events(
+    account_id: string,
+    id: string,
+    after: number,
+    signal: AbortSignal,
+  ): Promise<AsyncGenerator<ExportEvent | null>>
   /** A file of one that is ready, by default the first. Throws export_not_found, export_not_ready. */
   file(account_id: string, id: string, name: string | undefined): Promise<Downloadable>
   changed(id: string): void
@@ -102,10 +108,17 @@ export function createExports(options: Options): Exports {
     const deployed = deployment && (await models.taken(account_id, deployment.model))
     if (deployed) return deployed
     if (deployment)
-      throw new ApiError('invalid_request', `'${name}' serves the base '${deployment.model}', which was not trained here; take it from where it came.`, {
-        details: { field: 'model' },
-      })
-    throw new ApiError('model_not_found', `There is no tuned model or deployment '${name}'. GET /v1/fine-tuning/models lists the models.`)
+      throw new ApiError(
+        'invalid_request',
+        `'${name}' serves the base '${deployment.model}', which was not trained here; take it from where it came.`,
+        {
+          details: { field: 'model' },
+        },
+      )
+    throw new ApiError(
+      'model_not_found',
+      `There is no tuned model or deployment '${name}'. GET /v1/fine-tuning/models lists the models.`,
+    )
   }
 
   async function expire(): Promise<void> {
@@ -114,7 +127,12 @@ export function createExports(options: Options): Exports {
         db.transaction().execute(async (trx) => {
           if ((await store.byId(trx, id))?.status !== 'ready') return
           await store.update(trx, id, { status: 'expired' })
-          await store.log.append(trx, id, [statusEvent('expired', 'The export has expired; its files are removed.')], now())
+          await store.log.append(
+            trx,
+            id,
+            [statusEvent('expired', 'The export has expired; its files are removed.')],
+            now(),
+          )
         }),
       )
       // What cannot be removed keeps no other from its end.
@@ -164,7 +182,14 @@ export function createExports(options: Options): Exports {
         })
         await store.log.append(trx, id, [statusEvent('queued', 'The export waits for its turn.')], created_at)
         await queue.enqueue(trx, queueKind, id)
-        await recordAct(trx, by, 'export.created', id, { model_id: model.id, ...made, ...(request.push_to && { push_to: request.push_to }) }, created_at)
+        await recordAct(
+          trx,
+          by,
+          'export.created',
+          id,
+          { model_id: model.id, ...made, ...(request.push_to && { push_to: request.push_to }) },
+          created_at,
+        )
       })
       queue.wake()
       return toWire(await row(account_id, id))
@@ -205,12 +230,21 @@ export function createExports(options: Options): Exports {
       const over = found.expires_at !== null && found.expires_at <= now()
       if (found.status !== 'ready' || over) {
         const status = over ? 'expired' : found.status
-        const todo = { queued: 'Wait for its end.', running: 'Wait for its end.', failed: 'Its error says why.' }[status as 'queued'] ?? 'Make another.'
-        throw new ApiError('export_not_ready', `The export is ${status} and has no files to download. ${todo}`, { details: { status } })
+        const todo =
+          { queued: 'Wait for its end.', running: 'Wait for its end.', failed: 'Its error says why.' }[
+            status as 'queued'
+          ] ?? 'Make another.'
+        throw new ApiError('export_not_ready', `The export is ${status} and has no files to download. ${todo}`, {
+          details: { status },
+        })
       }
       const files = filesOf(found)
       const file = name === undefined ? files[0] : files.find((each) => each.name === name)
-      if (!file) throw new ApiError('export_not_found', `The export has no such file; it has ${files.map((each) => each.name).join(', ')}.`)
+      if (!file)
+        throw new ApiError(
+          'export_not_found',
+          `The export has no such file; it has ${files.map((each) => each.name).join(', ')}.`,
+        )
       return { ...file, folder: exportDir(dataDir, id) }
     },
 
@@ -227,7 +261,8 @@ export function createExports(options: Options): Exports {
 
     async sweep() {
       const folder = exportsDir(dataDir)
-      for (const name of await readdir(folder).catch(() => [])) if ((await store.byId(db, name))?.status !== 'ready') await removeDir(path.join(folder, name))
+      for (const name of await readdir(folder).catch(() => []))
+        if ((await store.byId(db, name))?.status !== 'ready') await removeDir(path.join(folder, name))
     },
   }
 }

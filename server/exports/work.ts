@@ -1,10 +1,9 @@
 import type { Logger } from 'pino'
 import type { ExportStage } from '../../contract/exports.ts'
 import type { Db } from '../db/open.ts'
-import type { Place } from '../queue/place.ts'
-import type { Claim, Queue } from '../queue/queue.ts'
-import { underClaim } from '../queue/under-claim.ts'
-import type { TunedModels } from '../tuning/models.ts'
+import type { TunedModels } from '../fine-tuning/models/registry.ts'
+import type { Place } from '../queue/account-slots.ts'
+import { type Claim, type Queue, underClaim } from '../queue/queue.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
 
@@ -57,7 +56,15 @@ export class Died extends Error {
 }
 
 /** How much of the whole a stage is, roughly, where each has its turn. */
-const shares: Record<ExportStage, number> = { reference: 20, merge: 15, convert: 15, quantize: 15, check: 20, pack: 10, push: 20 }
+const shares: Record<ExportStage, number> = {
+  reference: 20,
+  merge: 15,
+  convert: 15,
+  quantize: 15,
+  check: 20,
+  pack: 10,
+  push: 20,
+}
 
 export type Told = (stage: ExportStage, done: number) => void
 
@@ -77,7 +84,12 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
         const time = work.now()
         await underClaim(work, claim, async (trx) => {
           await store.update(trx, claim.ref, { stage, progress })
-          await store.log.append(trx, claim.ref, [{ type: 'progress', message: text, data: { stage, done, progress } }], time)
+          await store.log.append(
+            trx,
+            claim.ref,
+            [{ type: 'progress', message: text, data: { stage, done, progress } }],
+            time,
+          )
         })
       } catch (error) {
         broken = error
@@ -90,7 +102,10 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
     const at = stages.indexOf(stage)
     if (at < 0) return
     const before = stages.slice(0, at).reduce((sum, each) => sum + shares[each], 0)
-    progress = Math.max(progress, Math.round((1000 * (before + shares[stage] * Math.min(1, Math.max(0, done)))) / whole) / 1000)
+    progress = Math.max(
+      progress,
+      Math.round((1000 * (before + shares[stage] * Math.min(1, Math.max(0, done)))) / whole) / 1000,
+    )
     // A beginning is always told, the rest twice a second at most.
     if (last?.stage === stage && done < 1 && work.now() - last.at < 500) return
     last = { stage, at: work.now() }

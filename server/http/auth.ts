@@ -2,9 +2,9 @@ import type { FastifyContextConfig, FastifyInstance, FastifyReply, FastifyReques
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
-import type { Actor } from '../audit.ts'
-import { createAttempts, wrongKeysPerMinute } from './attempts.ts'
-import { refusal, tell } from './limits.ts'
+import type { Actor } from '../events/audit.ts'
+import { createAttempts, wrongKeysPerMinute } from './auth-throttle.ts'
+import { type Limits, refusal, requireLimits, tell } from './limits.ts'
 
 /** Who makes a request: a key of a member of an account. */
 export interface Caller extends Actor {
@@ -20,12 +20,16 @@ export interface Caller extends Actor {
   suspended: boolean
 }
 
-/** Refuses routes of the API that state no scope, or one that nobody can have, as they are mounted: starting up fails with them. */
+/**
+ * Refuses routes of the API that state no scope, or one that nobody can have, as they are mounted: starting up fails
+ * with them.
+ */
 export function requireScopes(app: FastifyInstance): void {
   app.addHook('onRoute', ({ method, url, config }) => {
     if (!/^\/(api\/)?v1(\/|$)/.test(url) || url === '/v1/openapi.json') return
     const scope = (config as FastifyContextConfig | undefined)?.route?.scope
-    if (!scope || !scopes.includes(scope)) throw new Error(`${method} ${url} states no scope that a key can carry; see contract/scopes.ts`)
+    if (!scope || !scopes.includes(scope))
+      throw new Error(`${method} ${url} states no scope that a key can carry; see contract/scopes.ts`)
   })
 }
 
@@ -44,7 +48,10 @@ export interface Identify {
 export function createIdentify(keys: Keys): Identify {
   const attempts = createAttempts()
   const wrongKey = () =>
-    new ApiError('invalid_api_key', 'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.')
+    new ApiError(
+      'invalid_api_key',
+      'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
+    )
   async function again(request: FastifyRequest): Promise<Caller> {
     const caller = await keys.find(keyIn(request) as string, true)
     if (!caller) throw wrongKey()
@@ -72,7 +79,11 @@ export function createIdentify(keys: Keys): Identify {
 
 /** Throws unless the caller's account is not suspended and their key carries the route's scope. */
 export function requirePermission({ suspended, scopes: carried }: Caller, { scope, or_scope }: Route): void {
-  if (suspended) throw new ApiError('account_suspended', 'This account is suspended. Ask the operator of this service to reinstate it.')
+  if (suspended)
+    throw new ApiError(
+      'account_suspended',
+      'This account is suspended. Ask the operator of this service to reinstate it.',
+    )
   if (!carried.includes(scope) && !(or_scope && carried.includes(or_scope)))
     throw new ApiError(
       'insufficient_permissions',
@@ -84,6 +95,42 @@ export function requirePermission({ suspended, scopes: carried }: Caller, { scop
 /** The key of a request, or the error of one that has none. */
 function keyIn({ headers }: FastifyRequest): string | ApiError {
   const header = headers.authorization
-  if (!header) return new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
-  return /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1] ?? new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
+  if (!header)
+    return new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
+  return (
+    /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1] ??
+    new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
+  )
+}
+
+/**
+ * Lets a request reach a route of the contract only with a valid key, within its account's limits and with the route's
+ * scope, before its body is read.
+ */
+export function admitRequests(app: FastifyInstance, keys: Keys, limits: Limits): void {
+  const identify = createIdentify(keys)
+  app.decorateRequest('caller', null)
+  // One hook for all of it: each costs every request its turn.
+  app.addHook('onRequest', async (request, reply) => {
+    const { route } = request.routeOptions.config
+    if (!route) return
+    const caller = await identify(request, reply)
+    await requireLimits(limits, caller, route, reply)
+    requirePermission(caller, route)
+    request.caller = caller
+  })
+  // A body may take as long as its sender likes: a key that was revoked meanwhile, or may do less by now, changes
+  // nothing any more.
+  app.decorateRequest('askAgain', null)
+  app.addHook('preHandler', async (request) => {
+    const { route } = request.routeOptions.config
+    if (!route || route.method === 'GET' || !request.caller) return
+    const again = async () => {
+      request.caller = await identify.again(request)
+      requirePermission(request.caller, route)
+      return request.caller
+    }
+    if (route.consumes) request.askAgain = again
+    else await again()
+  })
 }

@@ -1,10 +1,10 @@
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { isResponseSerializationError } from 'fastify-type-provider-zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { createRefusals, drain } from '../../transport/refusals.ts'
-import { newId } from '../ids.ts'
-import { storageError } from '../storage.ts'
-import { setCarefulHeaders } from './guards.ts'
+import { createRefusals, drain } from '../../lib/http/refusals.ts'
+import { newId } from '../../lib/ids.ts'
+import { storageError } from '../storage/durable-files.ts'
+import { setCarefulHeaders } from './security-headers.ts'
 
 /** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
 export function handleErrors(app: FastifyInstance): void {
@@ -13,25 +13,32 @@ export function handleErrors(app: FastifyInstance): void {
     // A client that hung up is no fault of the service, and hears nothing any more.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
-    if (known.status === 503 || known.status === 429) reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
+    if (known.status === 503 || known.status === 429)
+      reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
     if (known.status === 413 || request.routeOptions.config.route?.consumes) {
-      // What is left of the body makes the connection unfit for another request; a client that sends it all before it reads must get
-      // to read all the same.
+      // What is left of the body makes the connection unfit for another request; a client that sends it all before it
+      // reads must get to read all the same.
       reply.header('connection', 'close')
       await drain(request.raw)
     }
     return reply.status(known.status).send(errorBody(known, request.routeOptions.config.route?.openai ?? false))
   })
   app.setNotFoundHandler((request, reply) => {
-    const error = new ApiError('not_found', `There is no ${request.method} ${request.url.split('?')[0]}. The operations are listed at /docs.`)
-    return reply.status(404).send(errorBody(error, /^\/(api\/)?v1\/(chat|completions|embeddings|models)/.test(request.url)))
+    const error = new ApiError(
+      'not_found',
+      `There is no ${request.method} ${request.url.split('?')[0]}. The operations are listed at /docs.`,
+    )
+    return reply
+      .status(404)
+      .send(errorBody(error, /^\/(api\/)?v1\/(chat|completions|embeddings|models)/.test(request.url)))
   })
 }
 
 /** Whether the same request can only fail again; OpenAI's clients are told so by a header. */
-const isPermanent = (status: number) => status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
+const isPermanent = (status: number) =>
+  status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
 
 /** Answers what fails before a route is found, in the same shape. */
 export function frameworkError(error: FastifyError, _request: FastifyRequest, reply: FastifyReply): void {
@@ -53,11 +60,16 @@ function toApiError(error: FastifyError | ApiError, request: FastifyRequest): Ap
       case 'FST_ERR_CTP_BODY_TOO_LARGE':
         return new ApiError('body_too_large', 'The body is larger than this operation takes.')
     }
-    if (error.statusCode && error.statusCode >= 400 && error.statusCode < 500) return new ApiError('invalid_request', error.message)
+    if (error.statusCode && error.statusCode >= 400 && error.statusCode < 500)
+      return new ApiError('invalid_request', error.message)
     const storage = storageError(error)
     if (storage) return storage
   }
-  return new ApiError('internal_error', `Something failed inside the service. Its log has the cause under the request id ${request.id}.`, {
-    details: { request_id: request.id },
-  })
+  return new ApiError(
+    'internal_error',
+    `Something failed inside the service. Its log has the cause under the request id ${request.id}.`,
+    {
+      details: { request_id: request.id },
+    },
+  )
 }

@@ -14,7 +14,12 @@ export function fieldPlaces(schema: z.ZodType): Map<string, string[]> {
   return places
 }
 
-function collect(schema: z.core.$ZodType, path: string, around: z.core.$ZodType[], places: Map<string, string[]>): void {
+function collect(
+  schema: z.core.$ZodType,
+  path: string,
+  around: z.core.$ZodType[],
+  places: Map<string, string[]>,
+): void {
   // One that has itself inside is looked into once.
   if (around.includes(schema)) return
   const { def } = (schema as z.core.$ZodTypes)._zod
@@ -23,7 +28,8 @@ function collect(schema: z.core.$ZodType, path: string, around: z.core.$ZodType[
       const found = places.get(name) ?? []
       if (!found.includes(path) && found.length < maxPlaces) places.set(name, [...found, path])
     }
-  for (const [inner, step] of partsOf(def)) collect(inner, `${path}${step}`.replace(/^\./, ''), [...around, schema], places)
+  for (const [inner, step] of partsOf(def))
+    collect(inner, `${path}${step}`.replace(/^\./, ''), [...around, schema], places)
 }
 
 /** The schemas inside of one, each with its step of the path. */

@@ -9,7 +9,11 @@ export interface Gauge {
 }
 
 /** Liveness, readiness and Prometheus metrics; open to whoever reaches the port, and telling nothing of any account. */
-export function mountHealth(app: FastifyInstance, ready: () => Promise<string | undefined>, gauges: readonly Gauge[]): void {
+export function mountHealth(
+  app: FastifyInstance,
+  ready: () => Promise<string | undefined>,
+  gauges: readonly Gauge[],
+): void {
   const registry = new client.Registry()
   client.collectDefaultMetrics({ register: registry })
   const seconds = new client.Histogram({
@@ -30,7 +34,8 @@ export function mountHealth(app: FastifyInstance, ready: () => Promise<string | 
     })
   app.addHook('onResponse', (request, reply, done) => {
     const { route } = request.routeOptions.config
-    if (route) seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)
+    if (route)
+      seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)
     done()
   })
   const hidden = { schema: { hide: true }, logLevel: 'warn' } as const
@@ -39,5 +44,7 @@ export function mountHealth(app: FastifyInstance, ready: () => Promise<string | 
     const reason = await ready()
     return reason ? reply.status(503).send({ status: 'unavailable', reason }) : { status: 'ok' }
   })
-  app.get('/metrics', hidden, async (_request, reply) => reply.type(registry.contentType).send(await registry.metrics()))
+  app.get('/metrics', hidden, async (_request, reply) =>
+    reply.type(registry.contentType).send(await registry.metrics()),
+  )
 }

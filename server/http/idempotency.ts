@@ -1,11 +1,12 @@
-// The header Idempotency-Key: a creating request that is sent again creates nothing again, and gets the answer of the first.
+// The header Idempotency-Key: a creating request that is sent again creates nothing again, and gets the answer of the
+// first.
 import { createHash } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import type { Trx } from '../db/open.ts'
 import type { Caller } from './auth.ts'
-import { digestForm } from './form.ts'
+import { digestForm } from './multipart.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
@@ -19,7 +20,10 @@ declare module 'fastify' {
 
 export interface Idempotency {
   /** What was created under a key of the account; its answer may have been lost with a crash. */
-  find(account_id: string, key: string): Promise<{ fingerprint: string; target: string; answer: string | undefined } | undefined>
+  find(
+    account_id: string,
+    key: string,
+  ): Promise<{ fingerprint: string; target: string; answer: string | undefined } | undefined>
   /** Writes, in the transaction that creates it, what is created under a key. */
   mark(trx: Trx, account_id: string, key: string, fingerprint: string, target: string): Promise<void>
   keep(account_id: string, key: string, answer: string): Promise<void>
@@ -31,7 +35,10 @@ export const createsSomething = (route: Route) => 201 in route.responses
 /** Those under way in this process: who comes second waits for the first. */
 const underWay = new Map<string, Promise<unknown>>()
 
-/** Runs `create` for a request with the header, once in 24 hours; `create` passes the caller that it is given to `recordAct`. */
+/**
+ * Runs `create` for a request with the header, once in 24 hours; `create` passes the caller that it is given to
+ * `recordAct`.
+ */
 export async function once(
   route: Route,
   request: FastifyRequest,
@@ -83,7 +90,10 @@ export async function once(
 
   async function replay(known: NonNullable<Awaited<ReturnType<Idempotency['find']>>>, print: string): Promise<object> {
     if (known.fingerprint !== print)
-      throw new ApiError('idempotency_key_reused', 'This Idempotency-Key came before with another request. Take a new key for each thing that you create.')
+      throw new ApiError(
+        'idempotency_key_reused',
+        'This Idempotency-Key came before with another request. Take a new key for each thing that you create.',
+      )
     const answer = known.answer === undefined ? await recover(known.target) : (JSON.parse(known.answer) as object)
     if (!answer)
       throw new ApiError(
@@ -95,12 +105,19 @@ export async function once(
     return answer
   }
 
-  /** What was created, as it is now, where that says all that the first answer said; a secret that is shown once is gone. */
+  /**
+   * What was created, as it is now, where that says all that the first answer said; a secret that is shown once is
+   * gone.
+   */
   async function recover(target: string): Promise<object | undefined> {
     const body = request.body as { name?: string } | undefined
     const item = route.path === '/deployments' ? body!.name! : target
     const url = `${request.url.split('?')[0]!.replace(/\/$/, '')}/${encodeURIComponent(item)}`
-    const { statusCode, body: text } = await request.server.inject({ method: 'GET', url, headers: { authorization: request.headers.authorization } })
+    const { statusCode, body: text } = await request.server.inject({
+      method: 'GET',
+      url,
+      headers: { authorization: request.headers.authorization },
+    })
     if (statusCode !== 200) return undefined
     const result = route.responses[201]!.safeParse(JSON.parse(text))
     return result.success ? (result.data as object) : undefined
@@ -111,12 +128,19 @@ function keyIn({ headers }: FastifyRequest): string | undefined {
   const key = headers['idempotency-key']
   if (key === undefined) return undefined
   if (typeof key === 'string' && /^[\x21-\x7e]{1,255}$/.test(key)) return key
-  throw new ApiError('invalid_request', 'The Idempotency-Key must be 1 to 255 visible characters of ASCII, such as a UUID.', {
-    details: { field: 'Idempotency-Key' },
-  })
+  throw new ApiError(
+    'invalid_request',
+    'The Idempotency-Key must be 1 to 255 visible characters of ASCII, such as a UUID.',
+    {
+      details: { field: 'Idempotency-Key' },
+    },
+  )
 }
 
-/** What makes two requests the same: the key that made them, as the answer may hold a secret that another may not see; route, parameters, and the body, of which a form's boundaries are no part. */
+/**
+ * What makes two requests the same: the key that made them, as the answer may hold a secret that another may not see;
+ * route, parameters, and the body, of which a form's boundaries are no part.
+ */
 const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest, { key_id }: Caller) =>
   createHash('sha256')
     .update(JSON.stringify([key_id, method, path, params, formDigest ? formDigest() : bodyText]))

@@ -21,18 +21,31 @@ export interface Refusal {
 }
 
 export interface Limits {
-  /** Counts one request of the caller's account, or refuses it, which counts nothing. The window is the one of which the smaller share is left; undefined where the tier bounds none. */
+  /**
+   * Counts one request of the caller's account, or refuses it, which counts nothing. The window is the one of which the
+   * smaller share is left; undefined where the tier bounds none.
+   */
   admit(caller: Caller): Promise<{ window: Window | undefined; refused?: Refusal }>
   /** The same window, with nothing counted. */
   window(caller: Caller): Promise<Window | undefined>
-  /** Takes one of the account's places for work at once; to be given back by calling the result. Undefined where all are taken. */
+  /**
+   * Takes one of the account's places for work at once; to be given back by calling the result. Undefined where all are
+   * taken.
+   */
   slot(account: { account_id: string; tier: string }): (() => void) | undefined
   /** What the account may have at once; null where that is not bounded. */
   concurrency(tier: string): number | null
 }
 
-/** Counts a request, tells on its answer what is left, and throws where it is beyond the limits of the caller's account. */
-export async function requireLimits(limits: Limits, caller: Caller, { concurrent }: Route, reply: FastifyReply): Promise<void> {
+/**
+ * Counts a request, tells on its answer what is left, and throws where it is beyond the limits of the caller's account.
+ */
+export async function requireLimits(
+  limits: Limits,
+  caller: Caller,
+  { concurrent }: Route,
+  reply: FastifyReply,
+): Promise<void> {
   if (concurrent) {
     const release = limits.slot(caller)
     if (!release) {
@@ -63,7 +76,8 @@ export function tell(reply: FastifyReply, window: Window | undefined): void {
 const saying: Record<LimitName, (max: number) => string> = {
   requests_per_minute: (max) => `This account may make ${max} requests a minute.`,
   requests_per_day: (max) => `This account may make ${max} requests a day (UTC).`,
-  max_concurrent: (max) => `This account may have ${max} requests and jobs under way at once. Wait until one has ended.`,
+  max_concurrent: (max) =>
+    `This account may have ${max} requests and jobs under way at once. Wait until one has ended.`,
   wrong_keys_per_minute: (max) => `${max} wrong keys came from this address within a minute.`,
 }
 

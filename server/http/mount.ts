@@ -4,7 +4,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompil
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import { errorResponses, type Route } from '../../contract/route.ts'
-import type { Reserve } from '../reserve.ts'
+import type { Reserve } from '../storage/disk-space.ts'
 import type { Caller } from './auth.ts'
 import { createsSomething, once } from './idempotency.ts'
 import { validationError } from './validation.ts'
@@ -18,7 +18,10 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     caller: Caller | null
-    /** Of a request whose body its handler reads: whether its sender may still do what they began; to be called when all has been read. */
+    /**
+     * Of a request whose body its handler reads: whether its sender may still do what they began; to be called when all
+     * has been read.
+     */
     askAgain: (() => Promise<Caller>) | null
     /** The JSON body as the client wrote it. */
     bodyText: string | null
@@ -40,13 +43,25 @@ export interface Call<R extends Route> {
 /** Returned by a handler that has written, or will write, the answer itself. */
 export const answered = Symbol('answered')
 
-/** Mounts one route with its handler. The handler's result is sent with the route's success status, after its schema has seen it. */
-export function mount<R extends Route>(app: FastifyInstance, route: R, handler: (call: Call<R>) => Promise<Success<R> | typeof answered>): void {
+/**
+ * Mounts one route with its handler. The handler's result is sent with the route's success status, after its schema has
+ * seen it.
+ */
+export function mount<R extends Route>(
+  app: FastifyInstance,
+  route: R,
+  handler: (call: Call<R>) => Promise<Success<R> | typeof answered>,
+): void {
   const status = Number(Object.keys(route.responses)[0])
   const creates = createsSomething(route)
   const streams = route.produces !== undefined
   const frees = route.method === 'DELETE' || route.frees
-  async function answer(request: FastifyRequest, reply: FastifyReply, caller: Caller, call: (caller: Caller) => ReturnType<typeof handler>) {
+  async function answer(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    caller: Caller,
+    call: (caller: Caller) => ReturnType<typeof handler>,
+  ) {
     if (creates) return await once(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
     const { reserve } = request.server
     return await (frees && reserve ? reserve.use(() => call(caller)) : call(caller))
@@ -85,7 +100,8 @@ export function mount<R extends Route>(app: FastifyInstance, route: R, handler: 
         },
       })
   }
-  // What reads forms hooks itself into every request of where it is registered: only those that bring one are to bear that.
+  // What reads forms hooks itself into every request of where it is registered: only those that bring one are to bear
+  // that.
   if (route.consumes)
     app.register(async (forms) => {
       await forms.register(multipart)
@@ -104,20 +120,33 @@ function renameWildcard(route: Route, params: unknown): unknown {
   const [, name, end = ''] = wildcard(route) ?? []
   if (!name) return params
   const rest = (params as { '*': string })['*'].replace(/\/$/, '')
-  if (!rest.endsWith(end)) throw new ApiError('not_found', `There is no such operation. Did you mean ${route.method} /v1${route.path.replace('*}', '}')}?`)
+  if (!rest.endsWith(end))
+    throw new ApiError(
+      'not_found',
+      `There is no such operation. Did you mean ${route.method} /v1${route.path.replace('*}', '}')}?`,
+    )
   return { [name]: rest.slice(0, rest.length - end.length) }
 }
 
 const openParams = (route: Route) => (wildcard(route) ? z.object({ '*': z.string() }) : route.params)
 
-const operationId = (route: Route) => `${route.method.toLowerCase()}_${route.path.replace(/[^a-z]+/gi, '_').replace(/^_|_$/g, '')}`
+const operationId = (route: Route) =>
+  `${route.method.toLowerCase()}_${route.path.replace(/[^a-z]+/gi, '_').replace(/^_|_$/g, '')}`
 
 /** Checks bodies, queries and parameters with the contract's own schemas. */
 export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =
   ({ schema, httpPart }) =>
   (data: unknown) => {
-    const repeated = httpPart === 'querystring' && Object.entries(data as object).find(([, value]) => Array.isArray(value))?.[0]
-    if (repeated) return { error: new ApiError('invalid_request', `'${repeated}' is given more than once. Give it once.`, { details: { field: repeated } }) }
+    const repeated =
+      httpPart === 'querystring' && Object.entries(data as object).find(([, value]) => Array.isArray(value))?.[0]
+    if (repeated)
+      return {
+        error: new ApiError('invalid_request', `'${repeated}' is given more than once. Give it once.`, {
+          details: { field: repeated },
+        }),
+      }
     const result = schema.safeParse(data)
-    return result.success ? { value: result.data } : { error: validationError(result.error.issues, httpPart ?? 'body', schema) }
+    return result.success
+      ? { value: result.data }
+      : { error: validationError(result.error.issues, httpPart ?? 'body', schema) }
   }

@@ -6,16 +6,25 @@ import { z } from 'zod'
 import { errorResponses, type Route } from '../../contract/route.ts'
 import { createsSomething } from './idempotency.ts'
 
-// The page's own default would send browsers to https, which this service does not speak, for all that the page is made of.
+// The page's own default would send browsers to https, which this service does not speak, for all that the page is made
+// of.
 const pagePolicy =
   "default-src 'none'; base-uri 'none'; connect-src 'self'; font-src 'self' data:; form-action 'none'; frame-ancestors 'none'; img-src 'self' data:; script-src 'self'; style-src 'self'"
 
-/** Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at /docs. */
+/**
+ * Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at
+ * /docs.
+ */
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
   await app.register(swagger, {
     openapi: {
       openapi: '3.0.3',
-      info: { title: 'Tunery', version, description: 'Fine-tune open models on your examples and serve them by name.', license: { name: 'Apache-2.0' } },
+      info: {
+        title: 'Tunery',
+        version,
+        description: 'Fine-tune open models on your examples and serve them by name.',
+        license: { name: 'Apache-2.0' },
+      },
       servers: [{ url: '/v1' }],
       components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
       security: [{ key: [] }],
@@ -23,14 +32,24 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
     stripBasePath: true,
     transform: (input) => {
       const route = input.route.config?.route
-      const result = jsonSchemaTransform(route ? { ...input, schema: forDescription(route, input.schema as object) } : input)
+      const result = jsonSchemaTransform(
+        route ? { ...input, schema: forDescription(route, input.schema as object) } : input,
+      )
       return route
-        ? { ...result, url: `/v1${route.path.replace('*}', '}')}`.replace('{', ':').replace('}', ''), schema: withStreams(route, result.schema as object) }
+        ? {
+            ...result,
+            url: `/v1${route.path.replace('*}', '}')}`.replace('{', ':').replace('}', ''),
+            schema: withStreams(route, result.schema as object),
+          }
         : result
     },
   })
   // Without validatorUrl the page would show the description to a validator of others.
-  await app.register(swaggerUi, { routePrefix: '/docs', uiConfig: { tryItOutEnabled: false, validatorUrl: null }, staticCSP: pagePolicy })
+  await app.register(swaggerUi, {
+    routePrefix: '/docs',
+    uiConfig: { tryItOutEnabled: false, validatorUrl: null },
+    staticCSP: pagePolicy,
+  })
   app.get('/v1/openapi.json', { schema: { hide: true } }, async () => app.swagger())
 }
 
@@ -55,16 +74,29 @@ function withStreams(route: Route, schema: object): object {
     }
   if (route.form) {
     const { $schema: _, ...form } = json(route.form)
-    content.body = { ...form, required: ['file'], properties: { file: { type: 'string', format: 'binary' }, ...form.properties } }
+    content.body = {
+      ...form,
+      required: ['file'],
+      properties: { file: { type: 'string', format: 'binary' }, ...form.properties },
+    }
   }
   if (route.produces) {
     const types = route.produces === 'text/event-stream' ? ['application/json', route.produces] : [route.produces]
     const [status, body] = Object.entries(route.responses)[0]!
     const errors = Object.fromEntries(
-      Object.entries(errorResponses).map(([code, error]) => [code, { description: 'Error', content: { 'application/json': { schema: json(error) } } }]),
+      Object.entries(errorResponses).map(([code, error]) => [
+        code,
+        { description: 'Error', content: { 'application/json': { schema: json(error) } } },
+      ]),
     )
-    const success = { description: 'Success', content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])) }
-    const ofFile = { 206: { ...success, description: 'The range that was asked for' }, 304: { description: 'The client has it already' } }
+    const success = {
+      description: 'Success',
+      content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])),
+    }
+    const ofFile = {
+      206: { ...success, description: 'The range that was asked for' },
+      304: { description: 'The client has it already' },
+    }
     content.response = { [status]: success, ...(route.produces === 'application/octet-stream' && ofFile), ...errors }
   }
   return content

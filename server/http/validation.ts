@@ -8,16 +8,24 @@ const maxNamed = 10
 const maxNameLength = 200
 const maxMessageLength = 500
 
-/** Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. An unknown field that `schema` has elsewhere is told where. */
+/**
+ * Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. An unknown field
+ * that `schema` has elsewhere is told where.
+ */
 export function validationError(issues: readonly z.core.$ZodIssue[], where: string, schema?: z.ZodType): ApiError {
   const places = schema ? fieldPlaces(schema) : new Map<string, string[]>()
   // A field in the wrong place is often what is missing in the right one.
-  const misplaced = issues.map(deepest).find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => places.has(key)))
+  const misplaced = issues
+    .map(deepest)
+    .find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => places.has(key)))
   const issue = misplaced ?? deepest(issues[0]!)
   const field = issue.path.map(String).join('.')
   const details = {
     field: field || where,
-    issues: issues.slice(0, 10).map((each) => ({ field: deepest(each).path.map(String).join('.'), message: deepest(each).message.slice(0, maxMessageLength) })),
+    issues: issues.slice(0, 10).map((each) => ({
+      field: deepest(each).path.map(String).join('.'),
+      message: deepest(each).message.slice(0, maxMessageLength),
+    })),
   }
   if (issue.code === 'unrecognized_keys') {
     const named = issue.keys.slice(0, maxNamed)
@@ -38,7 +46,10 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
   }
   if (issue.code === 'custom' && issue.params?.unsupported)
     return new ApiError('parameter_not_supported', `'${field}' ${issue.message}.`, { details, param: field })
-  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, { details, param: field || undefined })
+  return new ApiError('invalid_request', `${field ? `'${field}'` : `The ${where}`}: ${issue.message}.`, {
+    details,
+    param: field || undefined,
+  })
 }
 
 // A union's own message says only 'invalid input'; the branch that came closest says what is wrong.
@@ -46,7 +57,9 @@ function deepest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
   if (issue.code !== 'invalid_union') return issue
   const branches = issue.errors.filter((branch) => branch.length > 0)
   const best = branches.sort(
-    (a, b) => b[0]!.path.length - a[0]!.path.length || Number(a[0]!.code === 'invalid_type') - Number(b[0]!.code === 'invalid_type'),
+    (a, b) =>
+      b[0]!.path.length - a[0]!.path.length ||
+      Number(a[0]!.code === 'invalid_type') - Number(b[0]!.code === 'invalid_type'),
   )[0]?.[0]
   return best ? deepest({ ...best, path: [...issue.path, ...best.path] }) : issue
 }

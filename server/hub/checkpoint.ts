@@ -1,11 +1,12 @@
-// A checkpoint on the Hugging Face Hub: which files it has, and their download. Files are resumed where they were cut off, and kept only where their
-// hash is the hub's. Only data is taken (weights in safetensors, JSON, templates), never code.
+// A checkpoint on the Hugging Face Hub: which files it has, and their download. Files are resumed where they were cut
+// off, and kept only where their hash is the hub's. Only data is taken (weights in safetensors, JSON, templates), never
+// code.
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { mkdir, open, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
-import { syncPath } from '../storage.ts'
+import { syncPath } from '../storage/durable-files.ts'
 
 export interface Source {
   /** Of the hub. */
@@ -29,7 +30,14 @@ export interface Checkpoint {
 
 /** A download that trying again would not mend. */
 export class DownloadFailed extends Error {
-  readonly code: 'not_on_hub' | 'access_denied' | 'no_safetensors' | 'storage_full' | 'conversion_failed' | 'hash_mismatch' | 'hub_unreachable'
+  readonly code:
+    | 'not_on_hub'
+    | 'access_denied'
+    | 'no_safetensors'
+    | 'storage_full'
+    | 'conversion_failed'
+    | 'hash_mismatch'
+    | 'hub_unreachable'
   constructor(code: DownloadFailed['code'], message: string) {
     super(message)
     this.code = code
@@ -54,13 +62,26 @@ const Listing = z.object({
   ),
 })
 
-/** Weights of the checkpoint itself, and the small files that say what it is. Some repositories hold the weights twice, in a form of their maker's. */
+/**
+ * Weights of the checkpoint itself, and the small files that say what it is. Some repositories hold the weights twice,
+ * in a form of their maker's.
+ */
 const wanted = (file: string) =>
   /^[\w-][\w.-]*(\/[\w-][\w.-]*)*$/.test(file) &&
-  (/\.(json|jinja)$/.test(file) || file === 'tokenizer.model' || (/^[^/]+\.safetensors$/.test(file) && !file.startsWith('consolidated')))
+  (/\.(json|jinja)$/.test(file) ||
+    file === 'tokenizer.model' ||
+    (/^[^/]+\.safetensors$/.test(file) && !file.startsWith('consolidated')))
 
-/** Sends a request to a path of the hub. Throws DownloadFailed where the hub refuses for good, another Error where it may answer the next time. */
-async function ask(source: Source, path: string, headers: Record<string, string>, signal: AbortSignal): Promise<Response> {
+/**
+ * Sends a request to a path of the hub. Throws DownloadFailed where the hub refuses for good, another Error where it
+ * may answer the next time.
+ */
+async function ask(
+  source: Source,
+  path: string,
+  headers: Record<string, string>,
+  signal: AbortSignal,
+): Promise<Response> {
   const { url, token, model_id } = source
   // Compressed, a file would have another size than the hub names.
   const sent = { 'accept-encoding': 'identity', ...headers, ...(token && { authorization: `Bearer ${token}` }) }
@@ -73,13 +94,19 @@ async function ask(source: Source, path: string, headers: Record<string, string>
       'access_denied',
       `${url} does not give ${model_id} to this service (${status}): accept the model's licence on its page there, and set TUNERY_HUGGINGFACE_TOKEN to a token of that account.`,
     )
-  if (status === 404) throw new DownloadFailed('not_on_hub', `${url} has no model ${model_id}, or a file of it is gone (404).`)
+  if (status === 404)
+    throw new DownloadFailed('not_on_hub', `${url} has no model ${model_id}, or a file of it is gone (404).`)
   throw new Error(`${url} answered ${status}`)
 }
 
 /** The files of a checkpoint at a branch or commit. */
 export async function listCheckpoint(source: Source, revision: string, signal: AbortSignal): Promise<Checkpoint> {
-  const response = await ask(source, `api/models/${source.model_id}/revision/${encodeURIComponent(revision)}?blobs=true`, {}, signal)
+  const response = await ask(
+    source,
+    `api/models/${source.model_id}/revision/${encodeURIComponent(revision)}?blobs=true`,
+    {},
+    signal,
+  )
   const { sha, siblings } = Listing.parse(await response.json())
   const files = siblings
     .filter(({ rfilename }) => wanted(rfilename))
@@ -89,8 +116,15 @@ export async function listCheckpoint(source: Source, revision: string, signal: A
       return { path: rfilename, size, hash: { git_sha1: blobId } }
     })
   if (!files.some((file) => file.path.endsWith('.safetensors')))
-    throw new DownloadFailed('no_safetensors', `${source.model_id} has no safetensors files; other formats can run code when they are read and are not taken.`)
-  if (files.length > files_max) throw new DownloadFailed('no_safetensors', `${source.model_id} has ${files.length} files, more than a checkpoint has.`)
+    throw new DownloadFailed(
+      'no_safetensors',
+      `${source.model_id} has no safetensors files; other formats can run code when they are read and are not taken.`,
+    )
+  if (files.length > files_max)
+    throw new DownloadFailed(
+      'no_safetensors',
+      `${source.model_id} has ${files.length} files, more than a checkpoint has.`,
+    )
   return { revision: sha, files }
 }
 
@@ -107,8 +141,8 @@ export async function bytesIn(folder: string, files: CheckpointFile[]): Promise<
 }
 
 /**
- * Brings a file into a folder, from where an earlier try left off. `added` is told of new bytes, and of those that count no more as a negative
- * number. Throws HashMismatch where what came is another file; nothing of it is kept then.
+ * Brings a file into a folder, from where an earlier try left off. `added` is told of new bytes, and of those that
+ * count no more as a negative number. Throws HashMismatch where what came is another file; nothing of it is kept then.
  */
 export async function fetchFile(
   source: Source,
@@ -133,13 +167,16 @@ export async function fetchFile(
       hash = hashFor(file)
     }
     if (bytes > file.size) await beginAgain()
-    if (bytes > 0) for await (const chunk of createReadStream(part, { highWaterMark: 1 << 20, signal })) hash.update(chunk as Buffer)
+    if (bytes > 0)
+      for await (const chunk of createReadStream(part, { highWaterMark: 1 << 20, signal })) hash.update(chunk as Buffer)
     if (bytes < file.size) {
       const range: Record<string, string> = bytes > 0 ? { range: `bytes=${bytes}-` } : {}
       const response = await ask(source, `${source.model_id}/resolve/${revision}/${file.path}`, range, signal)
-      const from = response.status === 206 ? Number(/^bytes (\d+)-/.exec(response.headers.get('content-range') ?? '')?.[1]) : 0
+      const from =
+        response.status === 206 ? Number(/^bytes (\d+)-/.exec(response.headers.get('content-range') ?? '')?.[1]) : 0
       if (from !== bytes) await beginAgain()
-      if (response.status === 206 && from !== bytes) throw new Error(`${source.url} answered with another part of ${file.path} than was asked for`)
+      if (response.status === 206 && from !== bytes)
+        throw new Error(`${source.url} answered with another part of ${file.path} than was asked for`)
       for await (const chunk of response.body!) {
         bytes += chunk.length
         if (bytes > file.size) throw new HashMismatch(`${file.path} has more bytes than the hub names`)
@@ -150,7 +187,8 @@ export async function fetchFile(
     }
     if (bytes < file.size) throw new Error(`the connection ended after ${bytes} of ${file.size} bytes of ${file.path}`)
     const expected = 'sha256' in file.hash ? file.hash.sha256 : file.hash.git_sha1
-    if (hash.digest('hex') !== expected) throw new HashMismatch(`${file.path} is not the file that the hub names: its hash differs`)
+    if (hash.digest('hex') !== expected)
+      throw new HashMismatch(`${file.path} is not the file that the hub names: its hash differs`)
     await handle.sync()
   } catch (error) {
     if (error instanceof HashMismatch) await rm(part, { force: true })

@@ -1,12 +1,40 @@
 // Makes a downloaded checkpoint ready for the engine, with the code of `./tunery models add`, in a process of its own.
-import { runToEnd } from '../children.ts'
+import { runToEnd } from '../../lib/child-process.ts'
 import { DownloadFailed } from './checkpoint.ts'
 
-/** Writes `model.gguf` and `model.json` beside the folder `hf` in `folder`. Throws DownloadFailed where the checkpoint cannot be converted. */
-export async function convertCheckpoint(python: string, converters: string, model_id: string, folder: string, signal: AbortSignal): Promise<void> {
-  const args = ['-m', 'trainer.convert_base', '--repo', model_id, '--id', model_id, '--converters', converters, '--out', folder]
-  const { status, killed_by, said } = await runToEnd(python, args, { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' }, signal)
+/**
+ * Writes `model.gguf` and `model.json` beside the folder `hf` in `folder`. Throws DownloadFailed where the checkpoint
+ * cannot be converted.
+ */
+export async function convertCheckpoint(
+  python: string,
+  converters: string,
+  model_id: string,
+  folder: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const args = [
+    '-m',
+    'trainer.cli.prepare_download',
+    '--repo',
+    model_id,
+    '--id',
+    model_id,
+    '--converters',
+    converters,
+    '--out',
+    folder,
+  ]
+  const { status, killed_by, said } = await runToEnd(
+    python,
+    args,
+    { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },
+    signal,
+  )
   if (status === 0) return
   const why = killed_by === 'SIGKILL' ? 'the machine may have run out of memory' : (said.split('\n').at(-1) ?? '')
-  throw new DownloadFailed('conversion_failed', `The checkpoint of ${model_id} could not be converted (${killed_by ?? `status ${status}`}): ${why}`)
+  throw new DownloadFailed(
+    'conversion_failed',
+    `The checkpoint of ${model_id} could not be converted (${killed_by ?? `status ${status}`}): ${why}`,
+  )
 }

@@ -3,11 +3,11 @@ import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
-import { type By, recordAct } from '../audit.ts'
 import type { Config } from '../config.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type By, recordAct } from '../events/audit.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
-import { requireFreeDisk } from '../storage.ts'
+import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Hub } from './service.ts'
 import * as store from './store.ts'
 
@@ -21,8 +21,8 @@ type End = 'done' | 'dead' | { again_at: number }
 
 export interface Downloads {
   /**
-   * Whether a base has to be downloaded first, and may be: a download is under way, or the caller may start one. Throws storage_full where
-   * there is no room for it.
+   * Whether a base has to be downloaded first, and may be: a download is under way, or the caller may start one. Throws
+   * storage_full where there is no room for it.
    */
   needed(by: By, model_id: string): Promise<boolean>
   /** Joins the download that is under way, or queues one. Call `started` after the transaction has committed. */
@@ -68,7 +68,16 @@ const toDownload = ({ status, bytes, total_bytes, error_json }: store.DownloadRo
   error: error_json ? JSON.parse(error_json) : null,
 })
 
-export function createDownloads({ db, queue, hub, states, modelsDir, policy, min_free_mb, now = Date.now }: Options): Downloads {
+export function createDownloads({
+  db,
+  queue,
+  hub,
+  states,
+  modelsDir,
+  policy,
+  min_free_mb,
+  now = Date.now,
+}: Options): Downloads {
   const listeners: Listener[] = []
   const workers = new Map<string, AbortController>()
 
@@ -164,13 +173,24 @@ export function createDownloads({ db, queue, hub, states, modelsDir, policy, min
       let worked = false
       await change(id, async (trx) => {
         const row = await store.find(trx, id)
-        if (!row || row.status === 'completed') throw new ApiError('invalid_request', `There is no download of '${id}' to cancel.`, { param: 'model_id' })
+        if (!row || row.status === 'completed')
+          throw new ApiError('invalid_request', `There is no download of '${id}' to cancel.`, { param: 'model_id' })
         if (!isOperator(by) && (policy !== 'any' || row.account_id !== by.account_id || row.shared))
-          throw new ApiError('insufficient_permissions', `Only a key with the scope 'operator' may cancel this download: others wait for it.`, {
-            details: { scope: 'operator' },
-          })
+          throw new ApiError(
+            'insufficient_permissions',
+            `Only a key with the scope 'operator' may cancel this download: others wait for it.`,
+            {
+              details: { scope: 'operator' },
+            },
+          )
         if (row.status === 'cancelled') return
-        await store.update(trx, id, { status: 'cancelled', revision: null, bytes: 0, error_json: null, updated_at: now() })
+        await store.update(trx, id, {
+          status: 'cancelled',
+          revision: null,
+          bytes: 0,
+          error_json: null,
+          updated_at: now(),
+        })
         worked = (await queue.cancel(trx, queueKind, id)) !== undefined
         await recordAct(trx, by, 'download.cancelled', id, {}, now())
       })

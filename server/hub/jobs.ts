@@ -3,9 +3,9 @@ import { mkdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
-import { nowAndThen } from '../now-and-then.ts'
+import { nowAndThen } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
-import { requireFreeDisk, storageError, syncPath } from '../storage.ts'
+import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
 import { convertCheckpoint } from './convert.ts'
 import { type Downloads, downloadFolder } from './downloads.ts'
@@ -51,14 +51,21 @@ export async function workOnDownload(work: DownloadWork, claim: Claim, stopping:
       throw new LeaseLost(claim)
     }
     if (error instanceof LeaseLost) throw error
-    if (stopping.aborted) return await downloads.save(claim, { status: 'queued', bytes: progress.bytes }, { again_at: work.now() })
+    if (stopping.aborted)
+      return await downloads.save(claim, { status: 'queued', bytes: progress.bytes }, { again_at: work.now() })
     await afterFailure(work, claim, before, progress.bytes, error)
   } finally {
     downloads.stopped(id)
   }
 }
 
-async function bring(work: DownloadWork, claim: Claim, before: DownloadRow | undefined, progress: { bytes: number }, signal: AbortSignal): Promise<void> {
+async function bring(
+  work: DownloadWork,
+  claim: Claim,
+  before: DownloadRow | undefined,
+  progress: { bytes: number },
+  signal: AbortSignal,
+): Promise<void> {
   const { downloads, modelsDir, min_free_mb } = work
   const id = claim.ref
   const folder = downloadFolder(modelsDir, id)
@@ -76,7 +83,9 @@ async function bring(work: DownloadWork, claim: Claim, before: DownloadRow | und
   const telling = nowAndThen(progress_ms, async () => {
     if (progress.bytes === written) return
     written = progress.bytes
-    await downloads.save(claim, { bytes: written }).catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not kept'))
+    await downloads
+      .save(claim, { bytes: written })
+      .catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not kept'))
   })
   try {
     for (const file of files)
@@ -98,30 +107,56 @@ async function bring(work: DownloadWork, claim: Claim, before: DownloadRow | und
 }
 
 /** Tries again later what may pass; ends what will not. */
-async function afterFailure(work: DownloadWork, claim: Claim, before: DownloadRow | undefined, bytes: number, error: unknown): Promise<void> {
+async function afterFailure(
+  work: DownloadWork,
+  claim: Claim,
+  before: DownloadRow | undefined,
+  bytes: number,
+  error: unknown,
+): Promise<void> {
   const { downloads, modelsDir, now, retry_ms = 500 } = work
   const id = claim.ref
   const told = (code: string, message: string) => JSON.stringify({ code, message })
-  const end = (code: string, message: string) => downloads.save(claim, { status: 'failed', bytes, error_json: told(code, message) }, 'dead')
+  const end = (code: string, message: string) =>
+    downloads.save(claim, { status: 'failed', bytes, error_json: told(code, message) }, 'dead')
   const full = storageError(error) ?? (error instanceof ApiError ? error : undefined)
   if (full?.code === 'storage_full') return await end(full.code, full.message)
   if (error instanceof DownloadFailed) {
     // Another revision, or another version of this service, may make a model of it: what was brought is of no use then.
     if (error.code !== 'access_denied') await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
-    return await downloads.save(claim, { status: 'failed', revision: null, bytes: 0, error_json: told(error.code, error.message) }, 'dead')
+    return await downloads.save(
+      claim,
+      { status: 'failed', revision: null, bytes: 0, error_json: told(error.code, error.message) },
+      'dead',
+    )
   }
   const { message, cause } = error as Error
   const reason = cause instanceof Error ? cause.message : message
   work.log.warn({ err: error, model: id }, 'a download of a base model was interrupted')
   if (error instanceof HashMismatch) {
     const again = before?.error_json && JSON.parse(before.error_json).code === 'hash_mismatch'
-    if (again) return await end('hash_mismatch', `${work.url} sent a damaged file twice: ${reason}. It was removed; download it again later.`)
-    return await downloads.save(claim, { status: 'queued', bytes, error_json: told('hash_mismatch', reason) }, { again_at: now() })
+    if (again)
+      return await end(
+        'hash_mismatch',
+        `${work.url} sent a damaged file twice: ${reason}. It was removed; download it again later.`,
+      )
+    return await downloads.save(
+      claim,
+      { status: 'queued', bytes, error_json: told('hash_mismatch', reason) },
+      { again_at: now() },
+    )
   }
   const failures = bytes > (before?.bytes ?? 0) ? 1 : (before?.failures ?? 0) + 1
   const code = full?.code ?? 'hub_unreachable'
   if (failures >= failures_max)
-    return await end(code, `${id} could not be downloaded from ${work.url}, ${failures} times in a row: ${reason}. What has come is kept for the next try.`)
+    return await end(
+      code,
+      `${id} could not be downloaded from ${work.url}, ${failures} times in a row: ${reason}. What has come is kept for the next try.`,
+    )
   const wait_ms = Math.min(longest_wait_ms, retry_ms * 2 ** (failures - 1))
-  await downloads.save(claim, { status: 'queued', bytes, failures, error_json: told(code, reason) }, { again_at: now() + wait_ms })
+  await downloads.save(
+    claim,
+    { status: 'queued', bytes, failures, error_json: told(code, reason) },
+    { again_at: now() + wait_ms },
+  )
 }

@@ -1,5 +1,13 @@
 import type { FastifyInstance } from 'fastify'
-import { cancelDownload, getModel, listFeatured, listModels, listTiers, startDownload, type Tier } from '../../contract/hub.ts'
+import {
+  cancelDownload,
+  getModel,
+  listFeatured,
+  listModels,
+  listTiers,
+  startDownload,
+  type Tier,
+} from '../../contract/hub.ts'
 import { mount } from '../http/mount.ts'
 import type { Downloads } from './downloads.ts'
 import type { Hub } from './service.ts'

@@ -5,8 +5,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
 import type { Config } from '../config.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { methodsFor, trainingMemoryBytes } from './methods.ts'
-import { shapesOf } from './safetensors.ts'
+import { methodsFor, shapesOf, trainingMemoryBytes } from './methods.ts'
 
 /** A base model whose weights are here. */
 export interface LocalBase {
@@ -25,12 +24,23 @@ export interface LocalBase {
 const max_length = 2048
 export const maxRowTokens = (base: { context_length: number }) => Math.min(max_length, base.context_length)
 
-/** The length at which rows are cut: what was asked for, or the default. Throws invalid_request for more than the base's context. */
-export function requireRowTokens(base: { id: string; context_length: number }, asked: number | undefined, field: string): number {
+/**
+ * The length at which rows are cut: what was asked for, or the default. Throws invalid_request for more than the base's
+ * context.
+ */
+export function requireRowTokens(
+  base: { id: string; context_length: number },
+  asked: number | undefined,
+  field: string,
+): number {
   if (asked !== undefined && asked > base.context_length)
-    throw new ApiError('invalid_request', `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${asked}.`, {
-      details: { field, max: base.context_length },
-    })
+    throw new ApiError(
+      'invalid_request',
+      `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${asked}.`,
+      {
+        details: { field, max: base.context_length },
+      },
+    )
   return asked ?? maxRowTokens(base)
 }
 
@@ -41,9 +51,14 @@ export interface Hub {
   /** The files of a base on this machine. Throws model_not_found or model_not_available. */
   local(id: string): LocalBase
   localOrUndefined(id: string): LocalBase | undefined
-  /** The files of a base that can be trained. Throws as `local` does, and invalid_request for a model that makes embeddings. */
+  /**
+   * The files of a base that can be trained. Throws as `local` does, and invalid_request for a model that makes
+   * embeddings.
+   */
   trainable(id: string): LocalBase
-  /** What is known of a base of the catalogue before its weights are here; undefined for one that cannot be downloaded. */
+  /**
+   * What is known of a base of the catalogue before its weights are here; undefined for one that cannot be downloaded.
+   */
   downloadable(id: string): Downloadable | undefined
   /** The names of the linear layers of a base that an adapter can take. */
   linearModules(base: LocalBase): string[]
@@ -74,7 +89,10 @@ const ModelFile = z.object({
   hf: z.string(),
 })
 
-/** The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know counts too. */
+/**
+ * The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know
+ * counts too.
+ */
 export function createHub(
   modelsDir: string,
   pricing: (id: string) => Model['pricing'],
@@ -158,11 +176,20 @@ export function createHub(
     const { weights, download } = hub.get(id)
     const { how_to_get } = weights
     const details = { how_to_get, download }
-    const refuse = (why: string) => new ApiError('model_not_available', `The weights of '${id}' are not on this machine. ${why}`, { details, param: 'model' })
+    const refuse = (why: string) =>
+      new ApiError('model_not_available', `The weights of '${id}' are not on this machine. ${why}`, {
+        details,
+        param: 'model',
+      })
     if (!download || download.status === 'cancelled') return refuse(how_to_get!)
     if (download.status === 'failed') return refuse(`Their download failed: ${download.error?.message} ${how_to_get}`)
-    const share = download.status === 'converting' ? 'they are being converted' : `${Math.floor(100 * download.progress)}% of them are here`
-    return refuse(`They are being downloaded (${share}). Try again when GET /v1/hub/models/${id} tells that they are available.`)
+    const share =
+      download.status === 'converting'
+        ? 'they are being converted'
+        : `${Math.floor(100 * download.progress)}% of them are here`
+    return refuse(
+      `They are being downloaded (${share}). Try again when GET /v1/hub/models/${id} tells that they are available.`,
+    )
   }
 
   const hub: Hub = {
@@ -173,7 +200,10 @@ export function createHub(
     downloadable,
     get(id) {
       const model = describe(id)
-      if (!model) throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, { param: 'model' })
+      if (!model)
+        throw new ApiError('model_not_found', `The hub has no model '${id}'. GET /v1/hub/ lists those it has.`, {
+          param: 'model',
+        })
       return model
     },
     local(id) {
@@ -184,7 +214,11 @@ export function createHub(
     trainable(id) {
       const base = hub.local(id)
       if (base.kind === 'text') return base
-      throw new ApiError('invalid_request', `'${id}' makes embeddings; only models that write text can be trained here.`, { param: 'model_id' })
+      throw new ApiError(
+        'invalid_request',
+        `'${id}' makes embeddings; only models that write text can be trained here.`,
+        { param: 'model_id' },
+      )
     },
     linearModules: (base) => linearModules(base.hf),
   }

@@ -3,7 +3,8 @@ import type { NewRow, Row } from '../db/schema.ts'
 
 export type DownloadRow = Row<'model_downloads'>
 
-export const find = (db: Db | Trx, model_id: string) => db.selectFrom('model_downloads').selectAll().where('model_id', '=', model_id).executeTakeFirst()
+export const find = (db: Db | Trx, model_id: string) =>
+  db.selectFrom('model_downloads').selectAll().where('model_id', '=', model_id).executeTakeFirst()
 
 export const all = (db: Db) => db.selectFrom('model_downloads').selectAll().execute()
 

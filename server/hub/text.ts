@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 
-/** What a base makes of text, as a job freezes it; trainer/frozen.py finds the same. */
+/** What a base makes of text, as a job freezes it; trainer/data/tokenizer_identity.py finds the same. */
 export interface FrozenText {
   /** SHA-256 of its tokenizer.json. */
   sha256: string | null
@@ -15,7 +15,9 @@ const sha256 = (content: string | Buffer) => createHash('sha256').update(content
 /** Undefined where the folder has no chat template, which the trainer then says. */
 export function frozenText(hf: string): FrozenText | undefined {
   const file = (name: string) => path.join(hf, name)
-  const config = existsSync(file('tokenizer_config.json')) ? JSON.parse(readFileSync(file('tokenizer_config.json'), 'utf8')) : {}
+  const config = existsSync(file('tokenizer_config.json'))
+    ? JSON.parse(readFileSync(file('tokenizer_config.json'), 'utf8'))
+    : {}
   const template = existsSync(file('chat_template.jinja'))
     ? readFileSync(file('chat_template.jinja'), 'utf8').replace(/\r\n?/g, '\n')
     : (config.chat_template as unknown)

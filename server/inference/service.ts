@@ -1,20 +1,20 @@
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { ModelCard, ModelList } from '../../contract/inference.ts'
+import type { TunedModels } from '../fine-tuning/models/registry.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Plans } from '../plans.ts'
-import type { TunedModels } from '../tuning/models.ts'
-import type { UsageKind } from '../usage/record.ts'
+import type { UsageKind } from '../usage/journal.ts'
 import type { Usage } from '../usage/service.ts'
-import type { EngineClient } from './engine-client.ts'
-import type { Copies } from './merging/copies.ts'
-import { type Meter, startMeter } from './meter.ts'
+import type { EngineClient } from './engine/client.ts'
+import { compareModels, type Scoring } from './fidelity/adapter-verification.ts'
+import { type Meter, startMeter } from './gateway/meter.ts'
+import { createResolver, type Names } from './gateway/resolve.ts'
+import type { Copies } from './merged-adapters/manager.ts'
 import type { Served } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
 import type { Target } from './replicas/replica.ts'
-import { createResolver, type Names } from './resolve.ts'
-import { compareModels, type Scoring } from './trust.ts'
 
 /** What is asked of a model, and where below the base address. */
 export interface Operation {
@@ -33,13 +33,16 @@ export interface Asked {
 
 export interface Inference {
   /**
-   * Has a request answered; resolves with the whole answer or with the beginning of its stream, to be released and metered by who takes
-   * it. Throws an ApiError where there is no answer.
+   * Has a request answered; resolves with the whole answer or with the beginning of its stream, to be released and
+   * metered by who takes it. Throws an ApiError where there is no answer.
    */
   answer(operation: Operation, asked: Asked, signal: AbortSignal): Promise<{ served: Served; meter: Meter }>
   models(account_id: string): Promise<z.input<typeof ModelList>>
   model(account_id: string, name: string): Promise<z.input<typeof ModelCard>>
-  /** What a model id stands for, names of deployments aside. Throws model_not_found, model_not_available, or model_not_callable. */
+  /**
+   * What a model id stands for, names of deployments aside. Throws model_not_found, model_not_available, or
+   * model_not_callable.
+   */
   target(account_id: string, model: string): Promise<Target>
   /** Whether this is the id of a base, of the hub or of an upstream. */
   isBase(model: string): boolean
@@ -89,7 +92,9 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     const statusOf = (id: string) => {
       const known = targets.get(id)
       try {
-        return pools.status(known ? (copies.of(id) ?? resolver.targetOf(known)) : { base: { id, ...hub.localOrUndefined(id) } })
+        return pools.status(
+          known ? (copies.of(id) ?? resolver.targetOf(known)) : { base: { id, ...hub.localOrUndefined(id) } },
+        )
       } catch {
         // The weights that it stands on are not here any more.
         return 'not_loaded' as const
@@ -127,16 +132,26 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     async requireTrusted(account_id, model) {
       if (!(await models.find(account_id, model))) return
       const found = await models.compared(account_id, model)
-      if (found?.problem) throw new ApiError('model_disagrees', `'${model}' is not deployed. ${found.problem}`, { details: { ...found }, param: 'model' })
+      if (found?.problem)
+        throw new ApiError('model_disagrees', `'${model}' is not deployed. ${found.problem}`, {
+          details: { ...found },
+          param: 'model',
+        })
     },
 
     async answer({ kind, path }, { caller, request_id, body, text, stream }, signal) {
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
-      const meter = startMeter(journal, { request_id, account_id, key_id, model, model_id, kind }, pricing(base_model_id), leaving)
+      const meter = startMeter(
+        journal,
+        { request_id, account_id, key_id, model, model_id, kind },
+        pricing(base_model_id),
+        leaving,
+      )
       try {
-        const attempt = (target: Target) => pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
+        const attempt = (target: Target) =>
+          pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
         return { served: await copies.run(account_id, target, attempt), meter }
       } catch (error) {
         // Whose client left before there was an answer has used the engine all the same.
@@ -150,7 +165,11 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     async model(account_id, name) {
       const found = (await cards(account_id)).find(({ id }) => id === name)
       if (!found)
-        throw new ApiError('model_not_found', `There is no model or deployment '${name}'. GET /v1/models lists those that can be called.`, { param: 'model' })
+        throw new ApiError(
+          'model_not_found',
+          `There is no model or deployment '${name}'. GET /v1/models lists those that can be called.`,
+          { param: 'model' },
+        )
       return found
     },
   }

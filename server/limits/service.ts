@@ -1,12 +1,12 @@
-// The limits of an account's tier: a minute's window that opens with its first request, the UTC day, and what is under way at once.
+// The limits of an account's tier: a minute's window that opens with its first request, the UTC day, and what is under
+// way at once.
 import type { Logger } from 'pino'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
-import { endOfDay } from '../days.ts'
+import { endOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Limits as HttpLimits, Window } from '../http/limits.ts'
 import type { Plans } from '../plans.ts'
-import { createDays, type Days } from './days.ts'
-import { createSlots } from './slots.ts'
+import { createDays, type Days } from './daily-quota.ts'
 
 interface Used {
   used: number
@@ -17,7 +17,10 @@ interface Used {
 
 export interface Limits extends HttpLimits {
   /** What an account has used in both windows, and has under way now. */
-  state(account: { account_id: string; tier: string }): Promise<{ minute: Used; day: Used; concurrent: { used: number; limit: number | null } }>
+  state(account: {
+    account_id: string
+    tier: string
+  }): Promise<{ minute: Used; day: Used; concurrent: { used: number; limit: number | null } }>
   onCounted: Days['onCounted']
   /** Writes now and then what was counted, until what it returns is closed. */
   start(): { close(): Promise<void> }
@@ -26,7 +29,17 @@ export interface Limits extends HttpLimits {
 const minute_s = 60
 const flush_ms = 1000
 
-export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans: Plans; log: Logger; now?: () => number }): Limits {
+export function createLimits({
+  db,
+  plans,
+  log,
+  now = Date.now,
+}: {
+  db: Db
+  plans: Plans
+  log: Logger
+  now?: () => number
+}): Limits {
   // The tiers' own numbers are compared with what it has counted, as an account may change its tier within a window.
   const minutes = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
   const days = createDays(db, log, now)
@@ -59,16 +72,27 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
       if (ofDay === undefined) {
         const resets_at = endOfDay(now())
         const max = requests_per_day!
-        return { window: { limit: max, remaining: 0, resets_at }, refused: { limit: 'requests_per_day', max, resets_at } }
+        return {
+          window: { limit: max, remaining: 0, resets_at },
+          refused: { limit: 'requests_per_day', max, resets_at },
+        }
       }
       const { consumedPoints, msBeforeNext } = await minutes.consume(account_id)
       const resets_at = now() + msBeforeNext
       if (requests_per_minute !== null && consumedPoints > requests_per_minute) {
         days.takeBack(account_id)
         const max = requests_per_minute
-        return { window: { limit: max, remaining: 0, resets_at }, refused: { limit: 'requests_per_minute', max, resets_at } }
+        return {
+          window: { limit: max, remaining: 0, resets_at },
+          refused: { limit: 'requests_per_minute', max, resets_at },
+        }
       }
-      return { window: tighter(window(requests_per_minute, consumedPoints, resets_at), window(requests_per_day, ofDay, endOfDay(now()))) }
+      return {
+        window: tighter(
+          window(requests_per_minute, consumedPoints, resets_at),
+          window(requests_per_day, ofDay, endOfDay(now())),
+        ),
+      }
     },
 
     async window(caller) {
@@ -92,6 +116,36 @@ export function createLimits({ db, plans, log, now = Date.now }: { db: Db; plans
           await flushing
           await days.close().catch((error) => log.error({ err: error }, 'the day’s requests could not be written'))
         },
+      }
+    },
+  }
+}
+
+/**
+ * Counts what each account has under way. In this process's memory: what a killed process held is free again when the
+ * next one starts.
+ */
+export interface Slots {
+  /** Takes one of `max` places; the result gives it back, once. Undefined where all are taken. */
+  take(account_id: string, max: number | null): (() => void) | undefined
+  used(account_id: string): number
+}
+
+export function createSlots(): Slots {
+  const taken = new Map<string, number>()
+  const used = (account_id: string) => taken.get(account_id) ?? 0
+  return {
+    used,
+    take(account_id, max) {
+      if (max !== null && used(account_id) >= max) return undefined
+      taken.set(account_id, used(account_id) + 1)
+      let given = false
+      return () => {
+        if (given) return
+        given = true
+        const left = used(account_id) - 1
+        if (left > 0) taken.set(account_id, left)
+        else taken.delete(account_id)
       }
     },
   }

@@ -7,8 +7,8 @@ export interface Worker {
 }
 
 /**
- * Works on one kind, one entry at a time, oldest first. The handler ends its entry itself, in the transaction of its last write; its
- * signal aborts when the lease is lost or the worker stops.
+ * Works on one kind, one entry at a time, oldest first. The handler ends its entry itself, in the transaction of its
+ * last write; its signal aborts when the lease is lost or the worker stops.
  */
 export function startWorker(options: {
   queue: Queue
@@ -27,7 +27,8 @@ export function startWorker(options: {
       try {
         if (!(await queue.heartbeat(claim))) lost.abort(new LeaseLost(claim))
       } catch (error) {
-        // A database that cannot be written for a moment must not end the work; the lease outlives several missed beats.
+        // A database that cannot be written for a moment must not end the work; the lease outlives several missed
+        // beats.
         log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
       }
     }, lease_ms / 4)

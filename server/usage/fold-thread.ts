@@ -1,10 +1,10 @@
-// Brings files of the journal into the database, in a thread of its own: reading, checking and writing them, and the sync of the disk at
-// the end, would otherwise hold up the streams of the server's.
+// Brings files of the journal into the database, in a thread of its own: reading, checking and writing them, and the
+// sync of the disk at the end, would otherwise hold up the streams of the server's.
 import { parentPort, workerData } from 'node:worker_threads'
 import pino from 'pino'
 import { openDatabase } from '../db/open.ts'
-import { addUsage } from './add.ts'
 import { readJournal, removeJournal } from './journal.ts'
+import { addUsage } from './store.ts'
 
 export interface FoldSettings {
   dataDir: string
@@ -22,8 +22,8 @@ const db = await openDatabase(dataDir)
 const port = parentPort!
 
 /**
- * A file is removed once all of it is in the database, durably. Where the process dies before that, the file is folded again, and those
- * of its rows that are there, known by their requests, change nothing.
+ * A file is removed once all of it is in the database, durably. Where the process dies before that, the file is folded
+ * again, and those of its rows that are there, known by their requests, change nothing.
  */
 async function fold(file: string): Promise<void> {
   for (const records of readJournal(file, rowsTogether, log))

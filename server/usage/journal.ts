@@ -1,15 +1,27 @@
 // The journal of what requests used: one JSON line each, in files that are folded into the database and then removed.
 //
-// A line is written with one synchronous call before the client has the end of its answer, so that a killed process loses none that a
-// client saw complete: what the kernel has, it keeps. Against a power cut, what is not folded yet is synced once a second.
+// A line is written with one synchronous call before the client has the end of its answer, so that a killed process
+// loses none that a client saw complete: what the kernel has, it keeps. Against a power cut, what is not folded yet is
+// synced once a second.
 //
-// Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait in memory, up to a
-// bound, and are tried again each second; the log says so, and how many had to be given up.
-import { closeSync, existsSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync, writeSync } from 'node:fs'
+// Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait
+// in memory, up to a bound, and are tried again each second; the log says so, and how many had to be given up.
+import {
+  closeSync,
+  existsSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeSync,
+} from 'node:fs'
 import { open } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
-import { UsageRecord } from './record.ts'
+import { z } from 'zod'
+import type { NewRow } from '../db/schema.ts'
 
 const waiting_max = 100_000
 
@@ -65,7 +77,11 @@ export function openJournal(folder: string, log: Logger): Journal {
     try {
       write(waiting.join(''))
     } catch (error) {
-      if (!failing) log.error({ err: error, waiting: waiting.length }, 'the usage journal cannot be written; requests go on, their records wait in memory')
+      if (!failing)
+        log.error(
+          { err: error, waiting: waiting.length },
+          'the usage journal cannot be written; requests go on, their records wait in memory',
+        )
       failing = true
       endFile()
       return false
@@ -108,15 +124,16 @@ export function openJournal(folder: string, log: Logger): Journal {
     },
     close() {
       flush()
-      if (waiting.length > 0) log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')
+      if (waiting.length > 0)
+        log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')
       endFile()
     },
   }
 }
 
 /**
- * The records of a complete file, by batches of `most` lines that are parsed when they are asked for. A last line that a power cut tore
- * is left out.
+ * The records of a complete file, by batches of `most` lines that are parsed when they are asked for. A last line that
+ * a power cut tore is left out.
  */
 export function* readJournal(file: string, most: number, log: Logger): Generator<UsageRecord[], void> {
   // One that was removed by hand holds up no other.
@@ -136,3 +153,33 @@ export function* readJournal(file: string, most: number, log: Logger): Generator
 }
 
 export const removeJournal = (file: string) => rmSync(file, { force: true })
+
+export const usageKinds = ['chat', 'completion', 'embedding'] as const
+export type UsageKind = (typeof usageKinds)[number]
+/** How an answer ended: whole, left by its client in the middle, or broken off by a failure behind us. */
+export const usageFinishes = ['complete', 'client_left', 'broken'] as const
+export type UsageFinish = (typeof usageFinishes)[number]
+
+/** What one request of inference used. */
+export const UsageRecord = z.object({
+  request_id: z.string(),
+  /** When the request came, in unix milliseconds. */
+  created_at: z.int(),
+  account_id: z.string(),
+  key_id: z.string(),
+  /** The name that the client asked for, and the id of the model that it stood for. */
+  model: z.string(),
+  model_id: z.string(),
+  kind: z.enum(usageKinds),
+  prompt_tokens: z.int().min(0),
+  completion_tokens: z.int().min(0),
+  /** Those of the prompt's tokens that an earlier request had computed. */
+  cached_tokens: z.int().min(0),
+  duration_ms: z.int().min(0),
+  cost: z.number().min(0).default(0),
+  finish: z.enum(usageFinishes),
+})
+export type UsageRecord = z.infer<typeof UsageRecord>
+
+/** A row of usage, of a request or a job. */
+export type UsageRow = NewRow<'usage'>

@@ -1,22 +1,21 @@
-// What requests and jobs used: requests are taken down in a journal as they end and folded into the database about once a second, jobs
-// are added in the transaction that ends them.
+// What requests and jobs used: requests are taken down in a journal as they end and folded into the database about once
+// a second, jobs are added in the transaction that ends them.
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
-import { recordAct } from '../audit.ts'
-import { day_ms } from '../days.ts'
+import { createMutex } from '../../lib/mutex.ts'
+import { day_ms } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
+import { recordAct } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/service.ts'
-import { createTurn } from '../turn.ts'
-import { addUsage } from './add.ts'
 import { createFolding } from './folding.ts'
-import { openJournal } from './journal.ts'
-import type { UsageRecord, UsageRow } from './record.ts'
+import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
+import { addUsage } from './store.ts'
 import { reached, tellThresholds, thresholdsOf } from './thresholds.ts'
 
 const fold_ms = 1000
@@ -27,7 +26,10 @@ const days_max = 366
 const rows_max = 10_000
 
 export interface Usage {
-  /** Takes down what a request used. Call it before the client has the end of the answer: what it saw complete is never lost then. */
+  /**
+   * Takes down what a request used. Call it before the client has the end of the answer: what it saw complete is never
+   * lost then.
+   */
   record(record: UsageRecord): void
   /** Adds what a job used, in the transaction that ends it. */
   add(trx: Trx, row: UsageRow, at: number): Promise<void>
@@ -55,7 +57,7 @@ interface Options {
 export function createUsage({ db, limits, dataDir, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
   const folding = createFolding({ dataDir, log_level: log.level })
-  const inTurn = createTurn()
+  const inTurn = createMutex()
   /** Complete files that are not in the database yet. */
   let files: string[] = []
   let timer: NodeJS.Timeout | undefined
@@ -83,13 +85,19 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     try {
       await inTurn(foldFiles)
     } catch (error) {
-      log.error({ err: error }, 'usage could not be folded into the database; it stays in the journal and is tried again')
+      log.error(
+        { err: error },
+        'usage could not be folded into the database; it stays in the journal and is tried again',
+      )
       await journal.sync(files)
     }
     if (running) timer = setTimeout(tick, fold_ms).unref()
   }
 
-  /** What was reached of the day when it was last looked at: nearly always the same, and then the database need not be asked. */
+  /**
+   * What was reached of the day when it was last looked at: nearly always the same, and then the database need not be
+   * asked.
+   */
   const told = new Map<string, string>()
   limits.onCounted(async (account_id, from, used, limit) => {
     const { requests_per_day, percents } = await thresholdsOf(db, account_id)
@@ -99,7 +107,14 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     if (told.get(account_id) === reachedNow) return
     await db
       .transaction()
-      .execute((trx) => tellThresholds(trx, account_id, { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents }, now()))
+      .execute((trx) =>
+        tellThresholds(
+          trx,
+          account_id,
+          { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents },
+          now(),
+        ),
+      )
     told.set(account_id, reachedNow)
   })
 
@@ -115,12 +130,17 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
       const first = from ?? isoDay(Date.parse(last) - (usualDays - 1) * day_ms)
       const [start, end] = [Date.parse(first), Date.parse(last) + day_ms]
       if (start >= end) throw new ApiError('invalid_request', "'from' is after 'to'.", { param: 'from' })
-      if (end - start > days_max * day_ms) throw new ApiError('invalid_request', `At most ${days_max} days can be asked for at once.`, { param: 'from' })
+      if (end - start > days_max * day_ms)
+        throw new ApiError('invalid_request', `At most ${days_max} days can be asked for at once.`, { param: 'from' })
       await Promise.race([foldSoon(), sleep(fold_patience_ms)])
       const columns = [...new Set(group_by)].flatMap((group) => columnsOf[group])
       const rows = await store.grouped(db, account_id, start, end, columns, rows_max + 1)
       if (rows.length > rows_max)
-        throw new ApiError('invalid_request', `That is more than ${rows_max} rows. Ask for fewer days, or group by less.`, { param: 'group_by' })
+        throw new ApiError(
+          'invalid_request',
+          `That is more than ${rows_max} rows. Ask for fewer days, or group by less.`,
+          { param: 'group_by' },
+        )
       const items = rows.map(({ day, model, model_id, key_id, kind, ...sums }) => ({
         ...(day !== undefined && { day: isoDay(Number(day)) }),
         ...(model !== undefined && { model, model_id }),
@@ -148,18 +168,33 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     async close() {
       running = false
       clearTimeout(timer)
-      await inTurn(foldFiles).catch((error) => log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'))
+      await inTurn(foldFiles).catch((error) =>
+        log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'),
+      )
       await folding.close()
       journal.close()
     },
   }
 }
 
-const columnsOf: Record<UsageGroup, store.GroupColumn[]> = { day: ['day'], model: ['model', 'model_id'], key: ['key_id'], kind: ['kind'] }
+const columnsOf: Record<UsageGroup, store.GroupColumn[]> = {
+  day: ['day'],
+  model: ['model', 'model_id'],
+  key: ['key_id'],
+  kind: ['kind'],
+}
 
 const isoDay = (time: number) => new Date(time).toISOString().slice(0, 10)
 
-const toWire = ({ requests, prompt_tokens, completion_tokens, cached_tokens, trained_tokens, duration_ms, cost }: store.Sums) => ({
+const toWire = ({
+  requests,
+  prompt_tokens,
+  completion_tokens,
+  cached_tokens,
+  trained_tokens,
+  duration_ms,
+  cost,
+}: store.Sums) => ({
   requests,
   prompt_tokens,
   completion_tokens,

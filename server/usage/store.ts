@@ -1,7 +1,9 @@
 import { type SelectQueryBuilder, sql } from 'kysely'
+import { startOfDay } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { NewRow, Row, Schema } from '../db/schema.ts'
-import type { UsageRow } from './record.ts'
+import type { UsageRow } from './journal.ts'
+import { tellOfMonths } from './thresholds.ts'
 
 /** Adds rows; one whose request is there already changes nothing. Resolves with the requests that were not there. */
 export const insert = async (trx: Trx, rows: UsageRow[]): Promise<Set<string>> => {
@@ -14,7 +16,15 @@ export const insert = async (trx: Trx, rows: UsageRow[]): Promise<Set<string>> =
   return new Set(added.map(({ request_id }) => request_id))
 }
 
-export const sums = ['requests', 'prompt_tokens', 'completion_tokens', 'cached_tokens', 'trained_tokens', 'duration_ms', 'cost'] as const
+export const sums = [
+  'requests',
+  'prompt_tokens',
+  'completion_tokens',
+  'cached_tokens',
+  'trained_tokens',
+  'duration_ms',
+  'cost',
+] as const
 export type Sums = Record<(typeof sums)[number], number>
 const dayKey = ['account_id', 'day', 'model', 'model_id', 'key_id', 'kind'] as const
 
@@ -24,7 +34,11 @@ export const addToDays = (trx: Trx, rows: NewRow<'usage_days'>[]) =>
     .insertInto('usage_days')
     .values(rows)
     .onConflict((conflict) =>
-      conflict.columns([...dayKey]).doUpdateSet((eb) => Object.fromEntries(sums.map((sum) => [sum, eb(`usage_days.${sum}`, '+', eb.ref(`excluded.${sum}`))]))),
+      conflict
+        .columns([...dayKey])
+        .doUpdateSet((eb) =>
+          Object.fromEntries(sums.map((sum) => [sum, eb(`usage_days.${sum}`, '+', eb.ref(`excluded.${sum}`))])),
+        ),
     )
     .execute()
 
@@ -34,7 +48,10 @@ const ofDays = (db: Db | Trx, account_id: string, from: number, to: number) =>
 const summed = <O>(query: SelectQueryBuilder<Schema, 'usage_days', O>) =>
   query.select(sums.map((sum) => sql<number>`coalesce(sum(${sql.ref(sum)}), 0)`.as(sum)))
 
-const toNumbers = <R extends Sums>(row: R): R => ({ ...row, ...Object.fromEntries(sums.map((sum) => [sum, Number(row[sum])])) })
+const toNumbers = <R extends Sums>(row: R): R => ({
+  ...row,
+  ...Object.fromEntries(sums.map((sum) => [sum, Number(row[sum])])),
+})
 
 /** What an account used from one day on and before another. */
 export const total = async (db: Db | Trx, account_id: string, from: number, to: number): Promise<Sums> =>
@@ -46,11 +63,18 @@ export type GroupColumn = 'day' | 'model' | 'model_id' | 'key_id' | 'kind'
 export async function grouped(db: Db, account_id: string, from: number, to: number, by: GroupColumn[], limit: number) {
   let query = summed(ofDays(db, account_id, from, to).select(by).groupBy(by))
   for (const column of by) query = query.orderBy(column)
-  return ((await query.limit(limit).execute()) as (Sums & Partial<Pick<Row<'usage_days'>, GroupColumn>>)[]).map(toNumbers)
+  return ((await query.limit(limit).execute()) as (Sums & Partial<Pick<Row<'usage_days'>, GroupColumn>>)[]).map(
+    toNumbers,
+  )
 }
 
 export const byRequest = (db: Db, account_id: string, request_id: string): Promise<Row<'usage'> | undefined> =>
-  db.selectFrom('usage').selectAll().where('account_id', '=', account_id).where('request_id', '=', request_id).executeTakeFirst()
+  db
+    .selectFrom('usage')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('request_id', '=', request_id)
+    .executeTakeFirst()
 
 export const thresholds = (db: Db | Trx, account_id: string) =>
   db.selectFrom('usage_thresholds').selectAll().where('account_id', '=', account_id).executeTakeFirst()
@@ -70,3 +94,46 @@ export const addNotice = async (trx: Trx, notice: NewRow<'usage_notices'>): Prom
     .onConflict((conflict) => conflict.doNothing())
     .returning('percent')
     .executeTakeFirst()) !== undefined
+
+/** Most rows in one statement: each brings a dozen parameters, which a database bounds. */
+const rowsTogether = 50
+
+/**
+ * Adds rows, their days' sums, and what their accounts are to be told of. Rows that are there already change nothing.
+ */
+export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): Promise<void> {
+  const days = new Map<string, NewRow<'usage_days'>>()
+  for (const batch of batches(rows, rowsTogether)) {
+    const added = await insert(trx, batch)
+    for (const row of batch) if (added.has(row.request_id)) addTo(days, row)
+  }
+  for (const batch of batches(days.values(), rowsTogether)) await addToDays(trx, batch)
+  const accounts = Map.groupBy(days.values(), ({ account_id }) => account_id)
+  for (const [account_id, each] of accounts)
+    await tellOfMonths(
+      trx,
+      account_id,
+      each.map(({ day }) => day),
+      at,
+    )
+}
+
+function addTo(days: Map<string, NewRow<'usage_days'>>, row: UsageRow): void {
+  const { request_id: _, created_at, finish: __, ...counts } = row
+  const day = startOfDay(created_at)
+  const key = JSON.stringify([row.account_id, day, row.model, row.model_id, row.key_id, row.kind])
+  const known = days.get(key)
+  if (!known) days.set(key, { ...counts, day, requests: 1 })
+  else for (const sum of sums) known[sum] += sum === 'requests' ? 1 : row[sum]
+}
+
+function* batches<T>(items: Iterable<T>, most: number): Generator<T[]> {
+  let batch: T[] = []
+  for (const item of items) {
+    batch.push(item)
+    if (batch.length < most) continue
+    yield batch
+    batch = []
+  }
+  if (batch.length > 0) yield batch
+}

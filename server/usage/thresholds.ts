@@ -1,8 +1,9 @@
-// What an account is told of when a part of it is used up: once a period, in the transaction that counts what reached it.
+// What an account is told of when a part of it is used up: once a period, in the transaction that counts what reached
+// it.
 import type { Thresholds } from '../../contract/usage.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
-import { recordEvent } from '../events.ts'
+import { recordEvent } from '../events/outbox.ts'
 import * as store from './store.ts'
 
 export type Metric = Row<'usage_notices'>['metric']
@@ -17,13 +18,21 @@ export async function thresholdsOf(db: Db | Trx, account_id: string): Promise<Th
 }
 
 /** Which of the percents of a bound are reached. */
-export const reached = (used: number, bound: number, percents: readonly number[]) => percents.filter((percent) => used * 100 >= bound * percent)
+export const reached = (used: number, bound: number, percents: readonly number[]) =>
+  percents.filter((percent) => used * 100 >= bound * percent)
 
 /** Writes an event for each percent that is reached and was not told of yet in this period. */
 export async function tellThresholds(
   trx: Trx,
   account_id: string,
-  { metric, from, to, used, bound, percents }: { metric: Metric; from: number; to: number; used: number; bound: number; percents: readonly number[] },
+  {
+    metric,
+    from,
+    to,
+    used,
+    bound,
+    percents,
+  }: { metric: Metric; from: number; to: number; used: number; bound: number; percents: readonly number[] },
   at: number,
 ): Promise<void> {
   for (const percent of reached(used, bound, percents)) {
@@ -36,7 +45,10 @@ export async function tellThresholds(
 /** Start and end of the UTC month of a time. */
 export function monthOf(time: number): { from: number; to: number } {
   const date = new Date(time)
-  return { from: Date.UTC(date.getUTCFullYear(), date.getUTCMonth()), to: Date.UTC(date.getUTCFullYear(), date.getUTCMonth() + 1) }
+  return {
+    from: Date.UTC(date.getUTCFullYear(), date.getUTCMonth()),
+    to: Date.UTC(date.getUTCFullYear(), date.getUTCMonth() + 1),
+  }
 }
 
 /** Looks at the months of days whose sums have changed. */
@@ -47,7 +59,11 @@ export async function tellOfMonths(trx: Trx, account_id: string, days: readonly 
     const { from, to } = monthOf(start)
     const { prompt_tokens, completion_tokens, trained_tokens, cost } = await store.total(trx, account_id, from, to)
     const used = { tokens_per_month: prompt_tokens + completion_tokens + trained_tokens, cost_per_month: cost }
-    for (const [metric, bound] of Object.entries({ tokens_per_month, cost_per_month }) as [keyof typeof used, number | null][])
-      if (bound !== null) await tellThresholds(trx, account_id, { metric, from, to, used: used[metric], bound, percents }, at)
+    for (const [metric, bound] of Object.entries({ tokens_per_month, cost_per_month }) as [
+      keyof typeof used,
+      number | null,
+    ][])
+      if (bound !== null)
+        await tellThresholds(trx, account_id, { metric, from, to, used: used[metric], bound, percents }, at)
   }
 }

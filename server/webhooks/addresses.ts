@@ -1,7 +1,11 @@
 // Which addresses a webhook may reach: those of the public internet, and what the operator allows beside them.
+
+import { Resolver } from 'node:dns/promises'
+import { readFile } from 'node:fs/promises'
 import { isIP } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { ConfigError } from '../config.ts'
+import { loopbackOf } from './target.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 
@@ -32,7 +36,9 @@ export function readAllowed(text: string | undefined): Allowed[] {
       const port = found?.[4] === undefined ? null : Number(found[4])
       const version = isIP(address)
       if (version !== (found?.[1] ? 6 : 4) || bits > (version === 6 ? 128 : 32) || port === 0 || (port ?? 0) > 65_535)
-        throw new ConfigError(`TUNERY_WEBHOOK_ALLOW: '${part}' is no range of addresses. Write 10.1.0.0/16, 10.1.2.3/32:8080 or [fd00::]/8:443.`)
+        throw new ConfigError(
+          `TUNERY_WEBHOOK_ALLOW: '${part}' is no range of addresses. Write 10.1.0.0/16, 10.1.2.3/32:8080 or [fd00::]/8:443.`,
+        )
       return { range: [ipaddr.parse(address), bits], port }
     })
 }
@@ -52,7 +58,10 @@ const metadata = [
 
 export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
   const allows = (address: Address, port: number) =>
-    allowed.some(({ range, port: only }) => (only === null || only === port) && range[0].kind() === address.kind() && address.match(range))
+    allowed.some(
+      ({ range, port: only }) =>
+        (only === null || only === port) && range[0].kind() === address.kind() && address.match(range),
+    )
 
   function refusalOf(address: Address, port: number): string | undefined {
     if (metadata.includes(address.toNormalizedString())) return 'it is a metadata service, which no setting allows'
@@ -98,4 +107,43 @@ function embedded(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
   if (range === 'rfc6052' || range === 'rfc6145' || isIsatap(address)) return last
   // ::a.b.c.d; of ::1 and :: it would be nothing.
   return range === 'unicast' && parts.slice(0, 6).every((part) => part === 0) ? last : undefined
+}
+
+// From a name to its addresses: the hosts file, then DNS.
+
+/** The addresses of a name; none where there is no such name. Throws where the name servers do not answer. */
+export type Resolve = (name: string, signal: AbortSignal) => Promise<string[]>
+
+const hostsFile =
+  process.platform === 'win32' ? `${process.env.SystemRoot}\\System32\\drivers\\etc\\hosts` : '/etc/hosts'
+
+// The system's own look-up holds one of four threads for as long as a name server keeps it waiting; these are
+// everybody's, so four slow names would stop the reading and writing of files. This one holds nothing and can be given
+// up.
+export const resolve: Resolve = async (name, signal) => {
+  const known = loopbackOf(name) ?? (await inHostsFile(name))
+  if (known.length > 0) return known
+  const resolver = new Resolver({ timeout: 3000, tries: 2 })
+  const giveUp = () => resolver.cancel()
+  signal.addEventListener('abort', giveUp, { once: true })
+  try {
+    signal.throwIfAborted()
+    const [four, six] = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)])
+    const found = [four, six].flatMap((each) => (each.status === 'fulfilled' ? each.value : []))
+    const failed = [four, six].find(
+      (each) => each.status === 'rejected' && !['ENODATA', 'ENOTFOUND'].includes(each.reason.code),
+    )
+    if (found.length === 0 && failed) throw (failed as PromiseRejectedResult).reason
+    return found
+  } finally {
+    signal.removeEventListener('abort', giveUp)
+  }
+}
+
+async function inHostsFile(name: string): Promise<string[]> {
+  const text = await readFile(hostsFile, 'utf8').catch(() => '')
+  return text.split('\n').flatMap((line) => {
+    const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/)
+    return isIP(address) && names.some((each) => each.toLowerCase() === name) ? [address] : []
+  })
 }

@@ -1,9 +1,9 @@
-// The one way out: a connection to an address that has been checked, and that is checked once more before a byte is written.
+// The one way out: a connection to an address that has been checked, and that is checked once more before a byte is
+// written.
 import { once } from 'node:events'
 import net, { isIP, type Socket } from 'node:net'
 import tls from 'node:tls'
-import type { AddressRules } from './addresses.ts'
-import type { Resolve } from './resolve.ts'
+import type { AddressRules, Resolve } from './addresses.ts'
 import type { Target } from './target.ts'
 
 /** The addresses that a name leads to may not be reached. */
@@ -20,10 +20,15 @@ const connect_ms = 5000
 const addressesMax = 4
 
 /**
- * Connects to where a URL leads; with https, after the certificate has been verified for its host. Whatever the look-up says, the connection
- * is made to the address that was checked, without asking anyone again, and no proxy is taken.
+ * Connects to where a URL leads; with https, after the certificate has been verified for its host. Whatever the look-up
+ * says, the connection is made to the address that was checked, without asking anyone again, and no proxy is taken.
  */
-export async function connect({ url, host, port }: Target, rules: AddressRules, resolve: Resolve, signal: AbortSignal): Promise<Socket> {
+export async function connect(
+  { url, host, port }: Target,
+  rules: AddressRules,
+  resolve: Resolve,
+  signal: AbortSignal,
+): Promise<Socket> {
   const addresses = isIP(host) ? [host] : await lookUp(host, resolve, signal)
   const refusals = addresses.map((address) => rules.refusal(address, port))
   const open = addresses.filter((_, index) => refusals[index] === undefined).slice(0, addressesMax)
@@ -38,14 +43,21 @@ async function lookUp(host: string, resolve: Resolve, signal: AbortSignal): Prom
     addresses = await resolve(host, signal)
   } catch (error) {
     signal.throwIfAborted()
-    throw new Unresolved(`the name servers of ${host} do not answer (${(error as NodeJS.ErrnoException).code ?? 'unknown'})`)
+    throw new Unresolved(
+      `the name servers of ${host} do not answer (${(error as NodeJS.ErrnoException).code ?? 'unknown'})`,
+    )
   }
   if (addresses.length === 0) throw new Unresolved(`${host} has no address`)
   return addresses
 }
 
 /** The first address that answers. */
-async function first(addresses: readonly string[], port: number, rules: AddressRules, signal: AbortSignal): Promise<Socket> {
+async function first(
+  addresses: readonly string[],
+  port: number,
+  rules: AddressRules,
+  signal: AbortSignal,
+): Promise<Socket> {
   let failure: unknown
   for (const host of addresses) {
     const socket = net.connect({ host, port, noDelay: true }).on('error', ignore)

@@ -1,10 +1,10 @@
-// Sends what is due. Each delivery is claimed with a lease in the database and tried by one process at a time; whoever dies in the middle
-// of a try leaves a lease that runs out, and it is tried again: at least once, never at most once.
+// Sends what is due. Each delivery is claimed with a lease in the database and tried by one process at a time; whoever
+// dies in the middle of a try leaves a lease that runs out, and it is tried again: at least once, never at most once.
 import { EventEmitter, once } from 'node:events'
 import type { Logger } from 'pino'
-import { recordAct, theService } from '../audit.ts'
 import type { Db } from '../db/open.ts'
-import type { Secrets } from '../secrets.ts'
+import { recordAct, theService } from '../events/audit.ts'
+import type { Secrets } from '../storage/secrets.ts'
 import { payloadOf, secretsInForce } from './payload.ts'
 import { afterFailure, healthy, pauseAfter } from './schedule.ts'
 import type { Outcome, Send } from './send.ts'
@@ -31,7 +31,10 @@ interface Options {
   now(): number
 }
 
-/** The most tries of this process at once, and of those the most to webhooks whose last try failed: who lets them hang leaves room for others. */
+/**
+ * The most tries of this process at once, and of those the most to webhooks whose last try failed: who lets them hang
+ * leaves room for others.
+ */
 const atOnce = 256
 const toFailing = 128
 /** Longer than a try can take. */
@@ -65,7 +68,17 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     }
     const disabled = await settle(claimed, began, outcome)
     const { response_status, duration_ms, error } = outcome
-    log.info({ delivery: id, webhook: webhook_id, attempt: claimed.attempts + 1, response_status, duration_ms, error: error?.code }, 'a webhook was sent')
+    log.info(
+      {
+        delivery: id,
+        webhook: webhook_id,
+        attempt: claimed.attempts + 1,
+        response_status,
+        duration_ms,
+        error: error?.code,
+      },
+      'a webhook was sent',
+    )
     if (disabled) log.warn({ webhook: webhook_id, account: account_id, reason: disabled }, 'a webhook was disabled')
   }
 
@@ -76,12 +89,27 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     return db.transaction().execute(async (trx) => {
       const time = now()
       const number = claimed.attempts + 1
-      const pause = claimed.type === 'webhook.test' || error?.code === 'blocked_address' ? undefined : pauseAfter(number)
+      const pause =
+        claimed.type === 'webhook.test' || error?.code === 'blocked_address' ? undefined : pauseAfter(number)
       const next_attempt_at = error && pause !== undefined ? Math.round(time + pause) : null
-      const status = !error ? 'delivered' : error.code === 'blocked_address' ? error.code : next_attempt_at === null ? 'failed' : 'pending'
+      const status = !error
+        ? 'delivered'
+        : error.code === 'blocked_address'
+          ? error.code
+          : next_attempt_at === null
+            ? 'failed'
+            : 'pending'
       if (!(await store.settle(trx, claimed, { status, next_attempt_at, attempts: number }))) return undefined
       const error_json = error ? JSON.stringify(error) : null
-      await store.insertAttempt(trx, { delivery_id: claimed.id, number, started_at, duration_ms, response_status, response_body, error_json })
+      await store.insertAttempt(trx, {
+        delivery_id: claimed.id,
+        number,
+        started_at,
+        duration_ms,
+        response_status,
+        response_body,
+        error_json,
+      })
       const webhook = (await store.webhook(trx, account_id, webhook_id))!
       if (!error) {
         const { failures, failing_since, slowed_until } = healthy
@@ -91,7 +119,11 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
       const health = afterFailure(webhook, response_status, started_at, time)
       await store.updateWebhook(trx, webhook_id, health)
       if (webhook.disabled_at !== null || health.disabled_at === null) return undefined
-      const details = { reason: health.disabled_reason, host: new URL(webhook.url).host, failing_since: new Date(health.failing_since!).toISOString() }
+      const details = {
+        reason: health.disabled_reason,
+        host: new URL(webhook.url).host,
+        failing_since: new Date(health.failing_since!).toISOString(),
+      }
       await recordAct(trx, { ...theService, account_id }, 'webhook.disabled', webhook_id, details, time)
       return health.disabled_reason!
     })
@@ -132,7 +164,9 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
 
       async function loop(): Promise<void> {
         while (!stopping.signal.aborted) {
-          const woken = once(bell, 'wake', { signal: AbortSignal.any([stopping.signal, AbortSignal.timeout(poll_ms)]) }).catch(() => {})
+          const woken = once(bell, 'wake', {
+            signal: AbortSignal.any([stopping.signal, AbortSignal.timeout(poll_ms)]),
+          }).catch(() => {})
           await take().catch((error: Error) => log.error({ err: error }, 'claiming deliveries of webhooks failed'))
           await woken
         }

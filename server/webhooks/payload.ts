@@ -1,7 +1,10 @@
 import type { Row } from '../db/schema.ts'
-import type { Secrets } from '../secrets.ts'
+import type { Secrets } from '../storage/secrets.ts'
 
-/** The body of an event's deliveries: the same bytes at every try, as they are made of nothing but what was recorded with it. */
+/**
+ * The body of an event's deliveries: the same bytes at every try, as they are made of nothing but what was recorded
+ * with it.
+ */
 export function payloadOf({ id, type, created_at, data_json }: Row<'events'>): string {
   return `{"id":${JSON.stringify(id)},"type":${JSON.stringify(type)},"created_at":"${new Date(created_at).toISOString()}","data":${data_json}}`
 }

@@ -22,7 +22,11 @@ export function webhookRoutes(app: FastifyInstance, webhooks: Webhooks): void {
   mount(app, deleteWebhook, ({ caller, params }) => webhooks.delete(caller, params.webhook_id))
   mount(app, rotateSecret, ({ caller, params, body }) => webhooks.rotate(caller, params.webhook_id, body))
   mount(app, testWebhook, ({ caller, params }) => webhooks.test(caller, params.webhook_id))
-  mount(app, listDeliveries, ({ caller, params, query }) => webhooks.deliveries(caller.account_id, params.webhook_id, query))
-  mount(app, getDelivery, ({ caller, params }) => webhooks.delivery(caller.account_id, params.webhook_id, params.delivery_id))
+  mount(app, listDeliveries, ({ caller, params, query }) =>
+    webhooks.deliveries(caller.account_id, params.webhook_id, query),
+  )
+  mount(app, getDelivery, ({ caller, params }) =>
+    webhooks.delivery(caller.account_id, params.webhook_id, params.delivery_id),
+  )
   mount(app, redeliver, ({ caller, params }) => webhooks.redeliver(caller, params.webhook_id, params.delivery_id))
 }

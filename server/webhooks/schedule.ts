@@ -24,7 +24,13 @@ export function pauseAfter(attempts: number, random: () => number = Math.random)
   return pause && pause * (1 + jitter * (2 * random() - 1))
 }
 
-export const healthy: Health = { failures: 0, failing_since: null, slowed_until: null, disabled_at: null, disabled_reason: null }
+export const healthy: Health = {
+  failures: 0,
+  failing_since: null,
+  slowed_until: null,
+  disabled_at: null,
+  disabled_reason: null,
+}
 
 /** What a webhook is after a failed try. */
 export function afterFailure(before: Health, status: number | null, began: number, now: number): Health {

@@ -1,9 +1,8 @@
 // One try: a POST over a guarded connection, and what came of it.
 import http, { type IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
-import type { AddressRules } from './addresses.ts'
+import type { AddressRules, Resolve } from './addresses.ts'
 import { Blocked, connect, Unresolved } from './connect.ts'
-import type { Resolve } from './resolve.ts'
 import { BadTarget, readTarget } from './target.ts'
 
 export type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
@@ -22,7 +21,15 @@ export type Send = (url: string, headers: Record<string, string>, body: string, 
 
 const answerMax = 1024
 
-export function createSend({ rules, resolve, timeout_ms }: { rules: AddressRules; resolve: Resolve; timeout_ms: number }): Send {
+export function createSend({
+  rules,
+  resolve,
+  timeout_ms,
+}: {
+  rules: AddressRules
+  resolve: Resolve
+  timeout_ms: number
+}): Send {
   return async (text, headers, body, signal) => {
     const began = performance.now()
     const late = AbortSignal.timeout(timeout_ms)
@@ -40,19 +47,31 @@ export function createSend({ rules, resolve, timeout_ms }: { rules: AddressRules
         // The status is the answer; where the rest comes late or breaks, what came of it is kept.
         const response_body = await beginning(response)
         const good = response_status >= 200 && response_status < 300
-        return outcome({ response_status, response_body, error: good ? null : { code: 'http_error', message: `answered ${response_status}` } })
+        return outcome({
+          response_status,
+          response_body,
+          error: good ? null : { code: 'http_error', message: `answered ${response_status}` },
+        })
       } finally {
         socket.destroy()
       }
     } catch (error) {
       signal.throwIfAborted()
-      const found = late.aborted ? { code: 'timeout' as const, message: `no answer within ${timeout_ms / 1000} s` } : errorOf(error as Error)
+      const found = late.aborted
+        ? { code: 'timeout' as const, message: `no answer within ${timeout_ms / 1000} s` }
+        : errorOf(error as Error)
       return outcome({ response_status: null, response_body: null, error: found })
     }
   }
 }
 
-function post(socket: Socket, url: URL, headers: Record<string, string>, body: string, signal: AbortSignal): Promise<IncomingMessage> {
+function post(
+  socket: Socket,
+  url: URL,
+  headers: Record<string, string>,
+  body: string,
+  signal: AbortSignal,
+): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const request = http.request({
       method: 'POST',
@@ -90,8 +109,11 @@ async function beginning(response: IncomingMessage): Promise<string> {
 function errorOf(error: NodeJS.ErrnoException): { code: SendError; message: string } {
   if (error instanceof Blocked || error instanceof BadTarget) return { code: 'blocked_address', message: error.message }
   if (error instanceof Unresolved) return { code: 'dns_failed', message: error.message }
-  if (/^(ERR_TLS|ERR_SSL|CERT_|DEPTH_|SELF_SIGNED|UNABLE_TO|EPROTO)/.test(error.code ?? '')) return { code: 'tls_failed', message: error.message }
+  if (/^(ERR_TLS|ERR_SSL|CERT_|DEPTH_|SELF_SIGNED|UNABLE_TO|EPROTO)/.test(error.code ?? ''))
+    return { code: 'tls_failed', message: error.message }
   const message =
-    error.name === 'TimeoutError' || error.name === 'AbortError' ? 'no connection within 5 s' : error.message || error.code || 'the connection failed'
+    error.name === 'TimeoutError' || error.name === 'AbortError'
+      ? 'no connection within 5 s'
+      : error.message || error.code || 'the connection failed'
   return { code: 'connection_failed', message }
 }

@@ -2,22 +2,29 @@ import type { Logger } from 'pino'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import type { changeWebhook, createWebhook, Delivery, DeliveryDetails, NewWebhook, rotateSecret, Webhook } from '../../contract/webhooks.ts'
-import { type By, recordAct } from '../audit.ts'
+import type {
+  changeWebhook,
+  createWebhook,
+  Delivery,
+  DeliveryDetails,
+  NewWebhook,
+  rotateSecret,
+  Webhook,
+} from '../../contract/webhooks.ts'
+import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { insertEvent, newDelivery } from '../events.ts'
-import { newId } from '../ids.ts'
-import type { Secrets } from '../secrets.ts'
-import { type Allowed, createAddressRules } from './addresses.ts'
+import { type By, recordAct } from '../events/audit.ts'
+import { insertEvent, newDelivery } from '../events/outbox.ts'
+import type { Secrets } from '../storage/secrets.ts'
+import { type Allowed, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
 import { createDeliverer, type Deliverer } from './deliver.ts'
 import { keptSecrets, payloadOf } from './payload.ts'
-import { type Resolve, resolve as resolveByDns } from './resolve.ts'
 import { healthy } from './schedule.ts'
 import { createSend } from './send.ts'
+import { attemptToWire, deliveryToWire, webhookToWire } from './serializer.ts'
 import { newSecret, secretProblem } from './signature.ts'
 import * as store from './store.ts'
 import { BadTarget, readTarget } from './target.ts'
-import { attemptToWire, deliveryToWire, webhookToWire } from './wire.ts'
 
 export interface Webhooks extends Deliverer {
   create(by: By, asked: z.output<typeof createWebhook.body>): Promise<NewWebhook>
@@ -31,7 +38,9 @@ export interface Webhooks extends Deliverer {
   deliveries(account_id: string, id: string, query: ListQuery): Promise<{ items: Delivery[]; has_more: boolean }>
   delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails>
   redeliver(by: By, id: string, delivery_id: string): Promise<Delivery>
-  /** Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone. */
+  /**
+   * Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone.
+   */
   takeOverAll(): Promise<void>
 }
 
@@ -53,9 +62,26 @@ const secretsMax = 4
 const hour_ms = 3_600_000
 
 export function createWebhooks(options: Options): Webhooks {
-  const { db, secrets, allowed, max, version, log, now = Date.now, resolve = resolveByDns, timeout_ms = 15_000 } = options
+  const {
+    db,
+    secrets,
+    allowed,
+    max,
+    version,
+    log,
+    now = Date.now,
+    resolve = resolveByDns,
+    timeout_ms = 15_000,
+  } = options
   const rules = createAddressRules(allowed)
-  const deliverer = createDeliverer({ db, secrets, send: createSend({ rules, resolve, timeout_ms }), version, log, now })
+  const deliverer = createDeliverer({
+    db,
+    secrets,
+    send: createSend({ rules, resolve, timeout_ms }),
+    version,
+    log,
+    now,
+  })
 
   async function find(trx: Db | Trx, account_id: string, id: string): Promise<store.WebhookRow> {
     const row = await store.webhook(trx, account_id, id)
@@ -74,21 +100,33 @@ export function createWebhooks(options: Options): Webhooks {
       return readTarget(url, rules).url
     } catch (error) {
       if (!(error instanceof BadTarget)) throw error
-      throw new ApiError(error.blocked ? 'address_blocked' : 'invalid_request', `'url': ${error.message}. Give an address of the public internet.`, {
-        param: 'url',
-        details: { field: 'url' },
-      })
+      throw new ApiError(
+        error.blocked ? 'address_blocked' : 'invalid_request',
+        `'url': ${error.message}. Give an address of the public internet.`,
+        {
+          param: 'url',
+          details: { field: 'url' },
+        },
+      )
     }
   }
 
   function requireSecret(given: string | undefined): string {
     const problem = given === undefined ? undefined : secretProblem(given)
-    if (problem) throw new ApiError('invalid_request', `'secret': it ${problem}.`, { param: 'secret', details: { field: 'secret' } })
+    if (problem)
+      throw new ApiError('invalid_request', `'secret': it ${problem}.`, {
+        param: 'secret',
+        details: { field: 'secret' },
+      })
     return given ?? newSecret()
   }
 
   /** Adds a delivery of an event that is due at once. */
-  async function enqueue(trx: Trx, webhook_id: string, event: { id: string; account_id: string; type: string }): Promise<store.DeliveryRow> {
+  async function enqueue(
+    trx: Trx,
+    webhook_id: string,
+    event: { id: string; account_id: string; type: string },
+  ): Promise<store.DeliveryRow> {
     const row = newDelivery(webhook_id, event, now())
     await store.insertDelivery(trx, row)
     return row
@@ -103,7 +141,11 @@ export function createWebhooks(options: Options): Webhooks {
       const used = requireSecret(secret)
       const row = await db.transaction().execute(async (trx) => {
         if ((await store.countWebhooks(trx, by.account_id)) >= max)
-          throw new ApiError('too_many', `The account has ${max} webhooks, which is the most it may have. Delete one first.`, { details: { max } })
+          throw new ApiError(
+            'too_many',
+            `The account has ${max} webhooks, which is the most it may have. Delete one first.`,
+            { details: { max } },
+          )
         const [id, time] = [newId('whk'), now()]
         const made = {
           id,
@@ -143,7 +185,8 @@ export function createWebhooks(options: Options): Webhooks {
           // Another address, or whoever says that it is well again, begins anew.
           ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
           ...(disabled === false && { disabled_at: null, disabled_reason: null }),
-          ...(disabled === true && before.disabled_at === null && { disabled_at: time, disabled_reason: 'requested' as const }),
+          ...(disabled === true &&
+            before.disabled_at === null && { disabled_at: time, disabled_reason: 'requested' as const }),
           updated_at: time,
         }
         await store.updateWebhook(trx, id, values)
@@ -170,9 +213,15 @@ export function createWebhooks(options: Options): Webhooks {
         const before = await find(trx, by.account_id, id)
         const time = now()
         const until = time + overlap_hours * hour_ms
-        const old = overlap_hours === 0 ? [] : keptSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
+        const old =
+          overlap_hours === 0
+            ? []
+            : keptSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
         if (old.length >= secretsMax)
-          throw new ApiError('too_many', `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with "overlap_hours": 0.`)
+          throw new ApiError(
+            'too_many',
+            `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with "overlap_hours": 0.`,
+          )
         const secrets_json = JSON.stringify([...old, { sealed: secrets.seal(used, id), expires_at: null }])
         await store.updateWebhook(trx, id, { secrets_json, updated_at: time })
         await recordAct(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
@@ -214,7 +263,10 @@ export function createWebhooks(options: Options): Webhooks {
         const webhook = await find(trx, by.account_id, id)
         const { event_id, account_id, type } = await findDelivery(trx, id, delivery_id)
         if (webhook.disabled_at !== null)
-          throw new ApiError('invalid_request', `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`)
+          throw new ApiError(
+            'invalid_request',
+            `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`,
+          )
         await recordAct(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
         return enqueue(trx, id, { id: event_id, account_id, type })
       })

@@ -9,13 +9,21 @@ export type DeliveryRow = Row<'webhook_deliveries'>
 export type AttemptRow = Row<'webhook_attempts'>
 type Any = Db | Trx
 
-const webhooks = (db: Any, account_id: string) => db.selectFrom('webhooks').selectAll().where('account_id', '=', account_id)
-export const insertWebhook = (trx: Trx, webhook: NewRow<'webhooks'>) => trx.insertInto('webhooks').values(webhook).execute()
-export const updateWebhook = (trx: Trx, id: string, values: Partial<WebhookRow>) => trx.updateTable('webhooks').set(values).where('id', '=', id).execute()
+const webhooks = (db: Any, account_id: string) =>
+  db.selectFrom('webhooks').selectAll().where('account_id', '=', account_id)
+export const insertWebhook = (trx: Trx, webhook: NewRow<'webhooks'>) =>
+  trx.insertInto('webhooks').values(webhook).execute()
+export const updateWebhook = (trx: Trx, id: string, values: Partial<WebhookRow>) =>
+  trx.updateTable('webhooks').set(values).where('id', '=', id).execute()
 export const deleteWebhook = (trx: Trx, id: string) => trx.deleteFrom('webhooks').where('id', '=', id).execute()
-export const webhook = (db: Any, account_id: string, id: string) => webhooks(db, account_id).where('id', '=', id).executeTakeFirst()
-export const listWebhooks = (db: Db, account_id: string, limit: number, after: WebhookRow | undefined): Promise<WebhookRow[]> =>
-  newestFirst(webhooks(db, account_id), limit, after)
+export const webhook = (db: Any, account_id: string, id: string) =>
+  webhooks(db, account_id).where('id', '=', id).executeTakeFirst()
+export const listWebhooks = (
+  db: Db,
+  account_id: string,
+  limit: number,
+  after: WebhookRow | undefined,
+): Promise<WebhookRow[]> => newestFirst(webhooks(db, account_id), limit, after)
 export const countWebhooks = async (db: Any, account_id: string) =>
   Number(
     (
@@ -26,14 +34,23 @@ export const countWebhooks = async (db: Any, account_id: string) =>
     ).count,
   )
 
-const deliveries = (db: Any, webhook_id: string) => db.selectFrom('webhook_deliveries').selectAll().where('webhook_id', '=', webhook_id)
-export const insertDelivery = (trx: Trx, delivery: NewRow<'webhook_deliveries'>) => trx.insertInto('webhook_deliveries').values(delivery).execute()
-export const delivery = (db: Any, webhook_id: string, id: string) => deliveries(db, webhook_id).where('id', '=', id).executeTakeFirst()
-export const listDeliveries = (db: Db, webhook_id: string, limit: number, after: DeliveryRow | undefined): Promise<DeliveryRow[]> =>
-  newestFirst(deliveries(db, webhook_id), limit, after)
-export const event = (db: Any, id: string) => db.selectFrom('events').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
+const deliveries = (db: Any, webhook_id: string) =>
+  db.selectFrom('webhook_deliveries').selectAll().where('webhook_id', '=', webhook_id)
+export const insertDelivery = (trx: Trx, delivery: NewRow<'webhook_deliveries'>) =>
+  trx.insertInto('webhook_deliveries').values(delivery).execute()
+export const delivery = (db: Any, webhook_id: string, id: string) =>
+  deliveries(db, webhook_id).where('id', '=', id).executeTakeFirst()
+export const listDeliveries = (
+  db: Db,
+  webhook_id: string,
+  limit: number,
+  after: DeliveryRow | undefined,
+): Promise<DeliveryRow[]> => newestFirst(deliveries(db, webhook_id), limit, after)
+export const event = (db: Any, id: string) =>
+  db.selectFrom('events').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 
-export const insertAttempt = (trx: Trx, attempt: NewRow<'webhook_attempts'>) => trx.insertInto('webhook_attempts').values(attempt).execute()
+export const insertAttempt = (trx: Trx, attempt: NewRow<'webhook_attempts'>) =>
+  trx.insertInto('webhook_attempts').values(attempt).execute()
 export const attempts = (db: Any, delivery_id: string) =>
   db.selectFrom('webhook_attempts').selectAll().where('delivery_id', '=', delivery_id).orderBy('number').execute()
 /** The last try at each of these deliveries. */
@@ -51,11 +68,17 @@ export const lastAttempts = (db: Any, of: readonly DeliveryRow[]) =>
 const perWebhook = 2
 
 /**
- * Deliveries that are due, one of each webhook at most, leased until `lease_until`; of webhooks whose last try failed, or of the others. A webhook that
- * has as many tries under way as it may, or is slowed or disabled, or whose account is suspended, has none; a test is tried also where it is slowed
- * or disabled. What has not been tried yet comes first: it shows soonest whether a slowed webhook is well again.
+ * Deliveries that are due, one of each webhook at most, leased until `lease_until`; of webhooks whose last try failed,
+ * or of the others. A webhook that has as many tries under way as it may, or is slowed or disabled, or whose account is
+ * suspended, has none; a test is tried also where it is slowed or disabled. What has not been tried yet comes first: it
+ * shows soonest whether a slowed webhook is well again.
  */
-export function claim(db: Db, now: number, lease_until: number, { failing, limit }: { failing: boolean; limit: number }): Promise<DeliveryRow[]> {
+export function claim(
+  db: Db,
+  now: number,
+  lease_until: number,
+  { failing, limit }: { failing: boolean; limit: number },
+): Promise<DeliveryRow[]> {
   const free = sql<boolean>`(lease_until is null or lease_until <= ${now})`
   const ready = sql<boolean>`(webhook.disabled_at is null and (webhook.slowed_until is null or webhook.slowed_until <= ${now}))`
   const next = sql<string>`(select id from webhook_deliveries where webhook_id = webhook.id and next_attempt_at <= ${now} and ${free}
@@ -71,7 +94,9 @@ export function claim(db: Db, now: number, lease_until: number, { failing, limit
           .innerJoin('accounts as account', 'account.id', 'webhook.account_id')
           .innerJoin('webhook_deliveries as delivery', (join) => join.on('delivery.id', '=', next))
           .select('delivery.id')
-          .where('webhook.id', 'in', (due) => due.selectFrom('webhook_deliveries').select('webhook_id').where('next_attempt_at', '<=', now))
+          .where('webhook.id', 'in', (due) =>
+            due.selectFrom('webhook_deliveries').select('webhook_id').where('next_attempt_at', '<=', now),
+          )
           .where('webhook.failures', failing ? '>' : '=', 0)
           .where('account.suspended_at', 'is', null)
           .where(sql<boolean>`${underWay} < case when webhook.failures >= ${slowedFrom} then 1 else ${perWebhook} end`)
@@ -97,4 +122,5 @@ export async function settle(trx: Trx, claimed: DeliveryRow, values: Partial<Del
   return result.numUpdatedRows > 0n
 }
 
-export const releaseAll = (db: Db) => db.updateTable('webhook_deliveries').set({ lease_until: null }).where('lease_until', 'is not', null).execute()
+export const releaseAll = (db: Db) =>
+  db.updateTable('webhook_deliveries').set({ lease_until: null }).where('lease_until', 'is not', null).execute()

@@ -1,4 +1,6 @@
-"""What the runner tells about the service that is asked. OPENAI_BASE_URL and OPENAI_API_KEY are read by the clients themselves."""
+"""What the runner tells about the service that is asked. OPENAI_BASE_URL and OPENAI_API_KEY are read by the clients
+themselves.
+"""
 
 import os
 

@@ -1,4 +1,5 @@
-// The programs of docs/guides/run-onnx-in-node.md, run as they stand there on folders that the trainer exports: Node says what Python says.
+// The programs of docs/guides/run-onnx-in-node.md, run as they stand there on folders that the trainer exports: Node
+// says what Python says.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -11,7 +12,8 @@ const root = path.resolve(import.meta.dirname, '../..')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-onnx-'))
 after(() => rmSync(folder, { recursive: true }))
 const guide = readFileSync(path.join(root, 'docs/guides/run-onnx-in-node.md'), 'utf8')
-for (const [, name, code] of guide.matchAll(/```js\n\/\/ ([\w.]+)\n([\s\S]*?)```/g)) writeFileSync(path.join(folder, name!), code!)
+for (const [, name, code] of guide.matchAll(/```js\n\/\/ ([\w.]+)\n([\s\S]*?)```/g))
+  writeFileSync(path.join(folder, name!), code!)
 symlinkSync(path.join(root, '.local/peers/onnx-node/node_modules'), path.join(folder, 'node_modules'))
 
 const run = promisify(execFile)
@@ -33,12 +35,20 @@ finish(source, graph, out, precision, lambda done: None)
 rows = [{"messages": [{"role": "user", "content": question}], "answer_tokens": [0]}]
 print(json.dumps(answers(out, {"version": 1, "rows": rows}, 2, lambda done: None)[0]))
 `
-async function exported(source: string, precision: string): Promise<{ out: string; prompt_tokens: number[]; answer_tokens: number[]; answer: string }> {
+async function exported(
+  source: string,
+  precision: string,
+): Promise<{ out: string; prompt_tokens: number[]; answer_tokens: number[]; answer: string }> {
   const out = path.join(folder, `${path.basename(source)}-${precision}`)
-  const { stdout } = await run(path.join(root, '.local/python/bin/python'), ['-c', program, source, out, precision, question], { cwd: root })
+  const { stdout } = await run(
+    path.join(root, '.local/python/bin/python'),
+    ['-c', program, source, out, precision, question],
+    { cwd: root },
+  )
   return { out, ...JSON.parse(stdout) }
 }
-const node = async (file: string, ...args: string[]) => (await run(process.execPath, [path.join(folder, file), ...args], { cwd: folder })).stdout.trim()
+const node = async (file: string, ...args: string[]) =>
+  (await run(process.execPath, [path.join(folder, file), ...args], { cwd: folder })).stdout.trim()
 
 for (const precision of ['fp32', 'int8'])
   test(`the default model in ${precision} answers in Transformers.js what it answers in Python, from its folder alone`, async () => {

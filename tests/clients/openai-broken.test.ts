@@ -51,7 +51,11 @@ test('an engine that dies in mid-stream is an error that the client raises, and 
   )
   assert.ok(heard.length >= 5)
   // With the client's own retries, as users have it.
-  const again = await new OpenAI().chat.completions.create({ model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 2 })
+  const again = await new OpenAI().chat.completions.create({
+    model,
+    messages: [{ role: 'user', content: 'Hi' }],
+    max_tokens: 2,
+  })
   assert.equal(again.choices.length, 1)
 })
 

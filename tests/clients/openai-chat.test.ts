@@ -6,7 +6,12 @@ import { client, model } from './support/service.ts'
 const ask = (content: string): OpenAI.ChatCompletionMessageParam[] => [{ role: 'user', content }]
 
 test('a whole answer has what the client’s types promise', async () => {
-  const answer = await client.chat.completions.create({ model, messages: ask('Say hello.'), max_tokens: 8, temperature: 0 })
+  const answer = await client.chat.completions.create({
+    model,
+    messages: ask('Say hello.'),
+    max_tokens: 8,
+    temperature: 0,
+  })
   assert.equal(answer.object, 'chat.completion')
   assert.match(answer.id, /^chatcmpl-/)
   assert.equal(answer.model, model)
@@ -38,12 +43,20 @@ test('a stream is the same answer in pieces: one id, the role first, one finish 
 test('include_usage brings one last chunk without choices; stream_options without it brings none', async () => {
   const request = { model, messages: ask('Hi'), max_tokens: 4, stream: true as const }
   const chunks: OpenAI.ChatCompletionChunk[] = []
-  for await (const chunk of await client.chat.completions.create({ ...request, stream_options: { include_usage: true } })) chunks.push(chunk)
+  for await (const chunk of await client.chat.completions.create({
+    ...request,
+    stream_options: { include_usage: true },
+  }))
+    chunks.push(chunk)
   const last = chunks.pop()!
   assert.deepEqual(last.choices, [])
   assert.equal(last.usage!.total_tokens, last.usage!.prompt_tokens + last.usage!.completion_tokens)
   assert.ok(chunks.every((chunk) => chunk.choices.length === 1 && !chunk.usage))
-  for await (const chunk of await client.chat.completions.create({ ...request, stream_options: { include_usage: false } })) assert.ok(!chunk.usage)
+  for await (const chunk of await client.chat.completions.create({
+    ...request,
+    stream_options: { include_usage: false },
+  }))
+    assert.ok(!chunk.usage)
 })
 
 test('n gives that many answers, each with its index, whole and streamed', async () => {
@@ -96,7 +109,8 @@ test('nothing of a stop sequence is in the answer, whole or streamed', async () 
   assert.equal(stopped.choices[0]!.message.content, plain.slice(0, plain.indexOf(stop)))
   assert.equal(stopped.choices[0]!.finish_reason, 'stop')
   let streamed = ''
-  for await (const chunk of await client.chat.completions.create({ ...request, stop, stream: true })) streamed += chunk.choices[0]?.delta.content ?? ''
+  for await (const chunk of await client.chat.completions.create({ ...request, stop, stream: true }))
+    streamed += chunk.choices[0]?.delta.content ?? ''
   assert.equal(streamed, stopped.choices[0]!.message.content)
 })
 

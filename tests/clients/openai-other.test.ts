@@ -4,18 +4,31 @@ import OpenAI from 'openai'
 import { client, embeddingModel, key, model, url } from './support/service.ts'
 
 test('completions take a string, a list of strings, tokens and lists of them, and answer one choice a prompt', async () => {
-  const one = await client.completions.create({ model, prompt: 'The capital of France is', max_tokens: 4, temperature: 0 })
+  const one = await client.completions.create({
+    model,
+    prompt: 'The capital of France is',
+    max_tokens: 4,
+    temperature: 0,
+  })
   assert.equal(one.object, 'text_completion')
   assert.equal(one.choices.length, 1)
   assert.equal(one.usage!.completion_tokens, 4)
-  const two = await client.completions.create({ model, prompt: ['One, two,', 'The capital of France is'], max_tokens: 4, temperature: 0 })
+  const two = await client.completions.create({
+    model,
+    prompt: ['One, two,', 'The capital of France is'],
+    max_tokens: 4,
+    temperature: 0,
+  })
   assert.deepEqual(
     two.choices.map(({ index }) => index),
     [0, 1],
   )
   assert.equal(two.choices[1]!.text, one.choices[0]!.text)
   assert.equal((await client.completions.create({ model, prompt: [504, 3575], max_tokens: 2 })).choices.length, 1)
-  assert.equal((await client.completions.create({ model, prompt: [[504, 3575], [504]], max_tokens: 2 })).choices.length, 2)
+  assert.equal(
+    (await client.completions.create({ model, prompt: [[504, 3575], [504]], max_tokens: 2 })).choices.length,
+    2,
+  )
 })
 
 test('echo with logprobs gives the prompt’s tokens their own, the first one null; max_tokens 0 generates nothing', async () => {
@@ -47,7 +60,11 @@ test('a completion streams in text chunks, with the usage last where it is asked
   const whole = await client.completions.create(request)
   let text = ''
   let usage: unknown
-  for await (const chunk of await client.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) {
+  for await (const chunk of await client.completions.create({
+    ...request,
+    stream: true,
+    stream_options: { include_usage: true },
+  })) {
     text += chunk.choices[0]?.text ?? ''
     usage = chunk.usage ?? usage
   }
@@ -56,7 +73,11 @@ test('a completion streams in text chunks, with the usage last where it is asked
 })
 
 test('a suffix is refused clearly', async () => {
-  await assert.rejects(client.completions.create({ model, prompt: 'a', suffix: 'z' }), { status: 400, param: 'suffix', code: 'parameter_not_supported' })
+  await assert.rejects(client.completions.create({ model, prompt: 'a', suffix: 'z' }), {
+    status: 400,
+    param: 'suffix',
+    code: 'parameter_not_supported',
+  })
 })
 
 test('embeddings: the client’s own base64 and asked-for floats are the same numbers', async () => {
@@ -116,18 +137,31 @@ test('each error is the client’s own class, with its code, type and param, and
     assert.match(error.message, /[a-z]/)
   }
   const good = counting(key)
-  const create = (body: object) => good.chat.completions.create({ model, messages, ...body } as OpenAI.ChatCompletionCreateParamsNonStreaming)
-  await rejects(create({ model: 'nobody/nothing' }), OpenAI.NotFoundError, { code: 'model_not_found', param: 'model', type: 'not_found_error' })
-  await rejects(create({ temperature: 3 }), OpenAI.BadRequestError, { code: 'invalid_request', param: 'temperature', type: 'invalid_request_error' })
+  const create = (body: object) =>
+    good.chat.completions.create({ model, messages, ...body } as OpenAI.ChatCompletionCreateParamsNonStreaming)
+  await rejects(create({ model: 'nobody/nothing' }), OpenAI.NotFoundError, {
+    code: 'model_not_found',
+    param: 'model',
+    type: 'not_found_error',
+  })
+  await rejects(create({ temperature: 3 }), OpenAI.BadRequestError, {
+    code: 'invalid_request',
+    param: 'temperature',
+    type: 'invalid_request_error',
+  })
   await rejects(create({ messages: [] }), OpenAI.BadRequestError, { param: 'messages' })
   await rejects(create({ n: 9 }), OpenAI.BadRequestError, { param: 'n' })
   await rejects(create({ top_logprobs: 2 }), OpenAI.BadRequestError, { param: 'top_logprobs' })
   await rejects(
-    create({ messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }] }] }),
+    create({
+      messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AA==' } }] }],
+    }),
     OpenAI.BadRequestError,
     {},
   )
-  await rejects(counting('tun_wrong').chat.completions.create({ model, messages }), OpenAI.AuthenticationError, { code: 'invalid_api_key' })
+  await rejects(counting('tun_wrong').chat.completions.create({ model, messages }), OpenAI.AuthenticationError, {
+    code: 'invalid_api_key',
+  })
 })
 
 test('a prompt that does not fit says both numbers', async () => {
@@ -143,7 +177,20 @@ test('a prompt that does not fit says both numbers', async () => {
 })
 
 test('null stands for not given', async () => {
-  const fields = ['temperature', 'top_p', 'stop', 'n', 'seed', 'tools', 'tool_choice', 'response_format', 'logprobs', 'stream', 'stream_options', 'user']
+  const fields = [
+    'temperature',
+    'top_p',
+    'stop',
+    'n',
+    'seed',
+    'tools',
+    'tool_choice',
+    'response_format',
+    'logprobs',
+    'stream',
+    'stream_options',
+    'user',
+  ]
   const body = { model, messages, max_tokens: 2, ...Object.fromEntries(fields.map((name) => [name, null])) }
   const answer = await client.chat.completions.create(body as never as OpenAI.ChatCompletionCreateParamsNonStreaming)
   assert.equal(answer.choices.length, 1)

@@ -13,7 +13,10 @@ const weather: OpenAI.ChatCompletionFunctionTool = {
     strict: true,
     parameters: {
       type: 'object',
-      properties: { city: { type: 'string', enum: ['Paris', 'Oslo'] }, days: { type: 'integer', minimum: 1, maximum: 7 } },
+      properties: {
+        city: { type: 'string', enum: ['Paris', 'Oslo'] },
+        days: { type: 'integer', minimum: 1, maximum: 7 },
+      },
       required: ['city', 'days'],
       additionalProperties: false,
     },
@@ -25,12 +28,19 @@ const time: OpenAI.ChatCompletionFunctionTool = {
     name: 'get_time',
     description: 'Tells the time of a zone.',
     strict: true,
-    parameters: { type: 'object', properties: { zone: { type: 'string', enum: ['UTC', 'CET'] } }, required: ['zone'], additionalProperties: false },
+    parameters: {
+      type: 'object',
+      properties: { zone: { type: 'string', enum: ['UTC', 'CET'] } },
+      required: ['zone'],
+      additionalProperties: false,
+    },
   },
 }
 const Weather = z.strictObject({ city: z.enum(['Paris', 'Oslo']), days: z.int().min(1).max(7) })
 const Time = z.strictObject({ zone: z.enum(['UTC', 'CET']) })
-const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'What is the weather in Paris for 2 days?' }]
+const messages: OpenAI.ChatCompletionMessageParam[] = [
+  { role: 'user', content: 'What is the weather in Paris for 2 days?' },
+]
 const base = { model, messages, tools: [weather, time], max_tokens: 200, temperature: 0 }
 
 /** Fails unless a call is one of the tools offered, with arguments that its schema takes. */
@@ -51,7 +61,10 @@ test('tool_choice required: at least one call, with arguments that the schema ta
 })
 
 test('a named tool is the one that is called', async () => {
-  const answer = await client.chat.completions.create({ ...base, tool_choice: { type: 'function', function: { name: 'get_time' } } })
+  const answer = await client.chat.completions.create({
+    ...base,
+    tool_choice: { type: 'function', function: { name: 'get_time' } },
+  })
   const [call] = answer.choices[0]!.message.tool_calls as OpenAI.ChatCompletionMessageFunctionToolCall[]
   assert.equal(call!.function.name, 'get_time')
   Time.parse(JSON.parse(call!.function.arguments))
@@ -99,12 +112,20 @@ test('streamed deltas: an index on each, id and name in the first of a call only
 })
 
 test('results of tools go back in, with null content beside the call', async () => {
-  const call = { id: 'call_1', type: 'function' as const, function: { name: 'get_weather', arguments: '{"city":"Paris","days":2}' } }
+  const call = {
+    id: 'call_1',
+    type: 'function' as const,
+    function: { name: 'get_weather', arguments: '{"city":"Paris","days":2}' },
+  }
   const answer = await client.chat.completions.create({
     ...base,
     max_tokens: 12,
     tool_choice: 'none',
-    messages: [...messages, { role: 'assistant', content: null, tool_calls: [call] }, { role: 'tool', tool_call_id: 'call_1', content: 'Sunny, 21 degrees.' }],
+    messages: [
+      ...messages,
+      { role: 'assistant', content: null, tool_calls: [call] },
+      { role: 'tool', tool_call_id: 'call_1', content: 'Sunny, 21 degrees.' },
+    ],
   })
   assert.equal(typeof answer.choices[0]!.message.content, 'string')
 })
@@ -142,7 +163,11 @@ test('runTools runs what is called and sends the result back', async () => {
   assert.ok(runner.messages.some((message) => message.role === 'tool' && message.content === 'Sunny.'))
 })
 
-const Ticket = z.strictObject({ urgent: z.boolean(), team: z.enum(['billing', 'support']), number: z.int().min(0).max(99) })
+const Ticket = z.strictObject({
+  urgent: z.boolean(),
+  team: z.enum(['billing', 'support']),
+  number: z.int().min(0).max(99),
+})
 
 test('the parse helper gets an object of its schema; a stream of it too', async () => {
   const request = {
@@ -190,7 +215,10 @@ test('a schema that cannot be enforced is a 400 that says where, never ignored',
     client.chat.completions.create({
       model,
       messages: [{ role: 'user', content: 'Hi' }],
-      response_format: { type: 'json_schema', json_schema: { name: 'x', strict: true, schema: { not: { type: 'string' } } } },
+      response_format: {
+        type: 'json_schema',
+        json_schema: { name: 'x', strict: true, schema: { not: { type: 'string' } } },
+      },
     }),
     { status: 400, code: 'schema_not_enforceable' },
   )

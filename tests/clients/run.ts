@@ -1,5 +1,6 @@
-// `npm run test:clients`: other people's clients against the whole service, as a process of its own, with the default model. Options
-// go to node's test runner: `npm run test:clients -- --test-name-pattern=tools`; `--python` or `--node` runs one half.
+// `npm run test:clients`: other people's clients against the whole service, as a process of its own, with the default
+// model. Options go to node's test runner: `npm run test:clients -- --test-name-pattern=tools`; `--python` or `--node`
+// runs one half.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
@@ -14,7 +15,9 @@ const rest = options.filter((option) => option !== half)
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 /** A model whose only server is away: nothing listens there. */
 const absent = 'nobody/home'
-const service = await startService({ TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]) })
+const service = await startService({
+  TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]),
+})
 const env = {
   ...process.env,
   OPENAI_BASE_URL: service.url,
@@ -47,7 +50,14 @@ try {
   }
   if (half !== '--python') {
     const files = globSync('tests/clients/*.test.ts', { cwd: root }).sort()
-    step('clients for Node', process.execPath, ['--test', '--test-concurrency=1', '--test-reporter=spec', '--test-timeout=300000', ...rest, ...files])
+    step('clients for Node', process.execPath, [
+      '--test',
+      '--test-concurrency=1',
+      '--test-reporter=spec',
+      '--test-timeout=300000',
+      ...rest,
+      ...files,
+    ])
   }
 } finally {
   await service.stop()

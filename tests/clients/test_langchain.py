@@ -58,30 +58,39 @@ class TestChat(ChatModelIntegrationTests):
     def has_tool_choice(self):
         return True
 
-    # What follows asks for wit that a model of 135M parameters does not have; that a call comes, and fits its schema, is enforced
-    # and tested elsewhere in this folder.
+    # What follows asks for wit that a model of 135M parameters does not have; that a call comes, and fits its schema,
+    # is enforced and tested elsewhere in this folder.
 
-    @pytest.mark.xfail(reason="whether to call a tool is left to the model, and this one rarely chooses to", strict=False)
+    @pytest.mark.xfail(
+        reason="whether to call a tool is left to the model, and this one rarely chooses to", strict=False
+    )
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_agent_loop(self, model):
         super().test_agent_loop(model)
 
-    @pytest.mark.xfail(reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False)
+    @pytest.mark.xfail(
+        reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False
+    )
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_tool_calling(self, model):
         super().test_tool_calling(model)
 
-    @pytest.mark.xfail(reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False)
+    @pytest.mark.xfail(
+        reason="a call comes and fits its schema; that its number is the question's is left to the model", strict=False
+    )
     async def test_tool_calling_async(self, model):
         await super().test_tool_calling_async(model)
 
     @pytest.mark.xfail(
-        reason="any JSON object is enforced, but that it has the keys that the question names is left to the model", strict=False
+        reason="any JSON object is enforced, but that it has the keys that the question names is left to the model",
+        strict=False,
     )
     def test_json_mode(self, model):
         super().test_json_mode(model)
 
-    @pytest.mark.xfail(reason="the model has to copy Chinese and Japanese names, which it was hardly trained on", strict=False)
+    @pytest.mark.xfail(
+        reason="the model has to copy Chinese and Japanese names, which it was hardly trained on", strict=False
+    )
     def test_unicode_tool_call_integration(self, model):
         super().test_unicode_tool_call_integration(model)
 
@@ -104,4 +113,8 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
     @property
     def embedding_model_params(self):
         # Its token ids are those of OpenAI's models, so the texts themselves are sent.
-        return {"model": os.environ.get("CLIENTS_EMBEDDING_MODEL", ""), "check_embedding_ctx_length": False, "max_retries": 0}
+        return {
+            "model": os.environ.get("CLIENTS_EMBEDDING_MODEL", ""),
+            "check_embedding_ctx_length": False,
+            "max_retries": 0,
+        }

@@ -32,7 +32,9 @@ def test_a_stream_is_the_same_answer(client, model):
     assert last.usage.completion_tokens == whole.usage.completion_tokens
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == [whole.choices[0].finish_reason]
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == [
+        whole.choices[0].finish_reason
+    ]
 
 
 def test_the_streaming_helper(client, model):
@@ -45,7 +47,9 @@ def test_the_streaming_helper(client, model):
 
 
 def test_n_and_logprobs(client, model):
-    answer = client.chat.completions.create(model=model, messages=HI, max_tokens=4, n=2, logprobs=True, top_logprobs=2, seed=1)
+    answer = client.chat.completions.create(
+        model=model, messages=HI, max_tokens=4, n=2, logprobs=True, top_logprobs=2, seed=1
+    )
     assert [choice.index for choice in answer.choices] == [0, 1]
     for choice in answer.choices:
         for entry in choice.logprobs.content:
@@ -94,7 +98,12 @@ def test_models(client, model):
         ({"model": "nobody/nothing"}, openai.NotFoundError, "model_not_found", "model"),
         ({"temperature": 9}, openai.BadRequestError, "invalid_request", "temperature"),
         ({"messages": []}, openai.BadRequestError, "invalid_request", "messages"),
-        ({"messages": [{"role": "user", "content": "word " * 20_000}]}, openai.BadRequestError, "context_length_exceeded", None),
+        (
+            {"messages": [{"role": "user", "content": "word " * 20_000}]},
+            openai.BadRequestError,
+            "context_length_exceeded",
+            None,
+        ),
     ],
 )
 def test_errors(client, model, fields, kind, code, param):
@@ -117,7 +126,9 @@ async def test_many_at_once_with_the_async_client(client, model):
 
     async with openai.AsyncOpenAI(max_retries=0) as other:
         one = other.chat.completions.create(model=model, messages=HI, max_tokens=4)
-        answers = await asyncio.gather(one, *(other.chat.completions.create(model=model, messages=HI, max_tokens=4) for _ in range(7)))
+        answers = await asyncio.gather(
+            one, *(other.chat.completions.create(model=model, messages=HI, max_tokens=4) for _ in range(7))
+        )
     assert len({answer.id for answer in answers}) == 8
 
 
@@ -134,7 +145,10 @@ def engine_pid() -> int:
     service = os.environ["CLIENTS_SERVICE_PID"]
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            if f"PPid:\t{service}\n" in status.read_text() and "engine/main.ts" in (status.parent / "cmdline").read_text():
+            if (
+                f"PPid:\t{service}\n" in status.read_text()
+                and "engine/main.ts" in (status.parent / "cmdline").read_text()
+            ):
                 return int(status.parent.name)
         except OSError:
             continue
@@ -145,7 +159,9 @@ def test_an_engine_that_dies_in_mid_stream_is_raised(client, model):
     seen = 0
     with pytest.raises(openai.APIError):
         # The end tokens are forbidden, so that the answer does not end by itself.
-        for _ in client.chat.completions.create(model=model, messages=HI, max_tokens=4000, logit_bias={"0": -100, "2": -100}, stream=True):
+        for _ in client.chat.completions.create(
+            model=model, messages=HI, max_tokens=4000, logit_bias={"0": -100, "2": -100}, stream=True
+        ):
             seen += 1
             if seen == 5:
                 os.kill(engine_pid(), signal.SIGKILL)

@@ -50,7 +50,9 @@ def test_results_go_back_in(client, model):
     message = first.choices[0].message
     assert len(message.tool_calls) == 1
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": json.dumps({"weather": "sunny"})}
-    second = client.chat.completions.create(**request(model, messages=[*ASK, message, result], tool_choice="none", max_tokens=10))
+    second = client.chat.completions.create(
+        **request(model, messages=[*ASK, message, result], tool_choice="none", max_tokens=10)
+    )
     assert isinstance(second.choices[0].message.content, str)
 
 
@@ -74,5 +76,7 @@ def test_an_answer_cut_by_its_length_raises(client, model):
 def test_a_schema_that_cannot_be_enforced(client, model):
     schema = {"name": "x", "strict": True, "schema": {"not": {"type": "string"}}}
     with pytest.raises(openai.BadRequestError) as raised:
-        client.chat.completions.create(model=model, messages=ASK, response_format={"type": "json_schema", "json_schema": schema})
+        client.chat.completions.create(
+            model=model, messages=ASK, response_format={"type": "json_schema", "json_schema": schema}
+        )
     assert raised.value.code == "schema_not_enforceable"

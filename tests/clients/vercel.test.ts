@@ -1,4 +1,5 @@
-// Vercel's AI SDK over its provider for services of this protocol. It lies in a folder of its own, which set-up brings for these tests.
+// Vercel's AI SDK over its provider for services of this protocol. It lies in a folder of its own, which set-up brings
+// for these tests.
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 import path from 'node:path'
@@ -6,15 +7,29 @@ import { test } from 'node:test'
 import { embeddingModel, key, model as modelId, url } from './support/service.ts'
 
 const resolve = createRequire(path.resolve(import.meta.dirname, '../../.local/peers/clients-node/package.json')).resolve
-const [ai, { createOpenAICompatible }, { z }] = await Promise.all(['ai', '@ai-sdk/openai-compatible', 'zod'].map((name) => import(resolve(name))))
+const [ai, { createOpenAICompatible }, { z }] = await Promise.all(
+  ['ai', '@ai-sdk/openai-compatible', 'zod'].map((name) => import(resolve(name))),
+)
 
-const provider = createOpenAICompatible({ name: 'tunery', baseURL: url, apiKey: key, includeUsage: true, supportsStructuredOutputs: true })
+const provider = createOpenAICompatible({
+  name: 'tunery',
+  baseURL: url,
+  apiKey: key,
+  includeUsage: true,
+  supportsStructuredOutputs: true,
+})
 const model = provider(modelId)
 const prompt = 'Say something about cats.'
 const Cat = z.object({ name: z.enum(['Tom', 'Kitty']), lives: z.int().min(1).max(9), tame: z.boolean() })
 
 test('generateText', async () => {
-  const { text, usage, finishReason } = await ai.generateText({ model, prompt, maxOutputTokens: 10, temperature: 0, maxRetries: 0 })
+  const { text, usage, finishReason } = await ai.generateText({
+    model,
+    prompt,
+    maxOutputTokens: 10,
+    temperature: 0,
+    maxRetries: 0,
+  })
   assert.equal(typeof text, 'string')
   assert.ok(['stop', 'length'].includes(finishReason))
   assert.ok(usage.inputTokens > 0 && usage.outputTokens > 0)
@@ -30,7 +45,14 @@ test('streamText', async () => {
 })
 
 test('generateObject and streamObject', async () => {
-  const { object } = await ai.generateObject({ model, prompt, schema: Cat, maxOutputTokens: 200, temperature: 0, maxRetries: 0 })
+  const { object } = await ai.generateObject({
+    model,
+    prompt,
+    schema: Cat,
+    maxOutputTokens: 200,
+    temperature: 0,
+    maxRetries: 0,
+  })
   Cat.parse(object)
   const streamed = ai.streamObject({ model, prompt, schema: Cat, maxOutputTokens: 200, temperature: 0, maxRetries: 0 })
   let parts = 0
@@ -40,7 +62,14 @@ test('generateObject and streamObject', async () => {
 })
 
 test('Output.object in generateText and streamText', async () => {
-  const request = { model, prompt, output: ai.Output.object({ schema: Cat }), maxOutputTokens: 200, temperature: 0, maxRetries: 0 }
+  const request = {
+    model,
+    prompt,
+    output: ai.Output.object({ schema: Cat }),
+    maxOutputTokens: 200,
+    temperature: 0,
+    maxRetries: 0,
+  }
   Cat.parse((await ai.generateText(request)).output)
   const result = ai.streamText(request)
   await result.consumeStream()

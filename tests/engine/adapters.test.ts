@@ -9,11 +9,19 @@ import { chat, type Engine, modelName, modelPath, readEvents, root, startEngine,
 
 let engine: Engine
 const folder = mkdtempSync(join(tmpdir(), 'tunery-adapters-'))
-const [first, second, foreign] = ['first', 'second', 'foreign'].map((name) => join(folder, `${name}.gguf`)) as [string, string, string]
+const [first, second, foreign] = ['first', 'second', 'foreign'].map((name) => join(folder, `${name}.gguf`)) as [
+  string,
+  string,
+  string,
+]
 
 before(async () => {
   const make = (...args: string[]) =>
-    execFileSync(join(root, '.local/python/bin/python'), [join(import.meta.dirname, 'make-adapter.py'), join(root, '.local/llama/source/gguf-py'), ...args])
+    execFileSync(join(root, '.local/python/bin/python'), [
+      join(import.meta.dirname, 'make-adapter.py'),
+      join(root, '.local/llama/source/gguf-py'),
+      ...args,
+    ])
   make(first, '1')
   make(second, '2')
   make(foreign, '3', '512')
@@ -27,9 +35,14 @@ after(async () => {
 const load = (lora_name: string, lora_path: string, base_model_name = modelName) =>
   engine.ask('POST', '/v1/load_lora_adapter', { lora_name, lora_path, base_model_name })
 const unload = (lora_name: string) => engine.ask('POST', '/v1/unload_lora_adapter', { lora_name })
-// With a seed, so that no cached beginning is used: the kernels for adapters round a longer batch otherwise than a single token.
+// With a seed, so that no cached beginning is used: the kernels for adapters round a longer batch otherwise than a
+// single token.
 const answer = async (model: string) => {
-  const { status, json } = await engine.ask('POST', '/v1/chat/completions', chat('Tell me a story about a fox.', { model, max_tokens: 16, seed: 1 }))
+  const { status, json } = await engine.ask(
+    'POST',
+    '/v1/chat/completions',
+    chat('Tell me a story about a fox.', { model, max_tokens: 16, seed: 1 }),
+  )
   assert.equal(status, 200, JSON.stringify(json))
   return json.choices[0].message.content as string
 }
@@ -85,7 +98,10 @@ test('a file that is missing, no adapter, of another base, or under a taken name
 
 test('a stream goes on to its end while its adapter is unloaded', async () => {
   await load('leaving', first)
-  const stream = engine.stream('/v1/chat/completions', chat('Tell me a story about a fox.', { model: 'leaving', max_tokens: 40, stream: true }))
+  const stream = engine.stream(
+    '/v1/chat/completions',
+    chat('Tell me a story about a fox.', { model: 'leaving', max_tokens: 40, stream: true }),
+  )
   await stream.headers
   const unloaded = unload('leaving')
   const events = await readEvents(stream)
@@ -97,7 +113,10 @@ test('a stream goes on to its end while its adapter is unloaded', async () => {
 test('what a merge makes of base and adapter says what the two say together', async () => {
   const merged = join(folder, 'merged.gguf')
   // Not a pipe: its end would end the merge.
-  execFileSync(join(root, '.local/python/bin/python'), ['-m', 'trainer.merge', modelPath, first, merged], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  execFileSync(join(root, '.local/python/bin/python'), ['-m', 'trainer.cli.merge', modelPath, first, merged], {
+    cwd: root,
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
   assert.equal((await load('apart', first)).status, 200)
   assert.equal((await engine.ask('POST', '/internal/load_model', { name: 'merged', path: merged })).status, 200)
   const prompt =
@@ -105,13 +124,23 @@ test('what a merge makes of base and adapter says what the two say together', as
     'rain to end. In the morning an old man came by, who had a boat, and asked what it was doing there all alone. I am waiting for the water ' +
     'to go, said the fox. Then you will wait for a long time, said the man, and laughed.'
   const score = async (model: string) => {
-    const { status, json } = await engine.ask('POST', '/v1/completions', { model, prompt, echo: true, logprobs: 1, max_tokens: 1 })
+    const { status, json } = await engine.ask('POST', '/v1/completions', {
+      model,
+      prompt,
+      echo: true,
+      logprobs: 1,
+      max_tokens: 1,
+    })
     assert.equal(status, 200, JSON.stringify(json))
     return json.choices[0].logprobs.token_logprobs.slice(1) as number[]
   }
-  const distance = (one: number[], other: number[]) => one.reduce((sum, each, place) => sum + Math.abs(each - other[place]!), 0) / one.length
+  const distance = (one: number[], other: number[]) =>
+    one.reduce((sum, each, place) => sum + Math.abs(each - other[place]!), 0) / one.length
   const together = await score('apart')
   const [fromBase, fromMerged] = [distance(together, await score(modelName)), distance(together, await score('merged'))]
   // Eight bits of what flows between the layers make about 0.06 of it, with an adapter as without.
-  assert.ok(fromMerged < 0.1 && fromMerged < fromBase / 2, `${fromMerged} from the merged file, ${fromBase} from the base`)
+  assert.ok(
+    fromMerged < 0.1 && fromMerged < fromBase / 2,
+    `${fromMerged} from the merged file, ${fromBase} from the base`,
+  )
 })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createBeat } from '../../engine/answer/beat.ts'
+import { createBeat } from '../../engine/http/answer/flush-schedule.ts'
 
 test('all streams write in the same moments, the rarer the more there are, and never more than 200 ms apart', () => {
   let now = 1000

@@ -6,7 +6,8 @@ import { prepareConversation, renderChat } from '../../engine/chat/conversation.
 import { withoutMarks } from '../../engine/tokenizer/tokenizer.ts'
 import { ask, call, history, modelOf, now, place, type TemplateName, weather } from './chat-models.ts'
 
-const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) => withoutMarks(prepareConversation(modelOf(name), ask(fields)).prompt)
+const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) =>
+  withoutMarks(prepareConversation(modelOf(name), ask(fields)).prompt)
 const format = (name: TemplateName, fields: Record<string, unknown>) => {
   const { grammar } = prepareConversation(modelOf(name), ask(fields))
   assert.equal(grammar?.kind, 'structural_tag')
@@ -82,7 +83,10 @@ test('Mistral’s template gets calls with ids that it takes, the same for a cal
     { role: 'assistant', tool_calls: [call('abcDEF123', 'Paris')] },
     { role: 'tool', tool_call_id: 'abcDEF123', content: 'b' },
   ]
-  assert.ok(prompt('mistral-nemo', { messages: nine }).includes('"id": "abcDEF123"'), 'an id that the template takes stays')
+  assert.ok(
+    prompt('mistral-nemo', { messages: nine }).includes('"id": "abcDEF123"'),
+    'an id that the template takes stays',
+  )
 })
 
 test('a template of one call a message gets each with its own result', () => {
@@ -90,7 +94,10 @@ test('a template of one call a message gets each with its own result', () => {
   const head = (role: string) => `<|start_header_id|>${role}<|end_header_id|>\n\n`
   const turn = (where: string, result: string) =>
     `${head('assistant')}{"name": "get_weather", "parameters": {"place": "${where}"}}<|eot_id|>${head('ipython')}${result}<|eot_id|>`
-  assert.equal(text, `<s>${head('user')}Weather in Paris and Rome?<|eot_id|>${turn('Paris', 'Sun')}${turn('Rome', 'Rain')}${head('assistant')}`)
+  assert.equal(
+    text,
+    `<s>${head('user')}Weather in Paris and Rome?<|eot_id|>${turn('Paris', 'Sun')}${turn('Rome', 'Rain')}${head('assistant')}`,
+  )
 })
 
 const described = `You can call tools. Each line between <tools> and </tools> describes one of them as JSON, with the schema of its arguments:
@@ -132,11 +139,16 @@ Thanks<|im_end|>
 <|im_start|>assistant
 `,
   )
-  assert.ok(prompt('smollm2', { tools: [now] }).startsWith(`<|im_start|>system\n${described}<|im_end|>\n<|im_start|>user\n`))
+  assert.ok(
+    prompt('smollm2', { tools: [now] }).startsWith(`<|im_start|>system\n${described}<|im_end|>\n<|im_start|>user\n`),
+  )
 })
 
 test('where a template takes no system message, the tools are described before the question', () => {
-  assert.equal(prompt('no-system', { tools: [now] }), `<s><turn>user\n${described}\n\nWeather in Paris?</turn>\n<turn>assistant\n`)
+  assert.equal(
+    prompt('no-system', { tools: [now] }),
+    `<s><turn>user\n${described}\n\nWeather in Paris?</turn>\n<turn>assistant\n`,
+  )
   refused(
     'no-system',
     {
@@ -173,7 +185,11 @@ test('developer is system, parts are joined, and a message’s own template code
     { role: 'user', content: 'b' },
   ]
   assert.equal(prompt('smollm2', { messages }), expected)
-  assert.equal(withoutMarks(renderChat(modelOf('smollm2'), ask({ messages }).messages)), expected, 'the prompt that is scored is the prompt that is answered')
+  assert.equal(
+    withoutMarks(renderChat(modelOf('smollm2'), ask({ messages }).messages)),
+    expected,
+    'the prompt that is scored is the prompt that is answered',
+  )
 })
 
 test('earlier thoughts reach the templates that ask for them, and no others', () => {
@@ -192,19 +208,41 @@ test('an image to a text model, and a result that no call asked for, are refused
     { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] },
   ]
   refused('qwen2.5', { messages: image }, 'parameter_not_supported', 'messages.1.content', /reads text only/)
-  refused('qwen2.5', { messages: [...history, { role: 'tool', tool_call_id: 'call_9', content: 'x' }] }, 'invalid_request', 'messages.4.tool_call_id', /call_9/)
+  refused(
+    'qwen2.5',
+    { messages: [...history, { role: 'tool', tool_call_id: 'call_9', content: 'x' }] },
+    'invalid_request',
+    'messages.4.tool_call_id',
+    /call_9/,
+  )
 })
 
 test('choices that contradict the tools are refused', () => {
   const named = { type: 'function', function: { name: 'other' } }
-  refused('qwen2.5', { tools: [weather], tool_choice: named }, 'invalid_request', 'tool_choice.function.name', /'other'/)
+  refused(
+    'qwen2.5',
+    { tools: [weather], tool_choice: named },
+    'invalid_request',
+    'tool_choice.function.name',
+    /'other'/,
+  )
   refused('qwen2.5', { tool_choice: 'required' }, 'invalid_request', 'tool_choice')
   refused('qwen2.5', { tools: [], tool_choice: named }, 'invalid_request', 'tool_choice')
   refused('qwen2.5', { tools: [weather, now, weather] }, 'invalid_request', 'tools.2.function.name', /Two tools/)
   const text = { type: 'function', function: { name: 'a', parameters: { type: 'string' } } }
   refused('qwen2.5', { tools: [text] }, 'invalid_request', 'tools.0.function.parameters')
-  refused('llama-like', { tools: [weather], response_format: { type: 'json_object' } }, 'parameter_not_supported', 'response_format')
-  refused('qwen2.5', { response_format: { type: 'json_schema', json_schema: { name: 'a' } } }, 'invalid_request', 'response_format.json_schema.schema')
+  refused(
+    'llama-like',
+    { tools: [weather], response_format: { type: 'json_object' } },
+    'parameter_not_supported',
+    'response_format',
+  )
+  refused(
+    'qwen2.5',
+    { response_format: { type: 'json_schema', json_schema: { name: 'a' } } },
+    'invalid_request',
+    'response_format.json_schema.schema',
+  )
 })
 
 test('chat_template_kwargs reach the template, but set nothing that is the service’s own, and stay small', () => {
@@ -215,7 +253,12 @@ test('chat_template_kwargs reach the template, but set nothing that is the servi
   for (let level = 0; level < 50_000; level++) deep = [deep]
   for (const kwargs of [{ a: 1e9 }, { a: 'x'.repeat(70_000) }, { a: Array(3000).fill(0) }, { a: deep }])
     refused('qwen3', { chat_template_kwargs: kwargs }, 'invalid_request', 'chat_template_kwargs')
-  refused('qwen3', { tools: [{ type: 'function', function: { name: 'a', parameters: { properties: { deep } } } }] }, 'invalid_request', 'tools')
+  refused(
+    'qwen3',
+    { tools: [{ type: 'function', function: { name: 'a', parameters: { properties: { deep } } } }] },
+    'invalid_request',
+    'tools',
+  )
 })
 
 const qwenCall = {
@@ -232,7 +275,13 @@ test('the form of an answer follows from the choice of tools and their number', 
     content: { type: 'json_schema', json_schema: { type: 'object', properties: {}, additionalProperties: false } },
   }
   const tools = [weather, now]
-  const auto = { type: 'triggered_tags', triggers: ['<tool_call>'], tags: [qwenCall, none], at_least_one: false, stop_after_first: false }
+  const auto = {
+    type: 'triggered_tags',
+    triggers: ['<tool_call>'],
+    tags: [qwenCall, none],
+    at_least_one: false,
+    stop_after_first: false,
+  }
   assert.deepEqual(format('qwen2.5', { tools }), auto)
   // A model that was not trained on calls makes one, unless several are asked for.
   assert.deepEqual(format('smollm2', { tools, tool_choice: null }), { ...auto, stop_after_first: true })
@@ -244,8 +293,14 @@ test('the form of an answer follows from the choice of tools and their number', 
     at_least_one: true,
     stop_after_first: false,
   })
-  assert.deepEqual(format('qwen2.5', { tools, tool_choice: 'required', parallel_tool_calls: false }), { type: 'or', elements: [qwenCall, none] })
-  assert.deepEqual(format('qwen2.5', { tools, tool_choice: { type: 'function', function: { name: 'get_weather' } } }), qwenCall)
+  assert.deepEqual(format('qwen2.5', { tools, tool_choice: 'required', parallel_tool_calls: false }), {
+    type: 'or',
+    elements: [qwenCall, none],
+  })
+  assert.deepEqual(
+    format('qwen2.5', { tools, tool_choice: { type: 'function', function: { name: 'get_weather' } } }),
+    qwenCall,
+  )
   const mistral = format('mistral-nemo', { tools })
   assert.deepEqual(
     [mistral.triggers, mistral.tags[0].begin, mistral.tags[0].end, mistral.tags[0].content.separator],
@@ -256,12 +311,20 @@ test('the form of an answer follows from the choice of tools and their number', 
 
 test('arguments that can’t be held to their schema are any object, unless the tool is strict', () => {
   const properties = Object.fromEntries(Array.from({ length: 6000 }, (_, index) => [`p${index}`, {}]))
-  const tool = (strict: boolean) => ({ type: 'function', function: { name: 'a', strict, parameters: { type: 'object', properties } } })
+  const tool = (strict: boolean) => ({
+    type: 'function',
+    function: { name: 'a', strict, parameters: { type: 'object', properties } },
+  })
   const { content } = format('qwen2.5', { tools: [tool(false)], tool_choice: 'required', parallel_tool_calls: false })
   assert.deepEqual(content, { type: 'json_schema', json_schema: { type: 'object', additionalProperties: true } })
-  const large = (name: string, length: number) => ({ type: 'function', function: { name, parameters: { ...place, description: 'x'.repeat(length) } } })
+  const large = (name: string, length: number) => ({
+    type: 'function',
+    function: { name, parameters: { ...place, description: 'x'.repeat(length) } },
+  })
   const { tags } = format('qwen2.5', { tools: [large('a', 30_000), large('b', 60_000), large('c', 20_000)] })
-  const lengths = tags.map((tag: { content: { json_schema: { description?: string } } }) => tag.content.json_schema.description?.length)
+  const lengths = tags.map(
+    (tag: { content: { json_schema: { description?: string } } }) => tag.content.json_schema.description?.length,
+  )
   assert.deepEqual(lengths, [30_000, undefined, 20_000], 'of many schemas, the largest goes first')
   refused('qwen2.5', { tools: [now, tool(true)] }, 'schema_not_enforceable', 'tools.1.function.parameters')
   const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: { type: 'object', properties } } }
@@ -270,11 +333,19 @@ test('arguments that can’t be held to their schema are any object, unless the 
 
 test('response_format is the form of the answer, beside tools one of two, and thoughts may come before it', () => {
   const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: place, strict: true } }
-  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format })).grammar, { kind: 'json_schema', schema: place })
-  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format: { type: 'json_object' } })).grammar, { kind: 'json_object' })
+  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format })).grammar, {
+    kind: 'json_schema',
+    schema: place,
+  })
+  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format: { type: 'json_object' } })).grammar, {
+    kind: 'json_object',
+  })
   assert.equal(prepareConversation(modelOf('qwen3'), ask({ response_format: { type: 'text' } })).grammar, null)
   const value = { type: 'json_schema', json_schema: place }
-  assert.deepEqual(format('qwen2.5', { response_format, tools: [weather], parallel_tool_calls: false }), { type: 'or', elements: [value, qwenCall] })
+  assert.deepEqual(format('qwen2.5', { response_format, tools: [weather], parallel_tool_calls: false }), {
+    type: 'or',
+    elements: [value, qwenCall],
+  })
   const thoughts = (begin: string) => [
     { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
     { type: 'const_string', value: '\n\n' },
@@ -287,7 +358,13 @@ test('response_format is the form of the answer, beside tools one of two, and th
     ],
   }
   assert.deepEqual(format('qwen3', { response_format }), { type: 'sequence', elements: [perhaps, value] })
-  assert.deepEqual(format('begun-thoughts', { response_format }), { type: 'sequence', elements: [...thoughts(''), value] })
-  const ended = prepareConversation(modelOf('qwen3'), ask({ response_format, chat_template_kwargs: { enable_thinking: false } }))
+  assert.deepEqual(format('begun-thoughts', { response_format }), {
+    type: 'sequence',
+    elements: [...thoughts(''), value],
+  })
+  const ended = prepareConversation(
+    modelOf('qwen3'),
+    ask({ response_format, chat_template_kwargs: { enable_thinking: false } }),
+  )
   assert.deepEqual(ended.grammar, { kind: 'json_schema', schema: place })
 })

@@ -1,10 +1,21 @@
-// Weights of four bits that are served in eight: the same model but for rounding, and the file itself wherever the copy can't be.
+// Weights of four bits that are served in eight: the same model but for rounding, and the file itself wherever the copy
+// can't be.
 import assert from 'node:assert/strict'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, truncateSync, utimesSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  utimesSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
-import { gainsFromEightBits, loadFastest } from '../../engine/llama/eight-bits.ts'
+import { gainsFromEightBits, loadFastest } from '../../engine/llama/eight-bit-weights.ts'
 import { openLibrary } from '../../engine/llama/library.ts'
 import { freeModel } from '../../engine/llama/model.ts'
 import { modelName, modelPath, root, startEngine } from './engine-process.ts'
@@ -57,7 +68,14 @@ test('what is served in eight bits says what the file says, but for rounding', {
   const scores: number[][] = []
   for (const options of [[], ['--no-eight-bits']]) {
     const engine = await startEngine(['--model', `${modelName}=${modelPath}`, ...options])
-    const { json } = await engine.ask('POST', '/v1/completions', { model: modelName, prompt, echo: true, logprobs: 1, max_tokens: 1, temperature: 0 })
+    const { json } = await engine.ask('POST', '/v1/completions', {
+      model: modelName,
+      prompt,
+      echo: true,
+      logprobs: 1,
+      max_tokens: 1,
+      temperature: 0,
+    })
     scores.push(json.choices[0].logprobs.token_logprobs.slice(1, -1))
     await engine.stop()
   }

@@ -23,15 +23,26 @@ export type Engine = {
 }
 // biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
 export type Answer = { status: number; headers: IncomingHttpHeaders; text: string; json: any }
-export type Stream = { chunks: AsyncIterable<Buffer>; headers: Promise<{ status: number; headers: IncomingHttpHeaders }>; leave(): void }
+export type Stream = {
+  chunks: AsyncIterable<Buffer>
+  headers: Promise<{ status: number; headers: IncomingHttpHeaders }>
+  leave(): void
+}
 
-/** One thread: the library's threads spin at their barriers, and beside any other busy process two are many times slower than one. */
+/**
+ * One thread: the library's threads spin at their barriers, and beside any other busy process two are many times slower
+ * than one.
+ */
 export async function startEngine(args: string[] = ['--model', `${modelName}=${modelPath}`]): Promise<Engine> {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-engine-'))
   const socket = join(folder, 'engine.sock')
-  const child = spawn(process.execPath, [join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--parent-pipe', '--threads', '1', ...args], {
-    stdio: ['pipe', 'pipe', 'pipe'],
-  })
+  const child = spawn(
+    process.execPath,
+    [join(root, 'engine/main.ts'), '--listen', `unix:${socket}`, '--parent-pipe', '--threads', '1', ...args],
+    {
+      stdio: ['pipe', 'pipe', 'pipe'],
+    },
+  )
   let stderr = ''
   child.stderr!.on('data', (data) => {
     stderr += data
@@ -46,9 +57,15 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
 
   const ask: Engine['ask'] = (method, path, body, headers = {}) =>
     new Promise((resolve, reject) => {
-      const sent = body === undefined ? undefined : typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body)
+      const sent =
+        body === undefined ? undefined : typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body)
       const call = request(
-        { socketPath: socket, method, path, headers: { ...(sent && { 'content-type': 'application/json' }), ...headers } },
+        {
+          socketPath: socket,
+          method,
+          path,
+          headers: { ...(sent && { 'content-type': 'application/json' }), ...headers },
+        },
         async (response) => {
           const parts: Buffer[] = []
           try {
@@ -58,7 +75,12 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
           }
           const text = Buffer.concat(parts).toString()
           const isJson = String(response.headers['content-type']).startsWith('application/json')
-          resolve({ status: response.statusCode!, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined })
+          resolve({
+            status: response.statusCode!,
+            headers: response.headers,
+            text,
+            json: isJson ? JSON.parse(text) : undefined,
+          })
         },
       )
       call.once('error', reject)
@@ -66,8 +88,15 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
     })
 
   const stream: Engine['stream'] = (path, body, sentHeaders = {}) => {
-    const call = request({ socketPath: socket, method: 'POST', path, headers: { 'content-type': 'application/json', ...sentHeaders } })
-    const response = new Promise<import('node:http').IncomingMessage>((resolve, reject) => call.once('response', resolve).once('error', reject))
+    const call = request({
+      socketPath: socket,
+      method: 'POST',
+      path,
+      headers: { 'content-type': 'application/json', ...sentHeaders },
+    })
+    const response = new Promise<import('node:http').IncomingMessage>((resolve, reject) =>
+      call.once('response', resolve).once('error', reject),
+    )
     response.catch(() => {})
     call.end(JSON.stringify(body))
     async function* chunks() {
@@ -131,7 +160,11 @@ export function textOf(events: Events): string {
 }
 
 /** Waits until `condition` holds. The limit only ends a broken test. */
-export async function until(condition: () => boolean | Promise<boolean>, what: string, limitMs = 20_000): Promise<void> {
+export async function until(
+  condition: () => boolean | Promise<boolean>,
+  what: string,
+  limitMs = 20_000,
+): Promise<void> {
   for (const end = performance.now() + limitMs; performance.now() < end; ) {
     if (await condition()) return
     await new Promise((resolve) => setTimeout(resolve, 10))

@@ -11,7 +11,9 @@ const onlyRead = ['NVFP4']
 
 test('the file types are those of the library’s own header', () => {
   const header = readFileSync(path.join(root, '.local/llama/source/include/llama.h'), 'utf8')
-  const listed = [...header.matchAll(/^\s*LLAMA_FTYPE_(?:ALL|MOSTLY)_(\w+)\s*=\s*(\d+),/gm)].map(([, name, number]) => [name!, Number(number)] as const)
+  const listed = [...header.matchAll(/^\s*LLAMA_FTYPE_(?:ALL|MOSTLY)_(\w+)\s*=\s*(\d+),/gm)].map(
+    ([, name, number]) => [name!, Number(number)] as const,
+  )
   assert.ok(listed.length > 30)
   assert.deepEqual(Object.fromEntries(listed.filter(([name]) => !onlyRead.includes(name))), { ...fileTypes })
 })

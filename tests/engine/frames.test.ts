@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { frame } from '../../engine/answer/stream.ts'
+import { frame } from '../../engine/http/answer/stream.ts'
 
 test('a frame is one line for every reader, whatever its text holds, and says the same', () => {
   // Where Python's `splitlines` ends a line.

@@ -9,16 +9,28 @@ before(async () => {
 })
 after(() => engine.stop())
 
-const ask = async (body: object, headers?: Record<string, string>) => (await engine.ask('POST', '/v1/chat/completions', body, headers)).json
+const ask = async (body: object, headers?: Record<string, string>) =>
+  (await engine.ask('POST', '/v1/chat/completions', body, headers)).json
 const textFor = async (body: object) => (await ask(body)).choices[0].message.content as string
 const story = 'Tell me a story about a fox.'
 
 test('the greedy answer is the same alone, beside seven others, in a bigger lane and from a cached prompt', async () => {
-  const prompts = [story, 'List three fruits.', 'Write a poem on rain.', 'Why is the sky blue?', 'Hi', 'Explain gravity.', 'Who was Napoleon?', 'Count to ten.']
+  const prompts = [
+    story,
+    'List three fruits.',
+    'Write a poem on rain.',
+    'Why is the sky blue?',
+    'Hi',
+    'Explain gravity.',
+    'Who was Napoleon?',
+    'Count to ten.',
+  ]
   const alone: string[] = []
   for (const prompt of prompts) alone.push(await textFor(chat(prompt, { max_tokens: 16 })))
   // Another account each: nothing is cached, so that all of them are computed beside each other.
-  const apart = await Promise.all(prompts.map((prompt) => ask(chat(prompt, { max_tokens: 16 }), { 'x-tunery-account': prompt.slice(0, 4) })))
+  const apart = await Promise.all(
+    prompts.map((prompt) => ask(chat(prompt, { max_tokens: 16 }), { 'x-tunery-account': prompt.slice(0, 4) })),
+  )
   assertNearlyAllEqual(
     apart.map((answer) => answer.choices[0].message.content),
     alone,
@@ -27,15 +39,19 @@ test('the greedy answer is the same alone, beside seven others, in a bigger lane
   assert.ok(new Set(alone).size > 6)
 })
 
-// Some processors' kernels round a batch of eight otherwise than a batch of one, which may tip a choice between two tokens that are
-// equally likely. A sequence that read from another's cache would change every answer.
+// Some processors' kernels round a batch of eight otherwise than a batch of one, which may tip a choice between two
+// tokens that are equally likely. A sequence that read from another's cache would change every answer.
 function assertNearlyAllEqual(answers: string[], expected: string[]): void {
   const different = answers.filter((answer, index) => answer !== expected[index])
-  assert.ok(different.length <= 2, `${different.length} of ${answers.length} answers differ: ${JSON.stringify({ answers, expected })}`)
+  assert.ok(
+    different.length <= 2,
+    `${different.length} of ${answers.length} answers differ: ${JSON.stringify({ answers, expected })}`,
+  )
 }
 
 test('the same seed gives the same text, another seed another, and top_p 0 the likeliest token', async () => {
-  const seeded = (seed: number, fields = {}) => textFor(chat(story, { temperature: 1.2, max_tokens: 16, seed, ...fields }))
+  const seeded = (seed: number, fields = {}) =>
+    textFor(chat(story, { temperature: 1.2, max_tokens: 16, seed, ...fields }))
   assert.equal(await seeded(7), await seeded(7))
   assert.notEqual(await seeded(7), await seeded(8))
   assert.equal(await seeded(4_294_967_295), await seeded(4_294_967_295))
@@ -46,11 +62,20 @@ test('the same seed gives the same text, another seed another, and top_p 0 the l
 test('usage counts the real tokens, streamed and not', async () => {
   const whole = await ask(chat(story, { max_tokens: 9 }))
   assert.equal(whole.choices[0].finish_reason, 'length')
-  // 23 of the default system message, 3 + 8 + 2 of the user's, 3 that open the answer; transformers' tokenizer gives the same.
+  // 23 of the default system message, 3 + 8 + 2 of the user's, 3 that open the answer; transformers' tokenizer gives
+  // the same.
   const { prompt_tokens, completion_tokens, total_tokens } = whole.usage
   assert.deepEqual([prompt_tokens, completion_tokens, total_tokens], [38, 9, 47])
-  const events = await readEvents(engine.stream('/v1/chat/completions', chat(story, { max_tokens: 9, stream: true, stream_options: { include_usage: true } })))
-  assert.deepEqual({ ...events.data.at(-1).usage, prompt_tokens_details: null }, { ...whole.usage, prompt_tokens_details: null })
+  const events = await readEvents(
+    engine.stream(
+      '/v1/chat/completions',
+      chat(story, { max_tokens: 9, stream: true, stream_options: { include_usage: true } }),
+    ),
+  )
+  assert.deepEqual(
+    { ...events.data.at(-1).usage, prompt_tokens_details: null },
+    { ...whole.usage, prompt_tokens_details: null },
+  )
   assert.equal(textOf(events), whole.choices[0].message.content)
 })
 
@@ -59,7 +84,9 @@ test('a stop sequence that spans tokens ends the answer before it, and streams n
   const words = full.split(' ')
   // From the middle of one word to the middle of the next.
   const stop = `${words[5]!.slice(1)} ${words[6]!.slice(0, 2)}`
-  const events = await readEvents(engine.stream('/v1/chat/completions', chat(story, { max_tokens: 40, stop: [stop, 'never there'], stream: true })))
+  const events = await readEvents(
+    engine.stream('/v1/chat/completions', chat(story, { max_tokens: 40, stop: [stop, 'never there'], stream: true })),
+  )
   assert.equal(textOf(events), full.slice(0, full.indexOf(stop)))
   assert.equal(events.data.at(-1).choices[0].finish_reason, 'stop')
 })
@@ -71,7 +98,12 @@ test('an end-of-turn token ends the answer with finish_reason stop and is not sh
 })
 
 test('emoji and other long characters stream whole: every chunk is valid UTF-8 text and nothing is lost', async () => {
-  const body = { model: modelName, prompt: '🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語日本語 🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語', temperature: 0, max_tokens: 48 }
+  const body = {
+    model: modelName,
+    prompt: '🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語日本語 🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語',
+    temperature: 0,
+    max_tokens: 48,
+  }
   // A prompt that is computed and one that is found again may differ in their last bits, and so in what comes next.
   await engine.ask('POST', '/v1/completions', { ...body, max_tokens: 1 })
   const whole = (await engine.ask('POST', '/v1/completions', body)).json.choices[0].text as string
@@ -96,7 +128,10 @@ test('a prompt that does not fit is refused with both numbers; one that fits get
 test('a long prompt goes to a long lane while short streams keep flowing', async () => {
   await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
   const lanes = await engine.metric('lanes')
-  const short = engine.stream('/v1/chat/completions', chat(story, { max_tokens: 1500, stream: true, temperature: 1, seed: 3 }))
+  const short = engine.stream(
+    '/v1/chat/completions',
+    chat(story, { max_tokens: 1500, stream: true, temperature: 1, seed: 3 }),
+  )
   const times: number[] = []
   const reading = (async () => {
     for await (const _ of short.chunks) times.push(performance.now())
@@ -104,7 +139,10 @@ test('a long prompt goes to a long lane while short streams keep flowing', async
   await until(() => times.length > 2, 'the short stream flows')
   const from = performance.now()
   // Long by what it may become: 700 tokens and 1,800 more do not fit a short slot.
-  const long = engine.stream('/v1/chat/completions', chat('The fox ran over the hill. '.repeat(100), { max_tokens: 1800, stream: true }))
+  const long = engine.stream(
+    '/v1/chat/completions',
+    chat('The fox ran over the hill. '.repeat(100), { max_tokens: 1800, stream: true }),
+  )
   await long.headers
   const to = performance.now()
   short.leave()
@@ -121,7 +159,10 @@ for (const [what, content] of [
 ] as const) {
   test(`a client that hangs up ${what} frees its slot`, async () => {
     await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
-    const stream = engine.stream('/v1/chat/completions', chat(content, { max_tokens: 2000, stream: true, temperature: 1.5 }))
+    const stream = engine.stream(
+      '/v1/chat/completions',
+      chat(content, { max_tokens: 2000, stream: true, temperature: 1.5 }),
+    )
     await until(async () => (await engine.metric('sequences_running')) === 1, 'the request runs')
     stream.leave()
     const computed = await engine.metric('prompt_tokens_total')

@@ -13,7 +13,11 @@ export const enforced: Record<string, Record<string, unknown>> = {
   'any array': { type: 'array' },
   'a string alone': { type: 'string' },
   'a number alone': { type: 'number' },
-  'types in a list': object({ a: { type: ['string', 'null'] }, b: { type: ['integer', 'boolean'] }, c: { type: ['array', 'null'], items: { type: 'null' } } }),
+  'types in a list': object({
+    a: { type: ['string', 'null'] },
+    b: { type: ['integer', 'boolean'] },
+    c: { type: ['array', 'null'], items: { type: 'null' } },
+  }),
   'integers between bounds': object({
     a: { type: 'integer', minimum: 2 },
     b: { type: 'integer', maximum: -7 },
@@ -33,7 +37,11 @@ export const enforced: Record<string, Record<string, unknown>> = {
     g: { type: 'number', minimum: 1e-7, maximum: 2e-7 },
     h: { type: 'number', minimum: -180, maximum: 180 },
   }),
-  'bounded strings': object({ a: { type: 'string', maxLength: 3 }, b: { type: 'string', minLength: 2 }, c: { type: 'string', minLength: 2, maxLength: 6 } }),
+  'bounded strings': object({
+    a: { type: 'string', maxLength: 3 },
+    b: { type: 'string', minLength: 2 },
+    c: { type: 'string', minLength: 2, maxLength: 6 },
+  }),
   'names that need escapes': object({
     'a"b': { type: 'integer' },
     'c\\d': { type: 'null' },
@@ -52,7 +60,10 @@ export const enforced: Record<string, Record<string, unknown>> = {
     properties: Object.fromEntries(Array.from({ length: 12 }, (_, index) => [`p${index}`, { type: 'integer' }])),
     required: ['p4', 'p9'],
   },
-  'only optional properties': { properties: { a: { type: 'integer' }, b: { type: 'boolean' } }, additionalProperties: false },
+  'only optional properties': {
+    properties: { a: { type: 'integer' }, b: { type: 'boolean' } },
+    additionalProperties: false,
+  },
   'other properties of a type': {
     type: 'object',
     properties: { name: { type: 'integer' }, nam: { type: 'boolean' }, 'né"w': { type: 'null' } },
@@ -60,7 +71,12 @@ export const enforced: Record<string, Record<string, unknown>> = {
     additionalProperties: { type: 'string', maxLength: 4 },
   },
   'a record': { type: 'object', propertyNames: { type: 'string' }, additionalProperties: { type: 'integer' } },
-  'required without being named': { type: 'object', properties: { a: { type: 'null' } }, required: ['b'], additionalProperties: { type: 'integer' } },
+  'required without being named': {
+    type: 'object',
+    properties: { a: { type: 'null' } },
+    required: ['b'],
+    additionalProperties: { type: 'integer' },
+  },
   arrays: object({
     a: { type: 'array', items: { type: 'integer' }, minItems: 2, maxItems: 4 },
     b: { type: 'array', items: { type: 'boolean' }, maxItems: 1 },
@@ -71,7 +87,11 @@ export const enforced: Record<string, Record<string, unknown>> = {
     g: { type: 'array', items: false },
     h: { type: 'array', prefixItems: [{ const: 1 }], minItems: 2 },
   }),
-  alternatives: { type: 'array', minItems: 2, items: { anyOf: [{ type: 'integer', minimum: 100 }, object({ a: { type: 'null' } }), { enum: ['x'] }, false] } },
+  alternatives: {
+    type: 'array',
+    minItems: 2,
+    items: { anyOf: [{ type: 'integer', minimum: 100 }, object({ a: { type: 'null' } }), { enum: ['x'] }, false] },
+  },
   'cases that are apart': {
     type: 'array',
     minItems: 3,
@@ -93,7 +113,15 @@ export const enforced: Record<string, Record<string, unknown>> = {
         more: { allOf: [{ $ref: '#/definitions/a~1b%25' }] },
       }),
     },
-    definitions: { 'a/b%': { type: 'boolean', title: 'Odd', description: 'A name that is escaped.', default: true, examples: [true] } },
+    definitions: {
+      'a/b%': {
+        type: 'boolean',
+        title: 'Odd',
+        description: 'A name that is escaped.',
+        default: true,
+        examples: [true],
+      },
+    },
   },
   'long strings': object({ a: { type: 'string', minLength: 130, maxLength: 150 } }),
 }

@@ -24,7 +24,8 @@ export function allowedTokens(mask: Uint32Array, size: number): number[] {
   const tokens: number[] = []
   for (let word = 0; word < mask.length; word++) {
     if (mask[word] === 0) continue
-    for (let bit = 0; bit < 32; bit++) if ((mask[word]! >>> bit) & 1 && word * 32 + bit < size) tokens.push(word * 32 + bit)
+    for (let bit = 0; bit < 32; bit++)
+      if ((mask[word]! >>> bit) & 1 && word * 32 + bit < size) tokens.push(word * 32 + bit)
   }
   return tokens
 }
@@ -40,19 +41,28 @@ export async function nextMask(session: GrammarSession): Promise<Uint32Array> {
 export type Walk = { text: string; tokens: number[]; ended: boolean }
 
 /** Walks until the end of generation or `most` tokens; towards the end it prefers tokens that close what is open. */
-export async function walk(session: GrammarSession, vocab: GrammarVocab, random: () => number, most = 300): Promise<Walk> {
+export async function walk(
+  session: GrammarSession,
+  vocab: GrammarVocab,
+  random: () => number,
+  most = 300,
+): Promise<Walk> {
   const tokens: number[] = []
   const closing = new Set(
-    Array.from({ length: vocab.size }, (_, token) => token).filter((token) => /^[\]}"]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1'))),
+    Array.from({ length: vocab.size }, (_, token) => token).filter((token) =>
+      /^[\]}"]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')),
+    ),
   )
   const text = () => Buffer.concat(tokens.map((token) => vocab.bytes(token))).toString('utf8')
   while (tokens.length < most) {
     const allowed = allowedTokens(await nextMask(session), vocab.size)
     const ends = allowed.filter((token) => vocab.isEndOfGeneration(token))
     const closes = allowed.filter((token) => closing.has(token))
-    if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > most / 4)) return { text: text(), tokens, ended: true }
+    if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > most / 4))
+      return { text: text(), tokens, ended: true }
     const others = allowed.filter((token) => !vocab.isEndOfGeneration(token))
-    // What separates the parts of an address or a date is one character of thousands; a walk would hardly ever come by it.
+    // What separates the parts of an address or a date is one character of thousands; a walk would hardly ever come by
+    // it.
     const marks = others.filter((token) => /^[@.:/\-TZ]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
     const from =
       marks.length > 0 && closes.length === 0 && random() < 0.2
@@ -64,7 +74,11 @@ export async function walk(session: GrammarSession, vocab: GrammarVocab, random:
     const short = from.filter((token) => vocab.bytes(token).length <= 2)
     const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
     const choice =
-      wordy.length > 0 && random() < 0.9 ? (short.length > 0 && random() < 0.5 ? wordy.filter((token) => vocab.bytes(token).length <= 2) : wordy) : from
+      wordy.length > 0 && random() < 0.9
+        ? short.length > 0 && random() < 0.5
+          ? wordy.filter((token) => vocab.bytes(token).length <= 2)
+          : wordy
+        : from
     const token = (choice.length > 0 ? choice : from)[Math.floor(random() * (choice.length || from.length))]!
     tokens.push(token)
     session.accept(token)

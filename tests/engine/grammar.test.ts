@@ -1,4 +1,5 @@
-// Structured output: what is written under a grammar's masks satisfies its schema, what can't be enforced is refused, and nobody holds up the others.
+// Structured output: what is written under a grammar's masks satisfies its schema, what can't be enforced is refused,
+// and nobody holds up the others.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
@@ -14,9 +15,16 @@ const vocab = await realVocab()
 const grammars = createGrammars()
 after(() => grammars.close())
 const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
-const person = { type: 'object', properties: { name: { type: 'string' }, age: { type: 'integer' } }, required: ['name', 'age'], additionalProperties: false }
+const person = {
+  type: 'object',
+  properties: { name: { type: 'string' }, age: { type: 'integer' } },
+  required: ['name', 'age'],
+  additionalProperties: false,
+}
 const refused = (places?: string) => (error: unknown) =>
-  error instanceof ApiError && error.code === 'schema_not_enforceable' && (places === undefined || error.details?.path === places)
+  error instanceof ApiError &&
+  error.code === 'schema_not_enforceable' &&
+  (places === undefined || error.details?.path === places)
 
 for (const [name, schema] of Object.entries(enforced))
   test(`every document written at random satisfies its schema: ${name}`, async () => {
@@ -47,7 +55,10 @@ const cases: [path: string, schema: Record<string, unknown>][] = [
     'unevaluatedItems',
     'nullable',
     'misspelt',
-  ].map((key): [string, Record<string, unknown>] => [`/properties/a~1b/${key}`, { properties: { 'a/b': { [key]: {} } } }]),
+  ].map((key): [string, Record<string, unknown>] => [
+    `/properties/a~1b/${key}`,
+    { properties: { 'a/b': { [key]: {} } } },
+  ]),
   ['/uniqueItems', { type: 'array', uniqueItems: true }],
   ['/multipleOf', { type: 'integer', multipleOf: 3 }],
   ['/minProperties', { type: 'object', minProperties: 1 }],
@@ -121,7 +132,9 @@ test('a structural tag constrains what stands between its marks, and its schemas
     assert.ok(allowedTokens(await nextMask(session), vocab.size).includes(token))
     session.accept(token)
   }
-  const allowed = allowedTokens(await nextMask(session), vocab.size).map((token) => Buffer.from(vocab.bytes(token)).toString())
+  const allowed = allowedTokens(await nextMask(session), vocab.size).map((token) =>
+    Buffer.from(vocab.bytes(token)).toString(),
+  )
   assert.ok(allowed.includes('}') && allowed.every((text) => /^[\d\s}]/.test(text)), allowed.slice(0, 20).join('|'))
   session.close()
 })
@@ -140,30 +153,55 @@ const hostile: Record<string, Record<string, unknown>> = {
     $defs: Object.fromEntries(
       Array.from({ length: 60 }, (_, n) => [
         `d${n}`,
-        n === 59 ? { const: 1 } : { type: 'array', prefixItems: [{ $ref: `#/$defs/d${n + 1}` }, { $ref: `#/$defs/d${n + 1}` }], items: false },
+        n === 59
+          ? { const: 1 }
+          : {
+              type: 'array',
+              prefixItems: [{ $ref: `#/$defs/d${n + 1}` }, { $ref: `#/$defs/d${n + 1}` }],
+              items: false,
+            },
       ]),
     ),
   },
   'alternatives that are all alike': {
     type: 'array',
-    items: { anyOf: Array.from({ length: 500 }, (_, n) => ({ type: 'array', items: { anyOf: [{ type: 'string' }, { type: 'string', maxLength: n }] } })) },
+    items: {
+      anyOf: Array.from({ length: 500 }, (_, n) => ({
+        type: 'array',
+        items: { anyOf: [{ type: 'string' }, { type: 'string', maxLength: n }] },
+      })),
+    },
   },
   'repeated repetitions': { type: 'string', pattern: '^((((a{1,20}){1,20}){1,20}){1,20}){1,20}$' },
 }
-const levels = (count: number, around: (inner: object) => object) => Array.from({ length: count }).reduce<object>(around, { type: 'integer' })
+const levels = (count: number, around: (inner: object) => object) =>
+  Array.from({ length: count }).reduce<object>(around, { type: 'integer' })
 const named = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, index) => [`p${index}`, {}]))
 const costlyToWrite: Record<string, object> = {
   'arrays in arrays': levels(60, (items) => ({ items })),
-  'other properties in other properties': levels(60, (additionalProperties) => ({ type: 'object', required: ['a', 'b', 'c'], additionalProperties })),
+  'other properties in other properties': levels(60, (additionalProperties) => ({
+    type: 'object',
+    required: ['a', 'b', 'c'],
+    additionalProperties,
+  })),
   'thousands of optional properties': { type: 'object', properties: named(4_900), additionalProperties: false },
   'texts that begin alike': { enum: Array.from({ length: 600 }, (_, index) => 'x'.repeat(index)) },
   'cases that are compared again and again': {
-    $defs: Object.fromEntries(Array.from({ length: 100 }, (_, n) => [`d${n}`, { enum: Array.from({ length: 130 }, (_, index) => 1_000 * n + index) }])),
+    $defs: Object.fromEntries(
+      Array.from({ length: 100 }, (_, n) => [
+        `d${n}`,
+        { enum: Array.from({ length: 130 }, (_, index) => 1_000 * n + index) },
+      ]),
+    ),
     anyOf: Array(30).fill({ oneOf: Array.from({ length: 100 }, (_, n) => ({ $ref: `#/$defs/d${n}` })) }),
   },
   'a pattern of alternatives': { type: 'string', pattern: `^(${'a|'.repeat(90_000)}b)$` },
   'ranges of numbers': {
-    anyOf: Array.from({ length: 2_400 }, (_, n) => ({ type: 'integer', minimum: -98_765_432_109_876 + n, maximum: 123_456_789_012_345 + n })),
+    anyOf: Array.from({ length: 2_400 }, (_, n) => ({
+      type: 'integer',
+      minimum: -98_765_432_109_876 + n,
+      maximum: 123_456_789_012_345 + n,
+    })),
   },
 }
 for (const [name, schema] of Object.entries(costlyToWrite))
@@ -211,11 +249,16 @@ test('hostile schemas end within bounds, while the masks of another session go o
 })
 
 const dear = (number: number) => ({ type: 'string', pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$` })
-const small = (number: number) => ({ type: 'object', properties: { [`a${number}`]: { type: 'integer' } }, additionalProperties: false })
+const small = (number: number) => ({
+  type: 'object',
+  properties: { [`a${number}`]: { type: 'integer' } },
+  additionalProperties: false,
+})
 
 test('ten costly schemas of one account hold up no other: its schemas wait for a slice at most, and those of the one end when it leaves', async () => {
   const own = createGrammars({ account_trials: 10 })
-  const ask = (schema: object, account: string, signal?: AbortSignal) => own.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
+  const ask = (schema: object, account: string, signal?: AbortSignal) =>
+    own.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
   const time = async (number: number) => {
     const began = performance.now()
     const session = await ask(small(number), 'other')
@@ -226,7 +269,9 @@ test('ten costly schemas of one account hold up no other: its schemas wait for a
   const usual_ms = Math.max(await time(1), await time(2))
 
   const left = new AbortController()
-  const attacks = Array.from({ length: 10 }, (_, number) => ask(dear(number), 'one', left.signal).catch((error: unknown) => error))
+  const attacks = Array.from({ length: 10 }, (_, number) =>
+    ask(dear(number), 'one', left.signal).catch((error: unknown) => error),
+  )
   await assert.rejects(ask(small(3), 'one'), (error: ApiError) => error.code === 'overloaded')
   const times: number[] = []
   for (let number = 4; number < 10; number++) times.push(await time(number))
@@ -246,10 +291,13 @@ test('ten costly schemas of one account hold up no other: its schemas wait for a
 test('a schema waits no longer than its bound for those before it, and is told to come again', async () => {
   const own = createGrammars({ trial_wait_ms: 200, slice_ms: 10_000 })
   const [slow, ...waiting] = await Promise.allSettled(
-    [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) => own.open(vocab, { kind: 'json_schema', schema })),
+    [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
+      own.open(vocab, { kind: 'json_schema', schema }),
+    ),
   )
   assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
-  for (const one of waiting) assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
+  for (const one of waiting)
+    assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
   // Those that gave up hold no place.
   const again = await own.open(vocab, { kind: 'json_schema', schema: person })
   again.close()

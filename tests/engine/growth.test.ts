@@ -4,7 +4,9 @@ import { test } from 'node:test'
 import { chat, modelName, modelPath, readEvents, startEngine, textOf } from './engine-process.ts'
 
 test('requests that come in while others run make room for themselves, and change nothing in the answers under way', async () => {
-  const questions = Array.from({ length: 12 }, (_, index) => chat(`Write about the number ${index}.`, { max_tokens: 40, stream: true, seed: index }))
+  const questions = Array.from({ length: 12 }, (_, index) =>
+    chat(`Write about the number ${index}.`, { max_tokens: 40, stream: true, seed: index }),
+  )
   const answers = async (slots: string, together: boolean) => {
     const engine = await startEngine(['--model', `${modelName}=${modelPath}`, '--slots', slots])
     const texts: string[] = []

@@ -1,7 +1,7 @@
 // Readiness tells of work that does not move on.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createHeadway } from '../../engine/headway.ts'
+import { createHeadway } from '../../engine/batching/headway.ts'
 
 test('work without a step for longer than any step takes is told, until a step is done or the work has ended', () => {
   let now = 0

@@ -12,7 +12,8 @@ before(async () => {
 after(() => engine.stop())
 
 const hello = (fields = {}) => chat('Say hello.', { max_tokens: 6, ...fields })
-const stream = (fields = {}, headers?: Record<string, string>) => engine.stream('/v1/chat/completions', hello({ stream: true, ...fields }), headers)
+const stream = (fields = {}, headers?: Record<string, string>) =>
+  engine.stream('/v1/chat/completions', hello({ stream: true, ...fields }), headers)
 
 test('an answer has the shape of the contract, and the served name where the gateway gives one', async () => {
   const plain = await engine.ask('POST', '/v1/chat/completions', hello())
@@ -20,7 +21,10 @@ test('an answer has the shape of the contract, and the served name where the gat
   ChatResponse.parse(plain.json)
   assert.match(plain.json.id, /^chatcmpl-\w+$/)
   assert.equal(plain.json.model, modelName)
-  const named = await engine.ask('POST', '/v1/chat/completions', hello(), { 'x-served-model-name': 'team/support', 'x-request-id': 'req_abc' })
+  const named = await engine.ask('POST', '/v1/chat/completions', hello(), {
+    'x-served-model-name': 'team/support',
+    'x-request-id': 'req_abc',
+  })
   assert.equal(named.json.model, 'team/support')
   assert.equal(named.headers['x-request-id'], 'req_abc')
 })
@@ -41,7 +45,10 @@ test('a stream is framed as clients need it: one id, role first, finish_reason l
   assert.ok(reasons.slice(0, -1).every((reason) => reason === null))
   assert.equal(reasons.at(-1), 'length')
   assert.ok(events.data.every((chunk) => chunk.choices[0].logprobs === null && !('usage' in chunk)))
-  assert.equal(textOf(events), (await engine.ask('POST', '/v1/chat/completions', hello())).json.choices[0].message.content)
+  assert.equal(
+    textOf(events),
+    (await engine.ask('POST', '/v1/chat/completions', hello())).json.choices[0].message.content,
+  )
 })
 
 test('include_usage adds a last chunk without choices and a null usage to the others; the gateway header adds the last one only', async () => {
@@ -57,7 +64,10 @@ test('include_usage adds a last chunk without choices and a null usage to the ot
 test('plain completions answer in their own shape, streamed and not', async () => {
   const body = { model: modelName, prompt: 'Once upon a time', max_tokens: 6, temperature: 0 }
   const whole = (await engine.ask('POST', '/v1/completions', body)).json
-  assert.deepEqual([whole.object, whole.usage.prompt_tokens, whole.choices[0].finish_reason], ['text_completion', 4, 'length'])
+  assert.deepEqual(
+    [whole.object, whole.usage.prompt_tokens, whole.choices[0].finish_reason],
+    ['text_completion', 4, 'length'],
+  )
   const events = await readEvents(engine.stream('/v1/completions', { ...body, stream: true }))
   assert.ok(events.done && events.data.every((chunk) => chunk.object === 'text_completion'))
   assert.equal(textOf(events), whole.choices[0].text)
@@ -69,7 +79,8 @@ test('plain completions answer in their own shape, streamed and not', async () =
 
 test('control tokens that a prompt of plain completions spells are tokens, or text where the caller says so', async () => {
   const body = { model: modelName, prompt: '<|im_start|>', max_tokens: 1 }
-  const tokens = async (fields: object) => (await engine.ask('POST', '/v1/completions', { ...body, ...fields })).json.usage.prompt_tokens
+  const tokens = async (fields: object) =>
+    (await engine.ask('POST', '/v1/completions', { ...body, ...fields })).json.usage.prompt_tokens
   assert.equal(await tokens({}), 1)
   assert.ok((await tokens({ parse_special: false })) > 3)
 })
@@ -100,7 +111,16 @@ test('messages may come in parts, and developer counts as system', async () => {
 })
 
 test('null parameters mean not given, and max_completion_tokens wins over max_tokens', async () => {
-  const fields = { temperature: null, top_p: null, stop: null, tool_choice: null, max_tokens: 3, max_completion_tokens: 5, metadata: { a: 1 }, user: 'u' }
+  const fields = {
+    temperature: null,
+    top_p: null,
+    stop: null,
+    tool_choice: null,
+    max_tokens: 3,
+    max_completion_tokens: 5,
+    metadata: { a: 1 },
+    user: 'u',
+  }
   const answer = await engine.ask('POST', '/v1/chat/completions', hello(fields))
   assert.deepEqual([answer.status, answer.json.usage.completion_tokens], [200, 5])
 })
@@ -108,7 +128,10 @@ test('null parameters mean not given, and max_completion_tokens wins over max_to
 test('an unknown model is a 404 in the shape that clients read', async () => {
   const { status, json } = await engine.ask('POST', '/v1/chat/completions', hello({ model: 'nobody/nothing' }))
   assert.equal(status, 404)
-  assert.deepEqual([json.error.code, json.error.type, json.error.param], ['model_not_found', 'not_found_error', 'model'])
+  assert.deepEqual(
+    [json.error.code, json.error.type, json.error.param],
+    ['model_not_found', 'not_found_error', 'model'],
+  )
   assert.match(json.error.message, /nobody\/nothing/)
 })
 
@@ -142,7 +165,9 @@ test('what is not JSON, too large, unknown or the wrong method has its own error
   assert.equal((await post('{"model":')).json.error.code, 'invalid_json')
   assert.equal((await post(Buffer.from([0x22, 0xff, 0x22]))).json.error.code, 'invalid_json')
   assert.equal((await post('[]')).status, 400)
-  const large = await post(JSON.stringify(hello({ padding: 'x'.repeat(9 * 1024 * 1024) }))).catch((error) => ({ status: error.code }))
+  const large = await post(JSON.stringify(hello({ padding: 'x'.repeat(9 * 1024 * 1024) }))).catch((error) => ({
+    status: error.code,
+  }))
   // The answer, or a closed connection when the client was still writing.
   assert.ok([413, 'EPIPE', 'ECONNRESET'].includes(large.status))
   assert.equal((await engine.ask('GET', '/v2/nothing')).status, 404)
@@ -178,7 +203,9 @@ test('a base model loads once under a name, and unloads', async () => {
 
 test('a request that is being answered finishes before its model is unloaded', async () => {
   await engine.ask('POST', '/internal/load_model', { name: 'leaving', path: modelPath })
-  const running = readEvents(engine.stream('/v1/chat/completions', hello({ model: 'leaving', stream: true, max_tokens: 60, temperature: 1 })))
+  const running = readEvents(
+    engine.stream('/v1/chat/completions', hello({ model: 'leaving', stream: true, max_tokens: 60, temperature: 1 })),
+  )
   const unloaded = engine.ask('POST', '/internal/unload_model', { name: 'leaving' })
   assert.equal((await unloaded).status, 200)
   const events = await running

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { firstSize, laneShapes } from '../../engine/lane-sizes.ts'
+import { firstSize, laneShapes } from '../../engine/batching/slot-sizes.ts'
 
 const gibibyte = 1024 ** 3
 const limits = { slots: 32, lane_bytes: gibibyte, total_bytes: 8 * gibibyte }

@@ -1,11 +1,11 @@
 // The lane's own rules, on a context that only records what it is asked to do.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createGeneration, type Generation } from '../../engine/generation.ts'
-import { createLane, type Lane } from '../../engine/lane.ts'
+import { createGeneration, type Generation } from '../../engine/batching/generation.ts'
+import { createPromptPace, promptTime } from '../../engine/batching/prefill.ts'
+import { createLane, type Lane } from '../../engine/batching/runner.ts'
 import type { Context } from '../../engine/llama/context.ts'
 import type { Vocab } from '../../engine/llama/vocab.ts'
-import { createPromptPace, promptTime } from '../../engine/prompt-pace.ts'
 import { plainSampling } from './plain-sampling.ts'
 
 const endToken = 0
@@ -273,7 +273,9 @@ test('a lane that grows goes on with what runs, also where caches cannot be move
 
 test('requests gather in neighbouring slots, so that one decode holds them all', () => {
   const { lane, calls } = makeLane({ slots: 8 })
-  const asked = Array.from({ length: 8 }, (_, index) => ask(lane, `${index}${index}`, { max_tokens: index % 3 === 0 ? 60 : 2, account: String(index) }))
+  const asked = Array.from({ length: 8 }, (_, index) =>
+    ask(lane, `${index}${index}`, { max_tokens: index % 3 === 0 ? 60 : 2, account: String(index) }),
+  )
   runToEnd(lane)
   assert.ok(asked.every(({ outcome }) => outcome === 'length'))
   const last = calls.at(-1)!.computed.map(({ sequence }) => sequence)

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { parseCommandLine } from '../../engine/args.ts'
-import { listen, parseAddress } from '../../engine/listen.ts'
+import { listen, parseAddress } from '../../engine/http/server.ts'
 import { chat, modelName, modelPath, readEvents, root, startEngine, until } from './engine-process.ts'
 
 const longStream = chat('Tell me a very long story.', { stream: true, max_tokens: 1900, temperature: 1.3 })
@@ -40,7 +40,10 @@ test('the socket is for its owner only, and one left by a dead engine is replace
   await engine.stop()
   const folder = mkdtempSync(join(tmpdir(), 'tunery-listen-'))
   const path = join(folder, 'stale.sock')
-  spawnSync(process.execPath, ['-e', `require('node:net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`])
+  spawnSync(process.execPath, [
+    '-e',
+    `require('node:net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`,
+  ])
   assert.ok(existsSync(path))
   const server = createServer()
   assert.equal(await listen(server as never, { path }), `unix:${path}`)
@@ -65,16 +68,26 @@ test('the command line is checked', () => {
   assert.deepEqual(parseAddress('[::1]:80'), { host: '::1', port: 80 })
   assert.throws(() => parseAddress('somewhere'), /unix:\/path or HOST:PORT/)
   assert.throws(() => parseCommandLine([]), /--model is missing/)
-  assert.deepEqual(parseCommandLine(['--model', 'a=b.gguf']).listen, { host: '127.0.0.1', port: 8000 }, 'nobody else reaches what nobody opened')
+  assert.deepEqual(
+    parseCommandLine(['--model', 'a=b.gguf']).listen,
+    { host: '127.0.0.1', port: 8000 },
+    'nobody else reaches what nobody opened',
+  )
   assert.throws(() => parseCommandLine(['--model', 'a=b', '--model', 'c=d', '--adapter', 'e=f']), /exactly one --model/)
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--api-key-file', 'x']), /for a server on a port/)
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--model', 'x']), /NAME=FILE/)
   assert.ok(parseCommandLine(['--listen', 'unix:/a', '--threads', '999']).threads < 999)
-  assert.deepEqual(parseCommandLine(['--listen', 'unix:/a', '--model', `${modelName}=${modelPath}`]).models, [{ name: modelName, path: modelPath }])
+  assert.deepEqual(parseCommandLine(['--listen', 'unix:/a', '--model', `${modelName}=${modelPath}`]).models, [
+    { name: modelName, path: modelPath },
+  ])
 })
 
 test('a start that fails says why on standard error and ends with 1', () => {
-  const result = spawnSync(process.execPath, [join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--model', 'x=/nowhere.gguf'], { encoding: 'utf8' })
+  const result = spawnSync(
+    process.execPath,
+    [join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--model', 'x=/nowhere.gguf'],
+    { encoding: 'utf8' },
+  )
   assert.equal(result.status, 1)
   assert.match(JSON.parse(result.stderr.trim().split('\n').at(-1)!).msg, /nowhere\.gguf does not exist/)
   assert.equal(result.stdout, '')

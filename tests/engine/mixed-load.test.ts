@@ -1,5 +1,5 @@
-// Requests that share beginnings, outgrow their slots, make lanes grow and hang up, all at once: what each answers must still follow
-// from its own prompt and nothing else.
+// Requests that share beginnings, outgrow their slots, make lanes grow and hang up, all at once: what each answers must
+// still follow from its own prompt and nothing else.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { type Engine, modelName, modelPath, startEngine, until } from './engine-process.ts'
@@ -14,14 +14,18 @@ after(() => Promise.all([engine.stop(), reference.stop()]))
 
 const subjects = ['rivers', 'clocks', 'bread', 'glaciers', 'violins', 'harbours', 'bees', 'tunnels']
 const beginnings = [0, 1, 2].map(
-  (group) => `Notes, volume ${group}. ${subjects.map((each, index) => `Chapter ${index + 1} tells of ${each} and how they change. `).join('')}`,
+  (group) =>
+    `Notes, volume ${group}. ${subjects.map((each, index) => `Chapter ${index + 1} tells of ${each} and how they change. `).join('')}`,
 )
 const prompts = Array.from({ length: 36 }, (_, index) => {
   const beginning = beginnings[index % 3]!.repeat(index % 4 === 0 ? 4 : 1)
   return `${beginning}Question ${index}: what is said of ${subjects[index % 8]}? Answer: In chapter ${(index % 8) + 1}`
 })
 
-/** By how much each token of the answer was less likely than the likeliest, to an engine that computes the text alone and at once. */
+/**
+ * By how much each token of the answer was less likely than the likeliest, to an engine that computes the text alone
+ * and at once.
+ */
 async function gaps(prompt: string, answer: string): Promise<number[]> {
   const { json } = await reference.ask('POST', '/v1/completions', {
     model: modelName,
@@ -61,7 +65,8 @@ test('under a mixed load, every greedy answer is what its own prompt leads to', 
     if (answer === null) continue
     const found = await gaps(prompts[index]!, answer)
     tokens += found.length
-    // Batches of another size round differently, and a text may be cut into other tokens than it was written in: some differ a little.
+    // Batches of another size round differently, and a text may be cut into other tokens than it was written in: some
+    // differ a little.
     unlikely += found.filter((gap) => gap > 1).length
   }
   assert.ok(tokens > 1000, `${tokens} tokens`)

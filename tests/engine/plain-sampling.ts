@@ -1,4 +1,4 @@
-import type { SamplingParams } from '../../engine/sampler.ts'
+import type { SamplingParams } from '../../engine/sampling/sampler.ts'
 
 /** The likeliest token each time, and nothing that changes which that is. */
 export const plainSampling: SamplingParams = {

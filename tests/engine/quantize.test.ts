@@ -15,7 +15,12 @@ const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-quantize-'))
 after(() => rmSync(folder, { recursive: true }))
 
 const python = (program: string, ...args: string[]) =>
-  JSON.parse(execFileSync(path.join(root, '.local/python/bin/python'), ['-c', program, ...args], { cwd: root, encoding: 'utf8' }))
+  JSON.parse(
+    execFileSync(path.join(root, '.local/python/bin/python'), ['-c', program, ...args], {
+      cwd: root,
+      encoding: 'utf8',
+    }),
+  )
 
 /** A safetensors file of float32 vectors. */
 function writeVectors(file: string, vectors: Record<string, number[]>): void {
@@ -28,7 +33,14 @@ function writeVectors(file: string, vectors: Record<string, number[]>): void {
   const text = Buffer.from(JSON.stringify({ __metadata__: { format: 'pt' }, ...Object.fromEntries(header) }))
   const length = Buffer.alloc(8)
   length.writeBigUInt64LE(BigInt(text.length))
-  writeFileSync(file, Buffer.concat([length, text, ...Object.values(vectors).map((values) => Buffer.from(new Float32Array(values).buffer))]))
+  writeFileSync(
+    file,
+    Buffer.concat([
+      length,
+      text,
+      ...Object.values(vectors).map((values) => Buffer.from(new Float32Array(values).buffer)),
+    ]),
+  )
 }
 
 /** Mean squares of what rounding has done to the columns of a matrix, those before `split` and those behind. */
@@ -54,7 +66,9 @@ const source = path.join(folder, 'source.gguf')
 
 async function quantized(name: string, importance: string[]): Promise<string> {
   const out = path.join(folder, name)
-  const child = spawn(process.execPath, [program, source, out, 'Q4_0', '1', ...importance], { stdio: ['pipe', 'ignore', 'inherit'] })
+  const child = spawn(process.execPath, [program, source, out, 'Q4_0', '1', ...importance], {
+    stdio: ['pipe', 'ignore', 'inherit'],
+  })
   assert.deepEqual(await once(child, 'exit'), [0, null])
   return out
 }
@@ -69,7 +83,10 @@ test('inputs that weigh more are rounded less, and only in the matrix of which i
   const name = 'blk.0.ffn_down.weight'
   const importance = path.join(folder, 'importance.safetensors')
   // Sixteen of each block's thirty-two would share its scale with those that count for nothing.
-  writeVectors(importance, { [name]: Array.from({ length: 128 }, (_, column) => (column < 16 ? 1 : 1e-6)), 'nobody.weight': [1, 2] })
+  writeVectors(importance, {
+    [name]: Array.from({ length: 128 }, (_, column) => (column < 16 ? 1 : 1e-6)),
+    'nobody.weight': [1, 2],
+  })
   const [plain, weighed] = [await quantized('plain.gguf', []), await quantized('weighed.gguf', [importance])]
   const [before, after] = [errors(plain, name, 16), errors(weighed, name, 16)]
   assert.ok(after[0] < 0.9 * before[0], `${after[0]} of ${before[0]}`)
@@ -77,7 +94,9 @@ test('inputs that weigh more are rounded less, and only in the matrix of which i
 })
 
 test('it ends with the one that started it, in the middle of its work', async () => {
-  const child = spawn(process.execPath, [program, source, path.join(folder, 'left.gguf'), 'IQ4_NL', '1'], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [program, source, path.join(folder, 'left.gguf'), 'IQ4_NL', '1'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
   const [line] = await once(child.stdout, 'data')
   assert.match(String(line), /progress/)
   const ended = once(child, 'exit')

@@ -10,7 +10,9 @@ type Reply = { content: string; reasoning: string; calls: { name: string; argume
 const parserOf = (name: TemplateName, fields: Record<string, unknown> = { tools: [weather, now] }) =>
   prepareConversation(modelOf(name), ask(fields)).createParser
 
-/** What a client puts together from the parts; asserts that calls are announced once, in order, with an id of their own. */
+/**
+ * What a client puts together from the parts; asserts that calls are announced once, in order, with an id of their own.
+ */
 function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
   const reply: Reply = { content: '', reasoning: '', calls: [] }
   const ids = new Set<string>()
@@ -58,7 +60,10 @@ function cutAtRandom(text: string, random: (below: number) => number): string[] 
 function everyCut(createParser: () => ReplyParser, text: string): Reply {
   const whole = assemble(createParser(), [text])
   const random = numbers(7)
-  const cuts = [[...Array(text.length + 1).keys()].map((at) => [text.slice(0, at), text.slice(at)]), [text.split('')]].flat()
+  const cuts = [
+    [...Array(text.length + 1).keys()].map((at) => [text.slice(0, at), text.slice(at)]),
+    [text.split('')],
+  ].flat()
   for (let round = 0; round < 50; round++) cuts.push(cutAtRandom(text, random))
   for (const pieces of cuts) assert.deepEqual(assemble(createParser(), pieces), whole, JSON.stringify(pieces))
   return whole
@@ -70,7 +75,8 @@ const hermes = (name: string, text: string) => `<tool_call>\n{"name": "${name}",
 
 test('a plain answer passes as it is, piece by piece', () => {
   const parser = parserOf('qwen2.5', {})()
-  for (const text of [' <tool_call>\n', '{"name"', '\n']) assert.deepEqual(parser.push(text), [{ kind: 'content', text }])
+  for (const text of [' <tool_call>\n', '{"name"', '\n'])
+    assert.deepEqual(parser.push(text), [{ kind: 'content', text }])
   assert.deepEqual([parser.push(''), parser.finish(), parser.calledTools()], [[], [], false])
 })
 
@@ -79,10 +85,17 @@ for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
     const read = (text: string) => everyCut(parserOf(name, { tools: [weather, now], parallel_tool_calls: true }), text)
     const both = `${hermes(paris.name, paris.arguments)}\n${hermes('now', '{}')}`
     assert.deepEqual(read(both), { ...says(''), calls: [paris, { name: 'now', arguments: '{}' }] })
-    assert.deepEqual(read(`I look.\n\n${both} Done.`), { ...says('I look.'), calls: [paris, { name: 'now', arguments: '{}' }] })
+    assert.deepEqual(read(`I look.\n\n${both} Done.`), {
+      ...says('I look.'),
+      calls: [paris, { name: 'now', arguments: '{}' }],
+    })
     assert.deepEqual(read('a < b <tool and \n\n <tool_call'), says('a < b <tool and \n\n <tool_call'))
     assert.deepEqual(read('a \n'), says('a \n'))
-    assert.deepEqual(read(`${hermes('unknown', '{}')} b`), says(`${hermes('unknown', '{}')} b`), 'what is no call stays text')
+    assert.deepEqual(
+      read(`${hermes('unknown', '{}')} b`),
+      says(`${hermes('unknown', '{}')} b`),
+      'what is no call stays text',
+    )
   })
 }
 
@@ -107,13 +120,20 @@ test('an answer that is one call as a whole is read, and JSON in an answer that 
 
 test('only as many calls as were asked for are passed on', () => {
   const two = `${hermes('now', '{}')}\n${hermes('now', '{}')}`
-  for (const fields of [{ parallel_tool_calls: false }, { tool_choice: { type: 'function', function: { name: 'now' } } }])
+  for (const fields of [
+    { parallel_tool_calls: false },
+    { tool_choice: { type: 'function', function: { name: 'now' } } },
+  ])
     assert.equal(everyCut(parserOf('qwen2.5', { tools: [weather, now], ...fields }), two).calls.length, 1)
 })
 
 test('thoughts are apart from the answer, whoever began them', () => {
   const plain = parserOf('qwen3', {})
-  assert.deepEqual(everyCut(plain, '<think>\nOne < two.\n\n</think>\n\n Yes.\n'), { content: ' Yes.\n', reasoning: 'One < two.', calls: [] })
+  assert.deepEqual(everyCut(plain, '<think>\nOne < two.\n\n</think>\n\n Yes.\n'), {
+    content: ' Yes.\n',
+    reasoning: 'One < two.',
+    calls: [],
+  })
   assert.deepEqual(everyCut(plain, '\n<think>\n\n</think>\n\nYes <think>.'), says('Yes <think>.'))
   assert.deepEqual(everyCut(plain, ' <thin air'), says(' <thin air'))
   assert.deepEqual(everyCut(plain, '<think>cut </thi'), { ...says(''), reasoning: 'cut </thi' })
@@ -128,7 +148,11 @@ test('thoughts are apart from the answer, whoever began them', () => {
 test('calls are read after thoughts, and not in them', () => {
   const text = `<think>\nShall I ${hermes('now', '{}')}?\n</think>\n\n${hermes('get_weather', '{}')}`
   const read = everyCut(parserOf('qwen3'), text)
-  assert.deepEqual(read, { content: '', reasoning: `Shall I ${hermes('now', '{}')}?`, calls: [{ name: 'get_weather', arguments: '{}' }] })
+  assert.deepEqual(read, {
+    content: '',
+    reasoning: `Shall I ${hermes('now', '{}')}?`,
+    calls: [{ name: 'get_weather', arguments: '{}' }],
+  })
 })
 
 test('of an answer that is cut off, what has come so far stays, and no piece of a tag is shown', () => {
@@ -149,11 +173,21 @@ test('arguments come as they are written, not when they are whole', () => {
 })
 
 test('any text reads the same however it is cut, and text without a tag is all content', () => {
-  const words = ['<think>', '</think>', '<tool_call>', '</tool_call>', '[TOOL_CALLS][', '{"name": "now", "arguments": ', '{"name": "now", "parameters": ']
+  const words = [
+    '<think>',
+    '</think>',
+    '<tool_call>',
+    '</tool_call>',
+    '[TOOL_CALLS][',
+    '{"name": "now", "arguments": ',
+    '{"name": "now", "parameters": ',
+  ]
   const signs = ['{', '}', '[', ']', ', ', '"', '\\', '\n', ' ', 'a', '1', '<', '</', '{"na', '🦊', '\u2028']
   const random = numbers(11)
   for (let round = 0; round < 3000; round++) {
-    const text = Array.from({ length: 1 + random(14) }, () => (random(2) ? words[random(words.length)] : signs[random(signs.length)])).join('')
+    const text = Array.from({ length: 1 + random(14) }, () =>
+      random(2) ? words[random(words.length)] : signs[random(signs.length)],
+    ).join('')
     for (const name of ['qwen2.5', 'qwen3', 'mistral-nemo', 'llama-like', 'begun-thoughts'] as const) {
       const createParser = cached(name)
       const whole = assemble(createParser(), [text])

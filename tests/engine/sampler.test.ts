@@ -1,9 +1,9 @@
 // Choosing tokens: what each parameter does to the odds.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createLogprobs, logSumExp } from '../../engine/logprobs.ts'
-import { createSampler, createTop, type SamplingParams } from '../../engine/sampler.ts'
-import { createSpeculation } from '../../engine/speculation.ts'
+import { createLogprobs, logSumExp } from '../../engine/sampling/logprobs.ts'
+import { createSampler, createTop, type SamplingParams } from '../../engine/sampling/sampler.ts'
+import { createSpeculation } from '../../engine/sampling/speculative.ts'
 import { plainSampling } from './plain-sampling.ts'
 
 const sampled: SamplingParams = { ...plainSampling, temperature: 1, top_k: 100, top_p: 1, seed: 1 }
@@ -21,7 +21,10 @@ function shares(params: Partial<SamplingParams>, values: number[], mask: Uint32A
 function assertShares(actual: number[], expected: number[]) {
   const sum = expected.reduce((a, b) => a + b)
   for (const [token, share] of actual.entries())
-    assert.ok(Math.abs(share - expected[token]! / sum) < 0.015, `token ${token}: ${share}, not ${expected[token]! / sum}`)
+    assert.ok(
+      Math.abs(share - expected[token]! / sum) < 0.015,
+      `token ${token}: ${share}, not ${expected[token]! / sum}`,
+    )
 }
 
 test('tokens come as often as their probability says, at any temperature', () => {
@@ -124,7 +127,11 @@ test('a guess follows the latest place where the last tokens stood before; fewer
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4], 12), [5, 6, 7, 8, 1, 2, 3])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 2), [5, 6])
   assert.deepEqual(speculation.guess([1, 2, 3, 4, 5], 12), [])
-  assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 0, 7, 1, 2, 3, 4], 12), [5], 'what came after an end is another answer')
+  assert.deepEqual(
+    speculation.guess([1, 2, 3, 4, 5, 0, 7, 1, 2, 3, 4], 12),
+    [5],
+    'what came after an end is another answer',
+  )
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [], 'two alone are not enough at first')
   speculation.checked(7, 7)
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [4, 5, 6, 1, 2, 3])
@@ -135,5 +142,9 @@ test('a guess follows the latest place where the last tokens stood before; fewer
   speculation.checked(8, 0)
   assert.deepEqual(speculation.guess([7, 2, 3, 4, 5, 6, 1, 2, 3], 12), [])
   for (let round = 0; round < 2; round++) speculation.checked(8, 0)
-  assert.deepEqual(speculation.guess([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 12), [], 'and after many that were wrong it pauses')
+  assert.deepEqual(
+    speculation.guess([1, 2, 3, 4, 5, 6, 1, 2, 3, 4], 12),
+    [],
+    'and after many that were wrong it pauses',
+  )
 })

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import type { ErrorBody } from '../../contract/errors.ts'
-import { createPublicServer } from '../../engine/public.ts'
+import { createPublicServer } from '../../engine/http/public.ts'
 import { connect } from '../support/connection.ts'
 import { type Standalone, startEngineOnPort } from '../support/standalone.ts'
 import { chat, modelName, modelPath, root, until } from './engine-process.ts'
@@ -22,8 +22,20 @@ let engine: Standalone
 before(async () => {
   writeFileSync(keyFile, `# the team's\n${key}\n\n${otherKey}\n`)
   const gguf = join(root, '.local/llama/source/gguf-py')
-  execFileSync(join(root, '.local/python/bin/python'), [join(import.meta.dirname, 'make-adapter.py'), gguf, adapter, '1'])
-  engine = await startEngineOnPort(['--model', `${modelName}=${modelPath}`, '--adapter', `tuned=${adapter}`, '--api-key-file', keyFile])
+  execFileSync(join(root, '.local/python/bin/python'), [
+    join(import.meta.dirname, 'make-adapter.py'),
+    gguf,
+    adapter,
+    '1',
+  ])
+  engine = await startEngineOnPort([
+    '--model',
+    `${modelName}=${modelPath}`,
+    '--adapter',
+    `tuned=${adapter}`,
+    '--api-key-file',
+    keyFile,
+  ])
 })
 after(async () => {
   engine.kill('SIGKILL')
@@ -31,10 +43,20 @@ after(async () => {
   rmSync(folder, { recursive: true })
 })
 
-const client = (prefix: string, apiKey = key) => new OpenAI({ baseURL: `${engine.url}${prefix}`, apiKey, maxRetries: 0 })
-const story = { model: modelName, messages: [{ role: 'user' as const, content: 'Tell me a story about a fox.' }], temperature: 0, max_tokens: 16, seed: 1 }
+const client = (prefix: string, apiKey = key) =>
+  new OpenAI({ baseURL: `${engine.url}${prefix}`, apiKey, maxRetries: 0 })
+const story = {
+  model: modelName,
+  messages: [{ role: 'user' as const, content: 'Tell me a story about a fox.' }],
+  temperature: 0,
+  max_tokens: 16,
+  seed: 1,
+}
 const ask = (path: string, init: RequestInit = {}) =>
-  fetch(`${engine.url}${path}`, { ...init, headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json', ...init.headers } })
+  fetch(`${engine.url}${path}`, {
+    ...init,
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json', ...init.headers },
+  })
 
 const codeOf = async (answer: Response) => ((await answer.json()) as ErrorBody).error.code
 
@@ -45,7 +67,8 @@ test('an OpenAI client is answered under both prefixes, whole and streamed, by t
     const whole = await openai.chat.completions.create(story)
     texts.push(whole.choices[0]!.message.content)
     let streamed = ''
-    for await (const chunk of await openai.chat.completions.create({ ...story, stream: true })) streamed += chunk.choices[0]?.delta.content ?? ''
+    for await (const chunk of await openai.chat.completions.create({ ...story, stream: true }))
+      streamed += chunk.choices[0]?.delta.content ?? ''
     texts.push(streamed)
   }
   assert.equal(new Set(texts).size, 1)
@@ -79,7 +102,13 @@ test('without a key, or with a wrong one, nothing but the health is answered', a
 })
 
 test('what the service alone may ask for is not there, with the right key neither', async () => {
-  const body = JSON.stringify({ name: 'x', path: modelPath, lora_name: 'x', lora_path: adapter, base_model_name: modelName })
+  const body = JSON.stringify({
+    name: 'x',
+    path: modelPath,
+    lora_name: 'x',
+    lora_path: adapter,
+    base_model_name: modelName,
+  })
   for (const prefix of ['', '/api', '/v1', '/api/v1'])
     for (const path of [
       '/internal/score',
@@ -108,16 +137,24 @@ test('browsers of other sites read nothing, and answers are not for caches or fr
       [...headers.keys()].filter((name) => name.startsWith('access-control')),
       [],
     )
-    assert.deepEqual([headers.get('cache-control'), headers.get('x-content-type-options'), headers.get('x-frame-options')], ['no-store', 'nosniff', 'DENY'])
+    assert.deepEqual(
+      [headers.get('cache-control'), headers.get('x-content-type-options'), headers.get('x-frame-options')],
+      ['no-store', 'nosniff', 'DENY'],
+    )
   }
 })
 
 test('a head or body that is too large is refused in the one shape', async () => {
   const long = await ask(`/v1/models?x=${'x'.repeat(20_000)}`)
   assert.deepEqual([long.status, await codeOf(long)], [431, 'invalid_request'])
-  const many = await ask('/v1/models', { headers: Object.fromEntries(Array.from({ length: 120 }, (_, index) => [`x-${index}`, '1'])) })
+  const many = await ask('/v1/models', {
+    headers: Object.fromEntries(Array.from({ length: 120 }, (_, index) => [`x-${index}`, '1'])),
+  })
   assert.equal(many.status, 400)
-  const large = await ask('/v1/chat/completions', { method: 'POST', body: JSON.stringify({ ...story, user: 'x'.repeat(9_000_000) }) })
+  const large = await ask('/v1/chat/completions', {
+    method: 'POST',
+    body: JSON.stringify({ ...story, user: 'x'.repeat(9_000_000) }),
+  })
   assert.deepEqual([large.status, await codeOf(large)], [413, 'body_too_large'])
 })
 
@@ -159,7 +196,14 @@ test('clients that send or read too slowly are cut, and those who wait for a lon
 
 test('a key that cannot be one keeps the server from starting, and the reason says what to do', () => {
   const start = (args: string[], env: NodeJS.ProcessEnv = {}) => {
-    const all = [join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--model', `${modelName}=${modelPath}`, ...args]
+    const all = [
+      join(root, 'engine/main.ts'),
+      '--listen',
+      '127.0.0.1:0',
+      '--model',
+      `${modelName}=${modelPath}`,
+      ...args,
+    ]
     const { status, stderr } = spawnSync(process.execPath, all, { encoding: 'utf8', env: { ...process.env, ...env } })
     assert.equal(status, 1)
     return JSON.parse(stderr.trim().split('\n').at(-1)!).msg as string
@@ -177,12 +221,22 @@ test('SIGTERM: a stream goes on to its end, the health says that it stops, and w
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
   const health = (url: string) =>
     new Promise<number>((resolve, reject) => {
-      http.get(`${url}/health`, { agent }, (response) => response.resume().on('end', () => resolve(response.statusCode!))).on('error', reject)
+      http
+        .get(`${url}/health`, { agent }, (response) => response.resume().on('end', () => resolve(response.statusCode!)))
+        .on('error', reject)
     })
   const run = async (max_tokens: number, grace: string) => {
-    const stopping = await startEngineOnPort(['--model', `${modelName}=${modelPath}`, '--grace-seconds', grace], { TUNERY_ENGINE_KEY: key })
-    const body = JSON.stringify(chat('Tell me a very long story.', { stream: true, max_tokens, temperature: 1.3, logit_bias: { 2: -100 } }))
-    const answer = await fetch(`${stopping.url}/v1/chat/completions`, { method: 'POST', body, headers: { authorization: `Bearer ${key}` } })
+    const stopping = await startEngineOnPort(['--model', `${modelName}=${modelPath}`, '--grace-seconds', grace], {
+      TUNERY_ENGINE_KEY: key,
+    })
+    const body = JSON.stringify(
+      chat('Tell me a very long story.', { stream: true, max_tokens, temperature: 1.3, logit_bias: { 2: -100 } }),
+    )
+    const answer = await fetch(`${stopping.url}/v1/chat/completions`, {
+      method: 'POST',
+      body,
+      headers: { authorization: `Bearer ${key}` },
+    })
     const kept = connect(stopping.url)
     kept.socket.write('GET /health HTTP/1.1\r\nHost: x\r\n')
     assert.equal(await health(stopping.url), 200)

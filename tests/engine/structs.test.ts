@@ -8,7 +8,14 @@ import { test } from 'node:test'
 import koffi from 'koffi'
 import { assertDefaultParams } from '../../engine/llama/default-params.ts'
 import { openLibrary } from '../../engine/llama/library.ts'
-import { batchFields, contextParamsFields, modelParamsFields, quantizeParamsFields, structs, threadpoolParamsFields } from '../../engine/llama/structs.ts'
+import {
+  batchFields,
+  contextParamsFields,
+  modelParamsFields,
+  quantizeParamsFields,
+  structs,
+  threadpoolParamsFields,
+} from '../../engine/llama/structs.ts'
 import { root } from './engine-process.ts'
 
 const fields = {
@@ -21,7 +28,9 @@ const fields = {
 
 const hasCompiler = spawnSync('cc', ['--version']).status === 0
 
-test('every struct has the size and the offsets that the C compiler gives it', { skip: hasCompiler ? false : 'there is no C compiler (cc) here' }, () => {
+test('every struct has the size and the offsets that the C compiler gives it', {
+  skip: hasCompiler ? false : 'there is no C compiler (cc) here',
+}, () => {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-structs-'))
   try {
     const lines = Object.entries(fields).flatMap(([name, members]) => [
@@ -30,7 +39,15 @@ test('every struct has the size and the offsets that the C compiler gives it', {
     ])
     writeFileSync(join(folder, 'layout.c'), `#include "llama.h"\nint main(void) {\n${lines.join('\n')}\nreturn 0; }\n`)
     const source = join(root, '.local/llama/source')
-    execFileSync('cc', ['-I', join(source, 'include'), '-I', join(source, 'ggml/include'), join(folder, 'layout.c'), '-o', join(folder, 'layout')])
+    execFileSync('cc', [
+      '-I',
+      join(source, 'include'),
+      '-I',
+      join(source, 'ggml/include'),
+      join(folder, 'layout.c'),
+      '-o',
+      join(folder, 'layout'),
+    ])
     const ours = Object.entries(fields).flatMap(([name, members]) => [
       `${name} ${koffi.sizeof(structs[name as keyof typeof structs])}`,
       ...members.map((member) => `${name}.${member} ${koffi.offsetof(structs[name as keyof typeof structs], member)}`),
@@ -44,7 +61,10 @@ test('every struct has the size and the offsets that the C compiler gives it', {
 test('a library whose defaults read differently is refused, naming the field', () => {
   const library = openLibrary(join(root, '.local/llama/lib'))
   assert.doesNotThrow(() => assertDefaultParams(library))
-  const shifted = { ...library, llama_context_default_params: () => ({ ...library.llama_context_default_params(), n_ctx: 2048 }) }
+  const shifted = {
+    ...library,
+    llama_context_default_params: () => ({ ...library.llama_context_default_params(), n_ctx: 2048 }),
+  }
   assert.throws(() => assertDefaultParams(shifted), /llama_context_params\.n_ctx is 2048, not 512/)
 })
 

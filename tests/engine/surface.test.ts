@@ -1,4 +1,5 @@
-// What one request may ask for beside plain text: several answers, log-probabilities, lists of prompts, echoes, embeddings.
+// What one request may ask for beside plain text: several answers, log-probabilities, lists of prompts, echoes,
+// embeddings.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -21,7 +22,8 @@ const ask = async (path: string, body: object) => {
 }
 const complete = async (fields: object) =>
   CompletionResponse.parse(await ask('/v1/completions', { model: modelName, temperature: 0, max_tokens: 4, ...fields }))
-const embed = async (fields: object) => EmbeddingsResponse.parse(await ask('/v1/embeddings', { model: 'mini', ...fields }))
+const embed = async (fields: object) =>
+  EmbeddingsResponse.parse(await ask('/v1/embeddings', { model: 'mini', ...fields }))
 const dot = (a: number[], b: number[]) => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 
 test('n gives that many answers, in one stream under one id, and counts the prompt once', async () => {
@@ -31,15 +33,23 @@ test('n gives that many answers, in one stream under one id, and counts the prom
     whole.choices.map(({ index }) => index),
     [0, 1, 2],
   )
-  const one = ChatResponse.parse(await ask('/v1/chat/completions', chat('Tell me a word.', { temperature: 1, seed: 5, max_tokens: 4 })))
+  const one = ChatResponse.parse(
+    await ask('/v1/chat/completions', chat('Tell me a word.', { temperature: 1, seed: 5, max_tokens: 4 })),
+  )
   assert.equal(whole.usage.prompt_tokens, one.usage.prompt_tokens)
-  assert.ok(new Set(whole.choices.map(({ message }) => message.content)).size > 1, 'choices of one seed are not all the same')
+  assert.ok(
+    new Set(whole.choices.map(({ message }) => message.content)).size > 1,
+    'choices of one seed are not all the same',
+  )
   const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))
   assert.equal(new Set(events.data.map(({ id }) => id)).size, 1)
   for (const index of [0, 1, 2]) {
     const mine = events.data.filter(({ choices }) => choices[0].index === index)
     assert.equal(mine[0].choices[0].delta.role, 'assistant')
-    assert.equal(mine.map(({ choices }) => choices[0].delta.content ?? '').join(''), whole.choices[index]!.message.content)
+    assert.equal(
+      mine.map(({ choices }) => choices[0].delta.content ?? '').join(''),
+      whole.choices[index]!.message.content,
+    )
     assert.equal(mine.at(-1).choices[0].finish_reason, whole.choices[index]!.finish_reason)
   }
 })
@@ -72,7 +82,10 @@ test('a stop string takes its log-probabilities with it', async () => {
   const cut = ChatResponse.parse(await ask('/v1/chat/completions', { ...body, stop })).choices[0]!
   const told = cut.logprobs!.content!.map(({ token }) => token).join('')
   assert.equal(cut.message.content, free.message.content!.slice(0, free.message.content!.indexOf(stop)))
-  assert.ok(told.startsWith(cut.message.content!) && told.length - cut.message.content!.length < 20, JSON.stringify(told))
+  assert.ok(
+    told.startsWith(cut.message.content!) && told.length - cut.message.content!.length < 20,
+    JSON.stringify(told),
+  )
 })
 
 test('prompts may be a list, and tokens instead of text give the same answers', async () => {
@@ -89,7 +102,11 @@ test('prompts may be a list, and tokens instead of text give the same answers', 
   assert.deepEqual([unknown.status, unknown.json.error.param], [400, 'prompt'])
   // This vocabulary has no token for U+0014, and leaves it out.
   const nothing = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: ['x', '\u0014'] })
-  assert.deepEqual([nothing.status, nothing.json.error.param], [400, 'prompt'], 'a prompt of no tokens is computed by nobody')
+  assert.deepEqual(
+    [nothing.status, nothing.json.error.param],
+    [400, 'prompt'],
+    'a prompt of no tokens is computed by nobody',
+  )
 })
 
 test('echo puts the prompt first; what its tokens were worth is the same as when the engine writes them', async () => {
@@ -111,14 +128,22 @@ test('echo puts the prompt first; what its tokens were worth is the same as when
 
 test('a penalty and a bias change the answer, and what they forbid does not come', async () => {
   const free = await complete({ prompt: 'one two one two one two one two', max_tokens: 12 })
-  const bound = await complete({ prompt: 'one two one two one two one two', max_tokens: 12, frequency_penalty: 2, presence_penalty: 2 })
+  const bound = await complete({
+    prompt: 'one two one two one two one two',
+    max_tokens: 12,
+    frequency_penalty: 2,
+    presence_penalty: 2,
+  })
   assert.notEqual(free.choices[0]!.text, bound.choices[0]!.text)
 })
 
 test('guessed tokens change the time of an answer but not the answer', async () => {
   const plain = await startEngine(['--model', `${modelName}=${modelPath}`, '--no-speculation'])
   try {
-    const body = chat('Repeat exactly: The invoice 4711 of Acme Corporation in Springfield names 12 blue widgets and 3 red ones.', { max_tokens: 60 })
+    const body = chat(
+      'Repeat exactly: The invoice 4711 of Acme Corporation in Springfield names 12 blue widgets and 3 red ones.',
+      { max_tokens: 60 },
+    )
     const before = await engine.metric('decode_seconds_count')
     const guessed = ChatResponse.parse(await ask('/v1/chat/completions', body))
     const steps = (await engine.metric('decode_seconds_count')) - before
@@ -132,7 +157,12 @@ test('guessed tokens change the time of an answer but not the answer', async () 
 })
 
 test('embeddings of like texts are alike; a list, base64 and tokens say the same; batches change nothing', async () => {
-  const texts = ['A cat sleeps.', 'A kitten naps.', 'Interest rates rose.', ...Array.from({ length: 60 }, (_, index) => `Filler text number ${index}.`)]
+  const texts = [
+    'A cat sleeps.',
+    'A kitten naps.',
+    'Interest rates rose.',
+    ...Array.from({ length: 60 }, (_, index) => `Filler text number ${index}.`),
+  ]
   const all = await embed({ input: texts })
   const vectors = all.data.map(({ embedding }) => embedding as number[])
   assert.equal(vectors.length, texts.length)
@@ -162,7 +192,11 @@ test('an embedding that cannot be made is refused with its reason', async () => 
 
 test('what a request used whose client left is told to who asks by its id', async () => {
   const headers = { 'x-request-id': 'left-1' }
-  const stream = engine.stream('/v1/chat/completions', chat('Tell a long story.', { max_tokens: 1000, stream: true, logit_bias: { 2: -100 } }), headers)
+  const stream = engine.stream(
+    '/v1/chat/completions',
+    chat('Tell a long story.', { max_tokens: 1000, stream: true, logit_bias: { 2: -100 } }),
+    headers,
+  )
   for await (const _ of stream.chunks) break
   stream.leave()
   await until(async () => (await engine.metric('sequences_running')) === 0, 'its slot is free')

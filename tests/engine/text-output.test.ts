@@ -1,7 +1,7 @@
 // Text from bytes: whole characters, and nothing of a stop sequence.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createTextOutput } from '../../engine/text-output.ts'
+import { createTextOutput } from '../../engine/sampling/text-output.ts'
 
 function feed(stop: string[], pieces: (string | number[])[]): { texts: string[]; stopped: boolean } {
   const output = createTextOutput(stop)

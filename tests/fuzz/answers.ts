@@ -30,7 +30,8 @@ function parsed(schema: z.ZodType, text: string, what: string): unknown {
     throw new Error(`${what} is not JSON: ${text.slice(0, 300)}`)
   }
   const result = schema.safeParse(value)
-  if (!result.success) throw new Error(`${what} is not what the contract says: ${z.prettifyError(result.error)}\n${text.slice(0, 500)}`)
+  if (!result.success)
+    throw new Error(`${what} is not what the contract says: ${z.prettifyError(result.error)}\n${text.slice(0, 500)}`)
   return value
 }
 
@@ -48,7 +49,8 @@ function checkStream(path: Path, text: string): void {
   if (events.pop() !== 'data: [DONE]') throw new Error(`the stream does not end with [DONE]: ${text.slice(-300)}`)
   const chunk = path === '/completions' ? CompletionResponse : ChatChunk
   for (const event of events) {
-    if (!event.startsWith('data: ') || event.includes('\n')) throw new Error(`not one line of data: ${event.slice(0, 300)}`)
+    if (!event.startsWith('data: ') || event.includes('\n'))
+      throw new Error(`not one line of data: ${event.slice(0, 300)}`)
     const data = event.slice('data: '.length)
     if (data.startsWith('{"error"')) throw new Error(`the stream broke: ${data.slice(0, 500)}`)
     parsed(chunk, data, 'a chunk')
@@ -65,7 +67,8 @@ export function checkAnswer(path: Path, { status, type, text, headers }: Answer)
   if (!type.startsWith('application/json')) throw new Error(`${status} of the type '${type}': ${text.slice(0, 300)}`)
   if (status === 200) {
     const value = parsed(whole[path], text, 'the answer')
-    if (path === '/chat/completions/batch') for (const each of (value as BatchResponse).responses) if ('error' in each) checkError(each)
+    if (path === '/chat/completions/batch')
+      for (const each of (value as BatchResponse).responses) if ('error' in each) checkError(each)
     return
   }
   checkError(parsed(ErrorBody, text, `the answer with ${status}`) as ErrorBody, status)

@@ -5,7 +5,15 @@ import { responseFormat, tools } from './schemas.ts'
 export const paths = ['/chat/completions', '/chat/completions/batch', '/completions', '/embeddings'] as const
 export type Path = (typeof paths)[number]
 
-const texts = ['Hi', 'Say yes.', 'What is the weather in Paris?', 'Zähle: eins, zwei,', '你好', '🙂🙂', 'A list of words: '.repeat(30)]
+const texts = [
+  'Hi',
+  'Say yes.',
+  'What is the weather in Paris?',
+  'Zähle: eins, zwei,',
+  '你好',
+  '🙂🙂',
+  'A list of words: '.repeat(30),
+]
 
 function sampling(draw: Draw): Record<string, unknown> {
   const some = (share: number, fields: object) => (draw.chance(share) ? fields : {})
@@ -29,7 +37,9 @@ function sampling(draw: Draw): Record<string, unknown> {
 }
 
 function message(draw: Draw): object {
-  const content = draw.chance(0.7) ? draw.pick(texts) : [{ type: 'text', text: draw.pick(texts) }, ...(draw.chance(0.3) ? [{ type: 'text', text: '' }] : [])]
+  const content = draw.chance(0.7)
+    ? draw.pick(texts)
+    : [{ type: 'text', text: draw.pick(texts) }, ...(draw.chance(0.3) ? [{ type: 'text', text: '' }] : [])]
   return { role: draw.pick(['user', 'user', 'user', 'system', 'developer', 'assistant']), content }
 }
 
@@ -40,11 +50,18 @@ function messages(draw: Draw): object[] {
       {
         role: 'assistant',
         content: draw.pick([null, '', undefined]),
-        tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'get_weather', arguments: draw.pick(['{}', '{"a":1}', 'not json', '']) } }],
+        tool_calls: [
+          {
+            id: 'call_1',
+            type: 'function',
+            function: { name: 'get_weather', arguments: draw.pick(['{}', '{"a":1}', 'not json', '']) },
+          },
+        ],
       },
       { role: 'tool', tool_call_id: draw.pick(['call_1', 'call_2']), content: 'Sunny.' },
     )
-  if (draw.chance(0.05)) made.push({ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }] })
+  if (draw.chance(0.05))
+    made.push({ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } }] })
   return made
 }
 
@@ -56,19 +73,37 @@ function chat(draw: Draw): Record<string, unknown> {
     ...(draw.chance(0.3) && { response_format: responseFormat(draw) }),
     ...(draw.chance(0.25) && tools(draw)),
     ...(draw.chance(0.1) && { max_completion_tokens: draw.int(1, 8) }),
-    ...(draw.chance(0.05) && { chat_template_kwargs: draw.pick([{}, { enable_thinking: false }, { messages: [] }, { tools: 'x', raise_exception: 1 }]) }),
+    ...(draw.chance(0.05) && {
+      chat_template_kwargs: draw.pick([
+        {},
+        { enable_thinking: false },
+        { messages: [] },
+        { tools: 'x', raise_exception: 1 },
+      ]),
+    }),
   }
 }
 
-const tokens = (draw: Draw) => Array.from({ length: draw.int(1, 12) }, () => (draw.chance(0.95) ? draw.int(0, 49_151) : draw.pick([49_152, 1e7, 2 ** 40])))
+const tokens = (draw: Draw) =>
+  Array.from({ length: draw.int(1, 12) }, () =>
+    draw.chance(0.95) ? draw.int(0, 49_151) : draw.pick([49_152, 1e7, 2 ** 40]),
+  )
 const someTexts = (draw: Draw) => Array.from({ length: draw.int(1, 5) }, () => draw.pick(texts))
-const input = (draw: Draw) => draw.pick([() => draw.pick(texts), () => someTexts(draw), () => tokens(draw), () => [tokens(draw), tokens(draw)]])()
+const input = (draw: Draw) =>
+  draw.pick([() => draw.pick(texts), () => someTexts(draw), () => tokens(draw), () => [tokens(draw), tokens(draw)]])()
 
 const makers: Record<Path, (draw: Draw, model: string) => Record<string, unknown>> = {
   '/chat/completions': (draw, model) => ({ model, ...chat(draw) }),
   '/chat/completions/batch': (draw, model) => {
     const shared = { model, ...sampling(draw), stream: undefined, stream_options: undefined }
-    return { ...shared, requests: Array.from({ length: draw.int(1, 5) }, () => ({ ...chat(draw), stream: undefined, stream_options: undefined })) }
+    return {
+      ...shared,
+      requests: Array.from({ length: draw.int(1, 5) }, () => ({
+        ...chat(draw),
+        stream: undefined,
+        stream_options: undefined,
+      })),
+    }
   },
   '/completions': (draw, model) => ({
     model,

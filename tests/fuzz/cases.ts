@@ -14,7 +14,10 @@ export interface Case {
 
 type Place = { holder: Record<string | number, unknown>; key: string | number }
 
-/** Every place in a value where something can be put. Only values that this file made itself are walked, so they are not deep. */
+/**
+ * Every place in a value where something can be put. Only values that this file made itself are walked, so they are not
+ * deep.
+ */
 function places(value: unknown, depth = 0): Place[] {
   if (typeof value !== 'object' || value === null || depth > 8) return []
   const holder = value as Record<string, unknown>
@@ -59,7 +62,8 @@ function mutate(value: Record<string, unknown>, draw: Draw): void {
     case 2: {
       const now = holder[key]
       // The same with another type.
-      holder[key] = typeof now === 'number' ? String(now) : typeof now === 'string' ? [now] : Array.isArray(now) ? now[0] : [now]
+      holder[key] =
+        typeof now === 'number' ? String(now) : typeof now === 'string' ? [now] : Array.isArray(now) ? now[0] : [now]
       break
     }
     default:
@@ -69,10 +73,13 @@ function mutate(value: Record<string, unknown>, draw: Draw): void {
 
 /** No answer may be long: a change may have taken the limit away, or set one that is allowed and large. */
 function keepShort(value: Record<string, unknown>): void {
-  const long = (limit: unknown) => limit === undefined || limit === null || (Number.isInteger(limit) && Number(limit) > 8 && Number(limit) <= 4096)
+  const long = (limit: unknown) =>
+    limit === undefined || limit === null || (Number.isInteger(limit) && Number(limit) > 8 && Number(limit) <= 4096)
   if (long(value.max_tokens)) value.max_tokens = 8
   if (value.max_completion_tokens !== undefined && long(value.max_completion_tokens)) value.max_completion_tokens = 8
-  if (Array.isArray(value.requests)) for (const each of value.requests) if (typeof each === 'object' && each !== null && !Array.isArray(each)) keepShort(each)
+  if (Array.isArray(value.requests))
+    for (const each of value.requests)
+      if (typeof each === 'object' && each !== null && !Array.isArray(each)) keepShort(each)
 }
 
 /** Text that no writer of JSON would make. */
@@ -82,11 +89,17 @@ function mangle(text: string, draw: Draw): Buffer {
     case 0:
       return Buffer.from(text.slice(0, cut))
     case 1:
-      return Buffer.from(text.replace('{', '{"__proto__":{"polluted":true},"constructor":{"prototype":{"polluted":true}},'))
+      return Buffer.from(
+        text.replace('{', '{"__proto__":{"polluted":true},"constructor":{"prototype":{"polluted":true}},'),
+      )
     case 2:
       return Buffer.from(text.replace('{', `{"model":"other","max_tokens":"x","stream":${draw.chance(0.5)},`))
     case 3:
-      return Buffer.concat([Buffer.from(text.slice(0, cut)), Buffer.from([0xff, 0xfe, 0xc0, 0x80]), Buffer.from(text.slice(cut))])
+      return Buffer.concat([
+        Buffer.from(text.slice(0, cut)),
+        Buffer.from([0xff, 0xfe, 0xc0, 0x80]),
+        Buffer.from(text.slice(cut)),
+      ])
     case 4:
       return Buffer.from(Array.from({ length: draw.int(0, 400) }, () => draw.int(0, 255)))
     case 5:
@@ -98,7 +111,20 @@ function mangle(text: string, draw: Draw): Buffer {
     case 8:
       return Buffer.from(`${text}${text}`)
     default:
-      return Buffer.from(draw.pick(['', 'null', '0', '"x"', '[]', '{}', 'true', '{"model":}', "{'model':1}", `"${'\\ud800'.repeat(100)}"`]))
+      return Buffer.from(
+        draw.pick([
+          '',
+          'null',
+          '0',
+          '"x"',
+          '[]',
+          '{}',
+          'true',
+          '{"model":}',
+          "{'model':1}",
+          `"${'\\ud800'.repeat(100)}"`,
+        ]),
+      )
   }
 }
 

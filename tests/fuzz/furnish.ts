@@ -6,20 +6,31 @@ import { tiny } from '../support/tiny.ts'
 
 const root = path.resolve(import.meta.dirname, '../..')
 
-/** One of everything in a fresh service, so that requests find something: what there is, what the run itself stands on, and an operator's key. */
+/**
+ * One of everything in a fresh service, so that requests find something: what there is, what the run itself stands on,
+ * and an operator's key.
+ */
 export async function furnish(
   service: Awaited<ReturnType<typeof startService>>,
   settings: Record<string, string>,
 ): Promise<{ known: string[]; own: string[]; operatorKey: string }> {
   const { api } = service
   const env = { ...process.env, ...settings, TUNERY_DATA_DIR: service.dataDir }
-  const made = execFileSync(path.join(root, 'tunery'), ['keys', 'create', '--name', 'ops', '--scopes', 'operator', '--json'], { env, encoding: 'utf8' })
+  const made = execFileSync(
+    path.join(root, 'tunery'),
+    ['keys', 'create', '--name', 'ops', '--scopes', 'operator', '--json'],
+    { env, encoding: 'utf8' },
+  )
   const operator = JSON.parse(made) as { id: string; key: string }
   const profile = await api('GET', '/user/profile')
   const form = new FormData()
   form.set('file', new Blob([colourRows(8)]), 'rows.jsonl')
   const dataset = await api('POST', '/datasets/', form)
-  const job = await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.id, config: { training_config: { epochs: 1 } } })
+  const job = await api('POST', '/fine-tuning/jobs', {
+    model_id: tiny,
+    dataset_id: dataset.id,
+    config: { training_config: { epochs: 1 } },
+  })
   const own = client(service.url, service.key)
   const { status, model } = await own.untilEnded(job.id)
   if (status !== 'completed' || !model) throw new Error(`the first job is ${status}`)

@@ -1,6 +1,7 @@
-// `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: bodies of every kind for the inference routes of the whole
-// service. No answer may be a 500 or anything but what the contract says, none may take longer than as many long prompts as are asked at
-// once, or half a minute, and neither process may die or grow. A failing case is printed with what makes it again.
+// `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: bodies of every kind for the inference routes
+// of the whole service. No answer may be a 500 or anything but what the contract says, none may take longer than as
+// many long prompts as are asked at once, or half a minute, and neither process may die or grow. A failing case is
+// printed with what makes it again.
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
 import { parseArgs } from 'node:util'
@@ -12,7 +13,9 @@ import { type Case, makeCase } from './cases.ts'
 const leastLimit_ms = 30_000
 /** Tokens of a prompt that is long among these cases. */
 const longPrompt = 3000
-/** How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first. */
+/**
+ * How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first.
+ */
 // The engine's lanes alone may take a quarter of the machine's memory; they are made as requests of each length come.
 const growth_mb = 1000
 const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -38,19 +41,34 @@ const agent = new http.Agent({ keepAlive: true, maxSockets: atOnce })
 function ask({ path, headers, bytes }: Case): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const all = { ...headers, authorization: `Bearer ${service.key}`, 'content-length': bytes.length }
-    const request = http.request(service.url + path, { method: 'POST', agent, headers: all, signal: AbortSignal.timeout(limit_ms) }, (response) => {
-      const parts: Buffer[] = []
-      response.on('data', (part) => parts.push(part))
-      response.on('error', reject)
-      response.on('end', () => {
-        const text = Buffer.concat(parts).toString()
-        resolve({ status: response.statusCode!, type: String(response.headers['content-type'] ?? ''), text, headers: response.headers })
-      })
-    })
+    const request = http.request(
+      service.url + path,
+      { method: 'POST', agent, headers: all, signal: AbortSignal.timeout(limit_ms) },
+      (response) => {
+        const parts: Buffer[] = []
+        response.on('data', (part) => parts.push(part))
+        response.on('error', reject)
+        response.on('end', () => {
+          const text = Buffer.concat(parts).toString()
+          resolve({
+            status: response.statusCode!,
+            type: String(response.headers['content-type'] ?? ''),
+            text,
+            headers: response.headers,
+          })
+        })
+      },
+    )
     request.on('error', (error: NodeJS.ErrnoException) => {
       // A service may close a kept connection at the moment it is used again.
-      if (error.code === 'ECONNRESET' && request.reusedSocket) ask({ path, headers, bytes } as Case).then(resolve, reject)
-      else reject(error.name === 'TimeoutError' || error.name === 'AbortError' ? new Error(`no whole answer in ${Math.round(limit_ms / 1000)} s`) : error)
+      if (error.code === 'ECONNRESET' && request.reusedSocket)
+        ask({ path, headers, bytes } as Case).then(resolve, reject)
+      else
+        reject(
+          error.name === 'TimeoutError' || error.name === 'AbortError'
+            ? new Error(`no whole answer in ${Math.round(limit_ms / 1000)} s`)
+            : error,
+        )
     })
     request.end(bytes)
   })
@@ -63,7 +81,8 @@ const status = (pid: number | string) => {
     return ''
   }
 }
-const engine = () => Number(readdirSync('/proc').find((pid) => new RegExp(`^PPid:\\s+${service.pid}$`, 'm').test(status(pid))))
+const engine = () =>
+  Number(readdirSync('/proc').find((pid) => new RegExp(`^PPid:\\s+${service.pid}$`, 'm').test(status(pid))))
 const megabytes = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(status(pid))?.[1] ?? 0) / 1000
 
 const statuses = new Map<string, number>()
@@ -82,7 +101,10 @@ async function run(number: number): Promise<void> {
     const kind = `${made.path} ${answer.status}`
     slowest.push({ number, kind, seconds: (performance.now() - began) / 1000 })
     statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
-    if (values.case) console.log(`${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`)
+    if (values.case)
+      console.log(
+        `${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`,
+      )
     checkAnswer(made.path, answer)
   } catch (error) {
     failed(
@@ -126,12 +148,18 @@ try {
       ['engine', engine()],
     ] as const) {
       const grown = megabytes(pid) - before[name]
-      console.log(`the ${name} has ${megabytes(pid).toFixed(0)} MB, ${grown.toFixed(0)} more than after the first fifth`)
+      console.log(
+        `the ${name} has ${megabytes(pid).toFixed(0)} MB, ${grown.toFixed(0)} more than after the first fifth`,
+      )
       must(`the ${name} grew by ${grown.toFixed(0)} MB`, grown < growth_mb)
     }
     const health = await fetch(new URL('/health/ready', service.url))
     must(`/health/ready says ${health.status}`, health.status === 200)
-    const answer = await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 4 })
+    const answer = await service.api('POST', '/chat/completions', {
+      model,
+      messages: [{ role: 'user', content: 'Hi' }],
+      max_tokens: 4,
+    })
     must('a plain request is not answered any more', answer.choices.length === 1)
     for (const path of paths) must(`no case of ${path} was answered with 200`, statuses.has(`${path} 200`))
     must('a prototype was polluted', !('polluted' in {}))
@@ -147,7 +175,9 @@ console.log(
     .join(', '),
 )
 const longest = slowest.sort((a, b) => b.seconds - a.seconds).slice(0, 5)
-console.log(`longest: ${longest.map(({ number, kind, seconds }) => `case ${number} (${kind}) ${seconds.toFixed(1)} s`).join(', ')}`)
+console.log(
+  `longest: ${longest.map(({ number, kind, seconds }) => `case ${number} (${kind}) ${seconds.toFixed(1)} s`).join(', ')}`,
+)
 const total = (values.case ? 1 : count) + checks
 console.log(`seed ${seed}`)
 console.log(`${total - failures.length} passed, ${failures.length} failed`)

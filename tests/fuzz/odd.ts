@@ -29,7 +29,26 @@ const strings = [
   '\u2028\u2029',
   'a'.repeat(10_000),
 ]
-const numbers = [0, -0, -1, 1, 2, 0.1, -0.5, 1e-320, 1e308, -1e308, 2 ** 31, 2 ** 32, 2 ** 53, 2 ** 63, 4096, 4097, 1e21, Number.EPSILON]
+const numbers = [
+  0,
+  -0,
+  -1,
+  1,
+  2,
+  0.1,
+  -0.5,
+  1e-320,
+  1e308,
+  -1e308,
+  2 ** 31,
+  2 ** 32,
+  2 ** 53,
+  2 ** 63,
+  4096,
+  4097,
+  1e21,
+  Number.EPSILON,
+]
 
 export function deep(depth: number): unknown {
   let made: unknown = 'bottom'
@@ -49,7 +68,17 @@ export function odd(draw: Draw): unknown {
     case 4:
       return draw.pick([null, true, false])
     case 5:
-      return draw.pick<unknown>([[], {}, [[]], [null], [{}], { '': '' }, { constructor: 1 }, { toString: 'x' }, { length: 2 ** 32 }])
+      return draw.pick<unknown>([
+        [],
+        {},
+        [[]],
+        [null],
+        [{}],
+        { '': '' },
+        { constructor: 1 },
+        { toString: 'x' },
+        { length: 2 ** 32 },
+      ])
     case 6:
       return draw.pick([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])
     case 7:
@@ -57,7 +86,9 @@ export function odd(draw: Draw): unknown {
     case 8:
       return deep(draw.pick([3, 60, 500, 5000]))
     default:
-      return Object.fromEntries(Array.from({ length: draw.int(1, 50) }, (_, index) => [draw.pick(strings) + index, draw.pick(numbers)]))
+      return Object.fromEntries(
+        Array.from({ length: draw.int(1, 50) }, (_, index) => [draw.pick(strings) + index, draw.pick(numbers)]),
+      )
   }
 }
 

@@ -1,4 +1,6 @@
-/** Everything that a case is made from comes from its number and the run's seed, so that a case can be made again alone. */
+/**
+ * Everything that a case is made from comes from its number and the run's seed, so that a case can be made again alone.
+ */
 export interface Draw {
   /** From 0 up to, but not including, 1. */
   next(): number

@@ -1,5 +1,6 @@
-// Requests that Schemathesis makes from the API description, valid and not, for every route of the whole service. No answer may be a
-// 500, of a status that is not described, or off its schema; no route may do without its key or show what was deleted.
+// Requests that Schemathesis makes from the API description, valid and not, for every route of the whole service. No
+// answer may be a 500, of a status that is not described, or off its schema; no route may do without its key or show
+// what was deleted.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -13,7 +14,10 @@ const root = path.resolve(import.meta.dirname, '../..')
 const schemathesis = path.join(root, '.local/peers/schemathesis/bin/schemathesis')
 const hooks = path.join(import.meta.dirname, 'hooks.py')
 const limit_ms = 60 * 60_000
-/** The phase that tries the edges of every field makes about as many cases, the same ones whatever the seed: in short runs it is left out. */
+/**
+ * The phase that tries the edges of every field makes about as many cases, the same ones whatever the seed: in short
+ * runs it is left out.
+ */
 const edgeCases = 4000
 
 type Counts = Record<string, number>
@@ -25,6 +29,8 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
     TUNERY_MODELS_DIR: tinyModelsDir(),
     // Nothing is to leave this machine, whatever address a request names.
     TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:1',
+    // hooks.py gives each case an address of its own.
+    TUNERY_TRUSTED_PROXIES: '127.0.0.1',
   }
   const service = await startService(settings)
   const failures: string[] = []
@@ -33,9 +39,12 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
   const deadline_ms = Date.now() + limit_ms
   try {
     const furnished = await furnish(service, settings)
-    const operations = Object.values(((await (await fetch(`${service.url}/openapi.json`)).json()) as { paths: Record<string, object> }).paths)
+    const operations = Object.values(
+      ((await (await fetch(`${service.url}/openapi.json`)).json()) as { paths: Record<string, object> }).paths,
+    )
     const routes = operations.reduce((sum, methods) => sum + Object.keys(methods).length, 0)
-    // Routes that take nothing give few cases, so one round gives fewer than asked; further ones go on with other seeds.
+    // Routes that take nothing give few cases, so one round gives fewer than asked; further ones go on with other
+    // seeds.
     for (let round = 0; made() < wanted && failures.length === 0; round++) {
       const each = Math.max(5, Math.ceil((wanted - made()) / routes))
       const config = path.join(folder, 'schemathesis.toml')
@@ -52,7 +61,11 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
         FUZZ_KEPT: furnished.known.join(),
         FUZZ_COUNTS: countsFile,
       }
-      const child = spawn(schemathesis, ['--config-file', config, 'run', `${service.url}/openapi.json`], { cwd: folder, env, stdio: 'inherit' })
+      const child = spawn(schemathesis, ['--config-file', config, 'run', `${service.url}/openapi.json`], {
+        cwd: folder,
+        env,
+        stdio: 'inherit',
+      })
       process.once('exit', () => child.kill('SIGKILL'))
       const timer = setTimeout(() => child.kill('SIGINT'), Math.max(1, deadline_ms - Date.now()))
       const [code] = await once(child, 'exit')
@@ -62,8 +75,12 @@ export async function fuzzRoutes(wanted: number, seed: number): Promise<{ made: 
         for (const [name, count] of Object.entries(found)) counts[name] = (counts[name] ?? 0) + count
         rmSync(countsFile)
       }
-      if (Date.now() >= deadline_ms) failures.push(`${made()} of ${wanted} cases were made in ${limit_ms / 60_000} minutes`)
-      else if (code !== 0) failures.push(`Schemathesis found what is printed above; again: npm run test:fuzz -- --only routes --seed ${seed + round}`)
+      if (Date.now() >= deadline_ms)
+        failures.push(`${made()} of ${wanted} cases were made in ${limit_ms / 60_000} minutes`)
+      else if (code !== 0)
+        failures.push(
+          `Schemathesis found what is printed above; again: npm run test:fuzz -- --only routes --seed ${seed + round}`,
+        )
     }
     const health = await fetch(new URL('/health/ready', service.url))
     if (health.status !== 200) failures.push(`/health/ready says ${health.status}`)

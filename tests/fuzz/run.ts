@@ -1,5 +1,6 @@
-// `npm run test:fuzz [-- --only bodies|routes] [--cases N] [--seed N]`: bodies of every kind for the inference routes (main.ts, which takes
-// further options), then requests of every kind for all routes (routes.ts). `--cases` is for each of both.
+// `npm run test:fuzz [-- --only bodies|routes] [--cases N] [--seed N]`: bodies of every kind for the inference routes
+// (main.ts, which takes further options), then requests of every kind for all routes (routes.ts). `--cases` is for each
+// of both.
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
@@ -13,7 +14,9 @@ let failed = 0
 
 if (only !== 'routes') {
   const options = Object.entries(forBodies).flatMap(([name, value]) => [`--${name}`, value])
-  failed = spawnSync(process.execPath, [path.join(import.meta.dirname, 'main.ts'), ...options], { stdio: 'inherit' }).status ?? 1
+  failed =
+    spawnSync(process.execPath, [path.join(import.meta.dirname, 'main.ts'), ...options], { stdio: 'inherit' }).status ??
+    1
 }
 if (only !== 'bodies') {
   const seed = Number(values.seed ?? Date.now() % 1_000_000)

@@ -1,15 +1,24 @@
-// JSON schemas for structured output and tools: good ones, ones that cannot be enforced, and ones made to hold up whoever tries.
+// JSON schemas for structured output and tools: good ones, ones that cannot be enforced, and ones made to hold up
+// whoever tries.
 import { deep, odd } from './odd.ts'
 import type { Draw } from './random.ts'
 
 type Schema = Record<string, unknown>
 
 const good: Schema[] = [
-  { type: 'object', properties: { a: { type: 'string' }, b: { type: 'integer' } }, required: ['a', 'b'], additionalProperties: false },
+  {
+    type: 'object',
+    properties: { a: { type: 'string' }, b: { type: 'integer' } },
+    required: ['a', 'b'],
+    additionalProperties: false,
+  },
   { type: 'object', properties: { kind: { enum: ['x', 'y', null, 3, 'ü"\\'] } }, required: ['kind'] },
   { type: 'array', items: { type: 'number' }, minItems: 1, maxItems: 3 },
   { anyOf: [{ type: 'string', maxLength: 5 }, { type: 'boolean' }, { const: { a: [1] } }] },
-  { $ref: '#/$defs/node', $defs: { node: { type: 'object', properties: { next: { anyOf: [{ $ref: '#/$defs/node' }, { type: 'null' }] } } } } },
+  {
+    $ref: '#/$defs/node',
+    $defs: { node: { type: 'object', properties: { next: { anyOf: [{ $ref: '#/$defs/node' }, { type: 'null' }] } } } },
+  },
   { type: 'string', format: 'date-time' },
   { type: 'integer', minimum: -5, maximum: 12 },
   { type: 'object' },
@@ -23,14 +32,20 @@ const nested = (depth: number, inner: Schema = { type: 'string' }): Schema => {
 }
 const wide = (count: number, required: boolean): Schema => {
   const names = Array.from({ length: count }, (_, index) => `field_${index}`)
-  return { type: 'object', properties: Object.fromEntries(names.map((name) => [name, { type: 'string' }])), ...(required && { required: names }) }
+  return {
+    type: 'object',
+    properties: Object.fromEntries(names.map((name) => [name, { type: 'string' }])),
+    ...(required && { required: names }),
+  }
 }
 const doubling = (depth: number): Schema => ({
   $ref: '#/$defs/l0',
   $defs: Object.fromEntries(
     Array.from({ length: depth }, (_, level) => [
       `l${level}`,
-      level === depth - 1 ? { type: 'null' } : { anyOf: [{ $ref: `#/$defs/l${level + 1}` }, { $ref: `#/$defs/l${level + 1}` }] },
+      level === depth - 1
+        ? { type: 'null' }
+        : { anyOf: [{ $ref: `#/$defs/l${level + 1}` }, { $ref: `#/$defs/l${level + 1}` }] },
     ]),
   ),
 })
@@ -66,7 +81,10 @@ const hostile: (() => Schema)[] = [
   () => JSON.parse('{"if":{"type":"string"},"then":false,"else":true}'),
   () => ({ type: ['string', 'null', 'whatever'] }),
   () => ({ type: 'frobnicate' }),
-  () => JSON.parse('{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{"type":"string"}},"required":["__proto__"]}'),
+  () =>
+    JSON.parse(
+      '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{"type":"string"}},"required":["__proto__"]}',
+    ),
   () => ({ type: 'object', patternProperties: { '^(.*)*$': { type: 'string' } } }),
   () => ({ type: 'object', properties: { '\ud800': { type: 'string' }, '"\\\n': {}, '': {} }, required: [''] }),
   () => ({ type: 'object', required: ['not_there'], additionalProperties: false }),
@@ -81,8 +99,17 @@ export function schema(draw: Draw): unknown {
 }
 
 export function responseFormat(draw: Draw): unknown {
-  if (draw.chance(0.2)) return draw.pick([{ type: 'text' }, { type: 'json_object' }, { type: 'grammar', grammar: 'root ::= root' }, { type: 'json_schema' }])
-  return { type: 'json_schema', json_schema: { name: draw.chance(0.9) ? 'answer' : odd(draw), strict: draw.chance(0.7), schema: schema(draw) } }
+  if (draw.chance(0.2))
+    return draw.pick([
+      { type: 'text' },
+      { type: 'json_object' },
+      { type: 'grammar', grammar: 'root ::= root' },
+      { type: 'json_schema' },
+    ])
+  return {
+    type: 'json_schema',
+    json_schema: { name: draw.chance(0.9) ? 'answer' : odd(draw), strict: draw.chance(0.7), schema: schema(draw) },
+  }
 }
 
 export function tools(draw: Draw): object {

@@ -1,8 +1,9 @@
-// docs/guides/run-with-llama-cpp.md, run as it stands there: a llama-server that knows nothing of Tunery says what the trainer says.
+// docs/guides/run-with-llama-cpp.md, run as it stands there: a llama-server that knows nothing of Tunery says what the
+// trainer says.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 import { openGuide } from '../support/guide.ts'
 import { meanDifference, post, type Reference, serviceWithTickets } from './reference.ts'
 
@@ -23,19 +24,33 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
   const said = choices[0].logprobs.content as { id: number; logprob: number }[]
   const parting = answer_tokens.findIndex((token, place) => said[place]?.id !== token)
   const shared = parting < 0 ? answer_tokens.length : parting
-  const pairs = said.slice(0, shared).map(({ logprob }, place): [number, number] => [logprob, log_probabilities[place]!])
+  const pairs = said
+    .slice(0, shared)
+    .map(({ logprob }, place): [number, number] => [logprob, log_probabilities[place]!])
   return { tokens: answer_tokens.length, shared, pairs }
 }
 
 /**
- * In nats, of the tokens that are shared, and how many these are at least. Measured: 0.0002 and all in 16 bits, 0.004 and 0.79 in eight, 0.007
- * and 0.79 of the adapter on the service's own base, whose four bits other processors compute otherwise.
+ * In nats, of the tokens that are shared, and how many these are at least. Measured: 0.0002 and all in 16 bits, 0.004
+ * and 0.79 in eight, 0.007 and 0.79 of the adapter on the service's own base, whose four bits other processors compute
+ * otherwise.
  */
-const most = { Q8_0: { difference: 0.05, shared: 0.4 }, F16: { difference: 0.005, shared: 0.75 }, adapter: { difference: 0.05, shared: 0.4 } }
+const most = {
+  Q8_0: { difference: 0.05, shared: 0.4 },
+  F16: { difference: 0.005, shared: 0.75 },
+  adapter: { difference: 0.05, shared: 0.4 },
+}
 
 for (const quantization of ['Q8_0', 'F16'] as const)
-  test(`in ${quantization}: the file by itself, then the adapter on the base`, { timeout: 600_000 }, async (context) => {
-    const guide = openGuide('run-with-llama-cpp.md', { url: service.url, key: service.key, programs, replaced: [['Q8_0 -o', `${quantization} -o`]] })
+  test(`in ${quantization}: the file by itself, then the adapter on the base`, {
+    timeout: 600_000,
+  }, async (context) => {
+    const guide = openGuide('run-with-llama-cpp.md', {
+      url: service.url,
+      key: service.key,
+      programs,
+      replaced: [['Q8_0 -o', `${quantization} -o`]],
+    })
     const answers: string[] = []
     try {
       for await (const { command, stdout, url } of guide.steps()) {
@@ -45,8 +60,11 @@ for (const quantization of ['Q8_0', 'F16'] as const)
         const rows = []
         for (const row of service.reference()) rows.push(await compare(url!, row))
         const difference = meanDifference(rows.flatMap(({ pairs }) => pairs))
-        const share = rows.reduce((sum, { shared }) => sum + shared, 0) / rows.reduce((sum, { tokens }) => sum + tokens, 0)
-        context.diagnostic(`${command}: ${share.toFixed(3)} of the tokens shared, ${difference.toFixed(4)} nats apart on these`)
+        const share =
+          rows.reduce((sum, { shared }) => sum + shared, 0) / rows.reduce((sum, { tokens }) => sum + tokens, 0)
+        context.diagnostic(
+          `${command}: ${share.toFixed(3)} of the tokens shared, ${difference.toFixed(4)} nats apart on these`,
+        )
         const bound = most[command.includes('--lora') ? 'adapter' : quantization]
         assert.ok(difference <= bound.difference, `${command}: ${difference} nats apart`)
         assert.ok(share >= bound.shared, `${command}: ${share} of the tokens shared`)

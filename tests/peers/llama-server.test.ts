@@ -22,10 +22,15 @@ test('an upstream’s model is listed beside the others', async () => {
   assert.ok(ids.includes(model) && ids.includes(base), ids.join(' '))
 })
 
-test('answers come whole and streamed under the name that was asked, and are metered', () => answersWholeAndStreamed(service, model))
+test('answers come whole and streamed under the name that was asked, and are metered', () =>
+  answersWholeAndStreamed(service, model))
 
 test('an error of the upstream keeps its status and words, in the shape of this service', async () => {
-  const asked = clientOf(service).chat.completions.create({ model, messages: [{ role: 'user', content: 'word '.repeat(20_000) }], max_tokens: 2 })
+  const asked = clientOf(service).chat.completions.create({
+    model,
+    messages: [{ role: 'user', content: 'word '.repeat(20_000) }],
+    max_tokens: 2,
+  })
   await assert.rejects(asked, (error: Error & { status?: number; code?: string }) => {
     assert.equal(error.status, 400)
     assert.equal(error.code, 'context_length_exceeded')
@@ -33,6 +38,8 @@ test('an error of the upstream keeps its status and words, in the shape of this 
   })
 })
 
-test('a client that hangs up stops the generation there', () => hangUpStopsGeneration(service, model, () => upstream.metric('llamacpp:requests_processing')))
+test('a client that hangs up stops the generation there', () =>
+  hangUpStopsGeneration(service, model, () => upstream.metric('llamacpp:requests_processing')))
 
-test('killed in mid-stream: an error event, 503 while it is away, used again when it is back', () => deathIsAnErrorEvent(service, model, upstream))
+test('killed in mid-stream: an error event, 503 while it is away, used again when it is back', () =>
+  deathIsAnErrorEvent(service, model, upstream))

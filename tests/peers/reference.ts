@@ -25,15 +25,25 @@ export async function serviceWithTickets() {
   return {
     ...service,
     /** What the trainer said when the first export of the model was checked. */
-    reference: () => (JSON.parse(readFileSync(path.join(service.dataDir, 'models', model, 'answers.json'), 'utf8')) as { rows: Reference[] }).rows,
+    reference: () =>
+      (
+        JSON.parse(readFileSync(path.join(service.dataDir, 'models', model, 'answers.json'), 'utf8')) as {
+          rows: Reference[]
+        }
+      ).rows,
   }
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 export async function post(url: string, body: object): Promise<any> {
-  const response = await fetch(url, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) })
+  const response = await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  })
   if (!response.ok) throw new Error(`${url} answered ${response.status}: ${await response.text()}`)
   return response.json()
 }
 
-export const meanDifference = (pairs: [number, number][]) => pairs.reduce((sum, [one, other]) => sum + Math.abs(one - other), 0) / Math.max(1, pairs.length)
+export const meanDifference = (pairs: [number, number][]) =>
+  pairs.reduce((sum, [one, other]) => sum + Math.abs(one - other), 0) / Math.max(1, pairs.length)

@@ -7,16 +7,26 @@ import type { startService } from '../../bench/support/service.ts'
 import { type Upstream, until } from './upstreams.ts'
 
 type Service = Awaited<ReturnType<typeof startService>>
-export const clientOf = (service: Service, maxRetries = 0) => new OpenAI({ baseURL: service.url, apiKey: service.key, maxRetries })
+export const clientOf = (service: Service, maxRetries = 0) =>
+  new OpenAI({ baseURL: service.url, apiKey: service.key, maxRetries })
 const messages = [{ role: 'user' as const, content: 'Say hello.' }]
-const long = { messages: [{ role: 'user' as const, content: 'Write a very long story about a river.' }], max_tokens: 1500, temperature: 1 }
+const long = {
+  messages: [{ role: 'user' as const, content: 'Write a very long story about a river.' }],
+  max_tokens: 1500,
+  temperature: 1,
+}
 
 /** Tokens that were metered for a model. */
 function metered(service: Service, model: string) {
   const db = new Database(path.join(service.dataDir, 'tunery.db'), { readonly: true })
   try {
-    const sums = 'select count(*) as requests, coalesce(sum(prompt_tokens), 0) as prompt, coalesce(sum(completion_tokens), 0) as completion'
-    return db.prepare(`${sums} from usage where model = ?`).get(model) as { requests: number; prompt: number; completion: number }
+    const sums =
+      'select count(*) as requests, coalesce(sum(prompt_tokens), 0) as prompt, coalesce(sum(completion_tokens), 0) as completion'
+    return db.prepare(`${sums} from usage where model = ?`).get(model) as {
+      requests: number
+      prompt: number
+      completion: number
+    }
   } finally {
     db.close()
   }
@@ -45,7 +55,13 @@ export async function answersWholeAndStreamed(service: Service, model: string): 
   assert.equal(text, whole.choices[0]!.message.content)
   assert.equal(usage!.completion_tokens, whole.usage!.completion_tokens)
   // Without being asked for it, a stream shows no usage, but it is metered.
-  for await (const chunk of await client.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0, stream: true })) {
+  for await (const chunk of await client.chat.completions.create({
+    model,
+    messages,
+    max_tokens: 12,
+    temperature: 0,
+    stream: true,
+  })) {
     assert.ok(!chunk.usage)
     assert.ok(chunk.choices.length > 0)
   }
@@ -56,7 +72,11 @@ export async function answersWholeAndStreamed(service: Service, model: string): 
 }
 
 /** `running` tells how many requests the upstream is at work on. */
-export async function hangUpStopsGeneration(service: Service, model: string, running: () => Promise<number>): Promise<void> {
+export async function hangUpStopsGeneration(
+  service: Service,
+  model: string,
+  running: () => Promise<number>,
+): Promise<void> {
   let seen = 0
   for await (const _ of await clientOf(service).chat.completions.create({ ...long, model, stream: true })) {
     if (++seen === 3) assert.equal(await running(), 1, 'the upstream is at work while the client listens')
@@ -69,7 +89,8 @@ export async function deathIsAnErrorEvent(service: Service, model: string, upstr
   let seen = 0
   await assert.rejects(
     async () => {
-      for await (const _ of await clientOf(service).chat.completions.create({ ...long, model, stream: true })) if (++seen === 4) await upstream.kill()
+      for await (const _ of await clientOf(service).chat.completions.create({ ...long, model, stream: true }))
+        if (++seen === 4) await upstream.kill()
     },
     (error: Error) => {
       assert.ok(error instanceof OpenAI.APIError, `${error.constructor.name}: ${error.message}`)

@@ -18,14 +18,23 @@ export interface Upstream {
   startAgain(): Promise<void>
 }
 
-async function start(command: string, args: (port: number) => string[], env: Record<string, string>, limit_s: number): Promise<Upstream> {
+async function start(
+  command: string,
+  args: (port: number) => string[],
+  env: Record<string, string>,
+  limit_s: number,
+): Promise<Upstream> {
   const port = await freePort()
   const url = `http://127.0.0.1:${port}`
   let child: ChildProcess
   let said = ''
   async function launch() {
     // A group of its own, as vLLM has workers that must end with it.
-    child = spawn(command, args(port), { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'], detached: true })
+    child = spawn(command, args(port), {
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+      detached: true,
+    })
     for (const stream of [child.stdout!, child.stderr!])
       stream.on('data', (data) => {
         said = `${said}${data}`.slice(-5000)
@@ -47,7 +56,10 @@ async function start(command: string, args: (port: number) => string[], env: Rec
     process.kill(-child.pid!, 'SIGKILL')
     await ended
   }
-  process.once('exit', () => child.exitCode === null && child.signalCode === null && process.kill(-child.pid!, 'SIGKILL'))
+  process.once(
+    'exit',
+    () => child.exitCode === null && child.signalCode === null && process.kill(-child.pid!, 'SIGKILL'),
+  )
   await launch()
   return {
     url,
@@ -65,7 +77,22 @@ async function start(command: string, args: (port: number) => string[], env: Rec
 export const startLlamaServer = () =>
   start(
     path.join(root, '.local/peers/llama.cpp/build/bin/llama-server'),
-    (port) => ['-m', path.join(modelDir, 'model.gguf'), '-np', '4', '-c', '16384', '-t', '1', '--port', String(port), '--no-webui', '--metrics', '-a', base],
+    (port) => [
+      '-m',
+      path.join(modelDir, 'model.gguf'),
+      '-np',
+      '4',
+      '-c',
+      '16384',
+      '-t',
+      '1',
+      '--port',
+      String(port),
+      '--no-webui',
+      '--metrics',
+      '-a',
+      base,
+    ],
     {},
     60,
   )
@@ -74,16 +101,32 @@ export const startVllm = () =>
   start(
     path.join(root, '.local/peers/vllm/bin/vllm'),
     (port) => [
-      ...['serve', path.join(modelDir, 'hf'), '--served-model-name', base, '--port', String(port), '--host', '127.0.0.1'],
+      ...[
+        'serve',
+        path.join(modelDir, 'hf'),
+        '--served-model-name',
+        base,
+        '--port',
+        String(port),
+        '--host',
+        '127.0.0.1',
+      ],
       ...['--dtype', 'bfloat16', '--max-model-len', '2048', '--enforce-eager'],
       ...['--enable-lora', '--max-lora-rank', '64', '--max-loras', '4'],
     ],
-    { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_ALLOW_RUNTIME_LORA_UPDATING: 'true', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
+    {
+      VLLM_CPU_KVCACHE_SPACE: '1',
+      VLLM_ALLOW_RUNTIME_LORA_UPDATING: 'true',
+      HF_HUB_OFFLINE: '1',
+      VLLM_NO_USAGE_STATS: '1',
+    },
     240,
   )
 
 /** The setting that gives them to the service. */
-export const upstreams = (...given: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]) => ({
+export const upstreams = (
+  ...given: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]
+) => ({
   TUNERY_UPSTREAMS: JSON.stringify(given),
 })
 

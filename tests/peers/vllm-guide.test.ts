@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 import { openGuide } from '../support/guide.ts'
 import { meanDifference, post, type Reference, serviceWithTickets } from './reference.ts'
 
@@ -20,10 +20,27 @@ const mostApart = 0.1
 async function compare(url: string, { messages, prompt_tokens, answer_tokens, log_probabilities }: Reference) {
   const { tokens } = await post(`${url}/tokenize`, { model, messages, add_generation_prompt: true })
   assert.deepEqual(tokens, prompt_tokens, 'the folder’s template and tokenizer make the tokens of the training')
-  const scored = await post(`${url}/v1/completions`, { model, prompt: [...prompt_tokens, ...answer_tokens], max_tokens: 1, temperature: 0, prompt_logprobs: 1 })
-  const found = (scored.choices[0].prompt_logprobs as (Record<string, { logprob: number }> | null)[]).slice(prompt_tokens.length)
-  const pairs = answer_tokens.map((token, place): [number, number] => [found[place]![token]!.logprob, log_probabilities[place]!])
-  const asked = { model, prompt: prompt_tokens, max_tokens: answer_tokens.length, temperature: 0, return_token_ids: true }
+  const scored = await post(`${url}/v1/completions`, {
+    model,
+    prompt: [...prompt_tokens, ...answer_tokens],
+    max_tokens: 1,
+    temperature: 0,
+    prompt_logprobs: 1,
+  })
+  const found = (scored.choices[0].prompt_logprobs as (Record<string, { logprob: number }> | null)[]).slice(
+    prompt_tokens.length,
+  )
+  const pairs = answer_tokens.map((token, place): [number, number] => [
+    found[place]![token]!.logprob,
+    log_probabilities[place]!,
+  ])
+  const asked = {
+    model,
+    prompt: prompt_tokens,
+    max_tokens: answer_tokens.length,
+    temperature: 0,
+    return_token_ids: true,
+  }
   const said = (await post(`${url}/v1/completions`, asked)).choices[0].token_ids as number[]
   const parting = answer_tokens.findIndex((token, place) => said[place] !== token)
   return { tokens: answer_tokens.length, shared: parting < 0 ? answer_tokens.length : parting, pairs }
@@ -47,7 +64,8 @@ test('the merged folder by itself, then the adapter on the base', { timeout: 900
       const rows = []
       for (const row of service.reference()) rows.push(await compare(url!, row))
       const difference = meanDifference(rows.flatMap(({ pairs }) => pairs))
-      const share = rows.reduce((sum, { shared }) => sum + shared, 0) / rows.reduce((sum, { tokens }) => sum + tokens, 0)
+      const share =
+        rows.reduce((sum, { shared }) => sum + shared, 0) / rows.reduce((sum, { tokens }) => sum + tokens, 0)
       context.diagnostic(`${command}: ${share.toFixed(3)} of the tokens shared, ${difference.toFixed(4)} nats apart`)
       assert.ok(difference <= mostApart, `${command}: ${difference} nats apart`)
       assert.ok(share >= 0.3, `${command}: ${share} of the tokens shared`)

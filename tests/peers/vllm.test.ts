@@ -35,18 +35,22 @@ test('the project’s own adapter is loaded there when it is asked for, and chan
       { role: 'system' as const, content: 'Triage the ticket.' },
       { role: 'user' as const, content: 'I lost the recovery codes for Mail and am shut out. Low priority, no rush.' },
     ]
-    return (await client.chat.completions.create({ model, messages, max_tokens: 40, temperature: 0 })).choices[0]!.message.content!
+    return (await client.chat.completions.create({ model, messages, max_tokens: 40, temperature: 0 })).choices[0]!
+      .message.content!
   }
   const [plain, adapted, again] = [await ask(base), await ask('triage'), await ask(base)]
   assert.notEqual(adapted, plain)
   assert.equal(again, plain, 'the base is as it was')
   assert.equal(await ask(tuned), adapted, 'by the model’s own id too')
-  const { data } = (await (await fetch(`${upstream.url}/v1/models`)).json()) as { data: { id: string; parent: string | null }[] }
+  const { data } = (await (await fetch(`${upstream.url}/v1/models`)).json()) as {
+    data: { id: string; parent: string | null }[]
+  }
   assert.ok(data.length > 1, 'vLLM lists it')
   await answersWholeAndStreamed(service, 'triage')
 })
 
-test('a client that hangs up stops the generation there', () => hangUpStopsGeneration(service, 'triage', () => upstream.metric('vllm:num_requests_running')))
+test('a client that hangs up stops the generation there', () =>
+  hangUpStopsGeneration(service, 'triage', () => upstream.metric('vllm:num_requests_running')))
 
 test('killed in mid-stream: an error event, 503 while it is away, used again when it is back, its adapters loaded anew', () =>
   deathIsAnErrorEvent(service, 'triage', upstream))

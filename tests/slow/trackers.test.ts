@@ -1,4 +1,5 @@
-// MLflow, with a server of its own, and Weights & Biases, offline, as set-up brings their clients: `npm run test:trackers`.
+// MLflow, with a server of its own, and Weights & Biases, offline, as set-up brings their clients: `npm run
+// test:trackers`.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -6,12 +7,17 @@ import os from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import { freePort } from '../../bench/support/free-port.ts'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 import { colourRows, until } from '../support/client.ts'
 import { startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
-const setUp = (kind: string) => execFileSync('node', ['scripts/setup.mjs'], { cwd: root, env: { ...process.env, TUNERY_TRACKING: kind }, stdio: 'inherit' })
+const setUp = (kind: string) =>
+  execFileSync('node', ['scripts/setup.mjs'], {
+    cwd: root,
+    env: { ...process.env, TUNERY_TRACKING: kind },
+    stdio: 'inherit',
+  })
 const lines = 6
 
 /** Trains a job of six steps with a tracker set up; `check` must become true. */
@@ -20,7 +26,9 @@ async function train(settings: Record<string, string>, check: (job: string) => b
   try {
     const dataset_id = (await app.upload(colourRows(8))).body.id
     const config = { training_config: { epochs: 3, batch_size: 4 } }
-    const job = await app.untilEnded((await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id)
+    const job = await app.untilEnded(
+      (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id,
+    )
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
     await until('the curve is written', () => check(job.id))
   } finally {
@@ -33,18 +41,36 @@ test('MLflow’s server has the curve of a job, in a run of its name with its se
   const peer = path.join(root, '.local/peers/mlflow')
   if (!existsSync(path.join(peer, 'bin/mlflow'))) {
     execFileSync('python3', ['-m', 'venv', peer])
-    const pin = /mlflow-skinny(==\S+)/.exec(readFileSync(path.join(root, 'trainer/requirements-tracking.txt'), 'utf8'))![1]
+    const pin = /mlflow-skinny(==\S+)/.exec(
+      readFileSync(path.join(root, 'trainer/requirements-tracking.txt'), 'utf8'),
+    )![1]
     execFileSync(path.join(peer, 'bin/python'), ['-m', 'pip', 'install', '-q', `mlflow${pin}`], { stdio: 'inherit' })
   }
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-mlflow-'))
   const port = await freePort()
   const url = `http://127.0.0.1:${port}`
-  const args = ['server', '--port', String(port), '--backend-store-uri', `sqlite:///${folder}/mlflow.db`, '--artifacts-destination', folder, '--workers', '1']
+  const args = [
+    'server',
+    '--port',
+    String(port),
+    '--backend-store-uri',
+    `sqlite:///${folder}/mlflow.db`,
+    '--artifacts-destination',
+    folder,
+    '--workers',
+    '1',
+  ]
   const server = spawn(path.join(peer, 'bin/mlflow'), args, { cwd: folder, stdio: 'ignore', detached: true })
   // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
   const read = async (answer: Promise<Response>): Promise<any> => (await answer).json()
   const post = (route: string, body: object) =>
-    read(fetch(`${url}/api/2.0/mlflow/${route}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }))
+    read(
+      fetch(`${url}/api/2.0/mlflow/${route}`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+      }),
+    )
   try {
     await until('the server to listen', () =>
       fetch(`${url}/health`).then(
@@ -61,7 +87,9 @@ test('MLflow’s server has the curve of a job, in a run of its name with its se
         run.data.params.find((each: { key: string }) => each.key === 'epochs'),
         { key: 'epochs', value: '3' },
       )
-      const { metrics } = await read(fetch(`${url}/api/2.0/mlflow/metrics/get-history?run_id=${run.info.run_id}&metric_key=loss`))
+      const { metrics } = await read(
+        fetch(`${url}/api/2.0/mlflow/metrics/get-history?run_id=${run.info.run_id}&metric_key=loss`),
+      )
       return metrics.at(-1).step === lines
     })
   } finally {
@@ -78,7 +106,12 @@ test('Weights & Biases writes the curve of a job', async () => {
   await train({ TUNERY_TRACKING: 'wandb' }, (job) => {
     const found = path.join(folder, 'wandb/latest-run', `run-${job}.wandb`)
     const text = existsSync(found) ? readFileSync(found, 'latin1') : ''
-    return count(text, 'learning_rate') > 1 && count(text, 'grad_norm') > 0 && text.includes('batch_size') && text.includes(tiny)
+    return (
+      count(text, 'learning_rate') > 1 &&
+      count(text, 'grad_norm') > 0 &&
+      text.includes('batch_size') &&
+      text.includes(tiny)
+    )
   })
   rmSync(folder, { recursive: true, force: true })
 })

@@ -28,6 +28,7 @@ export function openLedger(file: string): Ledger {
       entries.push(entry)
       appendFileSync(file, `${JSON.stringify(entry)}\n`)
     },
-    of: <K extends Promised['kind']>(kind: K) => entries.filter((entry): entry is Extract<Promised, { kind: K }> => entry.kind === kind),
+    of: <K extends Promised['kind']>(kind: K) =>
+      entries.filter((entry): entry is Extract<Promised, { kind: K }> => entry.kind === kind),
   }
 }

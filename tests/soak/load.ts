@@ -21,13 +21,25 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
   let stopped = false
   const pick = <T>(items: readonly T[]): T | undefined => items[Math.floor(random() * items.length)]
 
-  /** Undefined where nothing was acknowledged: the connection broke, or the service said that it cannot at the moment. */
-  async function ask(method: string, route: string, body?: object | FormData, headers: Record<string, string> = {}, as = key) {
+  /**
+   * Undefined where nothing was acknowledged: the connection broke, or the service said that it cannot at the moment.
+   */
+  async function ask(
+    method: string,
+    route: string,
+    body?: object | FormData,
+    headers: Record<string, string> = {},
+    as = key,
+  ) {
     try {
       const form = body instanceof FormData
       const response = await fetch(url() + route, {
         method,
-        headers: { authorization: `Bearer ${as}`, ...(body && !form && { 'content-type': 'application/json' }), ...headers },
+        headers: {
+          authorization: `Bearer ${as}`,
+          ...(body && !form && { 'content-type': 'application/json' }),
+          ...headers,
+        },
         ...(body && { body: form ? body : JSON.stringify(body) }),
       })
       const answer = (await response.json()) as Record<string, string>
@@ -47,7 +59,8 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       // A secret that is shown once may have been lost with a kill: that it was made is acknowledged all the same.
       if (answer && JSON.stringify(answer.body).includes('idempotency_key_reused')) return undefined
       // What it needs may have been deleted meanwhile, by another of these clients.
-      if (answer && answer.status !== 404) fault(`POST ${route} was answered with ${answer.status}: ${JSON.stringify(answer.body)}`)
+      if (answer && answer.status !== 404)
+        fault(`POST ${route} was answered with ${answer.status}: ${JSON.stringify(answer.body)}`)
       if (answer || stopped) return undefined
       await sleep(50)
     }
@@ -72,7 +85,8 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       for (const { id } of open) {
         const job = await ask('GET', `/fine-tuning/jobs/${id}`)
         if (job?.status === 404) fault(`the job ${id} is lost`)
-        if (job && ['completed', 'failed', 'cancelled'].includes(job.body.status!)) ledger.add({ kind: 'job_ended', id, status: job.body.status! })
+        if (job && ['completed', 'failed', 'cancelled'].includes(job.body.status!))
+          ledger.add({ kind: 'job_ended', id, status: job.body.status! })
       }
       if (open.length < 2) {
         const gone = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
@@ -85,7 +99,8 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     },
     async keys() {
       const made = await create('/keys', { name: 'soak' })
-      if (made) ledger.add({ kind: 'key', id: made.body.id!, key: made.body.key!, idempotency_key: made.idempotency_key })
+      if (made)
+        ledger.add({ kind: 'key', id: made.body.id!, key: made.body.key!, idempotency_key: made.idempotency_key })
       const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
       const old = random() < 0.5 ? pick(ledger.of('key').filter(({ id }) => !revoked.has(id))) : undefined
       if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
@@ -109,7 +124,11 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     const whole = answer?.status === 200 && (streams ? answer.done : answer.text.endsWith('}'))
     if (!whole) return sleep(50)
     const { usage } = streams ? answer.events.findLast((event) => event.usage) : JSON.parse(answer.text)
-    ledger.add({ kind: 'answer', request_id: String(answer.headers['x-request-id']), completion_tokens: usage.completion_tokens })
+    ledger.add({
+      kind: 'answer',
+      request_id: String(answer.headers['x-request-id']),
+      completion_tokens: usage.completion_tokens,
+    })
   }
   const loop = async (work: () => Promise<void>) => {
     while (!stopped) await work()

@@ -35,11 +35,15 @@ export function seeded(seed: number): () => number {
   }
 }
 
-const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.train' } as const
+const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.cli.train' } as const
 
 /** Goes on from the kills that the folder's ledger holds. */
 export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions): Promise<SoakResult> {
-  const data = dataFolder('soak', { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' }, { dataDir: path.join(folder, 'data') })
+  const data = dataFolder(
+    'soak',
+    { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' },
+    { dataDir: path.join(folder, 'data') },
+  )
   const ledger = openLedger(path.join(folder, 'ledger.jsonl'))
   const faults: string[] = []
   const key = data.key()
@@ -74,7 +78,9 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
       const events = await endOfDeliveries(client(server.url, key), webhook)
       const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
       faults.push(
-        ...events.filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id)).map((each) => `not received: ${JSON.stringify(each)}`),
+        ...events
+          .filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id))
+          .map((each) => `not received: ${JSON.stringify(each)}`),
       )
       faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
       say(`${done} of ${kills} kills; ${JSON.stringify(countsOf(ledger))}`)
@@ -86,8 +92,14 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
     return { faults, kills: killsOf(ledger), counts: countsOf(ledger) }
   }
 
-  /** Kills one of the processes, the server where the other does not come up in time; then waits until all that it had started is gone, and starts another. */
-  async function kill(victim: keyof typeof victims, running: RunningServer): Promise<[keyof typeof victims, RunningServer]> {
+  /**
+   * Kills one of the processes, the server where the other does not come up in time; then waits until all that it had
+   * started is gone, and starts another.
+   */
+  async function kill(
+    victim: keyof typeof victims,
+    running: RunningServer,
+  ): Promise<[keyof typeof victims, RunningServer]> {
     for (let tries = 0; victim !== 'server' && tries < 50; tries++) {
       const pids = children(running.pid, victims[victim])
       for (const pid of pids) process.kill(pid, 'SIGKILL')
@@ -120,12 +132,19 @@ async function register({ api }: Client, url: string): Promise<string> {
   return body.id
 }
 
-/** Resolves with a webhook's deliveries when none is on its way any more; the first second try comes after five seconds. */
+/**
+ * Resolves with a webhook's deliveries when none is on its way any more; the first second try comes after five seconds.
+ */
 async function endOfDeliveries({ api }: Client, webhook: string): Promise<{ event_id: string; status: string }[]> {
   for (;;) {
     const found: { id: string; event_id: string; status: string }[] = []
     for (let more = true; more; ) {
-      const { items, has_more } = (await api('GET', `/webhooks/${webhook}/deliveries?limit=100${found.length > 0 ? `&after=${found.at(-1)!.id}` : ''}`)).body
+      const { items, has_more } = (
+        await api(
+          'GET',
+          `/webhooks/${webhook}/deliveries?limit=100${found.length > 0 ? `&after=${found.at(-1)!.id}` : ''}`,
+        )
+      ).body
       found.push(...items)
       more = has_more
     }
@@ -152,7 +171,9 @@ function processesOn(dataDir: string): number[] {
 const killsOf = (ledger: Ledger) => countBy(ledger.of('killed').map(({ what }) => what))
 const countsOf = (ledger: Ledger) =>
   Object.fromEntries(
-    (['dataset', 'dataset_deleted', 'job', 'job_ended', 'key', 'key_revoked', 'deployment', 'answer'] as const).map((kind) => [kind, ledger.of(kind).length]),
+    (['dataset', 'dataset_deleted', 'job', 'job_ended', 'key', 'key_revoked', 'deployment', 'answer'] as const).map(
+      (kind) => [kind, ledger.of(kind).length],
+    ),
   )
 
 function countBy(names: string[]): Record<string, number> {

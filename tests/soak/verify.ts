@@ -26,12 +26,14 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
   const deleted = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
   for (const { id } of ledger.of('dataset')) {
     if (deleted.has(id)) check(!datasets.has(id), `the dataset ${id} was deleted and is there again`)
-    else if (datasets.has(id) || !asked.has(id)) check(datasets.get(id)?.status === 'ready', `the dataset ${id} is ${datasets.get(id)?.status ?? 'lost'}`)
+    else if (datasets.has(id) || !asked.has(id))
+      check(datasets.get(id)?.status === 'ready', `the dataset ${id} is ${datasets.get(id)?.status ?? 'lost'}`)
   }
 
   const jobs = await all(api, '/fine-tuning/jobs')
   for (const { id } of ledger.of('job')) check(jobs.has(id), `the job ${id} is lost`)
-  for (const { id, status } of ledger.of('job_ended')) check(jobs.get(id)?.status === status, `the job ${id} was ${status} and is ${jobs.get(id)?.status}`)
+  for (const { id, status } of ledger.of('job_ended'))
+    check(jobs.get(id)?.status === status, `the job ${id} was ${status} and is ${jobs.get(id)?.status}`)
 
   const keys = await all(api, '/keys')
   const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
@@ -63,25 +65,46 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
     )
 
     const events = await db.selectFrom('events').select(['type', 'data_json']).execute()
-    const told = (type: string, id: unknown) => events.filter((event) => event.type === type && JSON.parse(event.data_json).job_id === id).length
+    const told = (type: string, id: unknown) =>
+      events.filter((event) => event.type === type && JSON.parse(event.data_json).job_id === id).length
     for (const [id, { status, started_at }] of jobs) {
-      if (started_at) check(told('training.started', id) === 1, `the start of ${id} was written ${told('training.started', id)} times`)
+      if (started_at)
+        check(
+          told('training.started', id) === 1,
+          `the start of ${id} was written ${told('training.started', id)} times`,
+        )
       const ended = told('training.completed', id) + told('training.failed', id)
-      check(ended === (status === 'completed' || status === 'failed' ? 1 : 0), `the end of ${id}, which is ${status}, was written ${ended} times`)
+      check(
+        ended === (status === 'completed' || status === 'failed' ? 1 : 0),
+        `the end of ${id}, which is ${status}, was written ${ended} times`,
+      )
     }
     // Each event since the webhook was registered has its one delivery.
-    const { created_at } = await db.selectFrom('webhooks').select('created_at').where('id', '=', webhook).executeTakeFirstOrThrow()
-    const since = await db.selectFrom('events').select('id').where('created_at', '>', created_at).where('type', '!=', 'usage.threshold').execute()
-    const deliveries = (await db.selectFrom('webhook_deliveries').select('event_id').where('webhook_id', '=', webhook).execute()).map(
-      ({ event_id }) => event_id,
-    )
-    for (const { id } of since) check(deliveries.filter((each) => each === id).length === 1, `the event ${id} has not one delivery`)
+    const { created_at } = await db
+      .selectFrom('webhooks')
+      .select('created_at')
+      .where('id', '=', webhook)
+      .executeTakeFirstOrThrow()
+    const since = await db
+      .selectFrom('events')
+      .select('id')
+      .where('created_at', '>', created_at)
+      .where('type', '!=', 'usage.threshold')
+      .execute()
+    const deliveries = (
+      await db.selectFrom('webhook_deliveries').select('event_id').where('webhook_id', '=', webhook).execute()
+    ).map(({ event_id }) => event_id)
+    for (const { id } of since)
+      check(deliveries.filter((each) => each === id).length === 1, `the event ${id} has not one delivery`)
 
     // A job, a key that came again after a kill is one still.
     const marks = await db.selectFrom('idempotency_keys').select(['key', 'target']).execute()
     const targets = new Map(marks.map(({ key, target }) => [key, target]))
     for (const { id, idempotency_key } of [...ledger.of('job'), ...ledger.of('key')])
-      check(!targets.has(idempotency_key) || targets.get(idempotency_key) === id, `${idempotency_key} created ${targets.get(idempotency_key)} and ${id}`)
+      check(
+        !targets.has(idempotency_key) || targets.get(idempotency_key) === id,
+        `${idempotency_key} created ${targets.get(idempotency_key)} and ${id}`,
+      )
     const jobsMarked = marks.filter(({ target }) => target.startsWith('job_')).length
     check(jobs.size === jobsMarked, `${jobsMarked} jobs were asked for, ${jobs.size} are there`)
   } finally {

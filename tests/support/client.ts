@@ -7,18 +7,31 @@ export type Answer = { status: number; headers: Headers; body: any }
 
 /** A small client for one key; unlike a real one it never throws for a status. */
 export function client(url: string, key: string) {
-  async function api(method: string, route: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> {
+  async function api(
+    method: string,
+    route: string,
+    body?: unknown,
+    headers: Record<string, string> = {},
+  ): Promise<Answer> {
     const raw = typeof body === 'string' || body instanceof FormData || body instanceof Uint8Array
     const response = await fetch(url + route, {
       method,
-      headers: { authorization: `Bearer ${key}`, ...(body !== undefined && !(body instanceof FormData) && { 'content-type': 'application/json' }), ...headers },
+      headers: {
+        authorization: `Bearer ${key}`,
+        ...(body !== undefined && !(body instanceof FormData) && { 'content-type': 'application/json' }),
+        ...headers,
+      },
       body: body === undefined ? undefined : raw ? (body as string) : JSON.stringify(body),
     })
     const text = await response.text()
     return { status: response.status, headers: response.headers, body: text.startsWith('{') ? JSON.parse(text) : text }
   }
 
-  const upload = (content: string | Uint8Array<ArrayBuffer>, fields: Record<string, string> = {}, filename = 'rows.jsonl') => {
+  const upload = (
+    content: string | Uint8Array<ArrayBuffer>,
+    fields: Record<string, string> = {},
+    filename = 'rows.jsonl',
+  ) => {
     const form = new FormData()
     form.set('file', new Blob([content]), filename)
     for (const [name, value] of Object.entries({ name: 'rows', ...fields })) form.set(name, value)
@@ -28,7 +41,9 @@ export function client(url: string, key: string) {
   /** Of a job, or of an export. */
   async function* events(id: string, after = 0): AsyncGenerator<JobEvent> {
     const what = id.startsWith('exp_') ? 'exports' : 'fine-tuning/jobs'
-    const response = await fetch(`${url}/${what}/${id}/events?after=${after}`, { headers: { authorization: `Bearer ${key}` } })
+    const response = await fetch(`${url}/${what}/${id}/events?after=${after}`, {
+      headers: { authorization: `Bearer ${key}` },
+    })
     let rest = ''
     for await (const text of response.body!.pipeThrough(new TextDecoderStream())) {
       const lines = (rest + text).split('\n')
@@ -68,7 +83,11 @@ export function client(url: string, key: string) {
     async colourModel(config: object = {}): Promise<string> {
       const dataset_id = (await upload(colourRows(16))).body.id
       const training_config = { epochs: 12, batch_size: 4, learning_rate: 0.02 }
-      const { body } = await api('POST', '/fine-tuning/jobs', { model_id: 'test/tiny', dataset_id, config: { training_config, ...config } })
+      const { body } = await api('POST', '/fine-tuning/jobs', {
+        model_id: 'test/tiny',
+        dataset_id,
+        config: { training_config, ...config },
+      })
       for await (const _ of events(body.id));
       const ended = await job(body.id)
       if (!ended.model) throw new Error(JSON.stringify(ended.error))
@@ -78,7 +97,10 @@ export function client(url: string, key: string) {
 }
 export type Client = ReturnType<typeof client>
 
-/** Waits until a condition holds; fails after three minutes with its name: a trainer is last in line for the cores of a busy machine. */
+/**
+ * Waits until a condition holds; fails after three minutes with its name: a trainer is last in line for the cores of a
+ * busy machine.
+ */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
   const deadline = Date.now() + 180_000
   for (;;) {

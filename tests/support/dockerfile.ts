@@ -1,14 +1,24 @@
-// Runs the steps of a Dockerfile without a container: each stage is a folder, what the file calls `/app` is that folder's `app`. A file that
-// is not there, one that .dockerignore keeps out, and a command that fails end it, as they would end `docker build`.
+// Runs the steps of a Dockerfile without a container: each stage is a folder, what the file calls `/app` is that
+// folder's `app`. A file that is not there, one that .dockerignore keeps out, and a command that fails end it, as they
+// would end `docker build`.
 //
-// Left out, and handed back as such: what needs the rights of root or changes the machine (`apt-get`, `install --owner`), and what is taken
-// from images that come from a registry. Commands see this machine's files beside the stage's, so a system package that a Dockerfile forgets
-// to install is not missed here.
+// Left out, and handed back as such: what needs the rights of root or changes the machine (`apt-get`, `install
+// --owner`), and what is taken from images that come from a registry. Commands see this machine's files beside the
+// stage's, so a system package that a Dockerfile forgets to install is not missed here.
 import { spawnSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 import dockerignore from '@balena/dockerignore'
-import { type Arg, type Copy, DockerfileParser, type Env, type From, type Healthcheck, type Instruction, type JSONInstruction } from 'dockerfile-ast'
+import {
+  type Arg,
+  type Copy,
+  DockerfileParser,
+  type Env,
+  type From,
+  type Healthcheck,
+  type Instruction,
+  type JSONInstruction,
+} from 'dockerfile-ast'
 
 export interface Stage {
   name: string
@@ -33,14 +43,22 @@ interface Options {
 const needsRoot = /^(apt-get |install .*--owner)/
 
 /** Runs what the last stage needs, and returns that stage with the steps that were left out. */
-export function buildOutside({ file, context, folder, args = {}, prepare }: Options): { stage: Stage; leftOut: string[] } {
+export function buildOutside({ file, context, folder, args = {}, prepare }: Options): {
+  stage: Stage
+  leftOut: string[]
+} {
   const instructions = DockerfileParser.parse(readFileSync(file, 'utf8')).getInstructions()
   const firstFrom = instructions.findIndex((each) => each.getKeyword() === 'FROM')
   const global = Object.fromEntries(instructions.slice(0, firstFrom).map((each) => argumentOf(each as Arg, args)))
   const stages: { from: string; name: string; steps: Instruction[] }[] = []
   for (const each of instructions.slice(firstFrom)) {
     if (each.getKeyword() !== 'FROM') stages.at(-1)!.steps.push(each)
-    else stages.push({ from: expand((each as From).getImage()!, global), name: (each as From).getBuildStage() ?? 'last', steps: [] })
+    else
+      stages.push({
+        from: expand((each as From).getImage()!, global),
+        name: (each as From).getBuildStage() ?? 'last',
+        steps: [],
+      })
   }
   const leftOut: string[] = []
   const built = new Map<string, Stage>()
@@ -95,7 +113,8 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
       case 'HEALTHCHECK': {
         // `CMD ["…"]` behind the options.
         stage.healthcheck = JSON.parse(text.slice(text.indexOf('[')))
-        if ((step as Healthcheck).getSubcommand()?.getValue() !== 'CMD') throw new Error('a health check that is no command')
+        if ((step as Healthcheck).getSubcommand()?.getValue() !== 'CMD')
+          throw new Error('a health check that is no command')
         return
       }
       case 'COPY':
@@ -108,8 +127,17 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
           return
         }
         // The first node of the PATH is the image's.
-        const env = { ...process.env, PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...seen, ...placed(stage) }
-        const { status, stdout, stderr } = spawnSync('sh', ['-ec', commands], { cwd: within('.'), env, encoding: 'utf8' })
+        const env = {
+          ...process.env,
+          PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`,
+          ...seen,
+          ...placed(stage),
+        }
+        const { status, stdout, stderr } = spawnSync('sh', ['-ec', commands], {
+          cwd: within('.'),
+          env,
+          encoding: 'utf8',
+        })
         if (status !== 0) throw new Error(`RUN ${commands} failed with ${status}:\n${stdout}${stderr}`)
         return
       }
@@ -138,7 +166,8 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
       ?.getValue()
     const names = step.getArguments().map((each) => each.getValue())
     const to = names.pop()!
-    if (names.length > 1 && !to.endsWith('/')) throw new Error(`COPY of several files needs a slash at the end of ${to}`)
+    if (names.length > 1 && !to.endsWith('/'))
+      throw new Error(`COPY of several files needs a slash at the end of ${to}`)
     if (from && isFetched(from)) {
       leftOut.push(`COPY ${step.getRawArgumentsContent()}`)
       return
@@ -146,11 +175,18 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
     const source = from ? build(from).folder : context
     for (const name of names) {
       const at = path.join(source, name)
-      if (!existsSync(at)) throw new Error(`COPY ${name}: there is no such file in ${from ? `the stage ${from}` : 'the build context'}`)
+      if (!existsSync(at))
+        throw new Error(`COPY ${name}: there is no such file in ${from ? `the stage ${from}` : 'the build context'}`)
       if (!from && ignored(name)) throw new Error(`COPY ${name}: .dockerignore keeps it out`)
-      const target = to.endsWith('/') && !statSync(at).isDirectory() ? path.join(within(to), path.basename(name)) : within(to)
+      const target =
+        to.endsWith('/') && !statSync(at).isDirectory() ? path.join(within(to), path.basename(name)) : within(to)
       if (from && statSync(at).isDirectory()) linkTree(at, target)
-      else cpSync(at, target, { recursive: true, verbatimSymlinks: true, filter: (file) => from !== undefined || !ignored(path.relative(context, file)) })
+      else
+        cpSync(at, target, {
+          recursive: true,
+          verbatimSymlinks: true,
+          filter: (file) => from !== undefined || !ignored(path.relative(context, file)),
+        })
     }
   }
 
@@ -160,14 +196,18 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
 /** Copies a tree as links to the same files: stages are many, and large. */
 export function linkTree(from: string, to: string): void {
   mkdirSync(to, { recursive: true })
-  for (const how of ['-al', '-a']) if (spawnSync('cp', [how, '--force', '--no-target-directory', from, to], { stdio: 'ignore' }).status === 0) return
+  for (const how of ['-al', '-a'])
+    if (spawnSync('cp', [how, '--force', '--no-target-directory', from, to], { stdio: 'ignore' }).status === 0) return
   throw new Error(`${from} could not be copied to ${to}`)
 }
 
 /** The environment of a stage's processes: what names a place in the image names it in the stage's folder. */
 export function placed({ env, folder, workdir, volumes }: Stage): Record<string, string> {
-  const inImage = (value: string) => [workdir, ...volumes].some((each) => each !== '/' && (value === each || value.startsWith(`${each}/`)))
-  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, inImage(value) ? path.join(folder, value) : value]))
+  const inImage = (value: string) =>
+    [workdir, ...volumes].some((each) => each !== '/' && (value === each || value.startsWith(`${each}/`)))
+  return Object.fromEntries(
+    Object.entries(env).map(([name, value]) => [name, inImage(value) ? path.join(folder, value) : value]),
+  )
 }
 
 function argumentOf(step: Arg, args: Record<string, string>): [string, string] {
@@ -175,11 +215,14 @@ function argumentOf(step: Arg, args: Record<string, string>): [string, string] {
   return [property.getName(), args[property.getName()] ?? property.getValue() ?? '']
 }
 
-const expand = (text: string, values: Record<string, string>) => text.replaceAll(/\$\{(\w+)\}/g, (_, name) => values[name] ?? '')
+const expand = (text: string, values: Record<string, string>) =>
+  text.replaceAll(/\$\{(\w+)\}/g, (_, name) => values[name] ?? '')
 
 function ignoredIn(context: string): (name: string) => boolean {
   const file = path.join(context, '.dockerignore')
   // It is a function, whatever its types say of its default.
-  const rules = (dockerignore as unknown as typeof dockerignore.default)().add(existsSync(file) ? readFileSync(file, 'utf8') : '')
+  const rules = (dockerignore as unknown as typeof dockerignore.default)().add(
+    existsSync(file) ? readFileSync(file, 'utf8') : '',
+  )
   return (name) => name !== '' && rules.ignores(path.posix.normalize(name).replace(/\/$/, ''))
 }

@@ -1,4 +1,5 @@
-// A guide of docs/guides as somebody follows it: its programs as files, its commands one after the other, from the folder that it is read in.
+// A guide of docs/guides as somebody follows it: its programs as files, its commands one after the other, from the
+// folder that it is read in.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -7,7 +8,7 @@ import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { freePort } from '../../bench/support/free-port.ts'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 
 /** What brings tools: set-up has brought them. */
 const brings = /^pip install /
@@ -50,13 +51,21 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
     text = text.replaceAll(what, by)
   }
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-guide-'))
-  for (const [, file, code] of text.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g)) writeFileSync(path.join(folder, file!), code!)
+  for (const [, file, code] of text.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g))
+    writeFileSync(path.join(folder, file!), code!)
   // The folder that the reader is in is Tunery's own, whose command line and models lie there.
   writeFileSync(path.join(folder, 'tunery'), `#!/bin/sh\nexec '${path.join(root, 'tunery')}' "$@"\n`)
   chmodSync(path.join(folder, 'tunery'), 0o755)
   mkdirSync(path.join(folder, '.local'))
   symlinkSync(path.join(root, '.local/models'), path.join(folder, '.local/models'))
-  const all = { ...process.env, TUNERY_URL: url, TUNERY_API_KEY: key, HF_HUB_OFFLINE: '1', ...env, PATH: [...programs, process.env.PATH].join(':') }
+  const all = {
+    ...process.env,
+    TUNERY_URL: url,
+    TUNERY_API_KEY: key,
+    HF_HUB_OFFLINE: '1',
+    ...env,
+    PATH: [...programs, process.env.PATH].join(':'),
+  }
 
   let server: { url: string; stop(): Promise<void> } | undefined
   const stop = async () => {
@@ -74,7 +83,11 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
       } else {
         // The port that a server was given in the guide is another here.
         const command = server ? given.replace(/http:\/\/127\.0\.0\.1:\d+/, server.url) : given
-        const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', command], { cwd: folder, env: all, maxBuffer: 1 << 26 })
+        const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', command], {
+          cwd: folder,
+          env: all,
+          maxBuffer: 1 << 26,
+        })
         yield { command, stdout, url: server?.url }
       }
     }
@@ -89,7 +102,10 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
   }
 }
 
-/** Those of all `sh` blocks, each with the lines that belong to it: quotes that are open at a line's end go on in the next. */
+/**
+ * Those of all `sh` blocks, each with the lines that belong to it: quotes that are open at a line's end go on in the
+ * next.
+ */
 function commandsOf(text: string): string[] {
   const commands: string[] = []
   for (const [, block] of text.matchAll(/^```sh\n(.*?)^```/gms)) {
@@ -111,7 +127,12 @@ async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
   const url = `http://127.0.0.1:${port}`
   let said = ''
   // A group of its own, as vLLM has workers that must end with it.
-  const child: ChildProcess = spawn('bash', ['-c', `exec ${command}`], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'], detached: true })
+  const child: ChildProcess = spawn('bash', ['-c', `exec ${command}`], {
+    cwd,
+    env,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached: true,
+  })
   for (const stream of [child.stdout!, child.stderr!])
     stream.on('data', (data) => {
       said = `${said}${data}`.slice(-5000)

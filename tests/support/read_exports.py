@@ -1,6 +1,8 @@
-"""Reads an exported GGUF by the `gguf` package and compares it with the merged folder: `python read_exports.py GGUF FOLDER`.
+"""Reads an exported GGUF by the `gguf` package and compares it with the merged folder: `python read_exports.py GGUF
+FOLDER`.
 
-Prints what the file says of itself, and how far its weights are from the folder's, as a share of the largest of their block of 32.
+Prints what the file says of itself, and how far its weights are from the folder's, as a share of the largest of their
+block of 32.
 """
 
 import json
@@ -40,4 +42,8 @@ for name in weights:
 fields = ("general.architecture", "tokenizer.chat_template", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.tokens")
 told = {name: reader.fields[name].contents() for name in fields}
 told["tokenizer.ggml.tokens"] = len(told["tokenizer.ggml.tokens"])
-print(json.dumps({"apart": apart, "left": sorted(tensors), "types": sorted({t.tensor_type.name for t in reader.tensors}), **told}))
+print(
+    json.dumps(
+        {"apart": apart, "left": sorted(tensors), "types": sorted({t.tensor_type.name for t in reader.tensors}), **told}
+    )
+)

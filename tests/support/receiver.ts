@@ -7,8 +7,13 @@ export interface Received {
   body: string
 }
 
-/** A server that receives webhooks on 127.0.0.1 and keeps what came. `answer` decides about the reply; without one it is 200. */
-export async function startReceiver(answer: (request: Received, response: http.ServerResponse) => void = (_, response) => void response.end('thanks')) {
+/**
+ * A server that receives webhooks on 127.0.0.1 and keeps what came. `answer` decides about the reply; without one it is
+ * 200.
+ */
+export async function startReceiver(
+  answer: (request: Received, response: http.ServerResponse) => void = (_, response) => void response.end('thanks'),
+) {
   const received: Received[] = []
   const server = http.createServer(async (request, response) => {
     let body = ''

@@ -3,7 +3,7 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 import { until } from './client.ts'
 import { tinyModelsDir } from './tiny.ts'
 
@@ -36,14 +36,22 @@ export function dataFolder(
   settings: Record<string, string> = {},
   { dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)), log }: { dataDir?: string; log?: string } = {},
 ): DataFolder {
-  // One thread, as two test files run at once: where threads of several engines and trainers share two cores, they wait for each other at every step.
-  const usual = { TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_PORT: '0', TUNERY_LOG_LEVEL: 'fatal', TUNERY_THREADS: '1' }
+  // One thread, as two test files run at once: where threads of several engines and trainers share two cores, they wait
+  // for each other at every step.
+  const usual = {
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: 'fatal',
+    TUNERY_THREADS: '1',
+  }
   const env = { ...process.env, ...usual, ...settings }
   const servers: ChildProcess[] = []
   const kill = () => {
     for (const server of servers) server.kill('SIGKILL')
   }
-  const tunery = (...words: string[]) => JSON.parse(execFileSync(path.join(root, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
+  const tunery = (...words: string[]) =>
+    JSON.parse(execFileSync(path.join(root, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
   return {
     dataDir,
     env,
@@ -53,7 +61,11 @@ export function dataFolder(
       const file = path.join(dataDir, 'server.json')
       rmSync(file, { force: true })
       const printed = log === undefined ? undefined : openSync(log, 'a')
-      const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', printed ?? 'ignore', printed ?? 'inherit'] })
+      const server = spawn(process.execPath, ['server/main.ts'], {
+        cwd: root,
+        env,
+        stdio: ['ignore', printed ?? 'ignore', printed ?? 'inherit'],
+      })
       if (printed !== undefined) closeSync(printed)
       servers.push(server)
       await until('the server to listen', () => {
@@ -80,7 +92,9 @@ export function dataFolder(
 }
 
 export const ended = (child: ChildProcess) =>
-  new Promise<void>((resolve) => (child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve())))
+  new Promise<void>((resolve) =>
+    child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve()),
+  )
 
 /** The process ids of a process's children whose command line has this text. */
 export function children(parent: number, text: string): number[] {

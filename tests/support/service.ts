@@ -1,21 +1,30 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
+import type { Patience } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
 import { createLog, createServices } from '../../server/services.ts'
-import type { Patience } from '../../transport/bounds.ts'
 import { client } from './client.ts'
 import { tinyModelsDir } from './tiny.ts'
 
-/** The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the engine and trainers are real processes. */
+/**
+ * The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the
+ * engine and trainers are real processes.
+ */
 export async function startApp(
   settings: Record<string, string> = {},
   { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: Patience } = {},
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
-  const config = readConfig({ TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir(), TUNERY_LOG_LEVEL: 'silent', TUNERY_THREADS: '1', ...settings })
+  const config = readConfig({
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_LOG_LEVEL: 'silent',
+    TUNERY_THREADS: '1',
+    ...settings,
+  })
   const db = await open(config.data_dir)
   const services = await createServices(config, createLog(config), db)
   const owner = await services.accounts.createAccount('test')
@@ -36,7 +45,10 @@ export async function startApp(
     owner,
     other: client(url, otherKey),
     services,
-    /** The service's own connection. Another that waits for a lock in this process holds up the transaction that it waits for. */
+    /**
+     * The service's own connection. Another that waits for a lock in this process holds up the transaction that it
+     * waits for.
+     */
     db,
     dataDir,
     async stop() {

@@ -1,7 +1,7 @@
 // A stand-alone engine on a port: started by a command, asked over HTTP, ended by a signal.
 import { spawn } from 'node:child_process'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 
 export interface Standalone {
   url: string
@@ -11,7 +11,11 @@ export interface Standalone {
 }
 
 /** Starts the command and waits until it says where it listens. */
-export async function standalone(command: string, args: string[], { cwd = root, env = {} as NodeJS.ProcessEnv } = {}): Promise<Standalone> {
+export async function standalone(
+  command: string,
+  args: string[],
+  { cwd = root, env = {} as NodeJS.ProcessEnv } = {},
+): Promise<Standalone> {
   const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
   let stderr = ''
   child.stderr.on('data', (data) => {
@@ -24,9 +28,18 @@ export async function standalone(command: string, args: string[], { cwd = root, 
     void exited.then((code) => reject(new Error(`It ended with ${code}: ${stderr}`)))
   })
   const { address } = JSON.parse(line) as { address: string }
-  return { url: `http://${address.replace('0.0.0.0', '127.0.0.1')}`, stderr: () => stderr, exited, kill: (signal) => child.kill(signal) }
+  return {
+    url: `http://${address.replace('0.0.0.0', '127.0.0.1')}`,
+    stderr: () => stderr,
+    exited,
+    kill: (signal) => child.kill(signal),
+  }
 }
 
 /** The engine of this checkout, on a free port. */
 export const startEngineOnPort = (args: string[], env: NodeJS.ProcessEnv = {}) =>
-  standalone(process.execPath, [path.join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--threads', '1', ...args], { env })
+  standalone(
+    process.execPath,
+    [path.join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--threads', '1', ...args],
+    { env },
+  )

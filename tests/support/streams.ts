@@ -22,14 +22,25 @@ export interface Streaming {
 
 /** Posts a body and reads the answer as it comes. `read: false` leaves it in the socket. */
 export function stream(url: string, key: string, body: object, { read = true } = {}): Streaming {
-  const request = http.request(url, { method: 'POST', headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' }, agent: false })
+  const request = http.request(url, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    agent: false,
+  })
   let text = ''
   const waiting: { bytes: number; resolve: () => void }[] = []
   let over: () => void = () => {}
   const whole = new Promise<Streamed>((resolve, reject) => {
     request.on('error', (error) => (text === '' ? reject(error) : over()))
     request.on('response', (response) => {
-      over = () => resolve({ status: response.statusCode!, headers: response.headers, began: text !== '', text, ...eventsOf(text) })
+      over = () =>
+        resolve({
+          status: response.statusCode!,
+          headers: response.headers,
+          began: text !== '',
+          text,
+          ...eventsOf(text),
+        })
       if (!read) return
       response.setEncoding('utf8')
       response.on('data', (piece) => {
@@ -47,7 +58,8 @@ export function stream(url: string, key: string, body: object, { read = true } =
       Promise.race([
         new Promise<void>((resolve) => (text.length >= bytes ? resolve() : waiting.push({ bytes, resolve }))),
         whole.then((all) => {
-          if (all.text.length < bytes) throw new Error(`the stream ended after ${all.text.length} bytes: ${all.text.slice(0, 500)}`)
+          if (all.text.length < bytes)
+            throw new Error(`the stream ended after ${all.text.length} bytes: ${all.text.slice(0, 500)}`)
         }),
       ]),
     leave: () => request.destroy(),

@@ -2,16 +2,22 @@ import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 
 export const tiny = 'test/tiny'
 
-/** Fields of a request whose answer the tiny model does not end by itself: its first tokens are those that may end one, and its weights are random. */
+/**
+ * Fields of a request whose answer the tiny model does not end by itself: its first tokens are those that may end one,
+ * and its weights are random.
+ */
 export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 }, (_, token) => [token, -100])) }
 
-/** A models folder with a tiny real checkpoint in it, made by the command that users add models with; kept for the next run. */
+/**
+ * A models folder with a tiny real checkpoint in it, made by the command that users add models with; kept for the next
+ * run.
+ */
 export function tinyModelsDir(): string {
-  const sources = ['trainer/tests/make_tiny.py', 'trainer/base.py', 'trainer/converters.py']
+  const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/export/converters.py']
   const hash = createHash('sha256')
   for (const file of sources) hash.update(readFileSync(path.join(root, file)))
   const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))
@@ -19,8 +25,14 @@ export function tinyModelsDir(): string {
   mkdirSync(path.dirname(folder), { recursive: true })
   const fresh = mkdtempSync(`${folder}-`)
   const checkpoint = path.join(fresh, 'checkpoint')
-  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'trainer.tests.make_tiny', checkpoint], { cwd: root, stdio: 'pipe' })
-  execFileSync(path.join(root, 'tunery'), ['models', 'add', tiny, '--from', checkpoint], { env: { ...process.env, TUNERY_MODELS_DIR: fresh }, stdio: 'pipe' })
+  execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'trainer.tests.make_tiny', checkpoint], {
+    cwd: root,
+    stdio: 'pipe',
+  })
+  execFileSync(path.join(root, 'tunery'), ['models', 'add', tiny, '--from', checkpoint], {
+    env: { ...process.env, TUNERY_MODELS_DIR: fresh },
+    stdio: 'pipe',
+  })
   rmSync(checkpoint, { recursive: true })
   rmSync(folder, { recursive: true, force: true })
   renameSync(fresh, folder)

@@ -1,4 +1,5 @@
-// A hub that takes files, with the addresses and answers of the Hugging Face Hub: a real HTTP server, which keeps what it is sent.
+// A hub that takes files, with the addresses and answers of the Hugging Face Hub: a real HTTP server, which keeps what
+// it is sent.
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 
@@ -20,7 +21,8 @@ export async function uploadHub(token: string): Promise<UploadHub> {
     const parts: Buffer[] = []
     for await (const part of request) parts.push(part as Buffer)
     const body = Buffer.concat(parts)
-    const say = (status: number, answer: unknown) => response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
+    const say = (status: number, answer: unknown) =>
+      response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(answer))
     const target = decodeURIComponent(request.url!)
     const put = /^\/objects\/(\w+)$/.exec(target)
     if (put && request.method === 'PUT') {
@@ -36,16 +38,22 @@ export async function uploadHub(token: string): Promise<UploadHub> {
       if (!isPrivate && visibility !== 'private') open.push(id)
       return say(200, { url: `${url}/${id}` })
     }
-    const [, repository = '', what] = /^\/(?:api\/models\/)?([\w-]+\/[\w.-]+?)(?:\.git)?\/(preupload|info|commit)\//.exec(target) ?? []
+    const [, repository = '', what] =
+      /^\/(?:api\/models\/)?([\w-]+\/[\w.-]+?)(?:\.git)?\/(preupload|info|commit)\//.exec(target) ?? []
     const files = repositories.get(repository)
     if (!files) return say(404, { error: 'Repository not found' })
     if (what === 'preupload') {
       const asked = JSON.parse(String(body)).files as { path: string; size: number }[]
-      return say(200, { files: asked.map(({ path, size }) => ({ path, uploadMode: size > 10_000 ? 'lfs' : 'regular' })) })
+      return say(200, {
+        files: asked.map(({ path, size }) => ({ path, uploadMode: size > 10_000 ? 'lfs' : 'regular' })),
+      })
     }
     if (what === 'info') {
       const objects = JSON.parse(String(body)).objects as { oid: string; size: number }[]
-      return say(200, { transfer: 'basic', objects: objects.map((each) => ({ ...each, actions: { upload: { href: `${url}/objects/${each.oid}` } } })) })
+      return say(200, {
+        transfer: 'basic',
+        objects: objects.map((each) => ({ ...each, actions: { upload: { href: `${url}/objects/${each.oid}` } } })),
+      })
     }
     for (const line of String(body).trim().split('\n')) {
       const { key, value } = JSON.parse(line)

@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import path from 'node:path'
-import { root } from '../../server/config.ts'
+import { root } from '../../lib/root.ts'
 
 export interface TcpEngine {
   port: number
@@ -15,7 +15,9 @@ export interface TcpEngine {
 /** A real engine that listens on a port of this machine; 0 takes a free one. */
 export async function startTcpEngine(model: string, gguf: string, port = 0): Promise<TcpEngine> {
   const args = ['--listen', `127.0.0.1:${port}`, '--parent-pipe', '--threads', '1', '--model', `${model}=${gguf}`]
-  const child = spawn(process.execPath, [path.join(root, 'engine/main.ts'), ...args], { stdio: ['pipe', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, [path.join(root, 'engine/main.ts'), ...args], {
+    stdio: ['pipe', 'pipe', 'pipe'],
+  })
   let stderr = ''
   child.stderr.on('data', (data) => {
     stderr += data
@@ -40,15 +42,21 @@ export async function startTcpEngine(model: string, gguf: string, port = 0): Pro
   }
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
-export type Handler = (path: string, body: any, response: http.ServerResponse, request: http.IncomingMessage) => void | Promise<void>
+export type Handler = (
+  path: string,
+  // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+  body: any,
+  response: http.ServerResponse,
+  request: http.IncomingMessage,
+) => void | Promise<void>
 
 /** A server of another make, as far as a test needs it; it answers probes. */
 export async function startForeign(handle: Handler) {
   const server = http.createServer(async (request, response) => {
     let text = ''
     for await (const piece of request) text += piece
-    if (request.method === 'GET') return void response.writeHead(200, { 'content-type': 'application/json' }).end('{"object":"list","data":[]}')
+    if (request.method === 'GET')
+      return void response.writeHead(200, { 'content-type': 'application/json' }).end('{"object":"list","data":[]}')
     await handle(request.url!, JSON.parse(text), response, request)
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

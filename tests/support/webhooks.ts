@@ -4,10 +4,9 @@ import os from 'node:os'
 import path from 'node:path'
 import pino from 'pino'
 import { openDatabase } from '../../server/db/open.ts'
-import { recordEvent } from '../../server/events.ts'
-import { createSecrets } from '../../server/secrets.ts'
-import { readAllowed } from '../../server/webhooks/addresses.ts'
-import type { Resolve } from '../../server/webhooks/resolve.ts'
+import { recordEvent } from '../../server/events/outbox.ts'
+import { createSecrets } from '../../server/storage/secrets.ts'
+import { type Resolve, readAllowed } from '../../server/webhooks/addresses.ts'
 import { createWebhooks } from '../../server/webhooks/service.ts'
 
 export const account_id = 'acc_test'
@@ -23,7 +22,10 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-webhooks-'))
   const db = await openDatabase(dataDir)
   const clock = { time: Date.now() }
-  await db.insertInto('accounts').values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time }).execute()
+  await db
+    .insertInto('accounts')
+    .values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time })
+    .execute()
   /** As another process on the same database would have it. */
   const another = (key = 'secret.key', lines?: string[]) =>
     createWebhooks({

@@ -1,7 +1,9 @@
 """Makes an export and asks it what the trainer's own model was asked: `python -m trainer.export FOLDER`.
 
-Reads `FOLDER/spec.json` (trainer/export/spec.py), writes JSON lines on stdout (trainer/protocol.py) and files under `FOLDER/out`. Its
-stages are processes of their own, which end with this one. Exit status: 0 done, 1 failed after an `error` line, 74 the server is gone,
+Reads `FOLDER/spec.json` (trainer/export/spec.py), writes JSON lines on stdout (trainer/runtime/protocol.py) and files
+under `FOLDER/out`. Its
+stages are processes of their own, which end with this one. Exit status: 0 done, 1 failed after an `error` line, 74 the
+server is gone,
 75 stopped by SIGTERM.
 """
 
@@ -11,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer.errors import JobError
-from trainer.export.kept import is_measured, kept_answers
+from trainer.export.reference_cache import is_measured, kept_answers
 from trainer.export.spec import Export, read_spec
-from trainer.protocol import EXIT_FAILED, Protocol, leave
+from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import EXIT_FAILED, Protocol, leave
 
 STAGES = {
     "huggingface": ("reference", "make", "check"),
@@ -41,7 +43,9 @@ def export(spec: Export, folder: Path, protocol: Protocol) -> None:
     result["peak_memory_mb"] = max(each["peak_memory_mb"] for each in told)
     made = Path(result["out"])
     files = sorted(path for path in made.rglob("*") if path.is_file()) if made.is_dir() else [made]
-    protocol.emit("result", "Made", **result, files=[{"path": str(file), "size_bytes": file.stat().st_size} for file in files])
+    protocol.emit(
+        "result", "Made", **result, files=[{"path": str(file), "size_bytes": file.stat().st_size} for file in files]
+    )
 
 
 def run(stage: str, folder: Path, protocol: Protocol) -> dict:
@@ -62,7 +66,9 @@ def run(stage: str, folder: Path, protocol: Protocol) -> dict:
     if told:
         raise Told
     if status == -signal.SIGKILL:
-        raise JobError("out_of_memory", f"The export was killed in its stage '{stage}', as a machine does that runs out of memory.")
+        raise JobError(
+            "out_of_memory", f"The export was killed in its stage '{stage}', as a machine does that runs out of memory."
+        )
     raise JobError("internal", f"The export's stage '{stage}' ended with status {status}.")
 
 

@@ -1,4 +1,6 @@
-"""A PEFT adapter as what it does to each tensor of its base, without the base: LoRA's pairs, and tensors that are replaced."""
+"""A PEFT adapter as what it does to each tensor of its base, without the base: LoRA's pairs, and tensors that are
+replaced.
+"""
 
 import json
 import math
@@ -8,11 +10,13 @@ from pathlib import Path
 
 import torch
 
-from trainer.errors import JobError
 from trainer.export.tensors import Entry, read_header
+from trainer.runtime.errors import JobError
 
 PREFIX = "base_model.model."
-PART = re.compile(r"^(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B)(?:\.default)?(?:\.weight)?$")
+PART = re.compile(
+    r"^(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B)(?:\.default)?(?:\.weight)?$"
+)
 # What changes more than W + s B A, or other weights than the base's own.
 REFUSED = (
     "use_dora",
@@ -103,11 +107,14 @@ def _require_plain(config: dict) -> None:
         raise invalid("Only LoRA adapters can be merged.")
     for name in REFUSED:
         if config.get(name):
-            raise invalid(f"adapter_config.json: '{name}' cannot be merged here. Export the adapter alone (merge: false).")
+            raise invalid(
+                f"adapter_config.json: '{name}' cannot be merged here. Export the adapter alone (merge: false)."
+            )
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGING_STARTS):
         message = (
-            f"adapter_config.json: an adapter that began with '{start}' stands on changed weights of its base and cannot be merged here."
+            f"adapter_config.json: an adapter that began with '{start}' stands on changed weights of its "
+            "base and cannot be merged here."
         )
         raise invalid(message)
 

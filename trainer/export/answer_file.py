@@ -4,8 +4,8 @@ import json
 import math
 from pathlib import Path
 
-from trainer.errors import JobError
-from trainer.files import placed
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import placed
 
 VERSION = 1
 

@@ -1,8 +1,10 @@
-"""What a model answers: the likeliest token each time, and how likely given answers are to it. No sampling, no penalties."""
+"""What a model answers: the likeliest token each time, and how likely given answers are to it. No sampling, no
+penalties.
+"""
 
 import torch
 
-from trainer.errors import JobError
+from trainer.runtime.errors import JobError
 
 MOST_TOKENS = 64
 
@@ -26,7 +28,11 @@ def greedy(model, prompt: list[int], ends: list[int], most: int = MOST_TOKENS) -
 @torch.inference_mode()
 def log_probabilities(model, prompt: list[int], answer: list[int]) -> list[float]:
     """The natural logarithm of each token's probability after the prompt and the tokens before it."""
-    logits = model(input_ids=torch.tensor([prompt + answer[:-1]]), use_cache=False, logits_to_keep=len(answer)).logits[0].float()
+    logits = (
+        model(input_ids=torch.tensor([prompt + answer[:-1]]), use_cache=False, logits_to_keep=len(answer))
+        .logits[0]
+        .float()
+    )
     chosen = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
     return rounded(chosen)
 

@@ -1,4 +1,6 @@
-"""The model card: what was trained on what, how, with which results, and how to load it. Names that users gave are shown as text alone."""
+"""The model card: what was trained on what, how, with which results, and how to load it. Names that users gave are
+shown as text alone.
+"""
 
 import json
 import re
@@ -51,7 +53,11 @@ def write_card(spec: Export, folder: Path) -> None:
     facts = spec.card
     sections = [front_matter(spec, (folder / "LICENSE").exists()), f"# {text_of(spec.model.name)}\n"]
     what = "A LoRA adapter for" if spec.adapter_alone else "A fine-tune of"
-    made = f" Trained {text_of(str(facts['created_at']))[:40]} with Tunery" if facts.get("created_at") else " Trained with Tunery"
+    made = (
+        f" Trained {text_of(str(facts['created_at']))[:40]} with Tunery"
+        if facts.get("created_at")
+        else " Trained with Tunery"
+    )
     job = f", job {text_of(facts['job_id'])}" if facts.get("job_id") else ""
     sections.append(f"{what} {text_of(spec.base.id)}, method {text_of(spec.model.method)}.{made}{job}.\n")
     license_ = text_of(spec.base.license) if spec.base.license else "not known here; see the base model"
@@ -62,7 +68,9 @@ def write_card(spec: Export, folder: Path) -> None:
         ("Results", facts.get("results")),
     ):
         if rows := list(_rows(values)):
-            sections.append(f"## {heading}\n\n| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows))
+            sections.append(
+                f"## {heading}\n\n| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
+            )
     sections.append(_loading(spec))
     sections.append(f"{CHECK_HEADING}\n\nNot yet: this card was written before the files were checked.\n")
     (folder / "README.md").write_text("\n".join(sections))
@@ -131,7 +139,8 @@ def add_check(folder: Path, check: dict) -> None:
         return
     before = file.read_text().partition(CHECK_HEADING)[0]
     shown = [
-        f"Before these files were handed out, {text_of(check.get('runtime'))} answered {text_of(check.get('prompts'))} prompts from them,",
+        f"Before these files were handed out, {text_of(check.get('runtime'))} answered "
+        f"{text_of(check.get('prompts'))} prompts from them,",
         "without sampling, and the answers were compared with those of the model in training.",
     ]
     rows = {

@@ -1,11 +1,13 @@
-"""What the exported folder itself answers, loaded as anybody would: its weights, its tokenizer, its template, its end tokens."""
+"""What the exported folder itself answers, loaded as anybody would: its weights, its tokenizer, its template, its end
+tokens.
+"""
 
 from importlib.metadata import version
 from pathlib import Path
 
+from trainer.data.loss_mask import prompt_ids
 from trainer.export.answering import greedy, log_probabilities
 from trainer.export.folder import end_tokens
-from trainer.mask import prompt_ids
 
 
 def runtime(base: Path | None) -> str:
@@ -15,7 +17,9 @@ def runtime(base: Path | None) -> str:
 
 
 def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict]:
-    """`base`: what an adapter alone is loaded on; everything else is the folder's own. Raises JobError where it computes no numbers."""
+    """`base`: what an adapter alone is loaded on; everything else is the folder's own. Raises JobError where it
+    computes no numbers.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = {"local_files_only": True, "trust_remote_code": False}

@@ -1,11 +1,13 @@
-"""The small files of an exported checkpoint, written so that readers of other versions understand them as this one does."""
+"""The small files of an exported checkpoint, written so that readers of other versions understand them as this one
+does.
+"""
 
 import json
 import shutil
 from pathlib import Path
 
-from trainer.errors import JobError
-from trainer.mask import render
+from trainer.data.loss_mask import render
+from trainer.runtime.errors import JobError
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # What readers besides tokenizer.json need, where a model has them. Code of a checkpoint is never taken along.
@@ -23,7 +25,15 @@ TOKENIZER_FILES = (
 )
 OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE")
 # What says where a file lay, and not what it is.
-LOCAL_KEYS = ("_name_or_path", "_model_name_or_path", "is_local", "local_files_only", "name_or_path", "_commit_hash", "_from_model_config")
+LOCAL_KEYS = (
+    "_name_or_path",
+    "_model_name_or_path",
+    "is_local",
+    "local_files_only",
+    "name_or_path",
+    "_commit_hash",
+    "_from_model_config",
+)
 # Tokenizer classes of transformers 5 that releases before it know by another name.
 OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "PreTrainedTokenizer"}
 
@@ -47,10 +57,14 @@ def without_places(values: dict) -> dict:
 
 
 def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> None:
-    """`config.json`: what transformers 5 writes, and beside it the names that releases before it and other readers look for."""
+    """`config.json`: what transformers 5 writes, and beside it the names that releases before it and other readers look
+    for.
+    """
     config = without_places(read_json(source / "config.json"))
     if config.get("auto_map"):
-        raise JobError("parameter_not_supported", "The checkpoint needs code of its own to be loaded, which no export takes along.")
+        raise JobError(
+            "parameter_not_supported", "The checkpoint needs code of its own to be loaded, which no export takes along."
+        )
     if untied:
         config["tie_word_embeddings"] = False
     kind = TORCH_NAMES[dtype] if dtype else config.get("dtype") or config.get("torch_dtype")
@@ -64,7 +78,9 @@ def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> No
 
 
 def _add_rope(config: dict) -> None:
-    """Before transformers 5 the base of the rotary positions stood apart. A reader that finds none takes 10,000 and writes gibberish."""
+    """Before transformers 5 the base of the rotary positions stood apart. A reader that finds none takes 10,000 and
+    writes gibberish.
+    """
     rope = config.get("rope_parameters")
     if not isinstance(rope, dict) or not isinstance(rope.get("rope_theta"), int | float):
         return
@@ -77,7 +93,9 @@ def _add_rope(config: dict) -> None:
 
 
 def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
-    """The tokenizer's own files as they lie there, and a configuration that others read alike. `tokenizer` is the one loaded from them."""
+    """The tokenizer's own files as they lie there, and a configuration that others read alike. `tokenizer` is the one
+    loaded from them.
+    """
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, out / name)
@@ -88,7 +106,8 @@ def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
     name = config.get("tokenizer_class")
     config["tokenizer_class"] = OLD_NAMES.get(name, name) or "PreTrainedTokenizerFast"
     if isinstance(config.get("extra_special_tokens"), list):
-        # A list of them has this name before transformers 5, where the other must be an object. Both are read as one by 5.
+        # A list of them has this name before transformers 5, where the other must be an object. Both are read as one by
+        # 5.
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     # In a file of its own for those who read that, and here for those who do not know the file.
     (out / "chat_template.jinja").write_text(tokenizer.chat_template)
@@ -97,10 +116,14 @@ def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
 
 
 def write_generation_config(source: Path, out: Path, config: dict, tokenizer) -> None:
-    """The base's own defaults, with every token that ends an answer: one that is missing there makes a model talk on and on."""
+    """The base's own defaults, with every token that ends an answer: one that is missing there makes a model talk on
+    and on.
+    """
     file = source / "generation_config.json"
     values = without_places(read_json(file)) if file.exists() else {}
-    ends = end_tokens(values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_of_turn(tokenizer))
+    ends = end_tokens(
+        values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_of_turn(tokenizer)
+    )
     if ends:
         values["eos_token_id"] = ends[0] if len(ends) == 1 else ends
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [None])[0]
@@ -125,7 +148,14 @@ def end_of_turn(tokenizer) -> int | None:
         text = render([*asked, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
     except JobError:
         return None
-    end = next((token for token in sorted(tokenizer.all_special_tokens, key=len, reverse=True) if token and text.endswith(token)), None)
+    end = next(
+        (
+            token
+            for token in sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+            if token and text.endswith(token)
+        ),
+        None,
+    )
     return tokenizer.convert_tokens_to_ids(end) if end and not before.rstrip().endswith(end) else None
 
 

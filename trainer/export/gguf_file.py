@@ -5,11 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer.converters import run_converter
-from trainer.errors import JobError
+from trainer.export.converters import run_converter
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.export.tensors import FLOATING, read_checkpoint
-from trainer.files import sync
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import sync
 
 # What the adapter's own file, which the engine serves, is kept in.
 ADAPTER_TYPE = "F16"
@@ -19,11 +19,16 @@ ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
 def type_of(spec: Export, checkpoint: Path) -> str:
     """Which plain type is written: the one asked for, or of which the library is to make the quantized file.
 
-    For that, float32 of a checkpoint in float32, and F16 of one in 16 bits: it holds a sum with eight times finer steps than BF16.
+    For that, float32 of a checkpoint in float32, and F16 of one in 16 bits: it holds a sum with eight times finer steps
+    than BF16.
     """
     if spec.quantization in UNQUANTIZED:
         return spec.quantization
-    kinds = {entry.dtype for entry in read_checkpoint(checkpoint).values() if entry.dtype in FLOATING and len(entry.shape) > 1}
+    kinds = {
+        entry.dtype
+        for entry in read_checkpoint(checkpoint).values()
+        if entry.dtype in FLOATING and len(entry.shape) > 1
+    }
     return "F16" if kinds <= {"F16", "BF16"} else "F32"
 
 
@@ -70,7 +75,9 @@ def adapter_file(spec: Export, out: Path) -> Path:
 
 
 def _describe_like(file: Path, served: Path) -> None:
-    """Adds what training wrote of template, end token and base into the served file, which the converter does not write."""
+    """Adds what training wrote of template, end token and base into the served file, which the converter does not
+    write.
+    """
     import gguf
     from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 
@@ -80,7 +87,9 @@ def _describe_like(file: Path, served: Path) -> None:
     added = {name: MetadataDetails(text, fields[name].contents()) for name in names if name in fields}
     reader = gguf.GGUFReader(file)
     whole = file.with_suffix(".whole")
-    copy_with_new_metadata(reader, gguf.GGUFWriter(whole, reader.get_field("general.architecture").contents()), added, [])
+    copy_with_new_metadata(
+        reader, gguf.GGUFWriter(whole, reader.get_field("general.architecture").contents()), added, []
+    )
     whole.rename(file)
 
 

@@ -1,7 +1,9 @@
 """How much each input of a matrix weighs: the mean of its square over the tokens of what the model was trained on.
 
-That is llama.cpp's importance matrix (its tools/imatrix): quantizing by it keeps those weights near that are multiplied most, and the
-types of the fewest bits are not made without it. Measured once a model and kept beside its answers: safetensors of one float32 vector
+That is llama.cpp's importance matrix (its tools/imatrix): quantizing by it keeps those weights near that are multiplied
+most, and the
+types of the fewest bits are not made without it. Measured once a model and kept beside its answers: safetensors of one
+float32 vector
 [inputs] for each matrix, by the checkpoint's names.
 """
 
@@ -14,16 +16,17 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.errors import JobError
+from trainer.data.loss_mask import token_ids
 from trainer.export.spec import Export
-from trainer.files import placed
-from trainer.mask import token_ids
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import placed
 
 # Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
 MOST_TOKENS, LONGEST_ROW = 4096, 512
 # Rows are taken from places all over the file, as it may be sorted.
 PLACES = 256
-# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, it has another use that this says nothing of.
+# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, it has another use that this says
+# nothing of.
 LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
 
@@ -44,7 +47,10 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
     hooks = [
         module.register_forward_pre_hook(watch(_own_name(name)))
         for name, module in model.named_modules()
-        if type(module).__name__ in ("Linear", "Conv1D") and LAYER.search(name) and "lora_" not in name and "original_module" not in name
+        if type(module).__name__ in ("Linear", "Conv1D")
+        and LAYER.search(name)
+        and "lora_" not in name
+        and "original_module" not in name
     ]
     done = 0
     try:
@@ -71,7 +77,9 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
 
 
 def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
-    """Writes the vectors by the names that a GGUF file of the checkpoint has for its matrices, without those that it has not."""
+    """Writes the vectors by the names that a GGUF file of the checkpoint has for its matrices, without those that it
+    has not.
+    """
     import gguf
 
     reader = gguf.GGUFReader(gguf_file)

@@ -4,17 +4,25 @@ import json
 import shutil
 from pathlib import Path
 
-from trainer.errors import JobError
 from trainer.export import importance, onnx
 from trainer.export.adapter import read_adapter
 from trainer.export.card import write_card
-from trainer.export.folder import copy_other, read_json, without_places, write_config, write_generation_config, write_json, write_tokenizer
+from trainer.export.folder import (
+    copy_other,
+    read_json,
+    without_places,
+    write_config,
+    write_generation_config,
+    write_json,
+    write_tokenizer,
+)
 from trainer.export.gguf_file import adapter_file, convert, link, type_of
 from trainer.export.merge import merge
 from trainer.export.reference import load_tokenizer, whole_folder
 from trainer.export.spec import DTYPES, Export
 from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
-from trainer.files import sync_tree
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import sync_tree
 
 
 def make(spec: Export, folder: Path, tell) -> Path | None:
@@ -84,7 +92,9 @@ def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors:
     entries = read_checkpoint(source)
     kinds = {entry.dtype for entry in entries.values() if entry.dtype in FLOATING}
     if adapter is None and (dtype is None or kinds == {dtype}):
-        for name in sorted({entry.file.name for entry in entries.values()} | ({INDEX} if (source / INDEX).exists() else set())):
+        for name in sorted(
+            {entry.file.name for entry in entries.values()} | ({INDEX} if (source / INDEX).exists() else set())
+        ):
             link(source / name, out / name)
         untied = False
         tell(1.0)

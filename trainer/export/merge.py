@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from trainer.errors import JobError
 from trainer.export.adapter import Adapter, Pair, invalid
 from trainer.export.tensors import DTYPES, FLOATING, Entry, Planned, read_checkpoint, write_checkpoint
+from trainer.runtime.errors import JobError
 
 # Files of this size are what the Hub takes well, and what loaders read side by side.
 SHARD_BYTES = 5_000_000_000
@@ -28,7 +28,8 @@ class Merged:
 
 
 def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, tell, vectors: bool = True) -> Merged:
-    """Writes the weights into `out`. `dtype`: the type of all weights that are numbers with a point, null for the checkpoint's own.
+    """Writes the weights into `out`. `dtype`: the type of all weights that are numbers with a point, null for the
+    checkpoint's own.
 
     `vectors`: whether what is no matrix (norms, biases) gets that type too. Raises JobError where the two do not fit.
     """
@@ -47,7 +48,10 @@ def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, tel
 
 def _require_whole_weights(config: dict) -> None:
     if config.get("quantization_config"):
-        message = "The base's weights are quantized, so nothing can be added to them. Export the adapter alone (merge: false)."
+        message = (
+            "The base's weights are quantized, so nothing can be added to them. Export the adapter alone "
+            "(merge: false)."
+        )
         raise JobError("parameter_not_supported", message)
 
 
@@ -65,7 +69,9 @@ def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
 
 
 def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[dict[str, Entry], bool]:
-    """Where embeddings and head are one tensor and the adapter changes one use of it alone, the model as trained has two."""
+    """Where embeddings and head are one tensor and the adapter changes one use of it alone, the model as trained has
+    two.
+    """
     embeddings = [name for name in entries if name.endswith(EMBEDDINGS)]
     # What a configuration leaves out is true for transformers' models of old.
     tied = config.get("tie_word_embeddings", not any(name in entries for name in HEADS))
@@ -74,7 +80,8 @@ def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[
         return entries, False
     if len(embeddings) != 1:
         raise invalid(
-            "The adapter changes the embeddings, and which of the base's tensors they are is not known. Export it alone (merge: false)."
+            "The adapter changes the embeddings, and which of the base's tensors they are is not "
+            "known. Export it alone (merge: false)."
         )
     return {**entries, heads[0] if heads else HEADS[0]: entries[embeddings[0]]}, True
 
@@ -87,7 +94,10 @@ def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
         if entries[name].dtype not in FLOATING or pair.shape != entries[name].shape:
             pair = _turned(pair, entries[name], adapter)
             if pair is None:
-                message = f"The adapter's {name} is {list(adapter.pairs[name].shape)}; the base's is {list(entries[name].shape)}."
+                message = (
+                    f"The adapter's {name} is {list(adapter.pairs[name].shape)}; the base's is "
+                    f"{list(entries[name].shape)}."
+                )
                 raise invalid(message)
             adapter.pairs[name] = pair
     for name, entry in adapter.replaced.items():
@@ -96,9 +106,15 @@ def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
     targets, config = adapter.config.get("target_modules"), adapter.config
     narrowed = any(config.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, list) and not narrowed:
-        expected = {name for name, entry in entries.items() if len(entry.shape) == 2 and _is_one_of(name.removesuffix(".weight"), targets)}
+        expected = {
+            name
+            for name, entry in entries.items()
+            if len(entry.shape) == 2 and _is_one_of(name.removesuffix(".weight"), targets)
+        }
         if missing := sorted(expected - adapter.pairs.keys()):
-            raise invalid(f"The adapter has nothing for {missing[0]}, although adapter_config.json names it as changed.")
+            raise invalid(
+                f"The adapter has nothing for {missing[0]}, although adapter_config.json names it as changed."
+            )
 
 
 def _is_one_of(module: str, targets: list[str]) -> bool:
@@ -106,9 +122,15 @@ def _is_one_of(module: str, targets: list[str]) -> bool:
 
 
 def _turned(pair: Pair, entry: Entry, adapter: Adapter) -> Pair | None:
-    """A linear layer among others that keep their weights the other way round, which is what the adapter says of all of them."""
+    """A linear layer among others that keep their weights the other way round, which is what the adapter says of all of
+    them.
+    """
     other = replace(pair, transposed=not pair.transposed)
-    return other if adapter.config.get("fan_in_fan_out") and other.shape == entry.shape and entry.dtype in FLOATING else None
+    return (
+        other
+        if adapter.config.get("fan_in_fan_out") and other.shape == entry.shape and entry.dtype in FLOATING
+        else None
+    )
 
 
 def _planned(name: str, entry: Entry, adapter: Adapter | None, dtype: str | None, vectors: bool) -> Planned:

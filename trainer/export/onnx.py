@@ -2,18 +2,22 @@
 
 The folder is laid out as Transformers.js loads it, and onnxruntime-genai too:
 
-    config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, …   the checkpoint's own
+    config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, …   the
+    checkpoint's own
     genai_config.json                             the same facts for onnxruntime-genai
-    onnx/model.onnx, onnx/model.onnx_data         the graph, and beside it its weights; model_fp16, model_int8, model_q4 by precision
+    onnx/model.onnx, onnx/model.onnx_data         the graph, and beside it its weights; model_fp16, model_int8, model_q4
+    by precision
 
-One graph computes prompts and single tokens alike. Its inputs and outputs, with L layers, K heads of keys and H numbers a head:
+One graph computes prompts and single tokens alike. Its inputs and outputs, with L layers, K heads of keys and H numbers
+a head:
 
     input_ids                        int64  [batch, tokens]
     attention_mask                   int64  [batch, past + tokens]     ones; rows of a batch are filled up on the right
     position_ids                     int64  [batch, tokens]            of some architectures alone
     past_key_values.0.key … L-1      float  [batch, K, past, H]        past is 0 with the prompt; .value alike
     logits                           float  [batch, tokens, vocabulary]
-    present.0.key … L-1              float  [batch, K, past + tokens, H]   what past_key_values is of the next call; .value alike
+    present.0.key … L-1              float  [batch, K, past + tokens, H]   what past_key_values is of the next call;
+    .value alike
 
 float is float16 in an export of fp16, else float32. The operators are ONNX's and ONNX Runtime's own (com.microsoft).
 """
@@ -27,8 +31,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainer.errors import JobError
 from trainer.export.onnx_watch import Watch
+from trainer.runtime.errors import JobError
 
 # What is copied as it lies in the checkpoint's folder, besides what names the weights.
 NOT_TAKEN = (".safetensors", ".safetensors.index.json")
@@ -39,9 +43,11 @@ Tell = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Precision:
-    """`dtype` is Transformers.js's name for it, `suffix` what it expects behind the file's name. The rest is for the builder.
+    """`dtype` is Transformers.js's name for it, `suffix` what it expects behind the file's name. The rest is for the
+    builder.
 
-    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. What the builder writes in 16 bits
+    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. What the builder
+    writes in 16 bits
     for the CPU computes no second token. `bits`: what the weights are then quantized to.
     """
 
@@ -63,7 +69,8 @@ PRECISIONS = {
 def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, tell: Tell) -> None:
     """Writes the graph, its weights as yet unquantized, into the folder `graph`. `tell` is told how far it is, 0 to 1.
 
-    Raises JobError("parameter_not_supported") for a precision that there is not, or an architecture that the builder does not know.
+    Raises JobError("parameter_not_supported") for a precision that there is not, or an architecture that the builder
+    does not know.
     """
     import torch
 
@@ -80,7 +87,8 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
         except NotImplementedError as problem:
             architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
             message = (
-                f"No ONNX graph can be made of the architecture {architecture}: the model builder of onnxruntime-genai does not know it."
+                f"No ONNX graph can be made of the architecture {architecture}: the model builder of "
+                "onnxruntime-genai does not know it."
             )
             raise JobError("parameter_not_supported", message) from problem
 
@@ -102,7 +110,9 @@ def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, te
 def precision_of(quantization: str | None) -> Precision:
     precision = PRECISIONS.get(quantization or "fp32")
     if precision is None:
-        raise JobError("parameter_not_supported", f"ONNX is exported in {', '.join(PRECISIONS)}, and not in {quantization}.")
+        raise JobError(
+            "parameter_not_supported", f"ONNX is exported in {', '.join(PRECISIONS)}, and not in {quantization}."
+        )
     return precision
 
 
@@ -152,11 +162,13 @@ def runtime() -> str:
 
 
 def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> list[dict]:
-    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; rows like the reference's."""
+    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; rows like the
+    reference's.
+    """
     from transformers import AutoTokenizer
 
+    from trainer.data.loss_mask import prompt_ids
     from trainer.export.onnx_session import Session
-    from trainer.mask import prompt_ids
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)

@@ -1,10 +1,13 @@
 """The weights of an ONNX graph in 8 or 4 bits, with ONNX Runtime's own quantizer.
 
-The graph is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by one: given the whole
+The graph is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by
+one: given the whole
 graph, the quantizer takes four times its size.
 
-Each 32 weights share a scale and a zero point. Activations are computed in 8 bits by the CPU provider (accuracy_level 4). With 4 bits,
-what suffers most from it keeps 8: the embedding, the head, and by llama.cpp's rule the values and the last projection of half the layers.
+Each 32 weights share a scale and a zero point. Activations are computed in 8 bits by the CPU provider (accuracy_level
+4). With 4 bits,
+what suffers most from it keeps 8: the embedding, the head, and by llama.cpp's rule the values and the last projection
+of half the layers.
 """
 
 import logging
@@ -119,7 +122,13 @@ def _embed(graph: ir.Graph, node: ir.Node, made: dict[str, list[ir.Value]]) -> N
     shape = ir.node("Constant", [], {"value_ints": [rows, width]}, name=f"{node.name}/Shape")
     flat = ir.node("Reshape", [values[0], shape.outputs[0]], name=f"{node.name}/Reshape")
     attributes = {"bits": 8, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
-    new = ir.node("GatherBlockQuantized", [flat.outputs[0], node.inputs[1], *values[1:]], attributes, domain=DOMAIN, name=node.name)
+    new = ir.node(
+        "GatherBlockQuantized",
+        [flat.outputs[0], node.inputs[1], *values[1:]],
+        attributes,
+        domain=DOMAIN,
+        name=node.name,
+    )
     for each in (shape, flat, new):
         each.outputs[0].name = f"{each.name}/output_0"
         graph.insert_before(node, each)

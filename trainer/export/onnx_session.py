@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.errors import JobError
+from trainer.runtime.errors import JobError
 
 MOST_TOKENS = 64
 # Logits are computed for each token that is given: of a whole prompt at once they would take a gigabyte.
@@ -33,7 +33,8 @@ class Session:
         # Threads that wait for work by spinning take the cores from the service's answers.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if _dtype(folder) in ("fp32", "fp16"):
-            # The copies in the order that the CPU likes best would double what the weights take. Quantized ones compute by them alone.
+            # The copies in the order that the CPU likes best would double what the weights take. Quantized ones compute
+            # by them alone.
             options.add_session_config_entry("session.disable_prepacking", "1")
         try:
             self.session = onnxruntime.InferenceSession(str(graphs[0]), options, providers=["CPUExecutionProvider"])
@@ -54,7 +55,10 @@ class Session:
     def run(self, tokens: list[int], cache: Cache) -> tuple[np.ndarray, Cache]:
         """The logits after each of the tokens, which follow what the cache holds, and the cache with them."""
         past = next(iter(cache.values())).shape[2]
-        feeds = {"input_ids": np.array([tokens], np.int64), "attention_mask": np.ones((1, past + len(tokens)), np.int64)}
+        feeds = {
+            "input_ids": np.array([tokens], np.int64),
+            "attention_mask": np.ones((1, past + len(tokens)), np.int64),
+        }
         if "position_ids" in self._inputs:
             feeds["position_ids"] = np.arange(past, past + len(tokens), dtype=np.int64)[None]
         told = dict(zip(self._outputs, self.session.run(None, feeds | cache), strict=True))

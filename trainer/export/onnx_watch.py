@@ -1,4 +1,6 @@
-"""Looks on while a library writes a large file of weights: it tells how far that is, and keeps what was read from staying in memory."""
+"""Looks on while a library writes a large file of weights: it tells how far that is, and keeps what was read from
+staying in memory.
+"""
 
 import contextlib
 import ctypes
@@ -13,7 +15,8 @@ MADV_PAGEOUT = 21
 class Watch:
     """While it is entered: `tell` is told the share of `out` that is written, of what the checkpoint in `source` has.
 
-    The checkpoint is mapped into memory. Its pages that were read are clean, and come back from the file where they are read again; given
+    The checkpoint is mapped into memory. Its pages that were read are clean, and come back from the file where they are
+    read again; given
     back as they pass, they never make this process as large as the model.
     """
 

@@ -1,8 +1,11 @@
 """The folder that was made as one file: `python -m trainer.export.pack FOLDER`, once it has been checked.
 
-Reads `FOLDER/spec.json`, and `FOLDER/check.json` with the check's figures for the model card where it is there. Writes one archive beside
-`FOLDER/out`, whole or not at all; its last line is a `result` with the archive's name, size and SHA-256. Without an archive in the spec
-it tells that of the files as they are. The same files make the same archive, whoever packs them: one owner, one mode, one time.
+Reads `FOLDER/spec.json`, and `FOLDER/check.json` with the check's figures for the model card where it is there. Writes
+one archive beside
+`FOLDER/out`, whole or not at all; its last line is a `result` with the archive's name, size and SHA-256. Without an
+archive in the spec
+it tells that of the files as they are. The same files make the same archive, whoever packs them: one owner, one mode,
+one time.
 """
 
 import hashlib
@@ -14,12 +17,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.errors import JobError
 from trainer.export.card import add_check
 from trainer.export.spec import Export
 from trainer.export.stage import STAGES, main
-from trainer.files import placed
-from trainer.protocol import leave
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import placed
+from trainer.runtime.protocol import leave
 
 AT_ONCE = 1 << 20
 # The first time that a zip can hold.
@@ -100,7 +103,9 @@ def write_tar(target: Path, names: list[tuple[Path, str]], time: int, tell) -> s
 
 
 def write_zip(target: Path, names: list[tuple[Path, str]], time: int, tell) -> str:
-    """Nothing is compressed: weights do not get smaller. Sizes stand before the contents, as readers of streams need them there."""
+    """Nothing is compressed: weights do not get smaller. Sizes stand before the contents, as readers of streams need
+    them there.
+    """
     read = counter()
     next(read)
 

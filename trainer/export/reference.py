@@ -1,6 +1,7 @@
 """The trainer's own answers, which those of every exported file are compared with.
 
-The base with the adapter beside it, as in training and not merged, in float32. Answers are generated with transformers' attention, which
+The base with the adapter beside it, as in training and not merged, in float32. Answers are generated with transformers'
+attention, which
 has a cache; how likely their tokens are is computed by the trainer's own forward pass.
 """
 
@@ -10,23 +11,25 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainer import attention
-from trainer.data import Sequence
-from trainer.errors import JobError
-from trainer.evaluate import forward
+from trainer.data.dataset import Sequence
+from trainer.data.loss_mask import token_ids
+from trainer.data.packing import pack
 from trainer.export import importance
 from trainer.export.answer_file import read, write
 from trainer.export.answering import greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
-from trainer.export.kept import is_measured, kept_answers, prompts_of, today
+from trainer.export.fp32_compute import compute_in_float32
+from trainer.export.reference_cache import is_measured, kept_answers, prompts_of, today
 from trainer.export.spec import Export
-from trainer.export.wide import compute_in_float32
-from trainer.mask import token_ids
-from trainer.packing import pack
+from trainer.model import attention
+from trainer.run.evaluate import forward
+from trainer.runtime.errors import JobError
 
 
 def reference(spec: Export, tell) -> dict:
-    """The answers and the measurements, from the model's folder where they are there already, else made and left there."""
+    """The answers and the measurements, from the model's folder where they are there already, else made and left
+    there.
+    """
     answers, measured = kept_answers(spec), is_measured(spec)
     if answers and measured:
         return answers
@@ -47,8 +50,12 @@ def answered(told: dict) -> list[list[dict]]:
 
 def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
     prompts = prompts_of(spec)
-    generation = model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
-    ends = end_tokens(generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer))
+    generation = (
+        model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
+    )
+    ends = end_tokens(
+        generation.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id, end_of_turn(tokenizer)
+    )
     rows = []
     for number, messages in enumerate(prompts):
         prompt = token_ids(messages, tokenizer, open_turn=True)
@@ -91,11 +98,16 @@ def load_tokenizer(spec: Export):
     from transformers import AutoTokenizer
 
     own = Path(spec.model.folder)
-    folder = own if (own / "tokenizer.json").exists() or (own / "tokenizer_config.json").exists() else whole_folder(spec)
+    folder = (
+        own if (own / "tokenizer.json").exists() or (own / "tokenizer_config.json").exists() else whole_folder(spec)
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
     if not tokenizer.chat_template:
-        raise JobError("base_missing", f"The model {spec.model.id} has no chat template, so conversations cannot be rendered for it.")
+        raise JobError(
+            "base_missing",
+            f"The model {spec.model.id} has no chat template, so conversations cannot be rendered for it.",
+        )
     return tokenizer
 
 

@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from trainer.errors import JobError
+from trainer.runtime.errors import JobError
 
 # What a Hugging Face folder's weights may be asked to be kept in, and a GGUF file's that nothing is quantized in.
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -17,7 +17,9 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Model:
-    """`kind`: adapter (`folder` is PEFT's) or model (`folder` is a whole checkpoint). `gguf` is what the engine serves of it."""
+    """`kind`: adapter (`folder` is PEFT's) or model (`folder` is a whole checkpoint). `gguf` is what the engine serves
+    of it.
+    """
 
     id: str
     name: str
@@ -50,7 +52,8 @@ class Export:
     reference: str
     converters: str
     threads: int
-    # The model's measurements of its inputs where they are wanted (trainer/export/importance.py), and the rows to take them by.
+    # The model's measurements of its inputs where they are wanted (trainer/export/importance.py), and the rows to take
+    # them by.
     importance: str | None = None
     rows: str | None = None
     # Whether control tokens that a row's text spells become such, as the model's training and its serving here have it.
@@ -63,18 +66,26 @@ class Export:
 
     @property
     def name(self) -> str:
-        """The model's name, for files and folders: at most 80 of A-Z, a-z, 0-9, dot, underscore and hyphen, accents left out.
+        """The model's name, for files and folders: at most 80 of A-Z, a-z, 0-9, dot, underscore and hyphen, accents
+        left out.
 
         The model's id where nothing is left of the name, as of one in another alphabet.
         """
-        letters = "".join(each for each in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(each))
+        letters = "".join(
+            each for each in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(each)
+        )
         plain = re.sub(r"[-.]{2,}", "-", re.sub(r"[^A-Za-z0-9._]+", "-", letters)).strip("-._")[:80].rstrip("-._")
         return self.model.id if not plain or RESERVED.match(plain) else plain
 
     @property
     def folder_name(self) -> str:
         """Of what is made as a folder, and of the archive that it is packed into."""
-        parts = [self.name, "adapter" if self.adapter_alone else "", "onnx" if self.format == "onnx" else "", self.quantization or ""]
+        parts = [
+            self.name,
+            "adapter" if self.adapter_alone else "",
+            "onnx" if self.format == "onnx" else "",
+            self.quantization or "",
+        ]
         return "-".join(part for part in parts if part)
 
 
@@ -99,5 +110,7 @@ def read_spec(folder: Path) -> Export:
     if spec.model.kind not in ("adapter", "model"):
         raise JobError("internal", f"spec.json: a model cannot be of the kind {spec.model.kind!r}.")
     if spec.format == "huggingface" and spec.quantization is not None and spec.quantization not in DTYPES:
-        raise JobError("internal", f"A Hugging Face folder is kept in {', '.join(DTYPES)} and not in {spec.quantization}.")
+        raise JobError(
+            "internal", f"A Hugging Face folder is kept in {', '.join(DTYPES)} and not in {spec.quantization}."
+        )
     return spec

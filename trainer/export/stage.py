@@ -1,4 +1,5 @@
-"""One stage of an export: `python -m trainer.export.stage NAME FOLDER`, a process of its own, so that the next has all the memory.
+"""One stage of an export: `python -m trainer.export.stage NAME FOLDER`, a process of its own, so that the next has all
+the memory.
 
 The last line is a `result` with what the stage tells the whole.
 """
@@ -11,11 +12,11 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from trainer.errors import JobError
+from trainer.cli.train import explain, settle
 from trainer.export.spec import Export, read_spec
-from trainer.files import sync_tree
-from trainer.protocol import EXIT_FAILED, Protocol, leave
-from trainer.train import explain, settle
+from trainer.runtime.errors import JobError
+from trainer.runtime.files import sync_tree
+from trainer.runtime.protocol import EXIT_FAILED, Protocol, leave
 
 ANSWERS = "answers.json"
 
@@ -83,11 +84,15 @@ class Progress:
         now = time.monotonic()
         if stage != self._stage or done >= 1 or now - self._last >= 0.5:
             self._last, self._stage = now, stage
-            self._protocol.emit("progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3))
+            self._protocol.emit(
+                "progress", f"{stage}: {done:.0%}", stage=stage, done=round(min(1.0, max(0.0, done)), 3)
+            )
 
 
 def peak_bytes() -> int:
-    """The most that this program has had resident. What the kernel sums up for `getrusage` counts the process that started it too."""
+    """The most that this program has had resident. What the kernel sums up for `getrusage` counts the process that
+    started it too.
+    """
     try:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
@@ -126,7 +131,9 @@ def main() -> int:
         traceback.print_exc()
         error = explain(problem)
         if error.code == "out_of_memory":
-            error = JobError("out_of_memory", "The machine's memory is not enough for this export. Try again when less is running.")
+            error = JobError(
+                "out_of_memory", "The machine's memory is not enough for this export. Try again when less is running."
+            )
         protocol.emit("error", str(error), code=error.code, **error.data)
         return EXIT_FAILED
 

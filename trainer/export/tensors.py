@@ -1,6 +1,8 @@
-"""Safetensors files, read and written a piece at a time: the library's own functions hold a whole file's tensors in memory.
+"""Safetensors files, read and written a piece at a time: the library's own functions hold a whole file's tensors in
+memory.
 
-The format: 8 bytes with the header's length, the header (JSON: each tensor's type, shape and place), the tensors' bytes.
+The format: 8 bytes with the header's length, the header (JSON: each tensor's type, shape and place), the tensors'
+bytes.
 """
 
 import json
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.errors import JobError
+from trainer.runtime.errors import JobError
 
 DTYPES = {
     "F64": torch.float64,
@@ -103,7 +105,9 @@ def read_header(file: Path) -> dict[str, Entry]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Entry]:
-    """The tensors of a checkpoint's folder, in the order of their files. Raises JobError("base_missing") where files of it are."""
+    """The tensors of a checkpoint's folder, in the order of their files. Raises JobError("base_missing") where files
+    of it are.
+    """
     index = folder / INDEX
     if index.exists():
         files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
@@ -160,7 +164,11 @@ def write_file(path: Path, planned: dict[str, Planned]) -> Iterator[int]:
     """Yields the bytes of each piece once it is written."""
     header, place = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in planned.items():
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [place, place + tensor.bytes]}
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [place, place + tensor.bytes],
+        }
         place += tensor.bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     # Readers that map the file want the tensors at a multiple of eight.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.protocol import StopAsked
-from trainer.spec import Spec, read_spec
+from trainer.runtime.protocol import StopAsked
+from trainer.runtime.spec import Spec, read_spec
 from trainer.tests.make_tiny import make_tiny
 
 # `TRAINER_TEST_DEVICE=cuda pytest trainer/tests` runs on a GPU what otherwise runs on the CPU, in float32 as there.
@@ -72,7 +72,12 @@ def conversations() -> list[list[dict]]:
     """Rows of several lengths and turns."""
     made = []
     for i in range(24):
-        made.append([{"role": "user", "content": f"Item {i}: " + "more words " * (i % 5)}, {"role": "assistant", "content": f"{i * 7}"}])
+        made.append(
+            [
+                {"role": "user", "content": f"Item {i}: " + "more words " * (i % 5)},
+                {"role": "assistant", "content": f"{i * 7}"},
+            ]
+        )
     for message in ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Again, 12."}):
         made[3].append(message)
     made[5].insert(0, {"role": "system", "content": "Be short."})
@@ -87,7 +92,11 @@ def job(tiny, tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         data = tmp_path / f"{name}.jsonl"
-        data.write_text(text if text is not None else "".join(json.dumps({"messages": row}) + "\n" for row in rows or conversations()))
+        data.write_text(
+            text
+            if text is not None
+            else "".join(json.dumps({"messages": row}) + "\n" for row in rows or conversations())
+        )
         spec = {
             "job_id": "job_1",
             "attempt": 1,
@@ -126,10 +135,10 @@ def loop_of():
     def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32", on: str = DEVICE):
         import torch
 
-        from trainer import gpu
-        from trainer.data import prepared, read_conversations
-        from trainer.loop import Loop
-        from trainer.model import load_model, load_tokenizer
+        from trainer.data.dataset import prepared, read_conversations
+        from trainer.model.load import load_model, load_tokenizer
+        from trainer.run.loop import Loop
+        from trainer.runtime import gpu
 
         spec: Spec = read_spec(folder)
         protocol = protocol or Recorder()

@@ -14,7 +14,9 @@ def write_adapter(base: Path, folder: Path, **lora) -> Path:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(3)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype="auto"), LoraConfig(**{"task_type": "CAUSAL_LM", **lora}))
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base, dtype="auto"), LoraConfig(**{"task_type": "CAUSAL_LM", **lora})
+    )
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -45,7 +47,11 @@ def write_spec(folder: Path, base: Path, model: Path, /, **changes) -> Export:
             "gguf": str(model.with_suffix(".gguf")),
         },
         "base": {"id": "test/tiny", "path": str(base), "gguf": None, "license": "apache-2.0"},
-        "card": {"job_id": "job_1", "dataset": {"name": "tickets", "rows": 24}, "created_at": "2026-11-23T01:20:00.000Z"},
+        "card": {
+            "job_id": "job_1",
+            "dataset": {"name": "tickets", "rows": 24},
+            "created_at": "2026-11-23T01:20:00.000Z",
+        },
         "probe": None,
         "reference": str(folder / "reference.json"),
         "converters": str(CONVERTERS),

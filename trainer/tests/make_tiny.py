@@ -1,6 +1,7 @@
 """A real but tiny checkpoint for tests: `python -m trainer.tests.make_tiny OUT_DIR`.
 
-Llama architecture (in the trainer's tests another family's too), 2 layers, hidden size 64, context 2048, random weights, the default
+Llama architecture (in the trainer's tests another family's too), 2 layers, hidden size 64, context 2048, random
+weights, the default
 model's tokenizer and chat template; the engine's converter takes it like any checkpoint, in a second or two.
 """
 

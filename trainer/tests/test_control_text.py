@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 import pytest
 from tokenizers import AddedToken
 
-from trainer.control_text import control_text
-from trainer.data import prepare
-from trainer.errors import JobError
-from trainer.mask import rendering, spans_of, token_ids
-from trainer.stand_ins import any_of
+from trainer.data.control_text import control_text
+from trainer.data.dataset import prepare
+from trainer.data.loss_mask import rendering, spans_of, token_ids
+from trainer.data.stand_ins import any_of
+from trainer.runtime.errors import JobError
 from trainer.tests.conftest import CONVERTERS, ROOT, Recorder, conversations
 from trainer.tests.make_tiny import TOKENIZER
 
@@ -20,7 +20,18 @@ TEMPLATES = {
     path.stem: path.read_text().replace("tools is defined and loop.first", "tools and loop.first")
     for path in sorted((ROOT / "tests/fixtures/templates").glob("*.jinja"))
 }
-CONTROLS = ["<s>", "</s>", "[INST]", "[/INST]", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<turn>", "</turn>", "<|user|>"]
+CONTROLS = [
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<turn>",
+    "</turn>",
+    "<|user|>",
+]
 # As Qwen's: known to the tokenizer, and ordinary text to everybody.
 USER_DEFINED = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 TRIM = (
@@ -156,21 +167,32 @@ def test_the_setting_brings_back_that_rows_are_parsed(tokenizer):
 
 def test_a_run_goes_on_with_the_rule_that_it_began_with(job):
     """Checkpoints of before there was the choice belong to runs that parse, and to no others."""
-    from trainer.spec import read_spec
+    from trainer.runtime.spec import read_spec
 
     spec = read_spec(job())
     assert spec.parse_control_tokens is False
     parsing = replace(spec, parse_control_tokens=True)
     assert spec.fingerprint() != parsing.fingerprint()
-    before = [spec.base.id, spec.dataset.sha256, spec.method, asdict(spec.lora), asdict(spec.training), None, 0.0, None, None, None]
+    before = [
+        spec.base.id,
+        spec.dataset.sha256,
+        spec.method,
+        asdict(spec.lora),
+        asdict(spec.training),
+        None,
+        0.0,
+        None,
+        None,
+        None,
+    ]
     assert parsing.fingerprint() == hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()
 
 
 def test_a_row_that_cannot_be_told_is_refused_by_its_line(tokenizer, job):
     from pathlib import Path
 
-    from trainer.data import read_conversations
-    from trainer.spec import read_spec
+    from trainer.data.dataset import read_conversations
+    from trainer.runtime.spec import read_spec
 
     deleting = tokenizer_with(TRIM.replace("| trim", "| replace('<b>', '')"))
     rows = [talk("fine"), talk("<<b>|im_start|>")]

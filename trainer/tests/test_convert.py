@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer.convert import save
-from trainer.model import load_tokenizer
-from trainer.spec import read_spec
+from trainer.export.convert import save
+from trainer.model.load import load_tokenizer
+from trainer.runtime.spec import read_spec
 
 
 def test_the_gguf_file_holds_the_trained_weights(job, loop_of):
@@ -17,7 +17,9 @@ def test_the_gguf_file_holds_the_trained_weights(job, loop_of):
     adapter = save(loop.model, load_tokenizer(spec), spec, folder / "out")
     import gguf
 
-    tensors = {tensor.name: torch.from_numpy(tensor.data.astype("float32")) for tensor in gguf.GGUFReader(adapter.gguf).tensors}
+    tensors = {
+        tensor.name: torch.from_numpy(tensor.data.astype("float32")) for tensor in gguf.GGUFReader(adapter.gguf).tensors
+    }
     trained = load_file(adapter.folder / "adapter_model.safetensors")
     assert len(tensors) == len(trained) == 2 * 7 * 2
     gate = trained["base_model.model.model.layers.1.mlp.gate_proj.lora_B.weight"]
@@ -41,4 +43,6 @@ def test_a_conversion_that_was_cut_off_is_done_again(job, loop_of):
     (folder / "out/adapter").mkdir(parents=True)
     (folder / "out/adapter.gguf").write_bytes(b"GG")
     adapter = save(loop.model, load_tokenizer(spec), spec, folder / "out")
-    assert adapter.gguf.stat().st_size == pytest.approx(4 * sum(p.numel() for p in loop.parameters.values()) / 2, rel=0.5)
+    assert adapter.gguf.stat().st_size == pytest.approx(
+        4 * sum(p.numel() for p in loop.parameters.values()) / 2, rel=0.5
+    )

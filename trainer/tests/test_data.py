@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data import prepare, read_conversations
-from trainer.errors import JobError
-from trainer.mask import spans_of
-from trainer.spec import read_spec
+from trainer.data.dataset import prepare, read_conversations
+from trainer.data.loss_mask import spans_of
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
 
 TALK = [

@@ -1,4 +1,6 @@
-"""An exported folder is loaded by anybody's transformers as it is and answers as the trainer's model; what is wrong with one shows."""
+"""An exported folder is loaded by anybody's transformers as it is and answers as the trainer's model; what is wrong
+with one shows.
+"""
 
 import json
 import shutil
@@ -9,9 +11,9 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from trainer.errors import JobError
 from trainer.export import answering, check, reference
 from trainer.export.make import make
+from trainer.runtime.errors import JobError
 from trainer.tests.exporting import silent, write_adapter, write_spec
 
 
@@ -22,7 +24,11 @@ def adapter(tiny, tmp_path_factory):
 
 def differences(told: dict, rows: list[dict]) -> list[float]:
     pairs = zip(told["rows"], rows, strict=True)
-    return [abs(a - b) for one, other in pairs for a, b in zip(one["log_probabilities"], other["log_probabilities"], strict=True)]
+    return [
+        abs(a - b)
+        for one, other in pairs
+        for a, b in zip(one["log_probabilities"], other["log_probabilities"], strict=True)
+    ]
 
 
 def test_the_merged_folder_answers_as_the_base_with_the_adapter_beside_it(tmp_path, tiny, adapter):
@@ -66,7 +72,9 @@ def test_no_file_names_a_place_on_this_machine(tmp_path, tiny, adapter):
         spec = write_spec(tmp_path / "export", tiny, adapter, merge=merge)
         made = make(spec, tmp_path / "export", silent)
         for file in made.iterdir():
-            assert not any(str(place).encode() in file.read_bytes() for place in (tiny, adapter, tmp_path, Path.home())), file
+            assert not any(
+                str(place).encode() in file.read_bytes() for place in (tiny, adapter, tmp_path, Path.home())
+            ), file
 
 
 @pytest.mark.parametrize("quantization", [None, "bf16", "fp16", "fp32"])
@@ -122,13 +130,19 @@ def test_a_broken_tokenizer_or_rotary_base_shows(tmp_path, tiny, adapter):
         ),
     )
     rows = check.answers(tmp_path / "tokenizer", None, told, silent)
-    assert any(row["prompt_tokens"] != expected["prompt_tokens"] for row, expected in zip(rows, told["rows"], strict=True))
-    broken(made, "config.json", lambda values: values.update(rope_parameters={"rope_type": "default", "rope_theta": 10.0}))
+    assert any(
+        row["prompt_tokens"] != expected["prompt_tokens"] for row, expected in zip(rows, told["rows"], strict=True)
+    )
+    broken(
+        made, "config.json", lambda values: values.update(rope_parameters={"rope_type": "default", "rope_theta": 10.0})
+    )
     assert max(differences(told, check.answers(made, None, told, silent))) > 0.01
 
 
 def test_readers_of_other_versions_find_what_they_look_for(tmp_path, tiny, adapter):
-    """Releases before transformers 5 take 10,000 for a rotary base that they do not find, and know no class `TokenizersBackend`."""
+    """Releases before transformers 5 take 10,000 for a rotary base that they do not find, and know no class
+    `TokenizersBackend`.
+    """
     base = tmp_path / "base"
     shutil.copytree(tiny, base)
     rope = {"rope_theta": 500000.0, "rope_type": "linear", "factor": 2.0}
@@ -156,12 +170,15 @@ def test_readers_of_other_versions_find_what_they_look_for(tmp_path, tiny, adapt
 def test_every_token_that_ends_an_answer_is_among_the_generation_defaults(tmp_path, tiny, adapter):
     base = tmp_path / "base"
     shutil.copytree(tiny, base)
-    # As some checkpoints have it: every file names the end of a document, and the template ends turns with another token.
+    # As some checkpoints have it: every file names the end of a document, and the template ends turns with another
+    # token.
     own = tmp_path / "adapter"
     shutil.copytree(adapter, own)
     broken(own, "tokenizer_config.json", lambda values: values.update(eos_token="<|endoftext|>"))
     broken(base, "config.json", lambda values: values.update(eos_token_id=0))
-    broken(base, "generation_config.json", lambda values: values.update(eos_token_id=0, temperature=0.7, do_sample=True))
+    broken(
+        base, "generation_config.json", lambda values: values.update(eos_token_id=0, temperature=0.7, do_sample=True)
+    )
     made = make(write_spec(tmp_path / "export", base, own), tmp_path / "export", silent)
     found = json.loads((made / "generation_config.json").read_text())
     assert found["eos_token_id"] == [0, 2]
@@ -201,7 +218,9 @@ def test_the_reference_is_kept_and_made_anew_where_it_is_of_other_prompts(tmp_pa
     spec = write_spec(tmp_path / "export", tiny, adapter)
     told = reference.reference(spec, silent)
     assert len(told["rows"]) == 4
-    assert all(len(row["log_probabilities"]) == len(row["answer_tokens"]) <= answering.MOST_TOKENS for row in told["rows"])
+    assert all(
+        len(row["log_probabilities"]) == len(row["answer_tokens"]) <= answering.MOST_TOKENS for row in told["rows"]
+    )
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["reference.json", "spec.json"]
     with monkeypatch.context() as patched:
         patched.setattr(reference, "load_model", lambda _spec: pytest.fail("it is there already"))

@@ -25,8 +25,12 @@ def adapter(tmp_path_factory):
 
 
 # `most_making`: where weights are only copied, what Python takes with torch and transformers, and some rows.
-@pytest.mark.parametrize(("format", "quantization", "most_making"), [("huggingface", None, 470e6), ("onnx", "int8", None)])
-def test_every_stage_of_the_default_models_export_stays_within_its_memory(tmp_path, adapter, format, quantization, most_making):
+@pytest.mark.parametrize(
+    ("format", "quantization", "most_making"), [("huggingface", None, 470e6), ("onnx", "int8", None)]
+)
+def test_every_stage_of_the_default_models_export_stays_within_its_memory(
+    tmp_path, adapter, format, quantization, most_making
+):
     folder, told = tmp_path / "export", adapter.parent / "reference.json"
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"rows": [{"prompt": [{"role": "user", "content": "Name three colours."}]}]}))

@@ -1,4 +1,6 @@
-"""A merged checkpoint is what peft's merge gives, or as the model was trained where peft's is not; what does not fit is refused."""
+"""A merged checkpoint is what peft's merge gives, or as the model was trained where peft's is not; what does not fit is
+refused.
+"""
 
 import json
 import shutil
@@ -7,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.errors import JobError
 from trainer.export.adapter import read_adapter
 from trainer.export.folder import write_config
 from trainer.export.merge import merge
 from trainer.export.tensors import read_checkpoint
+from trainer.runtime.errors import JobError
 from trainer.tests.exporting import silent, write_adapter
 from trainer.tests.make_tiny import make_tiny
 
@@ -60,7 +62,9 @@ def test_merged_weights_are_those_of_pefts_merge(tmp_path, variant, tiny, monkey
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-6)
     changed = {name for name in found if not found[name].equal(before[name])}
-    trained = {name for name in load_file(adapter / "adapter_model.safetensors") if ".lora_B" in name or name.endswith("bias")}
+    trained = {
+        name for name in load_file(adapter / "adapter_model.safetensors") if ".lora_B" in name or name.endswith("bias")
+    }
     assert len(changed) == len(trained)
 
 
@@ -164,8 +168,14 @@ BROKEN = {
         lambda tensors, _: [tensors.pop(f"{Q}.lora_{part}.weight") for part in "AB"],
         "nothing for model.layers.1.self_attn.q_proj",
     ),
-    "inputs": (replaced(f"{Q}.lora_A.weight", lambda t: t[:, :-1].contiguous()), r"is \[64, 63\]; the base's is \[64, 64\]"),
-    "outputs": (replaced(f"{Q}.lora_B.weight", lambda t: torch.cat([t, t])), r"is \[128, 64\]; the base's is \[64, 64\]"),
+    "inputs": (
+        replaced(f"{Q}.lora_A.weight", lambda t: t[:, :-1].contiguous()),
+        r"is \[64, 63\]; the base's is \[64, 64\]",
+    ),
+    "outputs": (
+        replaced(f"{Q}.lora_B.weight", lambda t: torch.cat([t, t])),
+        r"is \[128, 64\]; the base's is \[64, 64\]",
+    ),
     "another rank": (replaced(f"{Q}.lora_A.weight", lambda t: torch.cat([t, t])), "do not fit each other"),
     "a rank not told": (configured(r=5), "has rank 4; adapter_config.json says 5"),
     "NaN": (replaced(f"{Q}.lora_A.weight", lambda t: t.index_fill(0, torch.tensor([1]), float("nan"))), "not numbers"),
@@ -183,7 +193,10 @@ BROKEN = {
         lambda tensors, _: tensors.update({f"{Q}.lora_magnitude_vector.weight": torch.zeros(64)}),
         "not one that can be merged",
     ),
-    "a foreign tensor": (lambda tensors, _: tensors.update({"something.else": torch.zeros(64)}), "of no weight of the base"),
+    "a foreign tensor": (
+        lambda tensors, _: tensors.update({"something.else": torch.zeros(64)}),
+        "of no weight of the base",
+    ),
     "an unknown tensor": (
         lambda tensors, _: tensors.update({"base_model.model.vision.weight": torch.zeros(64)}),
         "which the base does not have",
@@ -202,7 +215,10 @@ def test_a_broken_adapter_is_refused_with_what_is_wrong(tmp_path, tiny, plain, c
     change, why = BROKEN[case]
     folder = tmp_path / "adapter"
     shutil.copytree(plain, folder)
-    tensors, config = load_file(folder / "adapter_model.safetensors"), json.loads((folder / "adapter_config.json").read_text())
+    tensors, config = (
+        load_file(folder / "adapter_model.safetensors"),
+        json.loads((folder / "adapter_config.json").read_text()),
+    )
     change(tensors, config)
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config))

@@ -17,7 +17,13 @@ from trainer.tests.conftest import ROOT
 from trainer.tests.exporting import silent, write_spec
 
 CARD = f"---\nlicense: mit\n---\n\n# Tickets\n\n{CHECK_HEADING}\n\nNot yet.\n"
-CHECK = {"runtime": "transformers 5", "prompts": 4, "identical": 0.75, "matching_tokens": 0.91, "log_probability_difference": 0.0123}
+CHECK = {
+    "runtime": "transformers 5",
+    "prompts": 4,
+    "identical": 0.75,
+    "matching_tokens": 0.91,
+    "log_probability_difference": 0.0123,
+}
 
 
 @pytest.fixture
@@ -83,7 +89,11 @@ def test_an_archive_reads_back_as_what_was_packed(export, kind):
     path = folder / f"Tickets.{kind}"
     (file,) = told["files"]
     assert told["out"] == str(path)
-    assert file == {"name": path.name, "size_bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert file == {
+        "name": path.name,
+        "size_bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
     found = contents(path)
     assert found.keys() == {"Tickets/README.md", "Tickets/empty", "Tickets/onnx/model.onnx"}
     assert found["Tickets/onnx/model.onnx"] == bytes(range(256)) * 10_000
@@ -151,7 +161,10 @@ def test_a_single_file_is_hashed_as_it_is(export, tmp_path):
 def test_as_a_process_it_tells_lines(export):
     _, folder = export("tar")
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.export.pack", str(folder)], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True
+        [sys.executable, "-m", "trainer.export.pack", str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr

@@ -29,20 +29,30 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 @pytest.fixture(scope="module")
 def adapter(tiny, tmp_path_factory):
     """As a job leaves it, with its GGUF file."""
-    from trainer.convert import ADAPTER_TYPE, _check
-    from trainer.converters import run_converter
-    from trainer.frozen import add_to_gguf
-    from trainer.spec import Base, Spec
+    from trainer.data.tokenizer_identity import add_to_gguf
+    from trainer.export.convert import ADAPTER_TYPE, _check
+    from trainer.export.converters import run_converter
+    from trainer.runtime.spec import Base, Spec
     from trainer.tests.conftest import CONVERTERS
 
     folder = write_adapter(tiny, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear")
     file = folder.with_suffix(".gguf")
     run_converter(
-        CONVERTERS, "convert_lora_to_gguf.py", [str(folder), "--base", str(tiny), "--outfile", str(file), "--outtype", ADAPTER_TYPE]
+        CONVERTERS,
+        "convert_lora_to_gguf.py",
+        [str(folder), "--base", str(tiny), "--outfile", str(file), "--outtype", ADAPTER_TYPE],
     )
     from transformers import AutoTokenizer
 
-    unused = {"dataset": None, "method": "lora", "lora": None, "training": None, "threads": 1, "checkpoint": None, "resume_from": []}
+    unused = {
+        "dataset": None,
+        "method": "lora",
+        "lora": None,
+        "training": None,
+        "threads": 1,
+        "checkpoint": None,
+        "resume_from": [],
+    }
     spec = Spec(job_id="job_1", attempt=1, base=Base("test/tiny", str(tiny)), converters=str(CONVERTERS), **unused)
     add_to_gguf(file, AutoTokenizer.from_pretrained(folder), spec)
     _check(file, folder)
@@ -67,7 +77,14 @@ def test_a_folder_is_made_and_asked_and_told_line_by_line(tmp_path, tiny, adapte
     assert lines[-1]["type"] == "result"
     assert result["out"] == str(folder / "out" / spec.folder_name)
     names = {Path(file["path"]).name for file in result["files"]}
-    assert {"README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    assert {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "chat_template.jinja",
+    } <= names
     reference, answers = (json.loads(Path(result[name]).read_text()) for name in ("reference", "answers"))
     assert answers["runtime"].startswith("transformers 5")
     assert [row["answer_tokens"] for row in answers["rows"]] == [row["answer_tokens"] for row in reference["rows"]]
@@ -78,7 +95,9 @@ def test_a_folder_is_made_and_asked_and_told_line_by_line(tmp_path, tiny, adapte
     ("quantization", "name", "file_name"),
     [("F16", "--größe·v1", "gro-e-v1"), ("BF16", "Tickets", "Tickets"), ("Q4_K_M", "Tickets", "Tickets")],
 )
-def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(tmp_path, tiny, adapter, quantization, name, file_name):
+def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
+    tmp_path, tiny, adapter, quantization, name, file_name
+):
     from safetensors.torch import load_file
 
     folder = tmp_path / "export"

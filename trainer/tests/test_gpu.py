@@ -1,17 +1,19 @@
-"""On an NVIDIA GPU: the same results as on the CPU, within what bf16 can tell, and memory as predicted. Skipped where there is none."""
+"""On an NVIDIA GPU: the same results as on the CPU, within what bf16 can tell, and memory as predicted. Skipped where
+there is none.
+"""
 
 import pytest
 import torch
 
-from trainer import memory
-from trainer.attention import Collect, Spread, any_lengths, attend, layout_of
-from trainer.loop import limits_of
-from trainer.probe import log_probabilities
+from trainer.cli.train import explain
+from trainer.model.attention import Collect, Spread, any_lengths, attend, layout_of
+from trainer.run.loop import limits_of
+from trainer.run.probe import log_probabilities
+from trainer.runtime import memory
 from trainer.tests.conftest import Recorder
 from trainer.tests.make_tiny import make_tiny
 from trainer.tests.test_loop import assert_same, stop_after, weights
 from trainer.tests.test_packing import shake
-from trainer.train import explain
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 METHODS = [{}, {"lora": {"dropout": 1e-12}}, {"method": "qlora"}, {"method": "full", "lora": None}]
@@ -27,7 +29,10 @@ def on_both(job, loop_of, **settings) -> list[tuple[float, dict]]:
         for name, parameter in fast.parameters.items():
             parameter.copy_(exact.parameters[name])
     losses = [loop.gradients(loop.data.rows[:8]) for loop in (fast, exact)]
-    return [(loss, {name: each.grad for name, each in loop.parameters.items()}) for loss, loop in zip(losses, (fast, exact), strict=True)]
+    return [
+        (loss, {name: each.grad for name, each in loop.parameters.items()})
+        for loss, loop in zip(losses, (fast, exact), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("settings", METHODS, ids=NAMES)
@@ -40,7 +45,8 @@ def test_gradients_in_bf16_are_those_of_the_cpu_in_float32(job, loop_of, setting
 
 
 @pytest.mark.parametrize(
-    ("family", "config"), [("Qwen2", {}), ("Mistral", {"sliding_window": 24}), ("Gemma", {"head_dim": 16}), ("Phi3", {})]
+    ("family", "config"),
+    [("Qwen2", {}), ("Mistral", {"sliding_window": 24}), ("Gemma", {"head_dim": 16}), ("Phi3", {})],
 )
 def test_other_families_have_them_too(job, loop_of, tmp_path, family, config):
     base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
@@ -64,7 +70,9 @@ def test_documents_of_any_lengths_attend_as_padded_ones_do(shared, window):
         out.float().square().sum().backward()
         return out.detach().float().cpu(), states.grad.float().cpu()
 
-    for found, expected in zip(attended(device, torch.bfloat16), attended(torch.device("cpu"), torch.float32), strict=True):
+    for found, expected in zip(
+        attended(device, torch.bfloat16), attended(torch.device("cpu"), torch.float32), strict=True
+    ):
         assert (found - expected).norm() < 0.01 * expected.norm()
 
 
@@ -92,10 +100,19 @@ def test_a_run_begun_on_the_cpu_goes_on_on_the_gpu(job, loop_of):
 @pytest.mark.parametrize("settings", [METHODS[0], METHODS[2], METHODS[3]], ids=["lora", "qlora", "full"])
 def test_a_step_takes_the_memory_that_was_predicted(job, loop_of, tmp_path, settings):
     """On a base that is large enough to be seen beside what the libraries take."""
-    config = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
+    config = {
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+    }
     base = {"path": str(make_tiny(tmp_path / "base", **config))}
     rows = [
-        [{"role": "user", "content": f"Say it. {index}"}, {"role": "assistant", "content": "a word and one more " * 200}]
+        [
+            {"role": "user", "content": f"Say it. {index}"},
+            {"role": "assistant", "content": "a word and one more " * 200},
+        ]
         for index in range(8)
     ]
     torch.cuda.empty_cache()
@@ -122,7 +139,9 @@ def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, lo
     small, large = loop.data.rows[:2], loop.data.rows
     recorded = [found(batch) for batch in (small, large, small, large)]
     recording, loop.recorded = loop.recorded, None
-    for (loss, gradients), (expected_loss, expected) in zip(recorded, [found(batch) for batch in (small, large)] * 2, strict=True):
+    for (loss, gradients), (expected_loss, expected) in zip(
+        recorded, [found(batch) for batch in (small, large)] * 2, strict=True
+    ):
         assert loss == pytest.approx(expected_loss, rel=2e-3)
         for gradient, other in zip(gradients, expected, strict=True):
             assert torch.cosine_similarity(gradient.flatten(), other.flatten(), dim=0) > 0.999
@@ -140,7 +159,9 @@ def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, lo
 def test_memory_that_ends_in_mid_run_is_told_by_its_code(job, loop_of):
     loop = loop_of(job(), precision="bfloat16", on="cuda")
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory
+    )
     try:
         with pytest.raises(torch.OutOfMemoryError) as raised:
             held = [torch.empty(1 << 20, device="cuda") for _ in range(64)]

@@ -1,4 +1,6 @@
-"""What is measured of a model for quantizing is what its matrices were given, and reaches the file's matrices by their names."""
+"""What is measured of a model for quantizing is what its matrices were given, and reaches the file's matrices by their
+names.
+"""
 
 import json
 from pathlib import Path
@@ -8,15 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from trainer.data.loss_mask import render
 from trainer.export.gguf_file import convert
 from trainer.export.importance import for_file, measure
-from trainer.export.kept import is_measured
 from trainer.export.make import write_checkpoint_folder
 from trainer.export.reference import load_model, load_tokenizer, reference
-from trainer.mask import render
+from trainer.export.reference_cache import is_measured
 from trainer.tests.exporting import silent, write_adapter, write_spec
 
-ROWS = [[{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": word}] for word in ("red", "green", "blue")]
+ROWS = [
+    [{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": word}]
+    for word in ("red", "green", "blue")
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,9 @@ def spec(tiny, tmp_path_factory):
 
 @torch.inference_mode()
 def inputs_of(spec, rows):
-    """What the first layer's queries are multiplied with, by transformers' own account: squares, averaged over all tokens."""
+    """What the first layer's queries are multiplied with, by transformers' own account: squares, averaged over all
+    tokens.
+    """
     model, tokenizer = load_model(spec), load_tokenizer(spec)
     found = []
     for row in rows:
@@ -64,7 +71,9 @@ def test_a_model_whose_rows_are_gone_is_measured_by_conversations_that_stand_in(
     places = {"importance": str(tmp_path / "importance.safetensors"), "rows": str(tmp_path / "gone.jsonl")}
     gone = write_spec(tmp_path / "export", Path(spec.base.path), Path(spec.model.folder), format="gguf", **places)
     measure(gone, load_model(gone), load_tokenizer(gone), ROWS[:1], silent)
-    torch.testing.assert_close(load_file(gone.importance)["model.layers.0.self_attn.q_proj.weight"], inputs_of(spec, ROWS[:1]))
+    torch.testing.assert_close(
+        load_file(gone.importance)["model.layers.0.self_attn.q_proj.weight"], inputs_of(spec, ROWS[:1])
+    )
 
 
 def test_every_matrix_of_the_converted_file_has_its_vector(spec, tmp_path):
@@ -76,7 +85,9 @@ def test_every_matrix_of_the_converted_file_has_its_vector(spec, tmp_path):
     convert(spec, work, file, "F32")
     for_file(Path(spec.importance), file, tmp_path / "named.safetensors")
     named, measured = load_file(tmp_path / "named.safetensors"), load_file(spec.importance)
-    tensors = [tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name.startswith("blk.") and len(tensor.shape) == 2]
+    tensors = [
+        tensor for tensor in gguf.GGUFReader(file).tensors if tensor.name.startswith("blk.") and len(tensor.shape) == 2
+    ]
     matrices = {tensor.name: int(tensor.shape[0]) for tensor in tensors}
     assert {name: len(values) for name, values in named.items()} == matrices
     assert torch.equal(named["blk.1.ffn_down.weight"], measured["model.layers.1.mlp.down_proj.weight"])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer import checkpoint
-from trainer.errors import JobError
-from trainer.schedule import learning_rate, order_of
+from trainer.run import checkpoint
+from trainer.run.schedule import learning_rate, order_of
+from trainer.runtime.errors import JobError
 from trainer.tests.conftest import Recorder
 
 
@@ -26,7 +26,10 @@ def stop_after(loop, step: int) -> list[dict]:
     protocol = loop.protocol
     protocol.metrics_due = lambda last: setattr(protocol, "stop_asked", loop.totals.step >= step) or True
     assert loop.run() is False
-    return [{"path": data["path"], "sha256": data["sha256"], "step": data["step"]} for data in reversed(protocol.of("checkpoint"))]
+    return [
+        {"path": data["path"], "sha256": data["sha256"], "step": data["step"]}
+        for data in reversed(protocol.of("checkpoint"))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,9 @@ def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(job, loop_of, setti
 
 
 def test_the_seed_decides_the_weights(job, loop_of):
-    runs = {name: loop_of(job(name, training={"epochs": 1, "seed": seed})) for name, seed in [("a", 1), ("b", 1), ("c", 2)]}
+    runs = {
+        name: loop_of(job(name, training={"epochs": 1, "seed": seed})) for name, seed in [("a", 1), ("b", 1), ("c", 2)]
+    }
     for loop in runs.values():
         loop.run()
     assert_same(weights(runs["a"]), weights(runs["b"]))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from trainer import memory
-from trainer.begin import begin
-from trainer.errors import JobError
-from trainer.spec import read_spec
+from trainer.run.prepare import begin
+from trainer.runtime import memory
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
 
 
@@ -26,6 +26,8 @@ def test_longer_rows_larger_batches_and_full_training_take_more(job, device):
 
     def predicted(tokens: int, **changes) -> float:
         spec = read_spec(job(f"run-{tokens}-{len(changes)}", **changes))
-        return memory.predicted_bytes(memory.shape_of(AutoConfig.from_pretrained(spec.base.path)), spec, 4, tokens, tokens // 2, device)
+        return memory.predicted_bytes(
+            memory.shape_of(AutoConfig.from_pretrained(spec.base.path)), spec, 4, tokens, tokens // 2, device
+        )
 
     assert predicted(100) < predicted(1000) < predicted(8000) < predicted(8001, method="full", lora=None)

@@ -6,7 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
-from trainer.merge import NotMergeableError, merge
+from trainer.cli.merge import NotMergeableError, merge
 
 INPUTS, OUTPUTS, RANK, ALPHA = 96, 70, 4, 12.0
 ADAPTED = {"blk.0.attn_q.weight": Type.Q4_1, "blk.0.ffn_up.weight": Type.F16, "blk.1.attn_q.weight": Type.Q8_0}
@@ -56,7 +56,7 @@ def files(tmp_path):
 def test_each_adapted_weight_is_the_sum_and_everything_else_the_bases(files, alpha, scale, monkeypatch):
     folder, random = files
     # Rows in pieces, the last of them shorter.
-    monkeypatch.setattr("trainer.merge.AT_ONCE", 16 * INPUTS)
+    monkeypatch.setattr("trainer.cli.merge.AT_ONCE", 16 * INPUTS)
     write_adapter(folder / "adapter.gguf", random, ADAPTED, alpha=alpha)
     merge(folder / "base.gguf", folder / "adapter.gguf", folder / "merged.gguf")
     base, adapter, merged = (weights_of(folder / f"{name}.gguf") for name in ("base", "adapter", "merged"))
@@ -69,12 +69,16 @@ def test_each_adapted_weight_is_the_sum_and_everything_else_the_bases(files, alp
         assert tensor.tensor_type == (Type.F16 if ADAPTED[name] == Type.F16 else Type.Q8_0)
         a, b = (adapter[f"{name}.lora_{part}"].data.astype(np.float64) for part in "ab")
         added = scale * (b @ a)
-        error = quants.dequantize(tensor.data, tensor.tensor_type) - (quants.dequantize(base[name].data, base[name].tensor_type) + added)
+        error = quants.dequantize(tensor.data, tensor.tensor_type) - (
+            quants.dequantize(base[name].data, base[name].tensor_type) + added
+        )
         # Half a step of eight bits, and little beside what was added.
         assert np.abs(error).max() < 0.6 / 127
         assert np.sqrt((error**2).mean()) < 0.1 * np.sqrt((added**2).mean())
     fields = [gguf.GGUFReader(folder / f"{name}.gguf").fields for name in ("base", "merged")]
-    assert {name: field.contents() for name, field in fields[0].items()} == {name: field.contents() for name, field in fields[1].items()}
+    assert {name: field.contents() for name, field in fields[0].items()} == {
+        name: field.contents() for name, field in fields[1].items()
+    }
 
 
 @pytest.mark.parametrize(

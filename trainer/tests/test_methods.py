@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from trainer import fast_layers, fast_lora
-from trainer.attention import layout_of
-from trainer.base import sha256_of
-from trainer.convert import save
-from trainer.model import load_tokenizer
-from trainer.spec import read_spec
+from trainer.cli.prepare_base import sha256_of
+from trainer.export.convert import save
+from trainer.model import fast_layers, fast_lora
+from trainer.model.attention import layout_of
+from trainer.model.load import load_tokenizer
+from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE
 from trainer.tests.test_packing import gradients
 
@@ -32,7 +32,9 @@ def test_a_quantized_base_has_the_same_gradients_after_it_was_asked_without_them
     before = {name: gradient.clone() for name, gradient in before.items()}
     loop.optimizer.zero_grad()
     with torch.no_grad():
-        loop.model.eval()(input_ids=torch.tensor([[1, 2, 3]], device=loop.device), layout=layout_of(0, [3], loop.device))
+        loop.model.eval()(
+            input_ids=torch.tensor([[1, 2, 3]], device=loop.device), layout=layout_of(0, [3], loop.device)
+        )
     _, after = gradients(loop, loop.data.rows[:4])
     for name, gradient in after.items():
         assert torch.equal(gradient, before[name]), name
@@ -46,12 +48,19 @@ def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
     loop = loop_of(folder)
     batch = loop.data.rows[:8]
     loss = loop.gradients(batch)
-    model = AutoModelForCausalLM.from_pretrained(read_spec(folder).base.path, dtype=torch.float32, attn_implementation="eager").to(DEVICE)
+    model = AutoModelForCausalLM.from_pretrained(
+        read_spec(folder).base.path, dtype=torch.float32, attn_implementation="eager"
+    ).to(DEVICE)
     sequences = [sequence for row in batch for sequence in row.sequences]
     targets, total = sum(sequence.targets for sequence in sequences), 0.0
     for sequence in sequences:
-        ids, trained = torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE), torch.tensor(sequence.trained, device=DEVICE)
-        part = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1][trained[1:]], ids[0, 1:][trained[1:]], reduction="sum")
+        ids, trained = (
+            torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE),
+            torch.tensor(sequence.trained, device=DEVICE),
+        )
+        part = torch.nn.functional.cross_entropy(
+            model(input_ids=ids).logits[0, :-1][trained[1:]], ids[0, 1:][trained[1:]], reduction="sum"
+        )
         (part / targets).backward()
         total += float(part.detach()) / targets
     assert loss == pytest.approx(total, abs=1e-5)
@@ -74,7 +83,9 @@ def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
 
     again = dict(AutoModelForCausalLM.from_pretrained(made.folder, dtype=torch.float32).named_parameters())
     assert all(torch.equal(again[name], parameter.cpu()) for name, parameter in loop.parameters.items())
-    assert not torch.equal(before["model.layers.0.mlp.up_proj.weight"].cpu(), again["model.layers.0.mlp.up_proj.weight"])
+    assert not torch.equal(
+        before["model.layers.0.mlp.up_proj.weight"].cpu(), again["model.layers.0.mlp.up_proj.weight"]
+    )
     up = next(tensor for tensor in gguf.GGUFReader(made.gguf).tensors if tensor.name == "blk.0.ffn_up.weight")
     stored = torch.from_numpy(gguf.dequantize(up.data, up.tensor_type))
     torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)

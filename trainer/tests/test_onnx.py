@@ -1,4 +1,6 @@
-"""An ONNX folder says, in ONNX Runtime, what the checkpoint says in torch, with its cache and from what lies in it alone."""
+"""An ONNX folder says, in ONNX Runtime, what the checkpoint says in torch, with its cache and from what lies in it
+alone.
+"""
 
 import json
 
@@ -6,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.errors import JobError
 from trainer.export.onnx import PRECISIONS, answers, build, finish
 from trainer.export.onnx_session import Session
+from trainer.runtime.errors import JobError
 from trainer.tests.make_tiny import make_tiny
 
 MESSAGES = [
@@ -16,7 +18,8 @@ MESSAGES = [
     [{"role": "system", "content": "Be short."}, {"role": "user", "content": "12 and 7?"}],
 ]
 TOKENS = list(range(300, 390))
-# Each family has something that another has not: biases, norms of queries and keys, another activation, an offset of norms.
+# Each family has something that another has not: biases, norms of queries and keys, another activation, an offset of
+# norms.
 FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma"]
 
 
@@ -50,13 +53,25 @@ def reference_of(folder):
     model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
     rows = []
     for messages in MESSAGES:
-        prompt = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
-        told = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=2, pad_token_id=2)
+        prompt = list(
+            tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        )
+        told = model.generate(
+            torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=2, pad_token_id=2
+        )
         answer = told[0, len(prompt) :].tolist()
         scores = model(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
         chosen = [float(scores[len(prompt) - 1 + place, token]) for place, token in enumerate(answer)]
         text = tokenizer.decode(answer, skip_special_tokens=True)
-        rows.append({"messages": messages, "prompt_tokens": prompt, "answer_tokens": answer, "answer": text, "log_probabilities": chosen})
+        rows.append(
+            {
+                "messages": messages,
+                "prompt_tokens": prompt,
+                "answer_tokens": answer,
+                "answer": text,
+                "log_probabilities": chosen,
+            }
+        )
     return {"version": 1, "rows": rows}
 
 
@@ -117,7 +132,9 @@ def test_rows_of_a_batch_that_are_filled_up_on_the_right_say_what_each_says_alon
     (together,) = session.session.run(["logits"], feeds)
     for row, logits in zip(rows, together, strict=True):
         alone = session.run(row, session.empty())[0]
-        assert np.abs(logits[: len(row)] - alone).max() < (1e-4 if precision == "fp32" else 2e-2) * max(1.0, np.abs(alone).max())
+        assert np.abs(logits[: len(row)] - alone).max() < (1e-4 if precision == "fp32" else 2e-2) * max(
+            1.0, np.abs(alone).max()
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from trainer import fast_layers
-from trainer.data import prepare
-from trainer.packing import Limits, pack, shared_beginning, size_for, split
-from trainer.spec import read_spec
+from trainer.data.dataset import prepare
+from trainer.data.packing import Limits, pack, shared_beginning, size_for, split
+from trainer.model import fast_layers
+from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE, Recorder, conversations
 from trainer.tests.make_tiny import make_tiny
 
@@ -22,16 +22,21 @@ def one_by_one(folder, sequences):
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from trainer.model import lora_config, trainable
+    from trainer.model.load import lora_config, trainable
 
     spec = read_spec(folder)
-    base = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32, attn_implementation="eager").to(DEVICE)
+    base = AutoModelForCausalLM.from_pretrained(spec.base.path, dtype=torch.float32, attn_implementation="eager").to(
+        DEVICE
+    )
     torch.manual_seed(spec.training.seed)
     model = get_peft_model(base, lora_config(spec.lora))
     shake(model)
     targets, total = sum(sequence.targets for sequence in sequences), 0.0
     for sequence in sequences:
-        ids, trained = torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE), torch.tensor(sequence.trained, device=DEVICE)
+        ids, trained = (
+            torch.tensor(sequence.ids[None].astype("int64"), device=DEVICE),
+            torch.tensor(sequence.trained, device=DEVICE),
+        )
         logits = model(input_ids=ids).logits[0, :-1][trained[1:]]
         loss = torch.nn.functional.cross_entropy(logits, ids[0, 1:][trained[1:]], reduction="sum") / targets
         loss.backward()
@@ -63,7 +68,9 @@ def assert_same_gradients(loop, folder, batch) -> None:
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(tokens=150), Limits(documents=1)], ids=["one pack", "small packs", "no packing"])
+@pytest.mark.parametrize(
+    "limits", [Limits(), Limits(tokens=150), Limits(documents=1)], ids=["one pack", "small packs", "no packing"]
+)
 @pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["fast layers", "peft's adapter"])
 def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, dropout):
     folder = job(lora={"dropout": dropout})
@@ -81,7 +88,9 @@ def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, 
         ("Phi3", False, {}),
     ],
 )
-def test_other_families_have_the_same_gradients_whichever_way_they_are_computed(job, loop_of, tmp_path, monkeypatch, family, fast, config):
+def test_other_families_have_the_same_gradients_whichever_way_they_are_computed(
+    job, loop_of, tmp_path, monkeypatch, family, fast, config
+):
     base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
     installed = []
     install = fast_layers.install
@@ -92,7 +101,9 @@ def test_other_families_have_the_same_gradients_whichever_way_they_are_computed(
     assert_same_gradients(loop, folder, loop.data.rows[:8])
 
 
-@pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "v_proj", "down_proj"]], ids=["all modules", "some modules"])
+@pytest.mark.parametrize(
+    "modules", ["all-linear", ["q_proj", "v_proj", "down_proj"]], ids=["all modules", "some modules"]
+)
 @pytest.mark.parametrize("fast", [True, False], ids=["fast layers", "fast adapters"])
 def test_adapters_on_some_modules_have_the_same_gradients(job, loop_of, monkeypatch, modules, fast):
     if not fast:
@@ -120,9 +131,13 @@ def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
         packed = pack(group, next(model.parameters()).device)
         where = {"layout": packed.layout, "logits_to_keep": packed.chosen}
         with torch.no_grad():
-            return model(input_ids=packed.ids, position_ids=packed.positions, **where).logits[0][-sequences[1].targets :]
+            return model(input_ids=packed.ids, position_ids=packed.positions, **where).logits[0][
+                -sequences[1].targets :
+            ]
 
-    torch.testing.assert_close(logits([sequences[0], sequences[1]]), logits([sequences[4], sequences[2], sequences[1]]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        logits([sequences[0], sequences[1]]), logits([sequences[4], sequences[2], sequences[1]]), atol=1e-5, rtol=0
+    )
 
 
 def test_the_common_beginning_is_there_once(sequences):

@@ -15,11 +15,13 @@ from trainer.tests.conftest import ROOT
 
 def start(folder: Path) -> subprocess.Popen:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-m", "trainer.train", str(folder)], cwd=ROOT, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "trainer.cli.train", str(folder)], cwd=ROOT, **pipes)
 
 
 def lines_until(process: subprocess.Popen, type: str, **expected) -> list[dict]:
-    """Reads lines up to one of `type` whose data has the expected values. Every line must be JSON of the protocol's shape."""
+    """Reads lines up to one of `type` whose data has the expected values. Every line must be JSON of the protocol's
+    shape.
+    """
     lines = []
     for raw in process.stdout:
         line = json.loads(raw)
@@ -39,7 +41,12 @@ def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
     lines = lines_until(whole, "result")
     assert whole.wait(10) == 0
     assert whole.stdout.read() == b""
-    assert [line["data"]["phase"] for line in lines if line["type"] == "status"] == ["preparing", "loading", "training", "converting"]
+    assert [line["data"]["phase"] for line in lines if line["type"] == "status"] == [
+        "preparing",
+        "loading",
+        "training",
+        "converting",
+    ]
     assert [line["type"] for line in lines].count("error") == 0
 
     killed = start(job("killed", **changes))
@@ -88,7 +95,7 @@ def test_sigterm_leaves_a_checkpoint(job):
 def test_a_stop_does_not_wait_for_what_may_be_dropped():
     code = """if True:
         import os, signal, time
-        from trainer.protocol import Protocol, StopAsked
+        from trainer.runtime.protocol import Protocol, StopAsked
         protocol = Protocol()
         protocol.watch()
         protocol.steps_begin()
@@ -107,7 +114,7 @@ def test_a_stop_does_not_wait_for_what_may_be_dropped():
 
 
 def test_the_estimate_follows_the_pace_at_once():
-    from trainer.estimate import Estimate
+    from trainer.run.progress import Estimate
 
     estimate = Estimate(tokens_total=10_000, tokens_done=0)
     for _ in range(20):
@@ -133,7 +140,7 @@ def test_a_failure_is_one_error_line_and_status_1(job):
 def test_a_full_disk_is_told_by_its_code(tmp_path):
     import torch
 
-    from trainer.train import explain
+    from trainer.cli.train import explain
 
     # By a link: what writes aside and renames replaces the link, and not the machine's device.
     full = tmp_path / "full"
@@ -145,7 +152,7 @@ def test_a_full_disk_is_told_by_its_code(tmp_path):
 
 
 def test_a_failure_that_nobody_foresaw_tells_no_places():
-    from trainer.train import explain
+    from trainer.cli.train import explain
 
     told = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
     assert told.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")

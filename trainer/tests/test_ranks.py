@@ -13,8 +13,10 @@ from trainer.tests.conftest import ROOT
 
 
 def start(folder, processes: int) -> subprocess.Popen:
-    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
-    command = [sys.executable, *together, "-m", "trainer.train", str(folder)]
+    together = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
+    )
+    command = [sys.executable, *together, "-m", "trainer.cli.train", str(folder)]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -32,11 +34,14 @@ def test_two_processes_train_what_one_does_and_tell_it_once(job):
     lines = {folder: run(folder, processes) for folder, processes in ((alone, 1), (together, 2))}
     results = [[line for line in lines[folder] if line["type"] == "result"] for folder in (alone, together)]
     assert [len(found) for found in results] == [1, 1]
-    losses = [[line["data"]["loss"] for line in lines[folder] if "loss" in line["data"] and line["type"] == "metrics"] for folder in lines]
+    losses = [
+        [line["data"]["loss"] for line in lines[folder] if "loss" in line["data"] and line["type"] == "metrics"]
+        for folder in lines
+    ]
     torch.testing.assert_close(torch.tensor(losses[0][-1]), torch.tensor(losses[1][-1]), rtol=1e-2, atol=1e-3)
     one, two = (load_file(f"{found[0]['data']['folder']}/adapter_model.safetensors") for found in results)
-    # Sums in another order differ in their last digits, which the optimizer's first steps magnify; a batch of which a process saw only
-    # half would differ in the first.
+    # Sums in another order differ in their last digits, which the optimizer's first steps magnify; a batch of which a
+    # process saw only half would differ in the first.
     for name, weight in one.items():
         assert (two[name] - weight).norm() < 0.1 * weight.norm(), name
     rows = [(folder / "out/rows.jsonl").read_text().splitlines() for folder in (alone, together)]

@@ -1,4 +1,6 @@
-"""The trainer's tokens are the engine's: same vocabulary, same merges, digits apart. (Through the engine itself: tests/.)"""
+"""The trainer's tokens are the engine's: same vocabulary, same merges, digits apart. (Through the engine itself:
+tests/.)
+"""
 
 import json
 
@@ -38,4 +40,6 @@ def test_the_template_is_that_of_the_file_that_is_served(tokenizer, fields):
 def test_text_survives_and_digits_stand_alone(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
-    assert all(len(token) == 1 for token in tokenizer.convert_ids_to_tokens(ids) if any(letter.isdigit() for letter in token))
+    assert all(
+        len(token) == 1 for token in tokenizer.convert_ids_to_tokens(ids) if any(letter.isdigit() for letter in token)
+    )

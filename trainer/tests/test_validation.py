@@ -1,4 +1,6 @@
-"""Held-out rows, early stopping, the best state, kept states, answers to prompts: exact also when the run is interrupted."""
+"""Held-out rows, early stopping, the best state, kept states, answers to prompts: exact also when the run is
+interrupted.
+"""
 
 import json
 import math
@@ -8,16 +10,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer.finish import finish
-from trainer.model import load_tokenizer
+from trainer.model.load import load_tokenizer
+from trainer.run.save import finish
 from trainer.tests.conftest import conversations
 from trainer.tests.test_loop import assert_same, stop_after, weights
 
-SPLIT = {"split": 0.25, "every_steps": 3, "keep": 2, "prompts": [[{"role": "user", "content": "Item 1"}]], "answer_tokens": 5}
+SPLIT = {
+    "split": 0.25,
+    "every_steps": 3,
+    "keep": 2,
+    "prompts": [[{"role": "user", "content": "Item 1"}]],
+    "answer_tokens": 5,
+}
 
 
 def losses(loop) -> list[tuple[int, float]]:
-    return [(data["step"], data["validation_loss"]) for data in loop.protocol.of("metrics") if "validation_loss" in data]
+    return [
+        (data["step"], data["validation_loss"]) for data in loop.protocol.of("metrics") if "validation_loss" in data
+    ]
 
 
 def test_held_out_rows_are_never_learned_and_the_seed_chooses_them(job, loop_of):
@@ -31,7 +41,9 @@ def test_held_out_rows_are_never_learned_and_the_seed_chooses_them(job, loop_of)
 
 
 def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
-    folder = job(evaluation={**SPLIT, "every_steps": 7}, training={"learning_rate": 0.05, "scheduler": "constant", "epochs": 12})
+    folder = job(
+        evaluation={**SPLIT, "every_steps": 7}, training={"learning_rate": 0.05, "scheduler": "constant", "epochs": 12}
+    )
     loop = loop_of(folder)
     assert loop.run()
     told = losses(loop)
@@ -49,7 +61,9 @@ def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
 
 
 def test_the_lowest_validation_loss_is_the_best(job, loop_of):
-    loop = loop_of(job(evaluation={**SPLIT, "every_steps": 1}, training={"learning_rate": 0.05, "scheduler": "constant"}))
+    loop = loop_of(
+        job(evaluation={**SPLIT, "every_steps": 1}, training={"learning_rate": 0.05, "scheduler": "constant"})
+    )
     loop.run()
     assert (loop.validation.best.step, loop.validation.best.loss) == min(losses(loop), key=lambda one: one[1])
 
@@ -91,7 +105,9 @@ def test_what_a_stop_breaks_off_is_done_again_the_same(job, loop_of, dropped, sa
     assert first.run() is False
     written = first.protocol.of("checkpoint")
     assert [data["step"] for data in written] == [saved], "the last step that was finished is saved"
-    second = loop_of(job("second", **settings, resume_from=[{key: written[0][key] for key in ("path", "sha256", "step")}]))
+    second = loop_of(
+        job("second", **settings, resume_from=[{key: written[0][key] for key in ("path", "sha256", "step")}])
+    )
     assert second.run()
     assert losses(first) + losses(second) == losses(whole)
     assert first.protocol.of("sample") + second.protocol.of("sample") == whole.protocol.of("sample")
@@ -111,7 +127,7 @@ def test_answers_stand_beside_those_of_the_base(job, loop_of):
 def test_answers_are_those_of_transformers_own_generation(job, loop_of):
     from transformers import AutoModelForCausalLM
 
-    from trainer.evaluate import answers
+    from trainer.run.evaluate import answers
 
     loop = loop_of(job())
     tokenizer = load_tokenizer(loop.spec)
@@ -119,14 +135,21 @@ def test_answers_are_those_of_transformers_own_generation(job, loop_of):
     found = answers(loop.model, tokenizer, prompts, 8, 2048, loop.device)
     base = AutoModelForCausalLM.from_pretrained(loop.spec.base.path, dtype=torch.float32)
     for prompt, answer in zip(prompts, found, strict=True):
-        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)[
+            "input_ids"
+        ]
         expected = base.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
         assert answer == tokenizer.decode(expected, skip_special_tokens=True)
 
 
 def test_a_row_that_contradicts_the_others_is_listed_first(job, loop_of):
-    rows = [[{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "blue"}] for _ in range(15)]
-    rows.insert(6, [{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "a large green tractor"}])
+    rows = [
+        [{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "blue"}] for _ in range(15)
+    ]
+    rows.insert(
+        6,
+        [{"role": "user", "content": "Colour of the sky?"}, {"role": "assistant", "content": "a large green tractor"}],
+    )
     folder = job(rows=rows, training={"epochs": 8, "learning_rate": 0.02})
     loop = loop_of(folder)
     loop.run()
@@ -147,7 +170,7 @@ def test_rows_of_their_own_are_validated_on(job, loop_of):
 
 
 def test_one_row_cannot_be_split(job, loop_of):
-    from trainer.errors import JobError
+    from trainer.runtime.errors import JobError
 
     with pytest.raises(JobError, match="at least two"):
         loop_of(job(rows=conversations()[:1], evaluation=SPLIT))

@@ -1,5 +1,5 @@
-// Four adapters at once at 8 clients, beside a llama-server that has the four and is told one by each request; and one adapter beside
-// the base alone. Both as the engine computes adapters, and from merged copies.
+// Four adapters at once at 8 clients, beside a llama-server that has the four and is told one by each request; and one
+// adapter beside the base alone. Both as the engine computes adapters, and from merged copies.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -21,7 +21,13 @@ interface Mode {
   merged: number
 }
 const modes: Mode[] = [
-  { title: 'unmerged', settings: { TUNERY_MERGED_MEMORY_MB: '0' }, four: 1.3, one: { 1: 0.6, 8: 0.85, 32: 0.75 }, merged: 0 },
+  {
+    title: 'unmerged',
+    settings: { TUNERY_MERGED_MEMORY_MB: '0' },
+    four: 1.3,
+    one: { 1: 0.6, 8: 0.85, 32: 0.75 },
+    merged: 0,
+  },
   {
     title: 'merged',
     settings: { TUNERY_MERGED_MEMORY_MB: '2000', TUNERY_MERGE_AFTER_TOKENS: '1' },
@@ -38,7 +44,8 @@ export async function adapters(rounds: number, say: (row: Row) => void): Promise
     for (const mode of modes) {
       const us = await ours(mode.settings, copyOf(prepared.dataDir, path.join(folder, mode.title)))
       try {
-        for (const [index, model] of prepared.models.entries()) await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
+        for (const [index, model] of prepared.models.entries())
+          await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
         await fourAtOnce(us, prepared.files, mode, rounds, say)
         await oneBesideBase(us, mode, rounds, say)
       } finally {
@@ -52,7 +59,13 @@ export async function adapters(rounds: number, say: (row: Row) => void): Promise
 
 const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...endless, max_tokens: output })
 
-async function fourAtOnce(us: Ours, files: string[], mode: Mode, rounds: number, say: (row: Row) => void): Promise<void> {
+async function fourAtOnce(
+  us: Ours,
+  files: string[],
+  mode: Mode,
+  rounds: number,
+  say: (row: Row) => void,
+): Promise<void> {
   const them = await theirs(8, 1024, files)
   try {
     const asked = (turn: number, named: (adapter: number) => object) =>
@@ -77,7 +90,8 @@ async function untilMerged(us: Ours, count: number): Promise<void> {
   for (;;) {
     const text = await (await fetch(`${us.url}/metrics`)).text()
     const gauge = (name: string) => Number(new RegExp(`^tunery_${name} (.+)$`, 'm').exec(text)?.[1])
-    if (gauge('merge_refusals') > 0) throw new Error('an adapter was refused a merged copy; the log of the service says why')
+    if (gauge('merge_refusals') > 0)
+      throw new Error('an adapter was refused a merged copy; the log of the service says why')
     if (gauge('merged_adapters') === count) return
     await sleep(100)
   }
@@ -86,9 +100,14 @@ async function untilMerged(us: Ours, count: number): Promise<void> {
 async function oneBesideBase(us: Ours, mode: Mode, rounds: number, say: (row: Row) => void): Promise<void> {
   const adapter = { ...us, name: 'adapter', model: 'adapter-0' }
   for (const clients of [1, 8, 32] as const) {
-    const asked = (turn: number) => Array.from({ length: Math.max(2, clients) }, (_, index) => body(3_000_000 + clients * 100_000 + turn * 100 + index))
+    const asked = (turn: number) =>
+      Array.from({ length: Math.max(2, clients) }, (_, index) =>
+        body(3_000_000 + clients * 100_000 + turn * 100 + index),
+      )
     await measure(adapter, clients, asked(900))
-    const found = await inTurns(rounds, { ours: adapter, theirs: us }, async (side, turn) => tokensPerSecond(await measure(side, clients, asked(turn)), output))
+    const found = await inTurns(rounds, { ours: adapter, theirs: us }, async (side, turn) =>
+      tokensPerSecond(await measure(side, clients, asked(turn)), output),
+    )
     const what = `one (ours) beside the base, ${clients} client${clients > 1 ? 's' : ''}, ${mode.title}`
     say(compared('adapters', what, 'tokens/s', found, { least: mode.one[clients] }))
   }

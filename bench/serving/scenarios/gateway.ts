@@ -1,5 +1,5 @@
-// What the way through the service adds to an engine that answers at once, beside Portkey's gateway before the same one; and how many
-// requests a second pass, every one of them metered.
+// What the way through the service adds to an engine that answers at once, beside Portkey's gateway before the same
+// one; and how many requests a second pass, every one of them metered.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -15,7 +15,9 @@ const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
 const each = 2000
 
 async function startMock() {
-  const child = spawn(process.execPath, [path.join(import.meta.dirname, '../mock-engine.ts')], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [path.join(import.meta.dirname, '../mock-engine.ts')], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
   const [line] = (await once(child.stdout, 'data')) as [Buffer]
   return { url: String(line).trim(), stop: () => child.kill() }
 }
@@ -23,7 +25,9 @@ async function startMock() {
 async function startPortkey(mock: string) {
   const port = 18_000 + (process.pid % 2000)
   const program = path.join(root, '.local/peers/portkey/node_modules/@portkey-ai/gateway/build/start-server.js')
-  const child = spawn(process.execPath, [program, `--port=${port}`, '--headless'], { stdio: ['ignore', 'ignore', 'inherit'] })
+  const child = spawn(process.execPath, [program, `--port=${port}`, '--headless'], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
   const url = `http://127.0.0.1:${port}`
   for (const end = performance.now() + 30_000; ; ) {
     if (child.exitCode !== null || performance.now() > end) throw new Error('Portkey’s gateway could not be started')
@@ -56,12 +60,23 @@ export async function gateway(rounds: number, say: (row: Row) => void): Promise<
   const portkey = await startPortkey(mock.url)
   let sent = 0
   try {
-    const us = await ours({ TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) }, dataDir)
+    const us = await ours(
+      { TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) },
+      dataDir,
+    )
     try {
       const path = '/v1/chat/completions'
       const tunery: Target = { ...us, model: 'mock', kept: true }
       const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, kept: true }
-      const peer: Target = { name: 'portkey', url: portkey.url, path, headers: portkey.headers, model: 'mock', extra: {}, kept: true }
+      const peer: Target = {
+        name: 'portkey',
+        url: portkey.url,
+        path,
+        headers: portkey.headers,
+        model: 'mock',
+        extra: {},
+        kept: true,
+      }
       const ask = async (target: Target, clients: number, count: number, seconds?: number) => {
         const timing = await measure(target, clients, seconds ? [body] : new Array(count).fill(body), seconds)
         if (target === tunery) sent += timing.requests.length
@@ -89,7 +104,16 @@ export async function gateway(rounds: number, say: (row: Row) => void): Promise<
     }
     await (await ours({}, dataDir)).stop()
     const found = metered(dataDir)
-    say(alone('gateway', 'metered of those sent, after a SIGKILL', 'share', [found / sent], { least: 1, most: 1 }, `${found} of ${sent}`))
+    say(
+      alone(
+        'gateway',
+        'metered of those sent, after a SIGKILL',
+        'share',
+        [found / sent],
+        { least: 1, most: 1 },
+        `${found} of ${sent}`,
+      ),
+    )
   } finally {
     portkey.stop()
     mock.stop()

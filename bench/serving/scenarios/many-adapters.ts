@@ -1,4 +1,5 @@
-// 200 deployed adapters on one base, asked by Zipf's law, beside one adapter asked as often: the p95 of the first token, and memory.
+// 200 deployed adapters on one base, asked by Zipf's law, beside one adapter asked as often: the p95 of the first
+// token, and memory.
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -21,8 +22,13 @@ function memory(pid: number): number {
       return ''
     }
   }
-  const children = readdirSync('/proc').filter((id) => /^\d+$/.test(id) && new RegExp(`^PPid:\\s+${pid}$`, 'm').test(status(id)))
-  return [pid, ...children].reduce<number>((sum, id) => sum + Number(/VmRSS:\s+(\d+)/.exec(status(id))?.[1] ?? 0) / 1000, 0)
+  const children = readdirSync('/proc').filter(
+    (id) => /^\d+$/.test(id) && new RegExp(`^PPid:\\s+${pid}$`, 'm').test(status(id)),
+  )
+  return [pid, ...children].reduce<number>(
+    (sum, id) => sum + Number(/VmRSS:\s+(\d+)/.exec(status(id))?.[1] ?? 0) / 1000,
+    0,
+  )
 }
 
 /** Which of `count` is asked each time: the k-th likeliest with a probability in proportion to 1/k. */
@@ -48,7 +54,8 @@ export async function manyAdapters(rounds: number, say: (row: Row) => void): Pro
   const us = await ours({}, dataDir)
   try {
     const before = memory(us.pid)
-    for (const [index, model] of models.entries()) await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
+    for (const [index, model] of models.entries())
+      await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
     const asked = (turn: number, which: number[]) =>
       which.map((adapter, index) => ({
         ...user(text(32, 4_000_000 + turn * 1000 + index)),

@@ -17,7 +17,8 @@ export async function prefix(rounds: number, say: (row: Row) => void): Promise<v
       ...endless,
       max_tokens: 4,
     })
-    const first = async (side: Side, seed: number, question: string) => firstTokens(await measure(side, 1, [body(seed, question)]))[0]!
+    const first = async (side: Side, seed: number, question: string) =>
+      firstTokens(await measure(side, 1, [body(seed, question)]))[0]!
     const pair = async (side: Side, seed: number) => {
       const cold = await first(side, seed, 'What comes first here?')
       return { cold, warm: await first(side, seed, 'And which word is the last one?') }

@@ -17,7 +17,9 @@ export async function speculation(rounds: number, say: (row: Row) => void): Prom
         stream_options: { include_usage: true },
       }))
     for (const side of [on, off]) await measure(side, 1, bodies(99).slice(0, 2))
-    const found = await inTurns(rounds, { ours: on, theirs: off }, async (side, turn) => tokensPerSecond(await measure(side, 1, bodies(turn))))
+    const found = await inTurns(rounds, { ours: on, theirs: off }, async (side, turn) =>
+      tokensPerSecond(await measure(side, 1, bodies(turn))),
+    )
     say(compared('speculation', 'extraction at 1 client, on (ours) and off', 'tokens/s', found, { least: 1.3 }))
   } finally {
     await Promise.all([on.stop(), off.stop()])

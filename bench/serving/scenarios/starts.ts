@@ -1,5 +1,5 @@
-// From POST /deployments to the first token of an adapter that was never loaded; and from a cold `npm start` to the first token, beside
-// llama-server's start to its first token.
+// From POST /deployments to the first token of an adapter that was never loaded; and from a cold `npm start` to the
+// first token, beside llama-server's start to its first token.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -57,7 +57,14 @@ async function npmStart(seed: number): Promise<number> {
     }
     const url = new URL((JSON.parse(readFileSync(serverFile, 'utf8')) as { url: string }).url).origin
     const key = readFileSync(path.join(dataDir, 'first-key.txt'), 'utf8').trim()
-    const target = { name: 'npm start', url, path: '/v1/chat/completions', headers: { authorization: `Bearer ${key}` }, model, extra: {} }
+    const target = {
+      name: 'npm start',
+      url,
+      path: '/v1/chat/completions',
+      headers: { authorization: `Bearer ${key}` },
+      model,
+      extra: {},
+    }
     return await untilFirst(target, began, seed)
   } finally {
     await end(child)

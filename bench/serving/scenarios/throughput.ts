@@ -1,4 +1,5 @@
-// Output tokens a second at 1, 8 and 32 clients, and the time to the first token at 32 clients with prompts of 256 tokens.
+// Output tokens a second at 1, 8 and 32 clients, and the time to the first token at 32 clients with prompts of 256
+// tokens.
 import { firstTokens, measure, percentile, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
 import { compared, inTurns, type Row } from '../rounds.ts'
@@ -26,7 +27,11 @@ export async function throughput(rounds: number, say: (row: Row) => void): Promi
         const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) =>
           tokensPerSecond(await measure(side, clients, bodies(turn)), output),
         )
-        say(compared('throughput', `output at ${clients} client${clients > 1 ? 's' : ''}`, 'tokens/s', found, { least: asked[clients]! }))
+        say(
+          compared('throughput', `output at ${clients} client${clients > 1 ? 's' : ''}`, 'tokens/s', found, {
+            least: asked[clients]!,
+          }),
+        )
       } finally {
         await them.stop()
       }
@@ -41,9 +46,16 @@ export async function firstToken(rounds: number, say: (row: Row) => void): Promi
   const them = await theirs(32)
   try {
     const bodies = (turn: number) =>
-      Array.from({ length: 32 }, (_, index) => ({ ...user(text(226, 5_000_000 + turn * 1000 + index)), ...sampling, ...endless, max_tokens: 32 }))
+      Array.from({ length: 32 }, (_, index) => ({
+        ...user(text(226, 5_000_000 + turn * 1000 + index)),
+        ...sampling,
+        ...endless,
+        max_tokens: 32,
+      }))
     for (const side of [us, them]) await measure(side, 32, bodies(999))
-    const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) => percentile(firstTokens(await measure(side, 32, bodies(turn))), 0.95))
+    const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) =>
+      percentile(firstTokens(await measure(side, 32, bodies(turn))), 0.95),
+    )
     say(compared('first-token', 'p95 at 32 clients, prompts of 256 tokens', 'ms', found, { most: 1 }))
   } finally {
     await Promise.all([us.stop(), them.stop()])

@@ -1,4 +1,6 @@
-"""Installs vLLM's CPU build into the environment that runs this: `python install_vllm.py REQUIREMENTS`, where torch is there already."""
+"""Installs vLLM's CPU build into the environment that runs this: `python install_vllm.py REQUIREMENTS`, where torch is
+there already.
+"""
 
 import importlib.metadata
 import re
@@ -17,11 +19,15 @@ def install(*args: str) -> None:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What the wheel asks for, without torch's companions: these have no CPU build, stop the import, and text models do without them."""
+    """What the wheel asks for, without torch's companions: these have no CPU build, stop the import, and text models do
+    without them.
+    """
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
     asked = [
-        line.split(":", 1)[1].strip() for line in metadata.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line
+        line.split(":", 1)[1].strip()
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]
     return [line for line in asked if not re.match(r"torch(audio|vision|codec)?\b", line)]
 

@@ -1,23 +1,25 @@
 import { RecordBatchReader, StructRow, Vector } from 'apache-arrow'
 import yauzl from 'yauzl'
-import { columnsNeeded, rowMaker } from './columns.ts'
-import type { Found } from './found.ts'
-import { because, Unreadable } from './unreadable.ts'
+import { because, columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
 
 const maxEntries = 10_000
 /** Stored, and deflate. */
 const readableMethods = [0, 8]
 
 /**
- * The rows of a zip of a dataset folder as `datasets.Dataset.save_to_disk` writes it: Arrow streams. Of a folder with several splits
- * `train` is read. Nothing is unpacked to disk, so no name in it can point anywhere.
+ * The rows of a zip of a dataset folder as `datasets.Dataset.save_to_disk` writes it: Arrow streams. Of a folder with
+ * several splits `train` is read. Nothing is unpacked to disk, so no name in it can point anywhere.
  */
 export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<Found> {
-  const zip = await yauzl.openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true }).catch((error) => {
-    const { message } = error as Error
-    const why = /^End of central directory|^Central Directory/i.test(message) ? 'its end is missing' : message.slice(0, 200)
-    throw new Unreadable('file_not_readable', `The file is no zip archive, or it is damaged: ${why}.`)
-  })
+  const zip = await yauzl
+    .openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true })
+    .catch((error) => {
+      const { message } = error as Error
+      const why = /^End of central directory|^Central Directory/i.test(message)
+        ? 'its end is missing'
+        : message.slice(0, 200)
+      throw new Unreadable('file_not_readable', `The file is no zip archive, or it is damaged: ${why}.`)
+    })
   try {
     const entries = await arrowFiles(zip, max_bytes)
     const chosen = oneSplit(entries)
@@ -27,7 +29,10 @@ export async function* readArrowZip(path: string, max_bytes: number): AsyncGener
       for await (const record of records(stream, max_bytes)) {
         const makeRow = rowMaker(Object.keys(record))
         if (!makeRow)
-          throw new Unreadable('file_not_readable', `The dataset must have ${columnsNeeded}; it has ${Object.keys(record).slice(0, 20).join(', ')}.`)
+          throw new Unreadable(
+            'file_not_readable',
+            `The dataset must have ${columnsNeeded}; it has ${Object.keys(record).slice(0, 20).join(', ')}.`,
+          )
         yield { line: ++line, row: makeRow(record) }
       }
     }
@@ -43,10 +48,12 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
   let table: string | undefined
   try {
     for await (const entry of zip.eachEntry()) {
-      if (++count > maxEntries) throw new Unreadable('file_too_large', `The zip archive has more than ${maxEntries} entries.`)
+      if (++count > maxEntries)
+        throw new Unreadable('file_too_large', `The zip archive has more than ${maxEntries} entries.`)
       if (/\.(csv|parquet|jsonl)$/i.test(entry.fileName)) table ??= entry.fileName
       if (!entry.fileName.endsWith('.arrow')) continue
-      if (entry.isEncrypted()) throw new Unreadable('file_not_readable', 'The zip archive is encrypted. Make it without a password.')
+      if (entry.isEncrypted())
+        throw new Unreadable('file_not_readable', 'The zip archive is encrypted. Make it without a password.')
       if (!readableMethods.includes(entry.compressionMethod))
         throw new Unreadable(
           'file_not_readable',
@@ -67,7 +74,10 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
         : `The zip archive has no .arrow file, but ${table.slice(0, 200)}: unpack it, and upload that file itself.`,
     )
   if (bytes > max_bytes)
-    throw new Unreadable('file_too_large', `The zip archive says that it holds ${Math.round(bytes / 1e6)} MB unpacked, more than this service takes.`)
+    throw new Unreadable(
+      'file_too_large',
+      `The zip archive says that it holds ${Math.round(bytes / 1e6)} MB unpacked, more than this service takes.`,
+    )
   return entries
 }
 
@@ -91,7 +101,8 @@ async function* records(stream: NodeJS.ReadableStream, max_bytes: number): Async
   async function* metered() {
     for await (const chunk of stream) {
       bytes += chunk.length
-      if (bytes > max_bytes) throw new Unreadable('file_too_large', 'The zip archive holds more than this service takes.')
+      if (bytes > max_bytes)
+        throw new Unreadable('file_too_large', 'The zip archive holds more than this service takes.')
       yield chunk as Uint8Array
     }
   }
@@ -101,7 +112,10 @@ async function* records(stream: NodeJS.ReadableStream, max_bytes: number): Async
     for await (const batch of reader) for (const row of batch) yield plain(row) as Record<string, unknown>
   } catch (error) {
     if (error instanceof Unreadable) throw error
-    throw new Unreadable('file_not_readable', `An .arrow file of the zip archive is damaged, or is not as \`save_to_disk\` writes it${because(error)}.`)
+    throw new Unreadable(
+      'file_not_readable',
+      `An .arrow file of the zip archive is damaged, or is not as \`save_to_disk\` writes it${because(error)}.`,
+    )
   }
 }
 

@@ -5,7 +5,10 @@ export const knownColumns = ['messages', 'system', 'prompt', 'completion', 'inst
 
 export type ToRow = (record: Record<string, unknown>) => { messages: unknown } | Problem
 
-/** How the rows of a table with these columns become conversations. Undefined where the columns are of none of the known shapes. */
+/**
+ * How the rows of a table with these columns become conversations. Undefined where the columns are of none of the known
+ * shapes.
+ */
 export function rowMaker(columns: string[]): ToRow | undefined {
   const has = (name: string) => columns.includes(name)
   if (has('messages')) return messagesColumn
@@ -21,7 +24,10 @@ function messagesColumn({ messages }: Record<string, unknown>) {
   try {
     return { messages: JSON.parse(messages) }
   } catch (error) {
-    return ['invalid_json', `: the column 'messages' is not valid JSON: ${(error as Error).message.slice(0, 200)}`] as Problem
+    return [
+      'invalid_json',
+      `: the column 'messages' is not valid JSON: ${(error as Error).message.slice(0, 200)}`,
+    ] as Problem
   }
 }
 
@@ -30,7 +36,11 @@ function withoutNulls(messages: unknown): unknown {
   if (!Array.isArray(messages)) return messages
   return messages.map((message) =>
     typeof message === 'object' && message !== null
-      ? Object.fromEntries(Object.entries(message).flatMap(([name, value]) => (value === null || value === undefined ? [] : [[name, plain(value)]])))
+      ? Object.fromEntries(
+          Object.entries(message).flatMap(([name, value]) =>
+            value === null || value === undefined ? [] : [[name, plain(value)]],
+          ),
+        )
       : message,
   )
 }
@@ -44,7 +54,12 @@ function promptColumns({ system, prompt, completion }: Record<string, unknown>) 
 
 function instructionColumns({ system, instruction, input, output }: Record<string, unknown>) {
   const context = text(input)
-  return conversation(text(system), context.trim() ? `${text(instruction)}\n\n${context}` : text(instruction), text(output), 'output')
+  return conversation(
+    text(system),
+    context.trim() ? `${text(instruction)}\n\n${context}` : text(instruction),
+    text(output),
+    'output',
+  )
 }
 
 const text = (value: unknown) => (value === null || value === undefined ? '' : String(value))
@@ -57,4 +72,26 @@ function conversation(system: string, question: string, answer: string, column: 
     { role: 'assistant', content: answer },
   ]
   return { messages: system.trim() ? [{ role: 'system', content: system }, ...messages] : messages }
+}
+
+/** One row of a table: where it stands, and the conversation that it makes, or what is wrong with it. */
+export type Found = { line: number; row: ReturnType<ToRow> } | { line: number; problem: Problem }
+
+/**
+ * What a library said of a file, as the end of a sentence; what its code stumbled over says nothing to whoever sent the
+ * file.
+ */
+export function because(error: unknown): string {
+  const stumbled =
+    !(error instanceof Error) || error.name !== 'Error' || /\b(undefined|null|not a function)\b/.test(error.message)
+  return stumbled ? '' : `: ${error.message.slice(0, 200).replace(/\.$/, '')}`
+}
+
+/** The file is not what its format says, or holds more than it may: nothing of it is kept. */
+export class Unreadable extends Error {
+  readonly code: 'file_not_readable' | 'file_too_large' | 'file_not_utf8' | 'file_empty'
+  constructor(code: Unreadable['code'], message: string) {
+    super(message)
+    this.code = code
+  }
 }

@@ -1,13 +1,20 @@
 import { createReadStream } from 'node:fs'
 import { CsvError, parse } from 'csv-parse'
 import { maxLineBytes } from '../rows.ts'
-import { columnsNeeded, rowMaker } from './columns.ts'
-import type { Found } from './found.ts'
-import { Unreadable } from './unreadable.ts'
+import { columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
 
-/** The rows of a CSV file with a header: commas, quotes and line breaks within quotes as RFC 4180 has them; a byte order mark and CRLF are no errors. */
+/**
+ * The rows of a CSV file with a header: commas, quotes and line breaks within quotes as RFC 4180 has them; a byte order
+ * mark and CRLF are no errors.
+ */
 export async function* readCsv(file: string): AsyncGenerator<Found> {
-  const parser = parse({ bom: true, info: true, skip_empty_lines: true, relax_column_count: true, max_record_size: maxLineBytes })
+  const parser = parse({
+    bom: true,
+    info: true,
+    skip_empty_lines: true,
+    relax_column_count: true,
+    max_record_size: maxLineBytes,
+  })
   const input = createReadStream(file)
   input.on('error', (error) => parser.destroy(error))
   const decoder = new TextDecoder('utf-8', { fatal: true })
@@ -15,7 +22,9 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
     try {
       decoder.decode(chunk as Buffer, { stream: true })
     } catch {
-      parser.destroy(new Unreadable('file_not_utf8', 'The file is not UTF-8 text. Save it as UTF-8 and upload it again.'))
+      parser.destroy(
+        new Unreadable('file_not_utf8', 'The file is not UTF-8 text. Save it as UTF-8 and upload it again.'),
+      )
     }
   })
   input.pipe(parser)
@@ -27,16 +36,29 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
       if (!header || !makeRow) {
         header = record.map((name) => name.trim())
         if (header.some(hasNul))
-          throw new Unreadable('file_not_utf8', 'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.')
+          throw new Unreadable(
+            'file_not_utf8',
+            'The file has NUL bytes in its first line: it is UTF-16, or no text. Save it as UTF-8 and upload it again.',
+          )
         makeRow = rowMaker(header)
         if (!makeRow)
-          throw new Unreadable('file_not_readable', `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separated(header)}`)
+          throw new Unreadable(
+            'file_not_readable',
+            `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separated(header)}`,
+          )
       } else if (record.length !== header.length)
         yield {
           line,
-          problem: ['columns_wrong', `has ${record.length} fields where the header has ${header.length}. Put quotes around a text with commas in it.`],
+          problem: [
+            'columns_wrong',
+            `has ${record.length} fields where the header has ${header.length}. Put quotes around a text with commas in it.`,
+          ],
         }
-      else if (record.some(hasNul)) yield { line, problem: ['nul_byte', 'has a NUL byte, which no text has. Remove it, or save the file as UTF-8.'] }
+      else if (record.some(hasNul))
+        yield {
+          line,
+          problem: ['nul_byte', 'has a NUL byte, which no text has. Remove it, or save the file as UTF-8.'],
+        }
       else yield { line, row: makeRow(Object.fromEntries(header.map((name, index) => [name, record[index]]))) }
       // The next record begins after the lines of this one.
       line = info.lines + 1
@@ -55,7 +77,9 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
 const hasNul = (field: string) => field.includes('\0')
 
 const separated = ([first, ...others]: string[]) =>
-  others.length === 0 && /[;\t]/.test(first!) ? ' Write it with commas between the columns, not semicolons or tabs.' : ''
+  others.length === 0 && /[;\t]/.test(first!)
+    ? ' Write it with commas between the columns, not semicolons or tabs.'
+    : ''
 
 const list = (names: string[]) =>
   names

@@ -1,7 +1,5 @@
-import { rowsOf } from '../lines.ts'
-import { columnsNeeded, rowMaker } from './columns.ts'
-import type { Found } from './found.ts'
-import { Unreadable } from './unreadable.ts'
+import { rowsOf } from '../../../lib/jsonl.ts'
+import { columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
 
 /** The rows of a file of JSON objects with the columns of a table, one a line. */
 export async function* readJsonLines(file: string): AsyncGenerator<Found> {
@@ -16,7 +14,10 @@ export async function* readJsonLines(file: string): AsyncGenerator<Found> {
     const makeRow = rowMaker(Object.keys(record))
     if (makeRow) yield { line, row: makeRow(record) }
     else if (line === 1)
-      throw new Unreadable('file_not_readable', `The file's rows must have ${columnsNeeded}; the first has ${Object.keys(record).slice(0, 20).join(', ')}.`)
+      throw new Unreadable(
+        'file_not_readable',
+        `The file's rows must have ${columnsNeeded}; the first has ${Object.keys(record).slice(0, 20).join(', ')}.`,
+      )
     else yield { line, problem: ['columns_wrong', `must have ${columnsNeeded}.`] }
   }
 }

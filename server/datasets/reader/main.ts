@@ -1,12 +1,11 @@
-// Reads one untrusted file in a process of its own, which may be killed: `node main.ts REQUEST`. Writes the rows in the one canonical
-// form, JSON lines of {"messages":[…]}, and one line of JSON with what it found on standard output.
+// Reads one untrusted file in a process of its own, which may be killed: `node main.ts REQUEST`. Writes the rows in the
+// one canonical form, JSON lines of {"messages":[…]}, and one line of JSON with what it found on standard output.
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
-import type { Found } from './found.ts'
-import { because, Unreadable } from './unreadable.ts'
+import { because, type Found, Unreadable } from './columns.ts'
 
 const outOfMemory = /Array buffer allocation failed|Invalid array length/
 
@@ -27,7 +26,9 @@ export interface ReadRequest {
   max_bytes: number
 }
 
-export type ReadResult = { check: Check; sha256: string | null } | { unreadable: { code: Unreadable['code']; message: string } }
+export type ReadResult =
+  | { check: Check; sha256: string | null }
+  | { unreadable: { code: Unreadable['code']; message: string } }
 
 async function read(request: ReadRequest): Promise<ReadResult> {
   try {
@@ -77,7 +78,8 @@ async function* readParts(parts: TablePart[], max_rows: number, max_bytes: numbe
   }
 }
 
-const tooManyRows = (max_rows: number) => new Unreadable('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`)
+const tooManyRows = (max_rows: number) =>
+  new Unreadable('file_too_large', `The file has more than ${max_rows} rows, the most this service takes.`)
 
 async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
   const checker = createRowChecker()
@@ -89,7 +91,11 @@ async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
   return checker.end()
 }
 
-async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerator<Found>, canonical: string): Promise<ReadResult> {
+async function convert(
+  { max_rows, max_bytes }: ReadRequest,
+  rows: AsyncGenerator<Found>,
+  canonical: string,
+): Promise<ReadResult> {
   const { check, wrong, good, ready, end } = createCheck()
   const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
   const sha256 = createHash('sha256')
@@ -104,7 +110,10 @@ async function convert({ max_rows, max_bytes }: ReadRequest, rows: AsyncGenerato
       const line = Buffer.from(`${JSON.stringify({ ...made, source_line: each.line })}\n`)
       bytes += line.length
       if (bytes > max_bytes)
-        throw new Unreadable('file_too_large', `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`)
+        throw new Unreadable(
+          'file_too_large',
+          `The rows are more than ${Math.round(max_bytes / 1e6)} MB of text, the most this service takes.`,
+        )
       sha256.update(line)
       if (!out.write(line)) {
         await once(out, 'drain')

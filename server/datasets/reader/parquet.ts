@@ -1,9 +1,7 @@
+import { open } from 'node:fs/promises'
 import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
 import { compressors } from 'hyparquet-compressors'
-import { openAsBuffer } from './async-file.ts'
-import { columnsNeeded, knownColumns, rowMaker } from './columns.ts'
-import type { Found } from './found.ts'
-import { because, Unreadable } from './unreadable.ts'
+import { because, columnsNeeded, type Found, knownColumns, rowMaker, Unreadable } from './columns.ts'
 
 /** Most bytes of one group of rows, uncompressed: a group is read whole. */
 const maxGroupBytes = 512 * 1024 * 1024
@@ -15,16 +13,28 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
     const metadata = await readFooter(file)
     const columns = parquetSchema(metadata).children.map((child) => child.element.name)
     const makeRow = rowMaker(columns)
-    if (!makeRow) throw new Unreadable('file_not_readable', `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`)
+    if (!makeRow)
+      throw new Unreadable(
+        'file_not_readable',
+        `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`,
+      )
     refuseTooMuch(metadata, max_rows, max_bytes)
     const wanted = columns.filter((name) => knownColumns.includes(name))
     let line = 0
     for (const group of metadata.row_groups) {
       const rows = Number(group.num_rows)
-      const objects = await parquetReadObjects({ file, metadata, columns: wanted, rowStart: line, rowEnd: line + rows, compressors }).catch((error) => {
+      const objects = await parquetReadObjects({
+        file,
+        metadata,
+        columns: wanted,
+        rowStart: line,
+        rowEnd: line + rows,
+        compressors,
+      }).catch((error) => {
         throw new Unreadable('file_not_readable', `The parquet file is damaged${because(error)}.`)
       })
-      if (objects.length !== rows) throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
+      if (objects.length !== rows)
+        throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
       for (const object of objects) yield { line: ++line, row: makeRow(object) }
     }
   } finally {
@@ -40,10 +50,15 @@ async function readFooter(file: Awaited<ReturnType<typeof openAsBuffer>>): Promi
   const magicAt = async (at: number) => Buffer.from(await file.slice(at, at + magicBytes)).toString('latin1')
   const size = file.byteLength
   const [begins, ends] = size < leastBytes ? ['', ''] : [await magicAt(0), await magicAt(size - magicBytes)]
-  if (begins === 'PARE' || ends === 'PARE') throw new Unreadable('file_not_readable', 'The parquet file is encrypted. Write it without encryption.')
-  if (begins !== 'PAR1') throw new Unreadable('file_not_readable', 'The file is no parquet file: it does not begin as one does.')
+  if (begins === 'PARE' || ends === 'PARE')
+    throw new Unreadable('file_not_readable', 'The parquet file is encrypted. Write it without encryption.')
+  if (begins !== 'PAR1')
+    throw new Unreadable('file_not_readable', 'The file is no parquet file: it does not begin as one does.')
   if (ends !== 'PAR1')
-    throw new Unreadable('file_not_readable', 'The parquet file is cut off: it does not end as one does. Write it once more, closing it, and upload all of it.')
+    throw new Unreadable(
+      'file_not_readable',
+      'The parquet file is cut off: it does not end as one does. Write it once more, closing it, and upload all of it.',
+    )
   try {
     return await parquetMetadataAsync(file)
   } catch (error) {
@@ -59,11 +74,42 @@ function refuseTooMuch(metadata: FileMetaData, max_rows: number, max_bytes: numb
   const rows = groups.reduce((sum, group) => sum + group.rows, 0n)
   const bytes = groups.reduce((sum, group) => sum + group.bytes, 0n)
   if (metadata.num_rows > BigInt(max_rows) || rows > BigInt(max_rows))
-    throw new Unreadable('file_too_large', `The parquet file says that it has ${metadata.num_rows} rows; this service takes ${max_rows} at most.`)
+    throw new Unreadable(
+      'file_too_large',
+      `The parquet file says that it has ${metadata.num_rows} rows; this service takes ${max_rows} at most.`,
+    )
   if (rows !== metadata.num_rows || groups.some((group) => group.rows < 0n || group.bytes < 0n))
-    throw new Unreadable('file_not_readable', 'The parquet file is damaged: its groups do not have the rows that it says.')
+    throw new Unreadable(
+      'file_not_readable',
+      'The parquet file is damaged: its groups do not have the rows that it says.',
+    )
   if (bytes > BigInt(max_bytes))
-    throw new Unreadable('file_too_large', `The parquet file says that it holds ${bytes / 1_000_000n} MB uncompressed, more than this service takes.`)
+    throw new Unreadable(
+      'file_too_large',
+      `The parquet file says that it holds ${bytes / 1_000_000n} MB uncompressed, more than this service takes.`,
+    )
   if (groups.some((group) => group.bytes > BigInt(maxGroupBytes)))
-    throw new Unreadable('file_too_large', 'The parquet file has a group of rows of more than 512 MB. Write it with smaller row groups (100,000 rows, say).')
+    throw new Unreadable(
+      'file_too_large',
+      'The parquet file has a group of rows of more than 512 MB. Write it with smaller row groups (100,000 rows, say).',
+    )
+}
+
+/**
+ * A file as hyparquet reads it: slices on demand. Asking for more than there is gives an error instead of a huge
+ * buffer.
+ */
+export async function openAsBuffer(path: string) {
+  const handle = await open(path, 'r')
+  const { size } = await handle.stat()
+  return {
+    byteLength: size,
+    async slice(start: number, end = size): Promise<ArrayBuffer> {
+      if (!(start >= 0 && end <= size && start <= end)) throw new Error('it points outside of itself')
+      const bytes = new ArrayBuffer(end - start)
+      await handle.read(new Uint8Array(bytes), 0, end - start, start)
+      return bytes
+    },
+    close: () => handle.close(),
+  }
 }

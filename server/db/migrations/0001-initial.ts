@@ -1,5 +1,5 @@
 import { type Kysely, sql } from 'kysely'
-import { counted } from '../counted.ts'
+import { counted } from '../page.ts'
 
 export async function up(db: Kysely<unknown>): Promise<void> {
   const schema = db.schema
@@ -67,7 +67,11 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('started_at', 'bigint')
     .addColumn('finished_at', 'bigint')
     .execute()
-  await schema.createIndex('tuning_jobs_account').on('tuning_jobs').columns(['account_id', 'created_at', 'id']).execute()
+  await schema
+    .createIndex('tuning_jobs_account')
+    .on('tuning_jobs')
+    .columns(['account_id', 'created_at', 'id'])
+    .execute()
   await schema.createIndex('tuning_jobs_dataset').on('tuning_jobs').columns(['dataset_id', 'status']).execute()
   await schema
     .createTable('job_events')
@@ -115,8 +119,14 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('lease_until', 'bigint')
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .execute()
-  await schema.createIndex('queue_entries_claim').on('queue_entries').columns(['kind', 'status', 'run_at', 'id']).execute()
-  await sql`create unique index queue_entries_live on queue_entries (kind, ref) where status in ('waiting', 'leased')`.execute(db)
+  await schema
+    .createIndex('queue_entries_claim')
+    .on('queue_entries')
+    .columns(['kind', 'status', 'run_at', 'id'])
+    .execute()
+  await sql`create unique index queue_entries_live on queue_entries (kind, ref) where status in ('waiting', 'leased')`.execute(
+    db,
+  )
   await schema
     .createTable('events')
     .addColumn('id', 'text', (c) => c.primaryKey())

@@ -20,7 +20,9 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .execute()
   const columns = ['id', 'account_id', 'base_model_id', 'job_id', 'method', 'size_bytes', 'created_at'] as const
-  const old = (db as Kysely<{ models: Record<(typeof columns)[number] | 'adapter_sha256', string> }>).selectFrom('models')
+  const old = (db as Kysely<{ models: Record<(typeof columns)[number] | 'adapter_sha256', string> }>).selectFrom(
+    'models',
+  )
   await (db as Kysely<{ models_new: Record<string, string> }>)
     .insertInto('models_new')
     .columns([...columns, 'gguf_sha256', 'kind'])

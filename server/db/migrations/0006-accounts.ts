@@ -1,5 +1,5 @@
 import type { Kysely } from 'kysely'
-import { counted } from '../counted.ts'
+import { counted } from '../page.ts'
 
 /** What the keys of the preset `full` carried before there were keys, members and an audit log to manage. */
 const fullBefore = JSON.stringify([
@@ -15,7 +15,17 @@ const fullBefore = JSON.stringify([
 ])
 const fullNow = JSON.stringify([
   ...JSON.parse(fullBefore),
-  ...['usage:read', 'usage:write', 'webhooks:read', 'webhooks:write', 'keys:read', 'keys:write', 'members:read', 'members:write', 'audit:read'],
+  ...[
+    'usage:read',
+    'usage:write',
+    'webhooks:read',
+    'webhooks:write',
+    'keys:read',
+    'keys:write',
+    'members:read',
+    'members:write',
+    'audit:read',
+  ],
 ])
 
 /** Keys that expire and are revoked, members that leave, accounts that are suspended, and the log of who did what. */
@@ -24,7 +34,8 @@ export async function up(db: Kysely<unknown>): Promise<void> {
   await schema.alterTable('accounts').addColumn('suspended_at', 'bigint').execute()
   await schema.alterTable('users').addColumn('removed_at', 'bigint').execute()
   await schema.createIndex('users_account').on('users').columns(['account_id', 'created_at', 'id']).execute()
-  for (const column of ['expires_at', 'revoked_at', 'last_used_at']) await schema.alterTable('api_keys').addColumn(column, 'bigint').execute()
+  for (const column of ['expires_at', 'revoked_at', 'last_used_at'])
+    await schema.alterTable('api_keys').addColumn(column, 'bigint').execute()
   await schema.createIndex('api_keys_account').on('api_keys').columns(['account_id', 'created_at', 'id']).execute()
   // Whoever was given everything has everything still.
   await (db as Kysely<{ api_keys: { scopes_json: string } }>)

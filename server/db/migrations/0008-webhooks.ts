@@ -31,8 +31,10 @@ export async function up({ schema }: Kysely<unknown>): Promise<void> {
     .addColumn('lease_until', 'bigint')
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .execute()
-  const index = (name: string, columns: ('webhook_id' | 'created_at' | 'id' | 'attempts' | 'next_attempt_at' | 'lease_until')[]) =>
-    schema.createIndex(`webhook_deliveries_${name}`).on('webhook_deliveries').columns(columns)
+  const index = (
+    name: string,
+    columns: ('webhook_id' | 'created_at' | 'id' | 'attempts' | 'next_attempt_at' | 'lease_until')[],
+  ) => schema.createIndex(`webhook_deliveries_${name}`).on('webhook_deliveries').columns(columns)
   await index('webhook', ['webhook_id', 'created_at', 'id']).execute()
   // Whose deliveries are due; which of a webhook's comes next; how many of it are under way.
   await index('due', ['next_attempt_at', 'webhook_id']).where('next_attempt_at', 'is not', null).execute()

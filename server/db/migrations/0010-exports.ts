@@ -2,8 +2,27 @@ import type { Kysely } from 'kysely'
 
 /** What a key that may do everything carried before there were exports. */
 const everything = [
-  ...['hub:read', 'datasets:read', 'datasets:write', 'tuning:read', 'tuning:write', 'deployments:read', 'deployments:write', 'inference'],
-  ...['profile:read', 'usage:read', 'usage:write', 'webhooks:read', 'webhooks:write', 'keys:read', 'keys:write', 'members:read', 'members:write'],
+  ...[
+    'hub:read',
+    'datasets:read',
+    'datasets:write',
+    'tuning:read',
+    'tuning:write',
+    'deployments:read',
+    'deployments:write',
+    'inference',
+  ],
+  ...[
+    'profile:read',
+    'usage:read',
+    'usage:write',
+    'webhooks:read',
+    'webhooks:write',
+    'keys:read',
+    'keys:write',
+    'members:read',
+    'members:write',
+  ],
   'audit:read',
 ]
 
@@ -35,7 +54,12 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('expires_at', 'bigint')
     .execute()
   await schema.createIndex('exports_account').on('exports').columns(['account_id', 'created_at', 'id']).execute()
-  await schema.createIndex('exports_expiry').on('exports').column('expires_at').where('expires_at', 'is not', null).execute()
+  await schema
+    .createIndex('exports_expiry')
+    .on('exports')
+    .column('expires_at')
+    .where('expires_at', 'is not', null)
+    .execute()
   await schema
     .createTable('export_events')
     .addColumn('export_id', 'text', (c) => c.notNull().references('exports.id').onDelete('cascade'))
@@ -46,7 +70,8 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
     .execute()
-  // Repositories of the hub that exports have made, in lower case, as the hub takes names: no other account's exports may write into them.
+  // Repositories of the hub that exports have made, in lower case, as the hub takes names: no other account's exports
+  // may write into them.
   await schema
     .createTable('export_repositories')
     .addColumn('repository', 'text', (c) => c.primaryKey())

@@ -28,9 +28,9 @@ interface Tables {
 }
 
 /**
- * Jobs and models have a name, a description and pairs of their owner's. A job keeps what it was made from (the model that it goes on from, its
- * datasets), which may be deleted later. The model whose weights an adapter stands on is told apart from the one that it went on from. The
- * evaluations of a job can be read without all of its events.
+ * Jobs and models have a name, a description and pairs of their owner's. A job keeps what it was made from (the model
+ * that it goes on from, its datasets), which may be deleted later. The model whose weights an adapter stands on is told
+ * apart from the one that it went on from. The evaluations of a job can be read without all of its events.
  */
 export async function up(given: Kysely<unknown>): Promise<void> {
   const { schema } = given
@@ -69,7 +69,11 @@ export async function up(given: Kysely<unknown>): Promise<void> {
     .addPrimaryKeyConstraint('job_evaluations_key', ['job_id', 'step'])
     .execute()
   // By which the time of a queued job is estimated.
-  await schema.createIndex('tuning_jobs_base').on('tuning_jobs').columns(['base_model_id', 'status', 'finished_at']).execute()
+  await schema
+    .createIndex('tuning_jobs_base')
+    .on('tuning_jobs')
+    .columns(['base_model_id', 'status', 'finished_at'])
+    .execute()
   const db = given as Kysely<Tables>
   await fillJobs(db)
   await fillEvaluations(db)
@@ -77,9 +81,13 @@ export async function up(given: Kysely<unknown>): Promise<void> {
 
 async function fillJobs(db: Kysely<Tables>): Promise<void> {
   const models = new Map(
-    (await db.selectFrom('models').select(['id', 'name', 'base_model_id', 'job_id', 'step', 'gguf_sha256']).execute()).map((m) => [m.id, m]),
+    (
+      await db.selectFrom('models').select(['id', 'name', 'base_model_id', 'job_id', 'step', 'gguf_sha256']).execute()
+    ).map((m) => [m.id, m]),
   )
-  const datasets = new Map((await db.selectFrom('datasets').selectAll().execute()).map((dataset) => [dataset.id, dataset]))
+  const datasets = new Map(
+    (await db.selectFrom('datasets').selectAll().execute()).map((dataset) => [dataset.id, dataset]),
+  )
   const jobs = await db.selectFrom('tuning_jobs').selectAll().orderBy('created_at').execute()
   /** The results of jobs, also those that were deleted. */
   const results = new Map<string, { job_id: string; base_model_id: string }>()
@@ -87,7 +95,12 @@ async function fillJobs(db: Kysely<Tables>): Promise<void> {
   const dataset = (id: string | null) => {
     if (id === null) return null
     const found = datasets.get(id)
-    return { id, name: found?.name ?? null, sha256: found?.sha256 ?? null, size_mb: found ? found.size_bytes / 1e6 : null }
+    return {
+      id,
+      name: found?.name ?? null,
+      sha256: found?.sha256 ?? null,
+      size_mb: found ? found.size_bytes / 1e6 : null,
+    }
   }
   for (const job of jobs) {
     const parent = models.get(job.model_id)
@@ -120,7 +133,9 @@ async function fillJobs(db: Kysely<Tables>): Promise<void> {
     if (job.model) results.set(job.model, { job_id: job.id, base_model_id })
     const parent_model_id = made ? job.model_id : null
     for (const model of made_by.get(job.id) ?? []) {
-      const named = model.name ?? (model.id === job.model || model.step === null ? name : `${name.slice(0, 180)} · step ${model.step}`)
+      const named =
+        model.name ??
+        (model.id === job.model || model.step === null ? name : `${name.slice(0, 180)} · step ${model.step}`)
       await db.updateTable('models').set({ name: named, parent_model_id }).where('id', '=', model.id).execute()
     }
   }
@@ -132,7 +147,11 @@ async function fillJobs(db: Kysely<Tables>): Promise<void> {
 }
 
 async function fillEvaluations(db: Kysely<Tables>): Promise<void> {
-  const events = db.selectFrom('job_events').selectAll().where('type', '=', 'metrics').where('data_json', 'like', '%"validation_loss"%')
+  const events = db
+    .selectFrom('job_events')
+    .selectAll()
+    .where('type', '=', 'metrics')
+    .where('data_json', 'like', '%"validation_loss"%')
   for (const { job_id, data_json, created_at } of await events.orderBy('job_id').orderBy('seq').execute()) {
     const { step, validation_loss, validation_exact } = JSON.parse(data_json!)
     if (typeof step !== 'number' || typeof validation_loss !== 'number') continue

@@ -31,7 +31,11 @@ export function openReader(file: string): SQLite.Database {
 }
 
 /** Runs one statement and returns what Kysely reads of it. */
-export function runStatement(sqlite: SQLite.Database, sql: string, parameters: readonly unknown[]): QueryResult<unknown> {
+export function runStatement(
+  sqlite: SQLite.Database,
+  sql: string,
+  parameters: readonly unknown[],
+): QueryResult<unknown> {
   const statement = sqlite.prepare(sql)
   if (statement.reader) return { rows: statement.all(parameters) }
   const { changes, lastInsertRowid } = statement.run(parameters)

@@ -1,10 +1,18 @@
-// Kysely's SQLite with the writing in a thread of its own: writes and whole transactions go to the one connection there, in turn; reads
-// outside of transactions are done at once by a connection of this thread, which in WAL mode waits for no writer.
+// Kysely's SQLite with the writing in a thread of its own: writes and whole transactions go to the one connection
+// there, in turn; reads outside of transactions are done at once by a connection of this thread, which in WAL mode
+// waits for no writer.
 import type SQLite from 'better-sqlite3'
-import { type CompiledQuery, type DatabaseConnection, type Driver, type QueryResult, SelectQueryNode, SqliteAdapter, SqliteDialect } from 'kysely'
+import {
+  type CompiledQuery,
+  type DatabaseConnection,
+  type Driver,
+  type QueryResult,
+  SelectQueryNode,
+  SqliteAdapter,
+  SqliteDialect,
+} from 'kysely'
 import { openReader, runStatement } from './connection.ts'
-import type { WriterSettings } from './messages.ts'
-import { startWriter, type WriterThread } from './thread.ts'
+import { startWriter, type WriterSettings, type WriterThread } from './thread.ts'
 
 interface Connection extends DatabaseConnection {
   /** The transaction that is open on it: the thread that it began in, and what lets the next one begin. */
@@ -55,7 +63,10 @@ function createDriver(settings: WriterSettings): Driver {
     }
   }
 
-  async function execute({ transaction }: Connection, { sql, parameters, query }: CompiledQuery): Promise<QueryResult<unknown>> {
+  async function execute(
+    { transaction }: Connection,
+    { sql, parameters, query }: CompiledQuery,
+  ): Promise<QueryResult<unknown>> {
     if (transaction) return transaction.thread.ask({ kind: 'run', sql, parameters, inside: true })
     const found = SelectQueryNode.is(query) && read(sql, parameters)
     if (found) return found
@@ -89,7 +100,8 @@ function createDriver(settings: WriterSettings): Driver {
       const release = await nextTurn()
       try {
         const thread = living()
-        // One that reads first and writes later would fail at once where another process wrote in between; this one waits for its turn.
+        // One that reads first and writes later would fail at once where another process wrote in between; this one
+        // waits for its turn.
         await thread.ask({ kind: 'run', sql: 'begin immediate', parameters: [], inside: false })
         connection.transaction = { thread, release }
       } catch (error) {

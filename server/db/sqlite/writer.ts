@@ -1,10 +1,10 @@
-// The thread that writes to the database, with the one connection that does. A sync of the disk, and the wait for another process's
-// lock, hold up this thread and not the one that streams answers.
+// The thread that writes to the database, with the one connection that does. A sync of the disk, and the wait for
+// another process's lock, hold up this thread and not the one that streams answers.
 import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 import { openWriter, runStatement } from './connection.ts'
-import type { Reply, Request, WriterSettings } from './messages.ts'
+import type { Reply, Request, WriterSettings } from './thread.ts'
 
 const { file, timeout_ms } = workerData as WriterSettings
 let sqlite: SQLite.Database | undefined
@@ -26,7 +26,8 @@ function answer(request: Request): QueryResult<unknown> {
   switch (request.kind) {
     case 'run':
       sqlite ??= openWriter(file, timeout_ms)
-      if (sqlite.inTransaction !== request.inside) throw new Error(request.inside ? 'the transaction was rolled back' : 'a transaction is still open')
+      if (sqlite.inTransaction !== request.inside)
+        throw new Error(request.inside ? 'the transaction was rolled back' : 'a transaction is still open')
       return runStatement(sqlite, request.sql, request.parameters)
     case 'rollback':
       rollback()

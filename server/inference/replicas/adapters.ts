@@ -1,7 +1,7 @@
 // The adapters of an upstream that loads them at run time, as vLLM does.
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
-import { modelFiles } from '../../tuning/paths.ts'
+import { modelFiles } from '../../fine-tuning/artifacts.ts'
 import type { ModelStatus, Target } from './replica.ts'
 
 type Adapter = NonNullable<Target['adapter']>

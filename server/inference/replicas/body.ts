@@ -14,8 +14,8 @@ export function bodyFor({ body, text, model }: Pick<Ask, 'body' | 'text' | 'mode
 }
 
 /**
- * The text with the value of its key `model` replaced. Only where the key can be no other: it appears once, and nothing in the text is
- * spelled in escapes. Undefined where that is not so.
+ * The text with the value of its key `model` replaced. Only where the key can be no other: it appears once, and nothing
+ * in the text is spelled in escapes. Undefined where that is not so.
  */
 function withModel(text: string, model: string, name: string): string | undefined {
   const key = text.indexOf('"model"')
@@ -25,7 +25,9 @@ function withModel(text: string, model: string, name: string): string | undefine
   if (!colon.test(text)) return undefined
   const literal = JSON.stringify(model)
   const at = colon.lastIndex
-  return text.startsWith(literal, at) ? text.slice(0, at) + JSON.stringify(name) + text.slice(at + literal.length) : undefined
+  return text.startsWith(literal, at)
+    ? text.slice(0, at) + JSON.stringify(name) + text.slice(at + literal.length)
+    : undefined
 }
 
 interface Sent {
@@ -37,11 +39,15 @@ interface Sent {
 }
 
 /**
- * What an upstream is sent: the client's fields, without nulls, which mean 'not given' here and are errors elsewhere; this service's
- * defaults, so that an answer does not depend on where it was made; and the wish to hear what a stream used. Only what OpenAI's protocol
- * itself has is added for servers of which nothing more is known.
+ * What an upstream is sent: the client's fields, without nulls, which mean 'not given' here and are errors elsewhere;
+ * this service's defaults, so that an answer does not depend on where it was made; and the wish to hear what a stream
+ * used. Only what OpenAI's protocol itself has is added for servers of which nothing more is known.
  */
-export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' | 'stream'>, name: string, { server, withMax, cache_salt }: Sent): string {
+export function upstreamBody(
+  { body, kind, stream }: Pick<Ask, 'body' | 'kind' | 'stream'>,
+  name: string,
+  { server, withMax, cache_salt }: Sent,
+): string {
   // A client that could name the salt could look into the cache of others.
   const given: Record<string, unknown> = {}
   for (const field in body) if (body[field] !== null && field !== 'cache_salt') given[field] = body[field]
@@ -56,7 +62,13 @@ export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' |
     ...(max_tokens !== undefined && { max_tokens }),
     ...(Array.isArray(fields.messages) && { messages: fields.messages.map(asSystem) }),
     ...(stream
-      ? { stream_options: { ...(fields.stream_options as object), include_usage: true, ...(server === 'vllm' && { continuous_usage_stats: true }) } }
+      ? {
+          stream_options: {
+            ...(fields.stream_options as object),
+            include_usage: true,
+            ...(server === 'vllm' && { continuous_usage_stats: true }),
+          },
+        }
       : { stream_options: undefined }),
     ...(cache_salt !== undefined && { cache_salt }),
     model: name,
@@ -64,9 +76,13 @@ export function upstreamBody({ body, kind, stream }: Pick<Ask, 'body' | 'kind' |
 }
 
 /** Whether a request leaves the length of its answer to the defaults. */
-export const leavesLength = ({ max_tokens, max_completion_tokens }: Record<string, unknown>) => max_tokens == null && max_completion_tokens == null
+export const leavesLength = ({ max_tokens, max_completion_tokens }: Record<string, unknown>) =>
+  max_tokens == null && max_completion_tokens == null
 
-/** Whether the conversation has an image that the server would fetch: from inside the operator's network, on a client's word. */
+/**
+ * Whether the conversation has an image that the server would fetch: from inside the operator's network, on a client's
+ * word.
+ */
 export function fetchedImage({ messages }: Record<string, unknown>): boolean {
   if (!Array.isArray(messages)) return false
   return messages.some((message) => Array.isArray(message?.content) && message.content.some(isFetched))
@@ -79,7 +95,8 @@ const isFetched = (part: { image_url?: unknown } | null) => {
 }
 
 /** Chat templates know the role by its older name. */
-const asSystem = (message: { role?: unknown }) => (message.role === 'developer' ? { ...message, role: 'system' } : message)
+const asSystem = (message: { role?: unknown }) =>
+  message.role === 'developer' ? { ...message, role: 'system' } : message
 
 function serialize(body: unknown): string {
   try {

@@ -10,11 +10,23 @@ export interface Health {
   up(): boolean
   /** It is being used: it is looked after for the next while. */
   used(): void
-  /** It failed a request. It is out until a probe finds it well; the first comes at once where it had at least answered. */
+  /**
+   * It failed a request. It is out until a probe finds it well; the first comes at once where it had at least answered.
+   */
   failed(why: string, answered: boolean): void
 }
 
-export function createHealth({ name, probe, changed, log }: { name: string; probe: () => Promise<boolean>; changed: () => void; log: Logger }): Health {
+export function createHealth({
+  name,
+  probe,
+  changed,
+  log,
+}: {
+  name: string
+  probe: () => Promise<boolean>
+  changed: () => void
+  log: Logger
+}): Health {
   let up = true
   let misses = 0
   let usedAt = 0

@@ -46,7 +46,8 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, fr
     const among = candidates(target, tried)
     for (let index = 0; index < among.length; index++) {
       const replica = among[(turn + index) % among.length]!
-      if (replica.outstanding < replica.max_concurrent && (!best || replica.outstanding < best.outstanding)) best = replica
+      if (replica.outstanding < replica.max_concurrent && (!best || replica.outstanding < best.outstanding))
+        best = replica
     }
     turn++
     return best
@@ -81,7 +82,8 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, fr
 
   /** Waits for a replica with room and counts the request on it. */
   function admit(target: Target, tried: ReadonlySet<Replica>, signal: AbortSignal): Promise<Replica> | Replica {
-    // Nobody overtakes those who wait; a waiter that only another replica can take does not hold others up, as letIn sees to.
+    // Nobody overtakes those who wait; a waiter that only another replica can take does not hold others up, as letIn
+    // sees to.
     const replica = waiting.length === 0 ? choose(target, tried) : undefined
     if (replica) {
       replica.outstanding++
@@ -89,9 +91,13 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, fr
     }
     if (waiting.length >= waiting_max) {
       const retry_after_seconds = retryAfter_seconds()
-      throw new ApiError('overloaded', `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`, {
-        details: { retry_after_seconds },
-      })
+      throw new ApiError(
+        'overloaded',
+        `The queue of requests for this model is full. Try again in ${retry_after_seconds} s.`,
+        {
+          details: { retry_after_seconds },
+        },
+      )
     }
     return new Promise((resolve, reject) => {
       const waiter: Waiter = {

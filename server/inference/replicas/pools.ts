@@ -1,7 +1,7 @@
 // Which replicas serve which model.
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
-import type { EngineClient } from '../engine-client.ts'
+import type { EngineClient } from '../engine/client.ts'
 import { createLocalReplica } from './local.ts'
 import { createPool, type Pool, type Served } from './pool.ts'
 import type { Ask, ModelStatus, Target } from './replica.ts'
@@ -33,9 +33,13 @@ interface Options {
 
 export function createPools({ engine, upstreams, waiting_max, salt, log }: Options): Pools {
   const configured = new Map<string, UpstreamSettings[]>()
-  for (const upstream of upstreams) configured.set(upstream.model, [...(configured.get(upstream.model) ?? []), upstream])
+  for (const upstream of upstreams)
+    configured.set(upstream.model, [...(configured.get(upstream.model) ?? []), upstream])
   // An operator who names servers for a model does not expect this machine to work for it as well, unless that is said.
-  const local = createLocalReplica(engine, (base_id) => configured.get(base_id)?.some(({ also_local }) => also_local) ?? true)
+  const local = createLocalReplica(
+    engine,
+    (base_id) => configured.get(base_id)?.some(({ also_local }) => also_local) ?? true,
+  )
 
   const pools = new Map<string, Pool>()
   const letInAll = () => {

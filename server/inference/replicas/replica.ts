@@ -1,9 +1,9 @@
 // What a replica is: something that serves a model, this machine's engine or a server elsewhere.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
-import type { UsageKind } from '../../usage/record.ts'
-import type { TokenCounts } from '../usage-of.ts'
-import type { Headers } from './wire/answer-parser.ts'
-import type { Incoming } from './wire/incoming.ts'
+import type { UsageKind } from '../../usage/journal.ts'
+import type { TokenCounts } from '../gateway/usage-scanner.ts'
+import type { Incoming } from './http-client/response.ts'
+import type { Headers } from './http-client/response-parser.ts'
 
 /** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
 export interface Target {
@@ -62,8 +62,8 @@ export interface Replica {
   /** Frees what it holds of the target itself, not of what it stands on; nothing where it holds nothing. */
   unload(target: Target): Promise<void>
   /**
-   * Sends a request; resolves with the whole answer, or with the first bytes of a stream. Throws a ReplicaFailure where another replica
-   * may do better, any other ApiError where it would say the same.
+   * Sends a request; resolves with the whole answer, or with the first bytes of a stream. Throws a ReplicaFailure where
+   * another replica may do better, any other ApiError where it would say the same.
    */
   send(ask: Ask, signal: AbortSignal): Promise<Answer>
   /** Tells when it has become able to take more. */
@@ -77,11 +77,18 @@ export class LoadFailure extends ApiError {
   }
 }
 
-/** The replica failed, not the request. `lost` where it had the request already: one that kills its server must not kill them all. */
+/**
+ * The replica failed, not the request. `lost` where it had the request already: one that kills its server must not kill
+ * them all.
+ */
 export class ReplicaFailure extends ApiError {
   readonly lost: boolean
 
-  constructor(code: ErrorCode, message: string, { lost = false, details }: { lost?: boolean; details?: Record<string, unknown> } = {}) {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    { lost = false, details }: { lost?: boolean; details?: Record<string, unknown> } = {},
+  ) {
     super(code, message, details ? { details } : {})
     this.lost = lost
   }

@@ -1,4 +1,5 @@
-// What the operator says about upstreams: servers of the OpenAI protocol that serve base models in place of, or beside, the own engine.
+// What the operator says about upstreams: servers of the OpenAI protocol that serve base models in place of, or beside,
+// the own engine.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { ConfigError } from '../../config.ts'
@@ -23,7 +24,10 @@ const Upstream = z
     path: ['adapters'],
     error: "needs kind 'vllm': others cannot load adapters while they run",
   })
-  .refine(({ api_key, api_key_env }) => !api_key || !api_key_env, { path: ['api_key_env'], error: 'may not stand beside api_key' })
+  .refine(({ api_key, api_key_env }) => !api_key || !api_key_env, {
+    path: ['api_key_env'],
+    error: 'may not stand beside api_key',
+  })
 
 /** One server that serves one base model. */
 export interface UpstreamSettings {
@@ -36,7 +40,10 @@ export interface UpstreamSettings {
   api_key: string | undefined
   /** Whether it loads adapters at run time. */
   adapters: boolean
-  /** The folder that the server sees the models' folder of this service as; undefined where the paths are the same there. */
+  /**
+   * The folder that the server sees the models' folder of this service as; undefined where the paths are the same
+   * there.
+   */
   adapter_root: string | undefined
   max_concurrent: number
   /** Whether the own engine serves the model too. */
@@ -45,7 +52,10 @@ export interface UpstreamSettings {
   fetch_images: boolean
 }
 
-/** Reads the setting: JSON text, or the path of a file of it. Throws a ConfigError that says what is wrong in which entry. */
+/**
+ * Reads the setting: JSON text, or the path of a file of it. Throws a ConfigError that says what is wrong in which
+ * entry.
+ */
 export function readUpstreams(given: string | undefined, env: NodeJS.ProcessEnv): UpstreamSettings[] {
   if (given === undefined) return []
   const result = z.array(Upstream).safeParse(parse(given))
@@ -56,7 +66,9 @@ export function readUpstreams(given: string | undefined, env: NodeJS.ProcessEnv)
   return result.data.map((entry, index) => {
     const { api_key_env, url, ...rest } = entry
     if (api_key_env && !env[api_key_env])
-      throw new ConfigError(`${setting}: entry ${index} takes its key from the variable ${api_key_env}, which is not set. Set it, or leave api_key_env out.`)
+      throw new ConfigError(
+        `${setting}: entry ${index} takes its key from the variable ${api_key_env}, which is not set. Set it, or leave api_key_env out.`,
+      )
     return {
       ...rest,
       upstream_model: entry.upstream_model ?? entry.model,
@@ -74,7 +86,9 @@ function parse(given: string): unknown {
     try {
       text = readFileSync(given, 'utf8')
     } catch (error) {
-      throw new ConfigError(`${setting} names the file ${given}, which cannot be read: ${(error as Error).message}. Give a path, or a JSON list.`)
+      throw new ConfigError(
+        `${setting} names the file ${given}, which cannot be read: ${(error as Error).message}. Give a path, or a JSON list.`,
+      )
     }
   try {
     return JSON.parse(text)

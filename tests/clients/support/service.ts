@@ -43,7 +43,10 @@ function ticks(pid: number): number {
   return Number(fields[11]) + Number(fields[12])
 }
 
-/** Waits until the engine computes nothing any more; returns how long that took, in milliseconds. Throws after `limit_ms`. */
+/**
+ * Waits until the engine computes nothing any more; returns how long that took, in milliseconds. Throws after
+ * `limit_ms`.
+ */
 export async function engineRests(limit_ms: number): Promise<number> {
   const pid = enginePid()
   const started = performance.now()

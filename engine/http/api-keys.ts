@@ -1,0 +1,58 @@
+// The keys that may call a stand-alone engine. They come from a file or the environment and never from the command
+// line, which every user of a machine can read.
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import type { IncomingMessage } from 'node:http'
+import { ApiError } from '../../contract/errors.ts'
+
+export const keyVariable = 'TUNERY_ENGINE_KEY'
+const charactersMin = 16
+
+export interface ApiKeys {
+  /** Throws ApiError invalid_api_key unless the request carries one of them. */
+  check(request: IncomingMessage): void
+}
+
+/**
+ * The keys of the file, one a line, or the one in the environment; null where neither is given. Throws where something
+ * is given that cannot be a key, so that no server is open because of an empty file.
+ */
+export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): ApiKeys | null {
+  const given = env[keyVariable]
+  if (file === undefined && given === undefined) return null
+  if (file !== undefined && given !== undefined)
+    throw new Error(`Give the keys in --api-key-file or in ${keyVariable}, not in both.`)
+  const lines = (file === undefined ? given! : textOf(file)).split('\n').map((line) => line.trim())
+  const keys = lines.filter((line) => line !== '' && !line.startsWith('#'))
+  const from = file === undefined ? keyVariable : `The file of --api-key-file, ${file},`
+  if (keys.length === 0)
+    throw new Error(`${from} holds no key. Put one in, or leave the setting out to serve whoever reaches the port.`)
+  if (!keys.every((key) => key.length >= charactersMin && /^[\x21-\x7e]+$/.test(key)))
+    throw new Error(
+      `${from} holds a key that is not ${charactersMin} or more ASCII characters without blanks. 'openssl rand -hex 24' makes one.`,
+    )
+  const digests = keys.map(digest)
+  return {
+    check(request) {
+      const header = request.headers.authorization
+      if (!header)
+        throw new ApiError('invalid_api_key', 'No API key was given. Send the header `Authorization: Bearer <key>`.')
+      const key = /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1]
+      if (key === undefined) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
+      const presented = digest(key)
+      // All are compared, whichever fits: the time tells nothing.
+      if (digests.filter((each) => timingSafeEqual(each, presented)).length === 0)
+        throw new ApiError('invalid_api_key', 'This API key is not valid here.')
+    },
+  }
+}
+
+const digest = (key: string) => createHash('sha256').update(key).digest()
+
+function textOf(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new Error(`--api-key-file can't be read: ${(error as Error).message}`)
+  }
+}

@@ -1,0 +1,93 @@
+// Reading requests and writing answers on plain node:http.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { z } from 'zod'
+import { ApiError, errorBody } from '../../contract/errors.ts'
+import { hasTooManyParts, tooManyParts } from '../../lib/http/json-limits.ts'
+
+const bodyBytesMax = 8 * 1024 * 1024
+const issuesMax = 10
+
+/**
+ * The body as JSON, checked by `schema`. Throws ApiError: body_too_large, invalid_json, invalid_request naming the
+ * first bad field.
+ */
+export async function readBody<T>(request: IncomingMessage, schema: z.ZodType<T>): Promise<T> {
+  const bytes = await readBytes(request)
+  if (hasTooManyParts(bytes)) throw new ApiError('invalid_request', tooManyParts)
+  const body = parseJson(bytes)
+  const result = schema.safeParse(body)
+  if (result.success) return result.data
+  const issues = result.error.issues
+    .slice(0, issuesMax)
+    .map((issue) => ({ field: issue.path.join('.'), message: issue.message }))
+  const first = issues[0]!
+  const message = first.field === '' ? first.message : `${first.field}: ${first.message}`
+  throw new ApiError('invalid_request', message, {
+    details: { issues },
+    param: first.field === '' ? undefined : first.field,
+  })
+}
+
+async function readBytes(request: IncomingMessage): Promise<Buffer> {
+  const tooLarge = new ApiError('body_too_large', `The body is larger than ${bodyBytesMax} bytes.`)
+  if (Number(request.headers['content-length']) > bodyBytesMax) throw tooLarge
+  const chunks: Buffer[] = []
+  let length = 0
+  for await (const chunk of request as AsyncIterable<Buffer>) {
+    length += chunk.length
+    if (length > bodyBytesMax) throw tooLarge
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
+}
+
+function parseJson(bytes: Buffer): unknown {
+  try {
+    return JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+  } catch (error) {
+    throw new ApiError('invalid_json', `The body is not JSON in UTF-8: ${(error as Error).message}`)
+  }
+}
+
+/** A header that is there once and not empty. */
+export function header(request: IncomingMessage, name: string): string | undefined {
+  const value = request.headers[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
+}
+
+export function sendJson(
+  response: ServerResponse,
+  status: number,
+  body: unknown,
+  headers: Record<string, string> = {},
+): void {
+  const bytes = Buffer.from(JSON.stringify(body))
+  response
+    .writeHead(status, {
+      'content-type': 'application/json; charset=utf-8',
+      'content-length': bytes.length,
+      ...headers,
+    })
+    .end(bytes)
+}
+
+/**
+ * Answers with an error, unless the client is gone. What is not an ApiError becomes a 500 that tells nothing of the
+ * inside.
+ */
+export function sendError(response: ServerResponse, error: unknown): void {
+  if (response.headersSent || response.destroyed) return void response.end()
+  const known = toApiError(error)
+  const headers: Record<string, string> = {}
+  if (known.status === 503) headers['retry-after'] = '1'
+  if (known.status === 401) headers['www-authenticate'] = 'Bearer'
+  // Neither side can know where an unread body ends and the next request begins.
+  if (known.code === 'body_too_large') headers.connection = 'close'
+  sendJson(response, known.status, errorBody(known, true), headers)
+}
+
+export function toApiError(error: unknown): ApiError {
+  return error instanceof ApiError
+    ? error
+    : new ApiError('internal_error', 'The engine failed unexpectedly. Its log has the reason.')
+}

@@ -1,0 +1,62 @@
+// The routes that list, load and unload models.
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { z } from 'zod'
+import type { MemoryLimits } from '../../batching/slot-sizes.ts'
+import type { Rests } from '../../batching/yielding.ts'
+import type { Models } from '../../models/models.ts'
+import { readBody, sendJson } from '../io.ts'
+import { servedContextLength } from '../prepare.ts'
+
+const Name = z.string().min(1).max(256)
+const Path = z.string().min(1).max(4096)
+const LoadAdapter = z.looseObject({ lora_name: Name, lora_path: Path, base_model_name: Name })
+const UnloadAdapter = z.looseObject({ lora_name: Name })
+const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean().optional() })
+const UnloadModel = z.looseObject({ name: Name })
+const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
+
+/** Files are named to the service alone. */
+export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
+  const data = models.list().map((served) => ({
+    id: served.name,
+    object: 'model',
+    created: served.created,
+    owned_by: 'tunery',
+    status: 'loaded',
+    root: withFiles ? served.path : served.name,
+    parent: served.base_name,
+    max_model_len: servedContextLength(served.model, limits),
+  }))
+  sendJson(response, 200, { object: 'list', data })
+}
+
+export async function loadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { lora_name, lora_path, base_model_name } = await readBody(request, LoadAdapter)
+  await models.loadAdapter(lora_name, lora_path, base_model_name)
+  sendJson(response, 200, { status: 'loaded', lora_name })
+}
+
+export async function unloadAdapter(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { lora_name } = await readBody(request, UnloadAdapter)
+  await models.unload(lora_name, 'adapter')
+  sendJson(response, 200, { status: 'unloaded', lora_name })
+}
+
+export async function loadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { name, path, ...options } = await readBody(request, LoadModel)
+  await models.loadBase(name, path, options)
+  sendJson(response, 200, { status: 'loaded', name })
+}
+
+export async function unloadModel(models: Models, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { name } = await readBody(request, UnloadModel)
+  await models.unload(name, 'base')
+  sendJson(response, 200, { status: 'unloaded', name })
+}
+
+/** Leaves a share of the cores' time to another program of the service for a while. */
+export async function leaveCores(rests: Rests, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { share, for_ms } = await readBody(request, LeaveCores)
+  rests.leave(share, for_ms)
+  sendJson(response, 200, { status: 'ok' })
+}

@@ -1,0 +1,85 @@
+// Ends requests whose body stands still. A time for the whole request, as node has it, would cut large uploads over
+// slow lines; a time without any activity, as sockets have it, would cut those who wait for a long answer.
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Refuse } from './refusals.ts'
+
+/** Fewer bytes than these in the whole time are no progress: a byte now and then would hold a connection for ever. */
+const leastProgress_bytes = 4096
+
+interface Connection {
+  request: IncomingMessage | undefined
+  answer: ServerResponse | undefined
+  /** What the connection had brought, when it last made progress within `judged`. */
+  judged: IncomingMessage | undefined
+  bytes: number
+  since_ms: number
+}
+
+/**
+ * Ends every connection whose request's body makes no progress in `body_ms`, with 408 where nothing has been answered
+ * yet. Returns the way to stop that.
+ */
+export function endSlowBodies(server: Server, body_ms: number, refuse: Refuse): () => void {
+  const connections = new Map<Socket, Connection>()
+  server.on('connection', (socket: Socket) => {
+    connections.set(socket, { request: undefined, answer: undefined, judged: undefined, bytes: 0, since_ms: 0 })
+    socket.once('close', () => connections.delete(socket))
+  })
+  server.prependListener('request', (request: IncomingMessage, answer: ServerResponse) => {
+    const connection = connections.get(request.socket)
+    if (connection) Object.assign(connection, { request, answer })
+  })
+  const timer = setInterval(() => {
+    const now_ms = performance.now()
+    for (const [socket, connection] of connections) {
+      const { request, answer } = connection
+      if (!request || request.complete) continue
+      const progress = socket.bytesRead - connection.bytes >= leastProgress_bytes
+      // What has come and was not read yet is this service's delay, not the client's.
+      if (connection.judged !== request || progress || request.readableLength > 0) {
+        connection.judged = request
+        connection.bytes = socket.bytesRead
+        connection.since_ms = now_ms
+      } else if (now_ms - connection.since_ms >= body_ms) {
+        if (answer?.headersSent) socket.destroy()
+        else
+          refuse(
+            socket,
+            '408 Request Timeout',
+            `The body stood still for ${body_ms / 1000} s. Send the request once more.`,
+          )
+      }
+    }
+  }, body_ms / 4).unref()
+  return () => clearInterval(timer)
+}
+
+// Ends connections whose client has stopped to read: each would hold its place, and its part of an answer, for ever.
+
+interface Reader {
+  /** Bytes that have left for the client. */
+  sent: number
+  since_ms: number
+}
+
+/**
+ * Destroys every connection that has something unread and takes none of it in `unread_ms`. Returns the way to stop
+ * that.
+ */
+export function endSlowReaders(server: Server, unread_ms: number): () => void {
+  const readers = new Map<Socket, Reader>()
+  server.on('connection', (socket: Socket) => {
+    readers.set(socket, { sent: 0, since_ms: 0 })
+    socket.once('close', () => readers.delete(socket))
+  })
+  const timer = setInterval(() => {
+    const now_ms = performance.now()
+    for (const [socket, reader] of readers) {
+      const sent = socket.bytesWritten - socket.writableLength
+      if (socket.writableLength === 0 || sent !== reader.sent) Object.assign(reader, { sent, since_ms: now_ms })
+      else if (now_ms - reader.since_ms >= unread_ms) socket.destroy()
+    }
+  }, unread_ms / 4).unref()
+  return () => clearInterval(timer)
+}

@@ -1,0 +1,71 @@
+import type { eventTypes } from '../../contract/webhooks.ts'
+import { newId } from '../../lib/ids.ts'
+import type { Trx } from '../db/open.ts'
+import type { Row } from '../db/schema.ts'
+
+export type EventType = (typeof eventTypes)[number]
+
+/**
+ * Records that something happened to an account, and for each webhook that wants to hear of it that it must be told, in
+ * the transaction that makes it so: none is lost, none is invented.
+ */
+export async function recordEvent(
+  trx: Trx,
+  account_id: string,
+  type: EventType,
+  data: Record<string, unknown>,
+  created_at: number,
+): Promise<void> {
+  const event = await insertEvent(trx, account_id, type, data, created_at)
+  const webhooks = await trx
+    .selectFrom('webhooks')
+    .select(['id', 'events_json'])
+    .where('account_id', '=', account_id)
+    .where('disabled_at', 'is', null)
+    .execute()
+  const wanting = webhooks.filter(({ events_json }) => (JSON.parse(events_json) as string[]).includes(type))
+  if (wanting.length === 0) return
+  await trx
+    .insertInto('webhook_deliveries')
+    .values(wanting.map(({ id }) => newDelivery(id, event, created_at)))
+    .execute()
+}
+
+export interface EventRef {
+  id: string
+  account_id: string
+  type: string
+}
+
+export async function insertEvent(
+  trx: Trx,
+  account_id: string,
+  type: string,
+  data: Record<string, unknown>,
+  created_at: number,
+): Promise<EventRef> {
+  const event = { id: newId('evt'), account_id, type }
+  await trx
+    .insertInto('events')
+    .values({ ...event, data_json: JSON.stringify(data), created_at })
+    .execute()
+  return event
+}
+
+/** An event that is to be sent to a webhook at once. */
+export const newDelivery = (
+  webhook_id: string,
+  { id: event_id, account_id, type }: EventRef,
+  created_at: number,
+): Row<'webhook_deliveries'> => ({
+  id: newId('dlv'),
+  account_id,
+  webhook_id,
+  event_id,
+  type,
+  status: 'pending',
+  attempts: 0,
+  next_attempt_at: created_at,
+  lease_until: null,
+  created_at,
+})

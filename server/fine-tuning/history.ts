@@ -1,0 +1,141 @@
+// What a job went through, step by step: its evaluations and checkpoints while it runs and afterwards, and the rows
+// that it found strangest.
+
+import { createReadStream } from 'node:fs'
+import path from 'node:path'
+import { createInterface } from 'node:readline'
+import type { z } from 'zod'
+import { ApiError } from '../../contract/errors.ts'
+import type { JobCheckpoint, JobEvaluation, JobRow } from '../../contract/job-history.ts'
+import type { Datasets } from '../datasets/service.ts'
+import type { Db } from '../db/open.ts'
+import { modelDir, rowsFile } from './artifacts.ts'
+import * as store from './store.ts'
+import { statusOf } from './store.ts'
+
+interface Page<T> {
+  items: T[]
+  has_more: boolean
+}
+/** A page by a number: of the step or row after which it begins. */
+type Numbered = { limit: number; after?: number }
+
+export interface JobHistory {
+  /** The evaluations of a job, the latest step first. */
+  evaluations(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobEvaluation>>>
+  /** Its states that were written, the latest step first; those that became models with these. */
+  checkpoints(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobCheckpoint>>>
+  /** The rows that a completed job found strangest, worst first. */
+  rows(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobRow>>>
+}
+
+interface Options {
+  db: Db
+  datasets: Pick<Datasets, 'rowsOf'>
+  dataDir: string
+  /** Throws job_not_found. */
+  row(account_id: string, id: string): Promise<store.JobRow>
+}
+
+const iso = (time: number) => new Date(time).toISOString()
+
+export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHistory {
+  return {
+    async evaluations(account_id, id, { limit, after }) {
+      await row(account_id, id)
+      const found = await store.evaluations(db, id, limit, after)
+      const items = found
+        .slice(0, limit)
+        .map(({ step, data_json, created_at }) => ({ step, ...JSON.parse(data_json), created_at: iso(created_at) }))
+      return { items, has_more: found.length > limit }
+    },
+
+    async checkpoints(account_id, id, { limit, after }) {
+      const job = await row(account_id, id)
+      const losses = new Map(
+        (await store.evaluations(db, id)).map(({ step, data_json }) => [
+          step,
+          JSON.parse(data_json).validation_loss as number,
+        ]),
+      )
+      // An attempt that went on from before wrote some of them again: the last one counts.
+      const steps = new Map<number, z.input<typeof JobCheckpoint>>()
+      for (const { step, created_at } of await store.writtenCheckpoints(db, id))
+        steps.set(step, {
+          step,
+          model: null,
+          validation_loss: losses.get(step) ?? null,
+          result: false,
+          created_at: iso(created_at),
+        })
+      // Models of early versions do not know their step.
+      for (const { id: model, step, validation_loss, created_at } of await store.modelsOfJob(db, id))
+        steps.set(step ?? 0, {
+          step: step ?? 0,
+          model,
+          validation_loss,
+          result: model === job.model,
+          created_at: iso(created_at),
+        })
+      const rest = [...steps.values()]
+        .filter(({ step }) => after === undefined || step < after)
+        .sort((a, b) => b.step - a.step)
+      return { items: rest.slice(0, limit), has_more: rest.length > limit }
+    },
+
+    async rows(account_id, id, { limit, after }) {
+      const job = await row(account_id, id)
+      if (!job.model)
+        throw new ApiError(
+          'job_not_completed',
+          `The job is ${statusOf(job)}; the losses of its rows are known when it is completed.`,
+        )
+      if (!(await store.findModel(db, account_id, job.model)))
+        throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
+      const found = await strangestRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
+      const rows = await datasets.rowsOf(
+        job.dataset_id,
+        found.items.map(({ row }) => row),
+      )
+      return {
+        items: found.items.map((item) => ({ ...item, ...(rows?.get(item.row) ?? { line: null, messages: null }) })),
+        has_more: found.has_more,
+      }
+    },
+  }
+}
+
+interface RowLoss {
+  row: number
+  loss: number
+  first_loss: number
+  tokens: number
+}
+
+/** A page of the file of row losses, which the trainer wrote worst first: up to `limit` after the row `after`. */
+export async function strangestRows(
+  file: string,
+  limit: number,
+  after: number | undefined,
+): Promise<{ items: RowLoss[]; has_more: boolean }> {
+  const items: RowLoss[] = []
+  let begun = after === undefined
+  const input = createReadStream(file)
+  try {
+    for await (const line of createInterface({ input })) {
+      const item = JSON.parse(line) as RowLoss
+      if (!begun) {
+        begun = item.row === after
+        continue
+      }
+      if (items.length === limit) return { items, has_more: true }
+      items.push(item)
+    }
+  } catch (error) {
+    // Models of before this report have none.
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  } finally {
+    input.destroy()
+  }
+  return { items, has_more: false }
+}

@@ -1,0 +1,171 @@
+// An adapter that was trained elsewhere: taken out of its zip, checked against its base, converted, moved to where
+// models live.
+import { rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { Logger } from 'pino'
+import { ApiError } from '../../../contract/errors.ts'
+import type { AdapterFields } from '../../../contract/models.ts'
+import { newId } from '../../../lib/ids.ts'
+import { createMutex } from '../../../lib/mutex.ts'
+import type { Db } from '../../db/open.ts'
+import type { FormFile } from '../../http/multipart.ts'
+import { shapesOf } from '../../hub/methods.ts'
+import { type Hub, maxRowTokens } from '../../hub/service.ts'
+import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
+import { readUntrusted } from '../../storage/untrusted-files.ts'
+import { moveToModels, runDir } from '../artifacts.ts'
+import { Artifact, runTrainer } from '../trainer.ts'
+import { checkAdapter } from './adapter-reader/check.ts'
+import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
+import { type Origin, originOf, startOf } from './starting-model.ts'
+
+const timeout_ms = 300_000
+
+export interface AdopterOptions {
+  db: Db
+  hub: Hub
+  dataDir: string
+  python: string
+  converters: string
+  threads: number
+  min_free_mb: number
+  max_mb: number
+  log: Logger
+}
+
+interface Adopted {
+  id: string
+  name: string | undefined
+  description: string | undefined
+  origin: Origin
+  gguf_sha256: string
+  size_bytes: number
+}
+
+export interface Adopter {
+  /**
+   * Throws adapter_invalid, file_too_large, model_not_found, model_not_available. Leaves nothing behind on a failure.
+   */
+  adopt(account_id: string, form: FormFile<AdapterFields>): Promise<Adopted>
+}
+
+export function createAdopter({
+  db,
+  hub,
+  dataDir,
+  python,
+  converters,
+  threads,
+  min_free_mb,
+  max_mb,
+  log,
+}: AdopterOptions): Adopter {
+  // One at a time: each takes disk, and loads a base.
+  const inTurn = createMutex()
+
+  async function unpack(source: string, out: string, size_bytes: number) {
+    const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
+    const read = await readUntrusted('server/fine-tuning/models/adapter-reader/main.ts', request, size_bytes)
+    if ('stopped' in read) throw new ApiError('adapter_invalid', `The file cannot be read: ${read.stopped}`)
+    const found = JSON.parse(read.printed) as UnpackResult
+    if ('invalid' in found) throw new ApiError('adapter_invalid', found.invalid)
+    return found
+  }
+
+  /** The weights that it is to stand on: those asked for, or those that it names itself. */
+  async function baseOf(account_id: string, asked: string | undefined, named: unknown): Promise<Origin> {
+    const id = asked ?? (typeof named === 'string' ? named : '')
+    if (!asked && !hub.has(id))
+      throw new ApiError(
+        'model_not_found',
+        `The adapter names '${id.slice(0, 200)}' as its base, which the hub does not have. Say which one it is as base_model_id.`,
+      )
+    const origin = await originOf(db, hub, dataDir, account_id, id)
+    if (origin.adapter)
+      throw new ApiError(
+        'adapter_invalid',
+        `'${id}' is itself an adapter; base_model_id must be a base or a model with whole weights.`,
+      )
+    return origin
+  }
+
+  async function convert(run_dir: string, spec: object): Promise<Artifact> {
+    let made: Artifact | undefined
+    let problem: ApiError | undefined
+    await runTrainer({
+      run_dir,
+      module: 'trainer.cli.import_adapter',
+      spec,
+      python,
+      signal: AbortSignal.timeout(timeout_ms),
+      onLine({ type, message, data }) {
+        if (type === 'result') made = Artifact.parse(data)
+        if (type !== 'error') return
+        const known = ['adapter_invalid', 'out_of_memory'].includes(String(data?.code))
+        if (!known) log.error({ message, run_dir }, 'an adapter could not be converted')
+        problem = known ? new ApiError('adapter_invalid', message) : undefined
+      },
+    })
+    if (!made)
+      throw (
+        problem ??
+        new ApiError('internal_error', 'The adapter could not be converted. The log of the service has the reason.')
+      )
+    return made
+  }
+
+  return {
+    async adopt(account_id, { file, fields }) {
+      await requireFreeDisk(dataDir, min_free_mb)
+      const run_dir = runDir(dataDir, newId('imp'), 1)
+      try {
+        const source = path.join(run_dir, 'upload.zip')
+        let bytes = 0
+        const { size_bytes } = await storeStream(file, source, (chunk) => {
+          bytes += chunk.length
+          if (bytes > max_mb * 1e6)
+            throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
+              details: { max_mb },
+            })
+        })
+        const { name, description, base_model_id } = await fields()
+        const folder = path.join(run_dir, 'given')
+        const unpacked = await inTurn(async () => {
+          await requireFreeDisk(dataDir, min_free_mb + max_mb)
+          return unpack(source, folder, size_bytes)
+        })
+        const origin = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
+        const shape = checkAdapter(
+          unpacked,
+          origin.base_model_id,
+          shapesOf(origin.base.hf),
+          hub.linearModules(origin.base),
+        )
+        const spec = {
+          job_id: 'adopted',
+          attempt: 1,
+          base: { id: origin.base_model_id, path: origin.base.hf },
+          start: await startOf({ ...origin, adapter: { model_id: '', folder, gguf: '', ...shape } }),
+          dataset: { path: '', sha256: '' },
+          method: 'lora',
+          lora: { ...shape, dropout: 0 },
+          training: {
+            epochs: 1,
+            batch_size: 1,
+            learning_rate: 1,
+            warmup_ratio: 0,
+            scheduler: 'constant',
+            seed: 1,
+            max_length: maxRowTokens(origin.base),
+          },
+          threads,
+          converters,
+        }
+        const made = await inTurn(() => convert(run_dir, spec))
+        return { ...(await moveToModels(dataDir, made)), name, description, origin, gguf_sha256: made.gguf_sha256 }
+      } finally {
+        await rm(path.dirname(run_dir), { recursive: true, force: true })
+      }
+    },
+  }
+}

@@ -1,0 +1,74 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { readFile } from 'node:fs/promises'
+import path from 'node:path'
+import type { Db, Trx } from '../../db/open.ts'
+import type { Hub, LocalBase } from '../../hub/service.ts'
+import { modelDir, modelFiles } from '../artifacts.ts'
+import * as store from '../store.ts'
+
+/**
+ * What a job begins with: whole weights, of the hub or of a tuned model, and the adapter on them that it goes on from.
+ */
+export interface Origin {
+  base: LocalBase
+  base_model_id: string
+  /** The tuned model that `base` is, where it is one. */
+  weights_model_id: string | null
+  adapter?:
+    | undefined
+    | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
+}
+
+/** Throws model_not_found or model_not_available. */
+export async function originOf(
+  db: Db | Trx,
+  hub: Hub,
+  dataDir: string,
+  account_id: string,
+  model_id: string,
+): Promise<Origin> {
+  const tuned = await store.findModel(db, account_id, model_id)
+  if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null }
+  const { base_model_id } = tuned
+  if (tuned.kind === 'model')
+    return { base: wholeModel(hub, dataDir, base_model_id, tuned.id), base_model_id, weights_model_id: tuned.id }
+  const files = modelFiles.adapter
+  const folder = path.join(modelDir(dataDir, tuned.id), files.folder)
+  const gguf = path.join(modelDir(dataDir, tuned.id), files.gguf)
+  const config = JSON.parse(await readFile(path.join(folder, 'adapter_config.json'), 'utf8'))
+  return {
+    base: tuned.weights_model_id
+      ? wholeModel(hub, dataDir, base_model_id, tuned.weights_model_id)
+      : hub.local(base_model_id),
+    base_model_id,
+    weights_model_id: tuned.weights_model_id,
+    adapter: {
+      model_id: tuned.id,
+      folder,
+      gguf,
+      r: config.r,
+      alpha: config.lora_alpha,
+      target_modules: [...config.target_modules].sort(),
+    },
+  }
+}
+
+/** A tuned model's whole weights; its size and context are those of the base that it was made from. */
+function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string): LocalBase {
+  const folder = modelDir(dataDir, id)
+  return {
+    ...hub.local(base_model_id),
+    id,
+    hf: path.join(folder, modelFiles.model.folder),
+    gguf: path.join(folder, modelFiles.model.gguf),
+  }
+}
+
+/** The adapter as the trainer is told of it, with the hash of its weights. */
+export async function startOf({ adapter }: Origin): Promise<{ path: string; sha256: string } | null> {
+  if (!adapter) return null
+  const hash = createHash('sha256')
+  for await (const chunk of createReadStream(path.join(adapter.folder, 'adapter_model.safetensors'))) hash.update(chunk)
+  return { path: adapter.folder, sha256: hash.digest('hex') }
+}

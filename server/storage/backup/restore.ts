@@ -1,0 +1,80 @@
+import { lstat, mkdir, readdir, rename, rm, statfs } from 'node:fs/promises'
+import path from 'node:path'
+import { lockDataDir, openDatabase } from '../../db/open.ts'
+import { hashFile, syncPath } from '../durable-files.ts'
+import { BackupError } from './backup.ts'
+import { copyInto, syncFolders } from './files.ts'
+import { type Manifest, readManifest } from './manifest.ts'
+
+const staged = 'restore.part'
+/** What an empty data folder may hold: the lock, and what an earlier attempt left that was killed. */
+const allowed = /^(server\.lock(-journal)?|restore\.part)$/
+
+/** Restores a backup into an empty data folder. What is there afterwards is whole, or nothing. */
+export async function restore(source: string, dataDir: string): Promise<Manifest> {
+  const found = await readdir(dataDir).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return []
+    throw error
+  })
+  if (found.some((name) => !allowed.test(name)))
+    throw new BackupError(
+      `${dataDir} is not empty, and a backup is restored into an empty data folder only. Move what is there away, or set TUNERY_DATA_DIR.`,
+    )
+  const manifest = await readManifest(source)
+  await verify(source, manifest)
+  const lock = lockDataDir(dataDir)
+  if (!lock)
+    throw new BackupError(
+      `A Tunery serves the data folder ${dataDir}. Stop it, or set TUNERY_DATA_DIR to another folder.`,
+    )
+  const staging = path.join(dataDir, staged)
+  try {
+    await rm(staging, { recursive: true, force: true })
+    await requireRoom(dataDir, manifest)
+    await mkdir(staging, { mode: 0o700 })
+    for (const file of manifest.files) await bring(source, staging, file)
+    // Refuses what a later version has written, as the server does.
+    await (await openDatabase(staging)).destroy()
+    const names = manifest.files.map((file) => file.path)
+    await syncFolders(staging, names)
+    // The database is last: without it there is nothing that the rest could be taken for.
+    const tops = [...new Set(names.map((name) => name.split('/')[0]!))].sort(
+      (a, b) => Number(a === 'tunery.db') - Number(b === 'tunery.db'),
+    )
+    for (const name of tops) await rename(path.join(staging, name), path.join(dataDir, name))
+    await syncPath(dataDir)
+    return manifest
+  } finally {
+    await rm(staging, { recursive: true, force: true })
+    lock.release()
+  }
+}
+
+const damaged = (name: string) =>
+  new BackupError(`The backup is damaged: ${name} is missing or not what was backed up. Nothing was restored.`)
+
+async function verify(source: string, { files }: Manifest): Promise<void> {
+  for (const { path: name, size_bytes, sha256 } of files) {
+    const file = path.join(source, name)
+    const stat = await lstat(file).catch(() => undefined)
+    if (!stat?.isFile() || stat.size !== size_bytes || (await hashFile(file)) !== sha256) throw damaged(name)
+  }
+}
+
+/** Copies one file, and reads it once more: a disk that fails is heard of now. */
+async function bring(source: string, target: string, { path: name, sha256 }: Manifest['files'][number]): Promise<void> {
+  const file = path.join(target, name)
+  await copyInto(path.join(source, name), file)
+  await syncPath(file)
+  if ((await hashFile(file)) !== sha256) throw damaged(name)
+}
+
+async function requireRoom(dataDir: string, { files }: Manifest): Promise<void> {
+  const needed = files.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
+  const { bavail, bsize } = await statfs(dataDir)
+  const free = bavail * bsize
+  if (free < needed)
+    throw new BackupError(
+      `The disk of ${dataDir} has ${Math.floor(free / 1e6)} MB free, and the backup takes ${Math.ceil(needed / 1e6)} MB. Make room.`,
+    )
+}

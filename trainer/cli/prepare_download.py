@@ -1,0 +1,38 @@
+"""Makes a checkpoint that the service has downloaded into OUT/hf ready for the engine, with the code of
+trainer/cli/prepare_base.py.
+
+    python -m trainer.cli.prepare_download --repo REPO --converters DIR --id ID --out OUT
+
+Writes `model.gguf` and, last, `model.json`. Ends with the pipe on its standard input.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from trainer.cli.prepare_base import convert_to_gguf, describe
+from trainer.runtime.protocol import Protocol, leave
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repo", required=True)
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--converters", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # Answers go first.
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    Protocol().watch()
+    convert_to_gguf(args.out / "hf", args.out / "model.gguf", args.converters, "auto")
+    described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}")
+    (args.out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main())

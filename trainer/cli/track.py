@@ -1,0 +1,92 @@
+"""Sends a job's loss curve to the operator's tracker: `python trainer/cli/track.py KIND TARGET PROJECT RUN < LINES`.
+
+KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
+PROJECT groups runs,
+RUN is the job's id; a job that goes on after a crash goes on in the same run. Each line is a JSON object: {"params":
+{…}} once, then
+{"step": N, "metrics": {…}}. Runs in an environment with that one tracker in it, and knows nothing of the rest of the
+trainer.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+
+class TensorBoard:
+    def __init__(self, target: str, project: str, run: str) -> None:
+        from tensorboard.summary import Writer
+
+        self.writer = Writer(str(Path(target) / project / run))
+
+    def params(self, values: dict) -> None:
+        pass
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def end(self) -> None:
+        self.writer.close()
+
+
+class MlFlow:
+    def __init__(self, target: str, project: str, run: str) -> None:
+        import mlflow
+
+        self.mlflow = mlflow
+        mlflow.set_tracking_uri(target)
+        experiment = mlflow.set_experiment(project)
+        found = mlflow.search_runs(
+            [experiment.experiment_id], f"tags.tunery_job = '{run}'", max_results=1, output_format="list"
+        )
+        before = found[0].info.run_id if found else None
+        mlflow.start_run(run_id=before, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
+
+    def params(self, values: dict) -> None:
+        self.mlflow.log_params(values)
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        self.mlflow.log_metrics(values, step=step)
+
+    def end(self) -> None:
+        self.mlflow.end_run()
+
+
+class WeightsAndBiases:
+    def __init__(self, target: str, project: str, run: str) -> None:
+        import wandb
+
+        settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True, save_code=False, silent=True)
+        if target:
+            settings.base_url = target
+        self.run = wandb.init(project=project, id=run, name=run, resume="allow", settings=settings)
+
+    def params(self, values: dict) -> None:
+        self.run.config.update(values, allow_val_change=True)
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def end(self) -> None:
+        self.run.finish()
+
+
+KINDS = {"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": WeightsAndBiases}
+
+
+def main() -> None:
+    kind, target, project, run = sys.argv[1:5]
+    tracker = KINDS[kind](target, project, run)
+    for line in sys.stdin:
+        told = json.loads(line)
+        if "params" in told:
+            tracker.params(told["params"])
+        else:
+            tracker.metrics(told["step"], told["metrics"])
+    tracker.end()
+
+
+if __name__ == "__main__":
+    main()

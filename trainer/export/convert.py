@@ -1,0 +1,87 @@
+"""What was trained as the two things people take: a Hugging Face folder, and the GGUF file that the engine loads."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.cli.prepare_base import sha256_of
+from trainer.data.tokenizer_identity import add_to_gguf, write_description
+from trainer.export.converters import run_converter
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import Spec
+
+# Half precision moves a weight by at most 1 part in 2,000, far below what the base lost to quantization, and halves
+# what the engine reads of the adapter for every token. The PEFT folder keeps float32.
+ADAPTER_TYPE = "f16"
+# Eight bits a weight are served twice as fast as sixteen, and answer the same but for the last digits. The folder keeps
+# float32.
+MODEL_TYPE = "q8_0"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """`kind`: adapter (a PEFT folder, to be served on its base) or model (a whole checkpoint)."""
+
+    kind: str
+    folder: Path
+    gguf: Path
+    gguf_sha256: str
+
+
+def save(model, tokenizer, spec: Spec, out: Path) -> Artifact:
+    """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`. What a killed attempt left there
+    is replaced.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    if spec.method == "full":
+        return _save_model(model, tokenizer, spec, out / "hf", out / "model.gguf")
+    return _save_adapter(model, tokenizer, spec, out / "adapter", out / "adapter.gguf")
+
+
+def _save_model(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artifact:
+    model.config._name_or_path = spec.base.id
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_description(folder, tokenizer, spec)
+    run_converter(
+        Path(spec.converters), "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf), "--outtype", MODEL_TYPE]
+    )
+    if not gguf.exists():
+        raise JobError("internal", "The converter left no file.")
+    return Artifact("model", folder, gguf, sha256_of(gguf))
+
+
+def _save_adapter(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artifact:
+    model.save_pretrained(folder, save_embedding_layers=False)
+    # peft writes a model card that is all blanks to fill in.
+    (folder / "README.md").unlink(missing_ok=True)
+    tokenizer.save_pretrained(folder)
+    write_description(folder, tokenizer, spec)
+    # The converter finds the base's shapes in its folder; its weights are not read.
+    arguments = [str(folder), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
+    run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
+    add_to_gguf(gguf, tokenizer, spec)
+    _check(gguf, folder)
+    return Artifact("adapter", folder, gguf, sha256_of(gguf))
+
+
+def _check(gguf_file: Path, folder: Path) -> None:
+    """Raises JobError where the converted file is not the adapter in `folder`: the engine must never be given half of
+    one.
+    """
+    import gguf
+    from safetensors import safe_open
+
+    if not gguf_file.exists():
+        raise JobError("internal", "The converter left no file.")
+    reader = gguf.GGUFReader(gguf_file)
+    with safe_open(folder / "adapter_model.safetensors", "pt") as tensors:
+        expected = len(tensors.keys())
+    alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
+    fields = {name: reader.fields[name].contents() for name in ("general.type", "adapter.type", "adapter.lora.alpha")}
+    if fields != {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float(alpha)}:
+        raise JobError("internal", f"The converted file does not describe the adapter: {fields}.")
+    if len(reader.tensors) != expected:
+        raise JobError("internal", f"The converted file has {len(reader.tensors)} tensors; the adapter has {expected}.")

@@ -1,0 +1,33 @@
+"""The engine's own converters, run inside this process: importing torch a second time would cost more than the
+conversion.
+"""
+
+import contextlib
+import runpy
+import sys
+from pathlib import Path
+
+
+def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
+    """Runs one of llama.cpp's conversion scripts. Its prints go to stderr, since stdout belongs to the caller's
+    protocol.
+
+    Raises RuntimeError when the script ends with a failure.
+    """
+    path = converters / script
+    if not path.exists():
+        raise RuntimeError(f"The converter {path} is missing: run the set-up again.")
+    before = sys.argv, list(sys.path)
+    sys.argv = [str(path), *arguments]
+    # Its gguf package must be the one of the same release as the script, before any that is installed.
+    sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
+    for name in [name for name in sys.modules if name == "gguf" or name.startswith("gguf.")]:
+        del sys.modules[name]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise RuntimeError(f"{script} failed: {end.code}") from end
+    finally:
+        sys.argv, sys.path[:] = before[0], before[1]

@@ -1,0 +1,39 @@
+"""A model that computes in float32 while its weights stay as narrow as its checkpoint has them: half the memory, the
+same results.
+"""
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+# Weights that are widened in one go.
+AT_ONCE = 1 << 22
+
+
+def compute_in_float32(model: nn.Module) -> None:
+    """Linear layers and embeddings, which are nearly all of a model, widen what they use when they use it; the rest is
+    widened for good.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            if module.weight.dtype != torch.float32:
+                module.forward = partial(_linear, module)
+        elif type(module) is nn.Embedding:
+            if module.weight.dtype != torch.float32:
+                module.register_forward_hook(lambda _module, _ids, vectors: vectors.float())
+        else:
+            for parameter in module.parameters(recurse=False):
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.float()
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    setattr(module, name, buffer.float())
+
+
+def _linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    step = max(1, AT_ONCE // module.in_features)
+    results = [linear(x, rows.to(x.dtype)) for rows in module.weight.split(step)]
+    result = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
+    return result if module.bias is None else result + module.bias.to(x.dtype)

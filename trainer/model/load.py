@@ -1,0 +1,134 @@
+"""The base model in memory, with what is trainable of it or on it."""
+
+import os
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainer.cli.prepare_base import sha256_of
+from trainer.model import attention, fast_layers, fast_lora, quantized
+from trainer.runtime import gpu
+from trainer.runtime.errors import JobError
+from trainer.runtime.spec import Lora, Spec
+
+
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where to train and in which precision the base is held. The adapter is always float32.
+
+    What has instructions for bf16 multiplies twice as fast in it, or much faster; what has none would emulate it.
+    """
+    if torch.cuda.is_available():
+        has = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))), torch.bfloat16 if has else torch.float32
+    capable = torch.cpu.get_capabilities()
+    return torch.device("cpu"), torch.bfloat16 if any(
+        capable.get(name) for name in BF16_CAPABILITIES
+    ) else torch.float32
+
+
+# As torch names them: x86 with AVX-512 or AMX, ARM.
+BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+def load_tokenizer(spec: Spec):
+    path = _base_path(spec)
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    tokenizer.parse_control_tokens = spec.parse_control_tokens
+    if not tokenizer.chat_template:
+        raise JobError(
+            "base_missing",
+            f"The base model {spec.base.id} has no chat template, so conversations cannot be rendered for it.",
+        )
+    return tokenizer
+
+
+def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+    """The base, ready to be trained by the run's method. What is trainable is float32; everything depends on the seed
+    alone.
+
+    lora: the base frozen in `dtype`, with an adapter, fresh or that of an earlier run. qlora: the same, the base's
+    linear layers in
+    4 bits. full: every weight, an earlier run's adapter merged into them; a GPU computes with them in bf16.
+    """
+    path = _base_path(spec)
+    where = {
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "use_safetensors": True,
+        "attn_implementation": attention.NAME,
+    }
+    if spec.method == "qlora":
+        where |= {"quantization_config": quantized.settings(dtype), "device_map": {"": device}}
+    base = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32 if spec.method == "full" else dtype, **where
+    ).to(device)
+    base.config.use_cache = False
+    gpu.make_exact(base, device)
+    torch.manual_seed(spec.training.seed)
+    if spec.method == "full":
+        return gpu.in_bf16(merged(base, spec).train(), device)
+    model = get_peft_model(base, lora_config(spec.lora))
+    if spec.start:
+        set_peft_model_state_dict(model, adapter_weights(spec))
+    # What the adapter's folder names as its base: where anyone finds it, not this machine's path.
+    model.peft_config["default"].base_model_name_or_path = spec.base.id
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    quantized.keep_trainable(model)
+    if not fast_layers.install(model):
+        fast_lora.install(model)
+    return model.train()
+
+
+def adapter_weights(spec: Spec) -> dict[str, torch.Tensor]:
+    """Raises JobError("base_missing") where the adapter that the run goes on from is gone or another one."""
+    file = Path(spec.start.path) / "adapter_model.safetensors"
+    if not file.exists() or sha256_of(file) != spec.start.sha256:
+        raise JobError("base_missing", "The model that this job goes on from is not there any more, or not as it was.")
+    return load_file(file)
+
+
+def merged(base: torch.nn.Module, spec: Spec) -> torch.nn.Module:
+    """The base, with the adapter that the run goes on from worked into its weights."""
+    if not spec.start:
+        return base
+    adapter_weights(spec)
+    model = PeftModel.from_pretrained(base, spec.start.path).merge_and_unload()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
+
+
+def lora_config(lora: Lora) -> LoraConfig:
+    """LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021 (arXiv 2106.09685)."""
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+@torch.no_grad()
+def without_adapter(model: torch.nn.Module) -> None:
+    """Makes the adapter do nothing, for good: only a copy or a file has it afterwards."""
+    for name, parameter in trainable(model).items():
+        if "lora_B" in name:
+            parameter.zero_()
+
+
+def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _base_path(spec: Spec) -> Path:
+    path = Path(spec.base.path)
+    if not (path / "config.json").exists():
+        raise JobError("base_missing", f"The base model {spec.base.id} is not at {path}.")
+    return path

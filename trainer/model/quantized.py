@@ -1,0 +1,49 @@
+"""Frozen bases in 4 bits: NF4 with double quantization (Dettmers et al., "QLoRA", 2023, arXiv 2305.14314), by
+bitsandbytes.
+
+bitsandbytes is imported only where a base is quantized: it takes a second.
+"""
+
+import sys
+
+import torch
+
+
+def settings(dtype: torch.dtype):
+    """How transformers loads a base for QLoRA; `dtype` is what the products are computed in."""
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+
+
+def is_quantized(module: torch.nn.Module) -> bool:
+    loaded = sys.modules.get("bitsandbytes")
+    return loaded is not None and isinstance(module, loaded.nn.Linear4bit)
+
+
+def is_adapted(module: torch.nn.Module) -> bool:
+    """Whether it is peft's layer for a quantized base."""
+    loaded = sys.modules.get("peft.tuners.lora.bnb")
+    return loaded is not None and type(module) is getattr(loaded, "Linear4bit", None)
+
+
+def dtype_of(base: torch.nn.Module) -> torch.dtype:
+    return base.compute_dtype if is_quantized(base) else base.weight.dtype
+
+
+def dequantize(weight: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] in the precision that the weight had before."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight.data, weight.quant_state)
+
+
+def keep_trainable(model: torch.nn.Module) -> None:
+    """Keeps bitsandbytes from repacking weights for inference when they are used without gradients (as an evaluation
+    between steps
+    does): the repacked ones have no backward pass."""
+    for module in model.modules():
+        if is_quantized(module):
+            module.support_avx512bf16_for_cpu = False

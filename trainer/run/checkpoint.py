@@ -1,0 +1,150 @@
+"""Checkpoints that are either whole or not there: written aside, synced, renamed, and checked by hash before they are
+believed.
+"""
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.cli.prepare_base import sha256_of
+from trainer.runtime.files import sync
+from trainer.runtime.protocol import Protocol
+from trainer.runtime.spec import Candidate, Spec
+
+
+@dataclass
+class Totals:
+    """What a run has summed up so far. `epoch_loss` is the sum of the current epoch's loss over `epoch_targets` learned
+    tokens.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_targets: int = 0
+    ended_early: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    path: Path
+    sha256: str
+    size_mb: float
+
+
+@dataclass
+class State:
+    """All that a run is made of at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last
+    trained on, or NaN.
+    """
+
+    parameters: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    precision: torch.dtype
+    row_losses: torch.Tensor
+    totals: Totals = field(default_factory=Totals)
+    validation: dict = field(default_factory=dict)
+
+
+def write(folder: Path, state: State, spec: Spec) -> Written:
+    """Writes `folder/step-N` and returns its hash: that of its manifest, which lists the hash of every other file."""
+    final = folder / f"step-{state.totals.step}"
+    aside = folder / f"step-{state.totals.step}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    moments = {
+        f"{kind}.{name}": value
+        for name, p in state.parameters.items()
+        for kind, value in state.optimizer.state[p].items()
+    }
+    save_file({name: p.detach().contiguous() for name, p in state.parameters.items()}, aside / "weights.safetensors")
+    save_file(moments, aside / "optimizer.safetensors")
+    save_file({"losses": state.row_losses}, aside / "rows.safetensors")
+    made = {
+        "fingerprint": spec.fingerprint(),
+        "threads": spec.threads,
+        "precision": str(state.precision).removeprefix("torch."),
+    }
+    (aside / "state.json").write_text(
+        json.dumps({**made, "totals": asdict(state.totals), "validation": state.validation})
+    )
+    files = sorted(aside.iterdir())
+    manifest = json.dumps(
+        {"step": state.totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1
+    )
+    (aside / "manifest.json").write_text(manifest)
+    for file in [*files, aside / "manifest.json", aside]:
+        sync(file)
+    shutil.rmtree(final, ignore_errors=True)
+    aside.rename(final)
+    sync(folder)
+    size = sum(file.stat().st_size for file in final.iterdir())
+    return Written(final, hashlib.sha256(manifest.encode()).hexdigest(), round(size / 1e6, 3))
+
+
+def precision_of(spec: Spec) -> torch.dtype | None:
+    """The base's precision in the run that the newest readable checkpoint is of: one resumed on another machine goes on
+    in it.
+    """
+    for candidate in spec.resume_from:
+        try:
+            return getattr(torch, json.loads((Path(candidate.path) / "state.json").read_text())["precision"])
+        except (OSError, ValueError, KeyError, AttributeError):
+            continue
+    return None
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Deletes all but the `count` newest checkpoints of this attempt."""
+    steps = sorted(
+        (path for path in folder.glob("step-*") if path.suffix != ".tmp"), key=lambda path: int(path.name[5:])
+    )
+    for path in steps[: -max(count, 1)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def resume(state: State, spec: Spec, protocol: Protocol) -> Candidate | None:
+    """Fills the state from the first candidate that is whole and of this run; else leaves it as it is at the start."""
+    for candidate in spec.resume_from:
+        path = Path(candidate.path)
+        if reason := _flaw(path, candidate.sha256, spec):
+            protocol.emit(
+                "warning", f"The checkpoint of step {candidate.step} is not used: {reason}.", path=candidate.path
+            )
+            continue
+        weights, moments = load_file(path / "weights.safetensors"), load_file(path / "optimizer.safetensors")
+        with torch.no_grad():
+            for name, parameter in state.parameters.items():
+                parameter.copy_(weights[name])
+                kinds = {key[: -len(name) - 1]: value for key, value in moments.items() if key.endswith(f".{name}")}
+                # The fused optimizer wants all of its state, the step count too, on the parameter's device.
+                state.optimizer.state[parameter] = {kind: value.to(parameter.device) for kind, value in kinds.items()}
+        stored = json.loads((path / "state.json").read_text())
+        state.totals, state.validation = Totals(**stored["totals"]), stored["validation"]
+        state.row_losses.copy_(load_file(path / "rows.safetensors")["losses"])
+        return candidate
+    if spec.resume_from:
+        protocol.emit("warning", "None of the checkpoints can be used; the training starts from its beginning.")
+    return None
+
+
+def _flaw(path: Path, sha256: str, spec: Spec) -> str | None:
+    """Why a checkpoint must not be used, or None."""
+    try:
+        manifest = (path / "manifest.json").read_bytes()
+        if hashlib.sha256(manifest).hexdigest() != sha256:
+            return "its manifest has another hash than was recorded"
+        for name, expected in json.loads(manifest)["files"].items():
+            if sha256_of(path / name) != expected:
+                return f"{name} is damaged"
+        if json.loads((path / "state.json").read_text())["fingerprint"] != spec.fingerprint():
+            return "it was made with another base, dataset or configuration"
+    except OSError as problem:
+        return f"it cannot be read ({problem.strerror})"
+    return None
