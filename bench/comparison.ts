@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { compare, type Probe, readProbe, type Scores } from '../server/inference/fidelity/compare.ts'
-import { startEngine } from '../tests/engine/engine-process.ts'
+import { startEngine } from '../tests/process/engine/engine-process.ts'
 import { startService } from './support/service.ts'
 
 const root = path.resolve(import.meta.dirname, '..')

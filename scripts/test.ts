@@ -77,7 +77,7 @@ step('dclint', path.join(root, 'node_modules/.bin/dclint'), [
 ])
 if (!process.argv.includes('--static')) {
   const named = process.argv.slice(2)
-  const files = named.length > 0 ? named : globSync('tests/{*,engine/*}.test.ts', { cwd: root }).sort()
+  const files = named.length > 0 ? named : globSync('tests/{unit,service,process}/**/*.test.ts', { cwd: root }).sort()
   // A test that failed may leave something open, which must not hold up those after it for ever.
   const suites: Suite[] = files.map((file) => ({
     name: file,
@@ -92,7 +92,9 @@ if (!process.argv.includes('--static')) {
       args: ['-q', '--durations=8'],
     })
   // They take every core at the lowest priority: beside others they would take ten times as long, or measure these.
-  const alone = suites.filter(({ name }) => ['tests/demo.test.ts', 'tests/core-share.test.ts'].includes(name))
+  const alone = suites.filter(({ name }) =>
+    ['tests/process/demo.test.ts', 'tests/process/core-share.test.ts'].includes(name),
+  )
   const beside = suites.filter((suite) => !alone.includes(suite))
   const started = Date.now()
   const total: Outcome = { passed: 0, failed: 0, skipped: 0 }

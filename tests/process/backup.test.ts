@@ -1,0 +1,309 @@
+// A backup that was made beside a running service and restored elsewhere is the service again; a damaged one is never
+// taken for one.
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  appendFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import SQLite from 'better-sqlite3'
+import { root } from '../../lib/root.ts'
+import { lockDataDir } from '../../server/db/open.ts'
+import { hashFile } from '../../server/storage/durable-files.ts'
+import { client, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-backup-'))
+const servers: ChildProcess[] = []
+let app: TestApp
+let dataset: string
+let model: string
+before(async () => {
+  app = await startApp()
+  dataset = (await app.upload(colourRows(8))).body.id
+  const { id } = (
+    await app.api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id: dataset,
+      config: { training_config: { epochs: 1 } },
+    })
+  ).body
+  model = (await app.untilEnded(id)).model!
+})
+after(async () => {
+  for (const server of servers) server.kill('SIGKILL')
+  await app.stop()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const chatWith = (api: TestApp['api']) =>
+  api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'code of red?' }], max_tokens: 3 })
+
+/** Runs `./tunery` on a data folder. */
+async function tunery(dataDir: string, ...args: string[]) {
+  const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir() }
+  const child = spawn(path.join(root, 'tunery'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  let said = ''
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (said += text))
+  const [status] = await once(child, 'close')
+  return { status: status as number, said }
+}
+
+let taken = 0
+/** A backup of the running service, which was whole when it was made. */
+async function newBackup(): Promise<string> {
+  const target = path.join(folder, `backup-${++taken}`)
+  const { status, said } = await tunery(app.dataDir, 'backup', target)
+  assert.equal(status, 0, said)
+  return target
+}
+
+async function startServer(dataDir: string) {
+  const env = {
+    ...process.env,
+    TUNERY_DATA_DIR: dataDir,
+    TUNERY_MODELS_DIR: tinyModelsDir(),
+    TUNERY_PORT: '0',
+    TUNERY_LOG_LEVEL: 'fatal',
+  }
+  const server = spawn(process.execPath, ['server/main.ts'], { cwd: root, env, stdio: ['ignore', 'ignore', 'inherit'] })
+  servers.push(server)
+  const file = path.join(dataDir, 'server.json')
+  await until('the server to listen', () => existsSync(file))
+  return { server, url: JSON.parse(readFileSync(file, 'utf8')).url as string }
+}
+
+/** Keeps asking, uploading and deleting until `stop`. */
+function busy() {
+  let running = true
+  const churn = async () => {
+    for (let i = 0; running; i++) {
+      const { body } = await app.upload(colourRows(8 + i))
+      assert.equal((await app.api('DELETE', `/datasets/${body.id}`)).status, 200)
+    }
+  }
+  const ask = async () => {
+    while (running) assert.equal((await chatWith(app.api)).status, 200)
+  }
+  const all = Promise.all([churn(), churn(), ask()])
+  return {
+    stop() {
+      running = false
+      return all
+    },
+  }
+}
+
+test('a backup that is made while requests run is restored elsewhere with all that was acknowledged, and its model answers', async () => {
+  const { key } = (await app.api('POST', '/keys', { name: 'kept' })).body
+  const asked = await chatWith(app.api)
+  const load = busy()
+  const backup = await newBackup()
+  await newBackup()
+  await load.stop()
+  assert.deepEqual(
+    readdirSync(app.dataDir).filter((name) => name.endsWith('.part')),
+    [],
+  )
+  assert.ok(!existsSync(path.join(backup, 'secret.key')))
+  const restored = path.join(folder, 'restored')
+  const { status, said } = await tunery(restored, 'restore', backup)
+  assert.equal(status, 0, said)
+  assert.deepEqual(await tunery(restored, 'check'), { status: 0, said: `${restored} is whole.\n` })
+  const { server, url } = await startServer(restored)
+  const again = client(url, key)
+  assert.equal((await again.api('GET', '/user/profile')).body.key.name, 'kept')
+  assert.equal((await again.api('POST', `/datasets/${dataset}/validate`)).body.valid, true)
+  const answer = await chatWith(again.api)
+  assert.equal(answer.status, 200, JSON.stringify(answer.body))
+  // What had been asked is metered there too, whether it was in the journal or in the database.
+  server.kill('SIGTERM')
+  await once(server, 'exit')
+  const db = new SQLite(path.join(restored, 'tunery.db'), { readonly: true })
+  for (const { headers } of [asked, answer])
+    assert.equal(
+      db.prepare('select count(*) from usage where request_id = ?').pluck().get(headers.get('x-request-id')),
+      1,
+    )
+  db.close()
+})
+
+test('a job that was at work when the backup was made goes on from its checkpoint where it is restored', async () => {
+  const config = { training_config: { epochs: 50, batch_size: 1 } }
+  const fast = await startApp({ TUNERY_CHECKPOINT_SECONDS: '1' })
+  try {
+    const { id: dataset_id } = (await fast.upload(colourRows(16))).body
+    const { id } = (await fast.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body
+    await fast.untilEvent(id, (event) => event.type === 'checkpoint')
+    const backup = path.join(folder, 'at-work')
+    const { status, said } = await tunery(fast.dataDir, 'backup', backup)
+    assert.equal(status, 0, said)
+    await fast.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+    const restored = path.join(folder, 'at-work-again')
+    assert.equal((await tunery(restored, 'restore', backup)).status, 0)
+    const { server, url } = await startServer(restored)
+    const again = client(url, fast.key)
+    const resumed = await again.untilEvent(id, (event) => event.data?.resumed_from_step !== undefined)
+    assert.ok(Number(resumed.data!.resumed_from_step) > 0)
+    await again.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+    server.kill('SIGTERM')
+    await once(server, 'exit')
+  } finally {
+    await fast.stop()
+  }
+})
+
+test('a backup that was cut off, changed, or made by hand to write elsewhere is refused, and nothing is restored', async () => {
+  const whole = await newBackup()
+  const files = JSON.parse(readFileSync(path.join(whole, 'manifest.json'), 'utf8')).files.map(
+    (file: { path: string }) => file.path,
+  )
+  const gguf = files.find((name: string) => name.endsWith('adapter.gguf'))
+  const manifestWith = (
+    at: string,
+    change: (manifest: { files: { path: string; sha256: string; size_bytes: number }[] }) => void,
+  ) => {
+    const file = path.join(at, 'manifest.json')
+    const manifest = JSON.parse(readFileSync(file, 'utf8'))
+    change(manifest)
+    writeFileSync(file, JSON.stringify(manifest))
+  }
+  const cases: [string, (at: string) => void | Promise<void>, RegExp][] = [
+    ['no manifest', (at) => rmSync(path.join(at, 'manifest.json')), /not a whole backup/],
+    [
+      'a torn manifest',
+      (at) => writeFileSync(path.join(at, 'manifest.json'), '{"format":"tun'),
+      /manifest\.json .* damaged/,
+    ],
+    ['a file less', (at) => rmSync(path.join(at, gguf)), /damaged: models\/.*adapter\.gguf/],
+    ['a file longer', (at) => appendFileSync(path.join(at, gguf), 'x'), /damaged: models\//],
+    ['a byte changed', (at) => flip(path.join(at, 'tunery.db')), /damaged: tunery\.db/],
+    [
+      'a path outside',
+      (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'models/../../out' })),
+      /damaged/,
+    ],
+    [
+      'a path of our own',
+      (at) => manifestWith(at, ({ files }) => files.push({ ...files[0]!, path: 'secret.key' })),
+      /damaged/,
+    ],
+    [
+      'no database',
+      (at) =>
+        manifestWith(at, (manifest) => (manifest.files = manifest.files.filter(({ path }) => path !== 'tunery.db'))),
+      /damaged/,
+    ],
+    ['a database of a later version', (at) => laterVersion(at), /written by a newer Tunery/],
+  ]
+  for (const [name, change, says] of cases) {
+    const bad = path.join(folder, 'bad')
+    const target = path.join(folder, 'bad-restored')
+    cpSync(whole, bad, { recursive: true })
+    await change(bad)
+    const { status, said } = await tunery(target, 'restore', bad)
+    assert.notEqual(status, 0, name)
+    assert.match(said, says, name)
+    assert.doesNotMatch(said, /\n {4}at /, `${name}: no stack`)
+    const left = existsSync(target) ? readdirSync(target) : []
+    assert.deepEqual(
+      left.filter((each) => !each.startsWith('server.lock')),
+      [],
+      name,
+    )
+    for (const each of [bad, target]) rmSync(each, { recursive: true, force: true })
+  }
+
+  async function laterVersion(at: string) {
+    const file = path.join(at, 'tunery.db')
+    const db = new SQLite(file)
+    db.exec("insert into migrations values ('9999-later', 1)")
+    db.close()
+    const sha256 = await hashFile(file)
+    manifestWith(at, ({ files }) =>
+      Object.assign(files.find((each) => each.path === 'tunery.db')!, { sha256, size_bytes: statSync(file).size }),
+    )
+  }
+})
+
+function flip(file: string): void {
+  const bytes = readFileSync(file)
+  bytes[bytes.length >> 1]! ^= 1
+  // A new file: the backup shares the old one with the service.
+  rmSync(file)
+  writeFileSync(file, bytes)
+}
+
+test('a backup is restored into an empty folder that no server holds, and made into an empty one; a killed restore is begun anew', async () => {
+  const backup = await newBackup()
+  assert.match((await tunery(app.dataDir, 'restore', backup)).said, /not empty/)
+  assert.match((await tunery(app.dataDir, 'backup', backup)).said, /not empty/)
+  assert.match((await tunery(path.join(folder, 'nothing'), 'backup', path.join(folder, 'never'))).said, /no database/)
+  const held = path.join(folder, 'held')
+  const lock = lockDataDir(held)!
+  assert.match((await tunery(held, 'restore', backup)).said, /serves the data folder/)
+  lock.release()
+  mkdirSync(path.join(held, 'restore.part'))
+  writeFileSync(path.join(held, 'restore.part/tunery.db'), 'half of it')
+  const { status, said } = await tunery(held, 'restore', backup)
+  assert.equal(status, 0, said)
+  assert.deepEqual(
+    readdirSync(held).sort(),
+    ['datasets', 'models', 'server.lock', 'tunery.db']
+      .concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : [])
+      .sort(),
+  )
+})
+
+test('check and backup name each file that is missing or changed; a backup that would not be whole is not made', async () => {
+  const copy = path.join(folder, 'to-damage')
+  assert.equal((await tunery(copy, 'restore', await newBackup())).status, 0)
+  const rows = path.join(copy, 'datasets', `${dataset}.jsonl`)
+  const gguf = path.join(copy, 'models', model, 'adapter.gguf')
+  flip(rows)
+  renameSync(gguf, `${gguf}.away`)
+  const found = await tunery(copy, 'check', '--json')
+  assert.equal(found.status, 1)
+  assert.deepEqual(JSON.parse(found.said).problems.sort(), [
+    `datasets/${dataset}.jsonl of the dataset ${dataset} is not what it was when it was stored: its SHA-256 is another.`,
+    `models/${model}/adapter.gguf of the model ${model} is missing.`,
+  ])
+  const target = path.join(folder, 'not-made')
+  assert.match(
+    (await tunery(copy, 'backup', target)).said,
+    new RegExp(`models/${model}/adapter.gguf of the model ${model} is missing`),
+  )
+  renameSync(`${gguf}.away`, gguf)
+  const changed = await tunery(copy, 'backup', target)
+  assert.match(changed.said, new RegExp(`datasets/${dataset}.jsonl .* SHA-256 is another`))
+  assert.notEqual(changed.status, 0)
+  assert.ok(!existsSync(target))
+  flip(rows)
+  assert.equal((await tunery(copy, 'check')).status, 0)
+  const file = path.join(copy, 'tunery.db')
+  const bytes = readFileSync(file)
+  writeFileSync(file, bytes.fill(7, 4096, 3 * 4096))
+  for (const args of [['check'], ['backup', target]]) {
+    const damaged = spawnSync(path.join(root, 'tunery'), args, {
+      env: { ...process.env, TUNERY_DATA_DIR: copy },
+      encoding: 'utf8',
+    })
+    assert.notEqual(damaged.status, 0)
+    assert.match(damaged.stdout + damaged.stderr, /database (is damaged|cannot be read)/)
+    assert.doesNotMatch(damaged.stderr, /\n {4}at /)
+  }
+})

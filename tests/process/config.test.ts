@@ -1,0 +1,145 @@
+import assert from 'node:assert/strict'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import http from 'node:http'
+import type { AddressInfo } from 'node:net'
+import os from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { root } from '../../lib/root.ts'
+import { ConfigError, readConfig } from '../../server/config.ts'
+
+const tunery = path.join(root, 'tunery')
+
+test('every setting that scripts rely on is accepted, and each has a default', () => {
+  const relied = {
+    TUNERY_PORT: '1',
+    TUNERY_HOST: '0.0.0.0',
+    TUNERY_DATA_DIR: '/x',
+    TUNERY_DATABASE_URL: 'postgres://x',
+    TUNERY_REDIS_URL: 'redis://x',
+    TUNERY_STORAGE_URL: 's3://x',
+    TUNERY_RAY_ADDRESS: 'http://x',
+    TUNERY_DEFAULT_TIER: 'free',
+    TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8:80,[::1]/128:80',
+    TUNERY_SECRET_KEY_FILE: '/x/key',
+  }
+  assert.equal(readConfig(relied).port, 1)
+  assert.equal(readConfig({}).port, 8000)
+  assert.equal(readConfig({}).host, '127.0.0.1')
+  assert.equal(readConfig({}).default_tier, 'enterprise')
+  assert.equal(readConfig({}).parse_control_tokens, false)
+  assert.equal(readConfig({ TUNERY_PARSE_CONTROL_TOKENS: 'true' }).parse_control_tokens, true)
+  assert.throws(() => readConfig({ TUNERY_PARSE_CONTROL_TOKENS: '1' }), /must be true or false/)
+})
+
+test('an unknown setting and a wrong value are refused, all of them at once', () => {
+  assert.throws(
+    () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_CURRENCY: 'gold' }),
+    (error: Error) =>
+      error instanceof ConfigError &&
+      /TUNERY_PROT/.test(error.message) &&
+      /TUNERY_PORT is 'x'/.test(error.message) &&
+      /gold/.test(error.message),
+  )
+})
+
+test('a secret of the wrong kind is refused without being told', () => {
+  assert.throws(
+    () => readConfig({ TUNERY_HUGGINGFACE_TOKEN: 'sk-secret' }),
+    (error: Error) => /HUGGINGFACE_TOKEN .*hf_/.test(error.message) && !error.message.includes('secret'),
+  )
+})
+
+test('the command line lists the settings, makes keys and explains wrong words', () => {
+  const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
+  const env = { ...process.env, TUNERY_DATA_DIR: dataDir }
+  try {
+    assert.match(execFileSync(tunery, ['config'], { env, encoding: 'utf8' }), /TUNERY_PORT=8000/)
+    const key = JSON.parse(
+      execFileSync(tunery, ['keys', 'create', '--name', 'ci', '--scopes', 'inference', '--json'], {
+        env,
+        encoding: 'utf8',
+      }),
+    )
+    assert.match(key.key, /^tny_[0-9A-Za-z]{36}$/)
+    assert.match(key.id, /^key_/)
+    const run = (...args: string[]) =>
+      JSON.parse(execFileSync(tunery, ['accounts', ...args, '--json'], { env, encoding: 'utf8' }))
+    const made = run('create', '--name', 'Acme', '--tier', 'free')
+    assert.deepEqual([made.account.tier, made.owner.role, made.key.slice(0, 4)], ['free', 'owner', 'tny_'])
+    assert.equal(run('set', made.account.id, '--tier', 'pro').tier, 'pro')
+    assert.equal(run('suspend', made.account.id).status, 'suspended')
+    assert.equal(run('reinstate', made.account.id).status, 'active')
+    assert.deepEqual(
+      run('list').map(({ name }: { name: string }) => name),
+      ['Acme', 'Owner'],
+    )
+    for (const [args, says] of [
+      [['keys', 'create'], /--name/],
+      [['keys', 'create', '--name', 'x', '--scopes', 'all'], /full, inference, read_only/],
+      [['accounts', 'create'], /--name/],
+      [['accounts', 'suspend'], /its account is missing/],
+      [['accounts', 'set', 'acc_none', '--tier', 'pro'], /no account 'acc_none'/],
+      [['frobnicate'], /not a command/],
+      [['keys', 'create', '--name', 'a\u202eb'], /^--name: has the character U\+202E/],
+      [['models', 'add', '../x'], /OWNER\/NAME/],
+    ] as const) {
+      const { status, stderr } = spawnSync(tunery, args, { env, encoding: 'utf8' })
+      assert.equal(status, 2)
+      assert.match(stderr, says)
+    }
+  } finally {
+    rmSync(dataDir, { recursive: true })
+  }
+})
+
+test('a base model that cannot be brought is told in one sentence, and leaves nothing', async () => {
+  const models = mkdtempSync(path.join(os.tmpdir(), 'tunery-models-'))
+  const answers: Record<string, [number, Record<string, string>]> = {
+    none: [404, { 'x-error-code': 'RepoNotFound' }],
+    gated: [403, { 'x-error-code': 'GatedRepo' }],
+    broken: [500, {}],
+  }
+  const hub = http.createServer((request, response) => {
+    const [status, headers] = answers[/team\/(\w+)/.exec(request.url!)?.[1] ?? 'broken']!
+    response.writeHead(status, headers).end('{}')
+  })
+  hub.listen(0, '127.0.0.1')
+  await once(hub, 'listening')
+  const here = `http://127.0.0.1:${(hub.address() as AddressInfo).port}`
+  const add = async (id: string, HF_ENDPOINT: string) => {
+    const child = spawn(tunery, ['models', 'add', id], {
+      env: { ...process.env, TUNERY_MODELS_DIR: models, HF_ENDPOINT },
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    let said = ''
+    child.stderr.on('data', (text) => (said += text))
+    const [status] = await once(child, 'close')
+    return [status, said.trim()] as const
+  }
+  try {
+    const all = await Promise.all([
+      add('team/any', 'http://127.0.0.1:1'),
+      add('team/none', here),
+      add('team/gated', here),
+      add('team/broken', here),
+    ])
+    for (const [index, says] of [
+      /cannot be reached from this machine \(.*refused\); .*--from FOLDER\.$/,
+      /has no such model/,
+      /its licence must be accepted/,
+      /answered 500; try again later\.$/,
+    ].entries()) {
+      const [status, said] = all[index]!
+      assert.equal(status, 2)
+      assert.match(said, says)
+      assert.match(said, /^team\/\w+ could not be added: .*\.$/)
+    }
+    assert.deepEqual(readdirSync(models), [])
+  } finally {
+    hub.close()
+    rmSync(models, { recursive: true })
+  }
+})

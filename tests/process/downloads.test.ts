@@ -1,0 +1,275 @@
+// Base models that are not on the machine, downloaded from a hub of this test's own: a real HTTP server with a real
+// checkpoint.
+import assert from 'node:assert/strict'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { fetchFile, HashMismatch, listCheckpoint } from '../../server/hub/checkpoint.ts'
+import { type Client, client, colourRows, until } from '../support/client.ts'
+import { modelHub, revision, weights } from '../support/model-hub.ts'
+import { dataFolder } from '../support/server.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
+
+const id = 'HuggingFaceTB/SmolLM2-360M-Instruct'
+const checkpoint = path.join(tinyModelsDir(), tiny, 'hf')
+const size = statSync(path.join(checkpoint, weights)).size
+const half = Math.floor(size / 2)
+const modelsDir = () => mkdtempSync(path.join(os.tmpdir(), 'tunery-models-'))
+
+let hub: Awaited<ReturnType<typeof modelHub>>
+let app: TestApp
+let operator: Client
+let models: string
+before(async () => {
+  hub = await modelHub(checkpoint, id)
+  models = modelsDir()
+  app = await startApp({
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODELS_DIR: models,
+    TUNERY_HUGGINGFACE_TOKEN: 'hf_of_the_operator',
+  })
+  operator = client(app.url, (await app.services.accounts.createKey('ops', 'operator', app.owner.user_id)).key)
+})
+after(async () => {
+  await app.stop()
+  hub.close()
+  rmSync(models, { recursive: true })
+})
+
+const right = () =>
+  Object.assign(hub, {
+    status: undefined,
+    cut: undefined,
+    stall: undefined,
+    corrupt: false,
+    ignoresRanges: false,
+    withoutWeights: false,
+    ranges: [],
+    tokens: [],
+  })
+const source = () => ({ url: hub.url, token: undefined, model_id: id })
+const show = async (api: Client) => (await api.api('GET', `/hub/models/${id}`)).body
+const start = (api: Client, model = id) => api.api('POST', `/hub/models/${model}/download`)
+const cancel = (api: Client) => api.api('DELETE', `/hub/models/${id}/download`)
+const downloaded = () => path.join(models, '.downloads', id)
+const ended = (api: Client = app) =>
+  until('the download to end', async () => {
+    const { download } = await show(api)
+    return ['completed', 'failed', 'cancelled'].includes(download?.status) && download
+  })
+async function stalled() {
+  Object.assign(right(), { stall: half })
+  assert.equal((await start(operator)).status, 202)
+  await until(
+    'half of the weights',
+    async () => (await show(app)).download.status === 'downloading' && hub.ranges.length === 1,
+  )
+}
+async function job(api: Client, config: object = {}) {
+  const dataset_id = (await api.upload(colourRows(16))).body.id
+  return api.api('POST', '/fine-tuning/jobs', {
+    model_id: id,
+    dataset_id,
+    config: { training_config: { epochs: 1 }, ...config },
+  })
+}
+
+test('where accounts may not download, a job, a deployment and the download itself say what to do, and nothing is begun', async () => {
+  right()
+  for (const { status, body } of [
+    await job(app),
+    await app.api('POST', '/deployments', { model: id, name: 'base' }),
+    await start(app),
+  ]) {
+    assert.equal(status, 400)
+    assert.equal(body.error.code, 'model_not_available')
+    assert.match(
+      body.error.message,
+      /tunery models add .*or POST \/v1\/hub\/models\/.*\/download with a key that has the scope operator/,
+    )
+  }
+  assert.equal((await show(app)).download, null)
+  assert.equal((await start(operator, 'no/such')).body.error.code, 'model_not_found')
+  assert.equal((await start(operator, 'Qwen/Qwen2.5-VL-7B-Instruct')).body.error.code, 'model_not_available')
+  assert.equal((await cancel(operator)).body.error.code, 'invalid_request')
+  assert.equal((await operator.api('POST', `/hub/models/${id}`)).body.error.code, 'not_found')
+  assert.deepEqual(hub.tokens, [], 'the hub was not asked')
+})
+
+test('a model that the hub does not give, does not have, or has without safetensors fails with one sentence', async () => {
+  for (const [status, code, says] of [
+    [403, 'access_denied', /accept the model's licence .*TUNERY_HUGGINGFACE_TOKEN/],
+    [401, 'access_denied', /\(401\)/],
+    [undefined, 'no_safetensors', /no safetensors files; other formats can run code/],
+    [404, 'not_on_hub', /has no model HuggingFaceTB/],
+  ] as const) {
+    Object.assign(right(), { status, withoutWeights: status === undefined })
+    assert.equal((await start(operator, id.replace('/', '%2F'))).status, 202)
+    const { status: state, error } = await ended()
+    assert.equal(state, 'failed')
+    assert.equal(error.code, code)
+    assert.match(error.message, says)
+    assert.equal(hub.tokens.at(-1), 'Bearer hf_of_the_operator')
+  }
+  const { error } = (await job(app)).body
+  assert.match(error.message, /Their download failed: .*no model .*tunery models add/)
+  assert.equal(error.details.download.status, 'failed')
+})
+
+test('weights whose hash is not the hub’s are refused: once more, then for good, and nothing of them stays', async () => {
+  Object.assign(right(), { corrupt: true })
+  await start(operator)
+  const { status, error } = await ended()
+  assert.deepEqual([status, error.code, hub.ranges], ['failed', 'hash_mismatch', [0, 0]])
+  assert.match(error.message, /its hash differs/)
+  assert.ok(readdirSync(path.join(downloaded(), 'hf')).every((name) => !name.includes('safetensors')))
+  assert.equal((await show(app)).weights.available, false)
+})
+
+test('a download that others wait for is the operator’s to cancel; its job fails with the reason, and its files are gone', async () => {
+  await stalled()
+  const waiting = await job(app)
+  assert.equal(waiting.status, 201, 'a download that is under way is for all accounts')
+  for (const [what, status] of [
+    ['pause', 'paused'],
+    ['resume', 'queued'],
+  ])
+    assert.equal((await app.api('POST', `/fine-tuning/jobs/${waiting.body.id}/${what}`)).body.status, status)
+  const chat = await app.api('POST', '/chat/completions', { model: id, messages: [{ role: 'user', content: 'hi' }] })
+  assert.match(chat.body.error.message, /being downloaded \(\d+% of them are here\)/)
+  assert.equal((await cancel(app)).status, 403)
+  assert.equal((await cancel(operator)).body.download.status, 'cancelled')
+  const { status, error } = await app.untilEnded(waiting.body.id)
+  assert.deepEqual([status, error?.code], ['failed', 'download_failed'])
+  await until('the files to be gone', () => !existsSync(downloaded()))
+  const audit = (await app.api('GET', '/audit')).body.items.map(({ action }: { action: string }) => action)
+  assert.ok(audit.includes('download.started') && audit.includes('download.cancelled'))
+})
+
+test('only the data of a checkpoint is taken, and no file whose name leads elsewhere', async () => {
+  right()
+  const { files } = await listCheckpoint(source(), 'main', AbortSignal.timeout(10_000))
+  assert.deepEqual(files.map((file) => file.path).sort(), readdirSync(checkpoint).sort())
+})
+
+test('a file goes on from what is there; what is there and is not of the file is never kept', async () => {
+  const content = readFileSync(path.join(checkpoint, weights))
+  const { files } = await listCheckpoint(source(), 'main', AbortSignal.timeout(10_000))
+  const file = files.find((each) => each.path === weights)!
+  const folder = modelsDir()
+  const [target, part] = [path.join(folder, weights), path.join(folder, `${weights}.part`)]
+  async function fetchAfter(there: Buffer, expected: number[]) {
+    hub.ranges = []
+    writeFileSync(part, there)
+    let counted = Math.min(there.length, size)
+    await fetchFile(source(), revision, file, folder, AbortSignal.timeout(30_000), (bytes) => {
+      counted += bytes
+    })
+    assert.ok(readFileSync(target).equals(content))
+    assert.deepEqual([counted, hub.ranges], [size, expected])
+    rmSync(target)
+  }
+  right()
+  await fetchAfter(content.subarray(0, half), [half])
+  await fetchAfter(content, [])
+  await fetchAfter(Buffer.concat([content, content]), [0])
+  hub.ignoresRanges = true
+  await fetchAfter(content.subarray(0, half), [0])
+  right()
+  await assert.rejects(fetchAfter(Buffer.alloc(half), [half]), HashMismatch)
+  assert.deepEqual(readdirSync(folder), [])
+  rmSync(folder, { recursive: true })
+})
+
+test('a disk without room for weights and their conversion is told before anything is fetched', async () => {
+  right()
+  const full = await startApp({
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODELS_DIR: models,
+    TUNERY_MODEL_DOWNLOADS: 'any',
+    TUNERY_MIN_FREE_DISK_MB: '1000000',
+  })
+  const { status, body } = await start(full)
+  await full.stop()
+  assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
+})
+
+test('a download survives a killed service and a broken connection, is shared by two accounts, and then trains and serves', async () => {
+  Object.assign(right(), { stall: half })
+  const kept = modelsDir()
+  const folder = dataFolder('downloads', {
+    TUNERY_MODELS_DIR: kept,
+    TUNERY_HUGGINGFACE_URL: hub.url,
+    TUNERY_MODEL_DOWNLOADS: 'any',
+  })
+  try {
+    const key = folder.key()
+    const otherKey = folder.tunery('accounts', 'create', '--name', 'other').key as unknown as { key: string } | string
+    const first = await folder.start()
+    const one = client(first.url, key)
+    const other = client(first.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
+    const created = await job(one)
+    assert.equal(created.body.status, 'queued')
+    assert.deepEqual(created.body.resolved_config.lora_config.target_modules, {
+      value: ['all-linear'],
+      source: 'default',
+    })
+    const wrong = await job(one, { lora_config: { target_modules: ['nope'] } })
+    const deployment = await other.api('POST', '/deployments', { model: id, name: 'base' })
+    assert.deepEqual([deployment.status, deployment.body.status], [201, 'starting'])
+    await until(
+      'half of the weights on disk',
+      () => existsSync(path.join(kept, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
+    )
+    await until('half of the weights told', async () => (await show(one)).download.progress > 0.2)
+    assert.equal((await cancel(one)).status, 403, 'another account waits for it')
+    await first.end('SIGKILL')
+
+    const cut = Math.floor(size * 0.75)
+    Object.assign(hub, { stall: undefined, cut, ranges: [] })
+    const second = await folder.start()
+    const again = client(second.url, key)
+    await until('the connection to break', () => hub.ranges.length > 1)
+    hub.cut = undefined
+    const { status, progress, bytes, total_bytes } = await ended(again)
+    assert.deepEqual([status, progress, bytes], ['completed', 1, total_bytes])
+    assert.ok(hub.ranges[0]! > 0 && hub.ranges[0]! <= half, `it went on after a kill from ${hub.ranges[0]}`)
+    assert.ok(
+      // What a broken connection had not handed over yet is lost with it.
+      hub.ranges.slice(1).every((from) => from > half && from <= cut),
+      `it went on after a break from ${hub.ranges.slice(1)}`,
+    )
+
+    const done = await again.untilEnded(created.body.id)
+    assert.equal(done.status, 'completed', JSON.stringify(done.error))
+    assert.ok(done.resolved_config.lora_config!.target_modules.value.includes('q_proj'))
+    assert.match((await again.untilEnded(wrong.body.id)).error?.message ?? '', /no linear layer named 'nope'/)
+    const messages: string[] = []
+    for await (const { message } of again.events(done.id)) messages.push(message)
+    assert.match(
+      messages.join('\n'),
+      /waits for the weights(.*\n)+.*being downloaded: \d+% of \d+ MB(.*\n)+.*are here; the job waits for its turn/,
+    )
+    const serving = client(second.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
+    await until('the deployment', async () => (await serving.api('GET', '/deployments/base')).body.status === 'ready')
+    const chat = await serving.api('POST', '/chat/completions', {
+      model: 'base',
+      max_tokens: 2,
+      messages: [{ role: 'user', content: 'hi' }],
+    })
+    assert.equal(chat.status, 200)
+
+    assert.equal((await start(again)).body.weights.available, true, 'one that is here is left as it is')
+    const files = readdirSync(path.join(kept, id, 'hf'))
+    assert.ok(!files.some((name) => name.endsWith('.py')), 'no code is fetched')
+    assert.deepEqual(readFileSync(path.join(kept, id, 'hf', weights)), readFileSync(path.join(checkpoint, weights)))
+    assert.equal(JSON.parse(readFileSync(path.join(kept, id, 'model.json'), 'utf8')).id, id)
+    assert.deepEqual(readdirSync(path.join(kept, '.downloads', id.split('/')[0]!)), [])
+    assert.equal(revision.length, 40)
+  } finally {
+    folder.remove()
+    rmSync(kept, { recursive: true, force: true })
+  }
+})

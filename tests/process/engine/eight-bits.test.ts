@@ -1,0 +1,87 @@
+// Weights of four bits that are served in eight: the same model but for rounding, and the file itself wherever the copy
+// can't be.
+import assert from 'node:assert/strict'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  utimesSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, test } from 'node:test'
+import { gainsFromEightBits, loadFastest } from '../../../engine/llama/eight-bit-weights.ts'
+import { openLibrary } from '../../../engine/llama/library.ts'
+import { freeModel } from '../../../engine/llama/model.ts'
+import { modelName, modelPath, root, startEngine } from './engine-process.ts'
+
+const library = openLibrary(join(root, '.local/llama/lib'))
+const skip = gainsFromEightBits(library) ? false : 'this processor multiplies four bits as well as eight'
+const folder = mkdtempSync(join(tmpdir(), 'tunery-eight-bits-'))
+after(() => rmSync(folder, { recursive: true }))
+const file = join(folder, 'model.gguf')
+const copy = join(folder, 'model.eight-bits.gguf')
+copyFileSync(modelPath, file)
+const eightBits = '7'
+const load = async (threads = 2) => {
+  const model = await loadFastest(library, file, threads)
+  freeModel(library, model)
+  return model.file_type
+}
+
+test('the copy is made once, is remade for a changed file, and leaves nothing half', { skip }, async () => {
+  assert.notEqual(await load(64), eightBits, 'many threads take the file')
+  assert.ok(!existsSync(copy))
+  assert.equal(await load(), eightBits)
+  const { ino } = statSync(copy)
+  assert.equal(await load(), eightBits)
+  assert.equal(statSync(copy).ino, ino, 'it was made twice')
+  utimesSync(file, new Date(), new Date())
+  assert.deepEqual(await Promise.all([load(), load()]), [eightBits, eightBits])
+  assert.notEqual(statSync(copy).ino, ino, 'the copy of an older file was served')
+  assert.deepEqual(readdirSync(folder).sort(), ['model.eight-bits.gguf', 'model.gguf'])
+})
+
+test('a damaged copy is made anew, and where none can be written the file is served', { skip }, async () => {
+  assert.equal(await load(), eightBits)
+  const { mtime } = statSync(file)
+  truncateSync(copy, 1_000_000)
+  utimesSync(copy, mtime, mtime)
+  assert.equal(await load(), eightBits)
+  assert.ok(statSync(copy).size > 100e6)
+  rmSync(copy)
+  mkdirSync(copy)
+  assert.notEqual(await load(), eightBits)
+  rmSync(copy, { recursive: true })
+})
+
+test('what is served in eight bits says what the file says, but for rounding', { skip }, async () => {
+  const prompt =
+    'The harbour wakes before the town does. Gulls settle on the masts, ropes creak, and a man in a yellow coat counts crates of fish while the ' +
+    'ice melts through his fingers. By seven the first customers arrive; by nine everything that was worth buying has gone. "Tomorrow," he says, ' +
+    '"there will be mackerel, if the wind turns." It has not turned for three days.'
+  const scores: number[][] = []
+  for (const options of [[], ['--no-eight-bits']]) {
+    const engine = await startEngine(['--model', `${modelName}=${modelPath}`, ...options])
+    const { json } = await engine.ask('POST', '/v1/completions', {
+      model: modelName,
+      prompt,
+      echo: true,
+      logprobs: 1,
+      max_tokens: 1,
+      temperature: 0,
+    })
+    scores.push(json.choices[0].logprobs.token_logprobs.slice(1, -1))
+    await engine.stop()
+  }
+  const [eight, four] = scores as [number[], number[]]
+  assert.ok(four.length > 60)
+  const apart = four.reduce((sum, one, index) => sum + Math.abs(one - eight[index]!), 0) / four.length
+  // What flows between the layers is rounded too, differently for each: docs/decisions/010-weights-in-eight-bits.md.
+  assert.ok(apart > 0 && apart < 0.15, `${apart} nats apart on average`)
+})

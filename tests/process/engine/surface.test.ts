@@ -1,0 +1,207 @@
+// What one request may ask for beside plain text: several answers, log-probabilities, lists of prompts, echoes,
+// embeddings.
+import assert from 'node:assert/strict'
+import { join } from 'node:path'
+import { after, before, test } from 'node:test'
+import { ChatResponse } from '../../../contract/chat.ts'
+import { CompletionResponse } from '../../../contract/completions.ts'
+import { EmbeddingsResponse } from '../../../contract/embeddings.ts'
+import { chat, type Engine, modelName, modelPath, readEvents, root, startEngine, until } from './engine-process.ts'
+
+const embeddingPath = join(root, '.local/models/sentence-transformers/all-MiniLM-L6-v2/model.gguf')
+let engine: Engine
+before(async () => {
+  engine = await startEngine(['--model', `${modelName}=${modelPath}`, '--model', `mini=${embeddingPath}`])
+})
+after(() => engine.stop())
+
+const ask = async (path: string, body: object) => {
+  const { status, json } = await engine.ask('POST', path, body)
+  assert.equal(status, 200, JSON.stringify(json))
+  return json
+}
+const complete = async (fields: object) =>
+  CompletionResponse.parse(await ask('/v1/completions', { model: modelName, temperature: 0, max_tokens: 4, ...fields }))
+const embed = async (fields: object) =>
+  EmbeddingsResponse.parse(await ask('/v1/embeddings', { model: 'mini', ...fields }))
+const dot = (a: number[], b: number[]) => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
+
+test('n gives that many answers, in one stream under one id, and counts the prompt once', async () => {
+  const body = chat('Tell me a word.', { n: 3, temperature: 1, seed: 5, max_tokens: 4 })
+  const whole = ChatResponse.parse(await ask('/v1/chat/completions', body))
+  assert.deepEqual(
+    whole.choices.map(({ index }) => index),
+    [0, 1, 2],
+  )
+  const one = ChatResponse.parse(
+    await ask('/v1/chat/completions', chat('Tell me a word.', { temperature: 1, seed: 5, max_tokens: 4 })),
+  )
+  assert.equal(whole.usage.prompt_tokens, one.usage.prompt_tokens)
+  assert.ok(
+    new Set(whole.choices.map(({ message }) => message.content)).size > 1,
+    'choices of one seed are not all the same',
+  )
+  const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))
+  assert.equal(new Set(events.data.map(({ id }) => id)).size, 1)
+  for (const index of [0, 1, 2]) {
+    const mine = events.data.filter(({ choices }) => choices[0].index === index)
+    assert.equal(mine[0].choices[0].delta.role, 'assistant')
+    assert.equal(
+      mine.map(({ choices }) => choices[0].delta.content ?? '').join(''),
+      whole.choices[index]!.message.content,
+    )
+    assert.equal(mine.at(-1).choices[0].finish_reason, whole.choices[index]!.finish_reason)
+  }
+})
+
+test('log-probabilities tell each token of the text with its likeliest rivals, streamed as whole', async () => {
+  const body = chat('Count to five.', { logprobs: true, top_logprobs: 3, max_tokens: 8 })
+  const { choices } = ChatResponse.parse(await ask('/v1/chat/completions', body))
+  const places = choices[0]!.logprobs!.content!
+  assert.equal(places.map(({ token }) => token).join(''), choices[0]!.message.content)
+  for (const { logprob, top_logprobs, token, bytes } of places) {
+    assert.equal(top_logprobs.length, 3)
+    // At temperature 0 the one that was taken is the likeliest.
+    assert.deepEqual([top_logprobs[0]!.token, top_logprobs[0]!.logprob], [token, logprob])
+    assert.ok(logprob <= 0 && top_logprobs.reduce((sum, each) => sum + Math.exp(each.logprob), 0) <= 1.0001)
+    assert.equal(Buffer.from(bytes!).toString(), token)
+  }
+  const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))
+  assert.deepEqual(
+    events.data.flatMap((chunk) => chunk.choices[0].logprobs?.content ?? []).map(({ token }) => token),
+    places.map(({ token }) => token),
+  )
+  const refused = await engine.ask('POST', '/v1/chat/completions', chat('x', { top_logprobs: 2 }))
+  assert.deepEqual([refused.status, refused.json.error.param], [400, 'top_logprobs'])
+})
+
+test('a stop string takes its log-probabilities with it', async () => {
+  const body = chat('Count from one to ten in digits, with commas.', { logprobs: true, max_tokens: 30 })
+  const free = ChatResponse.parse(await ask('/v1/chat/completions', body)).choices[0]!
+  const stop = free.message.content!.slice(6, 9)
+  const cut = ChatResponse.parse(await ask('/v1/chat/completions', { ...body, stop })).choices[0]!
+  const told = cut.logprobs!.content!.map(({ token }) => token).join('')
+  assert.equal(cut.message.content, free.message.content!.slice(0, free.message.content!.indexOf(stop)))
+  assert.ok(
+    told.startsWith(cut.message.content!) && told.length - cut.message.content!.length < 20,
+    JSON.stringify(told),
+  )
+})
+
+test('prompts may be a list, and tokens instead of text give the same answers', async () => {
+  const texts = await complete({ prompt: ['Once upon a', 'The sky is'], n: 2 })
+  assert.equal(texts.choices.length, 4)
+  assert.equal(texts.choices[0]!.text, texts.choices[1]!.text)
+  assert.notEqual(texts.choices[0]!.text, texts.choices[2]!.text)
+  const { choices } = await complete({ prompt: 'Once upon a', echo: true, logprobs: 0, max_tokens: 0 })
+  const tokens = choices[0]!.logprobs!.tokens
+  assert.deepEqual(tokens, ['Once', ' upon', ' a'])
+  const ids = await complete({ prompt: 'x', logprobs: 5, max_tokens: 1, logit_bias: { 100: 100 } })
+  assert.equal(ids.choices[0]!.finish_reason, 'length')
+  const unknown = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: [1, 49_152] })
+  assert.deepEqual([unknown.status, unknown.json.error.param], [400, 'prompt'])
+  // This vocabulary has no token for U+0014, and leaves it out.
+  const nothing = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: ['x', '\u0014'] })
+  assert.deepEqual(
+    [nothing.status, nothing.json.error.param],
+    [400, 'prompt'],
+    'a prompt of no tokens is computed by nobody',
+  )
+})
+
+test('echo puts the prompt first; what its tokens were worth is the same as when the engine writes them', async () => {
+  const written = await complete({ prompt: 'The capital of France is', max_tokens: 6, logprobs: 2 })
+  const { text } = written.choices[0]!
+  const echoed = await complete({ prompt: `The capital of France is${text}`, max_tokens: 0, echo: true, logprobs: 2 })
+  const { logprobs, text: whole } = echoed.choices[0]!
+  assert.equal(whole, `The capital of France is${text}`)
+  assert.deepEqual([logprobs!.token_logprobs[0], logprobs!.top_logprobs![0]], [null, null])
+  assert.deepEqual(logprobs!.tokens.slice(-6), written.choices[0]!.logprobs!.tokens)
+  logprobs!.token_logprobs.slice(-6).forEach((logprob, index) => {
+    const first = written.choices[0]!.logprobs!.token_logprobs[index]!
+    // Batches of another size round differently.
+    assert.ok(Math.abs(logprob! - first) < 0.15, `${logprob} is not ${first}`)
+  })
+  assert.ok(logprobs!.text_offset.every((offset, index) => whole.startsWith(logprobs!.tokens[index]!, offset)))
+  assert.equal(echoed.usage!.completion_tokens, 0)
+})
+
+test('a penalty and a bias change the answer, and what they forbid does not come', async () => {
+  const free = await complete({ prompt: 'one two one two one two one two', max_tokens: 12 })
+  const bound = await complete({
+    prompt: 'one two one two one two one two',
+    max_tokens: 12,
+    frequency_penalty: 2,
+    presence_penalty: 2,
+  })
+  assert.notEqual(free.choices[0]!.text, bound.choices[0]!.text)
+})
+
+test('guessed tokens change the time of an answer but not the answer', async () => {
+  const plain = await startEngine(['--model', `${modelName}=${modelPath}`, '--no-speculation'])
+  try {
+    const body = chat(
+      'Repeat exactly: The invoice 4711 of Acme Corporation in Springfield names 12 blue widgets and 3 red ones.',
+      { max_tokens: 60 },
+    )
+    const before = await engine.metric('decode_seconds_count')
+    const guessed = ChatResponse.parse(await ask('/v1/chat/completions', body))
+    const steps = (await engine.metric('decode_seconds_count')) - before
+    const { json } = await plain.ask('POST', '/v1/chat/completions', body)
+    assert.equal(guessed.choices[0]!.message.content, json.choices[0].message.content)
+    assert.deepEqual(guessed.usage.completion_tokens, json.usage.completion_tokens)
+    assert.ok(steps < guessed.usage.completion_tokens, `${steps} steps for ${guessed.usage.completion_tokens} tokens`)
+  } finally {
+    await plain.stop()
+  }
+})
+
+test('embeddings of like texts are alike; a list, base64 and tokens say the same; batches change nothing', async () => {
+  const texts = [
+    'A cat sleeps.',
+    'A kitten naps.',
+    'Interest rates rose.',
+    ...Array.from({ length: 60 }, (_, index) => `Filler text number ${index}.`),
+  ]
+  const all = await embed({ input: texts })
+  const vectors = all.data.map(({ embedding }) => embedding as number[])
+  assert.equal(vectors.length, texts.length)
+  assert.ok(vectors.every((vector) => vector.length === 384 && Math.abs(dot(vector, vector) - 1) < 1e-5))
+  assert.ok(dot(vectors[0]!, vectors[1]!) > dot(vectors[0]!, vectors[2]!) + 0.3)
+  const alone = await embed({ input: texts[2]!, encoding_format: 'base64' })
+  const bytes = Buffer.from(alone.data[0]!.embedding as string, 'base64')
+  const decoded = Array.from(new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length)))
+  assert.ok(dot(decoded, vectors[2]!) > 0.999)
+  assert.equal(alone.usage.prompt_tokens, alone.usage.total_tokens)
+})
+
+test('an embedding that cannot be made is refused with its reason', async () => {
+  for (const [fields, code, param] of [
+    [{ input: 'word '.repeat(600) }, 'context_length_exceeded', 'input'],
+    [{ input: [] }, 'invalid_request', 'input'],
+    [{ input: ['a', ''] }, 'invalid_request', 'input.1'],
+    [{ input: 'a', dimensions: 100 }, 'parameter_not_supported', 'dimensions'],
+    [{ input: 'a', model: modelName }, 'model_not_callable', 'model'],
+  ] as const) {
+    const { status, json } = await engine.ask('POST', '/v1/embeddings', { model: 'mini', ...fields })
+    assert.deepEqual([status, json.error.code, json.error.param], [400, code, param])
+  }
+  const chatted = await engine.ask('POST', '/v1/chat/completions', chat('hi', { model: 'mini' }))
+  assert.equal(chatted.json.error.code, 'model_not_callable')
+})
+
+test('what a request used whose client left is told to who asks by its id', async () => {
+  const headers = { 'x-request-id': 'left-1' }
+  const stream = engine.stream(
+    '/v1/chat/completions',
+    chat('Tell a long story.', { max_tokens: 1000, stream: true, logit_bias: { 2: -100 } }),
+    headers,
+  )
+  for await (const _ of stream.chunks) break
+  stream.leave()
+  await until(async () => (await engine.metric('sequences_running')) === 0, 'its slot is free')
+  const { status, json } = await engine.ask('GET', '/internal/usage/left-1')
+  assert.equal(status, 200)
+  assert.ok(json.completion_tokens > 0 && json.completion_tokens < 1000 && json.prompt_tokens > 20)
+  assert.equal((await engine.ask('GET', '/internal/usage/nobody')).status, 404)
+})

@@ -1,0 +1,293 @@
+// The life of an export through the public interface: made, checked against the training, downloaded in whatever
+// pieces, expired, deleted.
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import http from 'node:http'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import Database from 'better-sqlite3'
+import type { Export } from '../../contract/exports.ts'
+import type { JobEvent } from '../../contract/tuning.ts'
+import { until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let model: string
+let made: Export
+before(async () => {
+  app = await startApp()
+  model = await app.colourModel()
+})
+after(() => app.stop())
+
+const inExports = () => readdirSync(path.join(app.dataDir, 'exports'))
+const sha256 = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex')
+async function download(
+  id: string,
+  headers: Record<string, string> = {},
+  { file, method = 'GET' }: { file?: string; method?: string } = {},
+) {
+  const query = file ? `?file=${encodeURIComponent(file)}` : ''
+  const response = await fetch(`${app.url}/exports/${id}/download${query}`, {
+    method,
+    headers: { authorization: `Bearer ${app.key}`, ...headers },
+  })
+  return { status: response.status, headers: response.headers, bytes: new Uint8Array(await response.arrayBuffer()) }
+}
+
+test('a model becomes a file that says what the trainer says; it tells its way, and holds on to the model until it is made', async () => {
+  await app.api('PATCH', `/fine-tuning/models/${model}`, { name: 'Tickets "v2"/../ü' })
+  await app.api('POST', '/deployments', { name: 'colours', model })
+  const created = await app.api('POST', '/exports', { model: 'colours', format: 'gguf', quantization: 'q8_0' })
+  assert.equal(created.status, 201, JSON.stringify(created.body))
+  assert.deepEqual([created.body.status, created.body.model, created.body.quantization], ['queued', model, 'Q8_0'])
+  await app.api('DELETE', '/deployments/colours')
+  const needed = await app.api('DELETE', `/fine-tuning/models/${model}`)
+  assert.equal(needed.body.error.code, 'in_use')
+  assert.match(needed.body.error.message, new RegExp(created.body.id))
+  assert.equal((await app.api('GET', `/exports/${created.body.id}/download`)).body.error.code, 'export_not_ready')
+
+  const events: JobEvent[] = []
+  for await (const event of app.events(created.body.id)) events.push(event)
+  assert.deepEqual(
+    events.map(({ seq }) => seq),
+    events.map((_, index) => index + 1),
+    'numbers without a gap',
+  )
+  assert.deepEqual(
+    events.filter(({ data }) => data?.status).map(({ data }) => data!.status),
+    ['queued', 'running', 'ready'],
+  )
+  const progress = events.filter(({ type }) => type === 'progress').map(({ data }) => data!.progress as number)
+  assert.ok(progress.length > 4)
+  assert.deepEqual(
+    progress,
+    progress.toSorted((a, b) => a - b),
+    'progress never goes back',
+  )
+  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
+
+  made = (await app.api('GET', `/exports/${created.body.id}`)).body
+  assert.deepEqual([made.status, made.progress, made.stage, made.error], ['ready', 1, null, null], JSON.stringify(made))
+  const { agrees, runtime, prompts, tokens, log_probability_difference } = made.check!
+  assert.deepEqual([agrees, prompts, tokens > 0], [true, 4, true], JSON.stringify(made.check))
+  assert.match(runtime, /^llama\.cpp/)
+  assert.ok(
+    log_probability_difference > 0 && log_probability_difference < 0.15,
+    'eight bits are near, and not the same',
+  )
+  assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
+  assert.deepEqual(inExports(), [made.id], 'nothing is left beside what is ready')
+  const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
+  assert.ok(
+    !readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)),
+    'no folder for the socket of the engine that was asked',
+  )
+  assert.deepEqual(
+    (await app.api('GET', '/exports?limit=1')).body.items.map(({ id }: Export) => id),
+    [made.id],
+  )
+})
+
+test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', async () => {
+  const [file] = made.files
+  const whole = await download(made.id)
+  assert.equal(whole.status, 200)
+  assert.equal(sha256(whole.bytes), file!.sha256)
+  assert.equal(whole.headers.get('etag'), `"${file!.sha256}"`)
+  assert.equal(whole.headers.get('accept-ranges'), 'bytes')
+  assert.equal(whole.headers.get('content-type'), 'application/octet-stream')
+  assert.equal(Number(whole.headers.get('content-length')), file!.size_bytes)
+  assert.equal(whole.headers.get('content-disposition'), `attachment; filename="${file!.name}"`)
+  assert.equal(Buffer.from(whole.bytes.subarray(0, 4)).toString(), 'GGUF')
+  const size = file!.size_bytes
+  assert.equal(file!.name, 'Tickets-v2-u-Q8_0.gguf', 'named after the model')
+  assert.equal(whole.headers.get('content-disposition'), 'attachment; filename="Tickets-v2-u-Q8_0.gguf"')
+  const etag = `"${file!.sha256}"`
+  const pieces: [Record<string, string>, number, number, number][] = [
+    [{ range: 'bytes=0-99' }, 206, 0, 100],
+    [{ range: 'bytes=100-' }, 206, 100, size],
+    [{ range: 'bytes=-7' }, 206, size - 7, size],
+    [{ range: `bytes=${size - 3}-${size + 100}` }, 206, size - 3, size],
+    [{ range: 'bytes=5-9', 'if-range': etag }, 206, 5, 10],
+    // Another file than the one that the client has the beginning of, or words that are no range of one piece: all of
+    // it.
+    [{ range: 'bytes=5-9', 'if-range': '"another"' }, 200, 0, size],
+    [{ range: 'bytes=0-1,5-9' }, 200, 0, size],
+    [{ range: 'lines=1-2' }, 200, 0, size],
+    [{ range: 'bytes=9-5' }, 200, 0, size],
+    [{ range: 'bytes=1.5-3' }, 200, 0, size],
+    [{ range: 'bytes=-' }, 200, 0, size],
+    [{ range: 'bytes=5-9', 'if-range': `W/${etag}` }, 200, 0, size],
+    // More of the end than there is: all there is.
+    [{ range: `bytes=-${size + 1}` }, 206, 0, size],
+    [{ range: `Bytes=5-${'9'.repeat(400)}` }, 206, 5, size],
+  ]
+  for (const [headers, status, from, to] of pieces) {
+    const { bytes, ...answer } = await download(made.id, headers)
+    assert.equal(answer.status, status, JSON.stringify(headers))
+    assert.equal(sha256(bytes), sha256(whole.bytes.subarray(from, to)), JSON.stringify(headers))
+    assert.equal(answer.headers.get('content-range'), status === 206 ? `bytes ${from}-${to - 1}/${size}` : null)
+    assert.equal(answer.headers.get('etag'), etag)
+  }
+  assert.equal((await download(made.id, { range: 'bytes=-0' })).status, 416)
+  const beyond = await download(made.id, { range: `bytes=${size}-` })
+  assert.equal(beyond.status, 416)
+  assert.equal(beyond.headers.get('content-range'), `bytes */${size}`)
+  assert.equal(JSON.parse(Buffer.from(beyond.bytes).toString()).error.code, 'range_not_satisfiable')
+  assert.equal((await download(made.id, { 'if-none-match': etag })).status, 304)
+  const head = await download(made.id, {}, { method: 'HEAD' })
+  assert.deepEqual([head.status, head.bytes.length, Number(head.headers.get('content-length'))], [200, 0, size])
+  assert.equal(head.headers.get('etag'), etag)
+
+  const modelfile = made.files.find(({ name }) => name === 'Modelfile')!
+  const text = await download(made.id, {}, { file: 'Modelfile' })
+  assert.equal(sha256(text.bytes), modelfile.sha256)
+  assert.match(Buffer.from(text.bytes).toString(), new RegExp(`^FROM \\./${file!.name}$`, 'm'))
+  for (const name of ['nothing', '../../tunery.db', `..%2f${made.id}`, '.', 'spec.json']) {
+    const refused = await download(made.id, {}, { file: name })
+    assert.deepEqual(
+      [refused.status, JSON.parse(Buffer.from(refused.bytes).toString()).error.code],
+      [404, 'export_not_found'],
+      name,
+    )
+  }
+})
+
+test('a client that leaves in the middle of a download leaves nothing open', async () => {
+  const open = () =>
+    readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', made.id)))
+  for (let times = 0; times < 5; times++)
+    await new Promise<void>((resolve, reject) => {
+      const request = http.get(
+        `${app.url}/exports/${made.id}/download`,
+        { headers: { authorization: `Bearer ${app.key}` }, agent: false },
+        (response) => {
+          response.once('data', () => {
+            request.destroy()
+            resolve()
+          })
+          response.on('error', () => {})
+        },
+      )
+      request.on('error', reject)
+    })
+  await until('the file to be closed', () => open().length === 0)
+})
+function linkOf(file: string): string {
+  try {
+    return readlinkSync(file)
+  } catch {
+    return ''
+  }
+}
+
+test('a type of so few bits that the library asks for an importance matrix is made by measurements of the model, which are kept', async () => {
+  const measured: number[] = []
+  for (const quantization of ['IQ2_XXS', 'IQ1_S']) {
+    const { id, status, error } = await app.exported({ model, format: 'gguf', quantization })
+    assert.equal(status, 'ready', JSON.stringify(error))
+    measured.push(statSync(path.join(app.dataDir, 'models', model, 'importance.safetensors')).mtimeMs)
+    await app.api('DELETE', `/exports/${id}`)
+  }
+  assert.equal(measured[0], measured[1])
+})
+
+test('what cannot be made is refused with what to do', async () => {
+  const ask = async (body: object) => (await app.api('POST', '/exports', body)).body.error ?? {}
+  const gguf = { model, format: 'gguf' }
+  const refused: [object, string, RegExp][] = [
+    [{ model: 'mdl_nobody', format: 'gguf' }, 'model_not_found', /no tuned model or deployment/],
+    [{ model: tiny, format: 'gguf' }, 'model_not_found', /mdl_|tuned/],
+    [{ ...gguf, quantization: 'Q9_9' }, 'invalid_request', /must be one of F32, F16, BF16, Q8_0/],
+    [{ ...gguf, quantization: 'Q4_K_M', merge: false }, 'invalid_request', /for an adapter alone/],
+    [{ ...gguf, archive: 'zip' }, 'invalid_request', /one file/],
+    [{ ...gguf, format: 'onnx', quantization: 'Q8_0' }, 'invalid_request', /fp32, fp16, int8, int4/],
+    [{ ...gguf, format: 'onnx', merge: false }, 'invalid_request', /adapter alone/],
+    [{ ...gguf, push_to: 'team/model' }, 'invalid_request', /TUNERY_HUGGINGFACE_TOKEN/],
+    [{ ...gguf, push_to: '../x' }, 'invalid_request', /OWNER\/NAME/],
+    [{ ...gguf, quantisation: 'Q8_0' }, 'unknown_field', /quantisation/],
+    [{ model, format: 'zip' }, 'invalid_request', /format/],
+    [{ format: 'gguf' }, 'invalid_request', /model/],
+  ]
+  for (const [body, code, says] of refused) {
+    const error = await ask(body)
+    assert.equal(error.code, code, JSON.stringify({ body, error }))
+    assert.match(error.message, says)
+  }
+  assert.equal(
+    (await app.other.api('POST', '/exports', gguf)).body.error.code,
+    'model_not_found',
+    'the model of another',
+  )
+  for (const [method, route] of [
+    ['GET', `/exports/${made.id}`],
+    ['GET', `/exports/${made.id}/download`],
+    ['DELETE', `/exports/${made.id}`],
+  ] as const)
+    assert.equal((await app.other.api(method, route)).body.error.code, 'export_not_found', route)
+  assert.equal((await app.api('GET', '/exports?limit=100')).body.items.length, 1, 'nothing was begun')
+})
+
+test('a file with another chat template than the training had is never ready', async () => {
+  // What the exporter takes the template from, while the trainer's answers are known already.
+  const template = path.join(app.dataDir, 'models', model, 'adapter/chat_template.jinja')
+  const right = readFileSync(template, 'utf8')
+  writeFileSync(template, "{% for m in messages %}### {{ m['role'] }}\n{{ m['content'] }}\n{% endfor %}### assistant\n")
+  const broken = await app.exported({ model, format: 'gguf' })
+  writeFileSync(template, right)
+  assert.deepEqual([broken.status, broken.error?.code], ['failed', 'export_disagrees'], JSON.stringify(broken))
+  assert.match(broken.error!.message, /other tokens than in training, for 4 of 4/)
+  assert.equal(broken.check!.agrees, false)
+  assert.deepEqual([broken.files, inExports()], [[], [made.id]])
+  assert.match((await app.api('GET', `/exports/${broken.id}/download`)).body.error.message, /failed/)
+})
+
+test('exports are made one at a time; one that is being made is cancelled by its deletion, and the next goes on', async () => {
+  const first = (await app.api('POST', '/exports', { model, format: 'gguf', quantization: 'F32' })).body.id
+  const second = (await app.api('POST', '/exports', { model, format: 'gguf', merge: false })).body.id
+  await app.untilEvent(first, ({ data }) => data?.status === 'running')
+  assert.equal((await app.api('GET', `/exports/${second}`)).body.status, 'queued')
+  const following = (async () => {
+    for await (const _ of app.events(first));
+  })()
+  assert.deepEqual((await app.api('DELETE', `/exports/${first}`)).body, { id: first, deleted: true })
+  await following
+  assert.equal((await app.api('GET', `/exports/${first}`)).body.error.code, 'export_not_found')
+  for await (const _ of app.events(second));
+  const { status, files, check } = (await app.api('GET', `/exports/${second}`)).body
+  assert.equal(status, 'ready', JSON.stringify(check))
+  assert.match(files[0].name, /adapter-F16\.gguf$/)
+  assert.deepEqual(inExports().sort(), [made.id, second].sort())
+  await app.api('DELETE', `/exports/${second}`)
+  assert.deepEqual(inExports(), [made.id])
+})
+
+test('what is ready outlives its model; when its time is over its files go and its record stays', async () => {
+  assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
+  assert.equal((await download(made.id)).status, 200)
+  // As where it is deleted while a download begins, or where the disk has lost it.
+  const modelfile = path.join(app.dataDir, 'exports', made.id, 'Modelfile')
+  renameSync(modelfile, `${modelfile}.lost`)
+  const lost = await download(made.id, {}, { file: 'Modelfile' })
+  assert.deepEqual([lost.status, lost.headers.get('content-disposition'), lost.headers.get('etag')], [404, null, null])
+  const { error } = JSON.parse(Buffer.from(lost.bytes).toString())
+  assert.equal(error.code, 'export_not_found')
+  assert.ok(!error.message.includes(app.dataDir), error.message)
+  writeFileSync(modelfile, 'FROM')
+  assert.equal((await download(made.id, {}, { file: 'Modelfile' })).status, 404, 'a part of it is not given out')
+  const db = new Database(path.join(app.dataDir, 'tunery.db'))
+  db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, made.id)
+  db.close()
+  // Also in the minute in which the files are still there.
+  assert.match((await app.api('GET', `/exports/${made.id}/download`)).body.error.message, /expired/)
+  await app.services.exports.expire()
+  const expired = (await app.api('GET', `/exports/${made.id}`)).body
+  assert.deepEqual([expired.status, expired.check.agrees], ['expired', true])
+  assert.deepEqual(inExports(), [])
+  assert.ok(!existsSync(path.join(app.dataDir, 'exports', made.id)))
+  assert.deepEqual((await app.api('GET', `/exports/${made.id}/download`)).body.error.details, { status: 'expired' })
+})

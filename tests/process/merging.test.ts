@@ -1,0 +1,187 @@
+// An adapter that is asked for much is served from a merged copy: same answers, none lost, and never one that was not
+// checked.
+import assert from 'node:assert/strict'
+import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { type Streamed, stream } from '../support/streams.ts'
+import { tiny } from '../support/tiny.ts'
+
+/** Earned by a few dozen answers. */
+const after_tokens = 400
+
+let app: TestApp
+let dataset: string
+before(async () => {
+  app = await startApp({ TUNERY_MERGE_AFTER_TOKENS: String(after_tokens) })
+  dataset = (await app.upload(colourRows(16))).body.id
+})
+after(() => app.stop())
+
+async function train(): Promise<string> {
+  const config = { training_config: { epochs: 12, batch_size: 4, learning_rate: 0.02 } }
+  const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })
+  const job = await app.untilEnded(body.id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  return job.model!
+}
+const gauge = async (name: string) => {
+  const text = await (await fetch(`${app.address}/metrics`)).text()
+  return Number(new RegExp(`^tunery_${name} (.+)$`, 'm').exec(text)?.[1])
+}
+const merged = () => gauge('merged_adapters')
+const refused = () => gauge('merge_refusals')
+const folder = () => path.join(app.dataDir, 'merged')
+const files = () => (existsSync(folder()) ? readdirSync(folder()) : [])
+const adapterOf = (model: string) => path.join(app.dataDir, 'models', model, 'adapter.gguf')
+const chat = (model: string, more: object = {}) => ({
+  model,
+  messages: [{ role: 'user', content: 'code of blue?' }],
+  temperature: 0,
+  max_tokens: 8,
+  ...more,
+})
+
+/** A greedy answer as text, and how likely its tokens were. */
+async function answer(model: string) {
+  const { status, body } = await app.api('POST', '/chat/completions', chat(model, { logprobs: true }))
+  assert.equal(status, 200, JSON.stringify(body))
+  assert.equal(body.model, model)
+  const [{ message, logprobs }] = body.choices
+  return {
+    text: message.content as string,
+    logprobs: logprobs.content.map(({ logprob }: { logprob: number }) => logprob) as number[],
+  }
+}
+function assertSame(one: Awaited<ReturnType<typeof answer>>, other: typeof one) {
+  assert.equal(one.text, other.text)
+  one.logprobs.forEach((logprob, place) => {
+    assert.ok(Math.abs(logprob - other.logprobs[place]!) < 0.05, `${logprob} and ${other.logprobs[place]}`)
+  })
+}
+/** Asks until the condition holds. */
+async function heat(model: string, what: string, condition: () => Promise<boolean>): Promise<void> {
+  await until(what, async () => {
+    for (let index = 0; index < 8; index++) await answer(model)
+    return condition()
+  })
+}
+async function killEngine(): Promise<void> {
+  const pid = app.services.enginePid()!
+  process.kill(pid, 'SIGKILL')
+  await until('the end of the engine is known', () => app.services.enginePid() !== pid)
+}
+
+test('a hot adapter is served merged: the same answers, and each under way at the switch ends; it is loaded into the next engine, and what cannot be loaded is not served', async () => {
+  const model = await train()
+  const unmerged = await answer(model)
+  assert.equal(await merged(), 0)
+  let over = false
+  const streams: Streamed[] = []
+  const client = async () => {
+    while (!over)
+      streams.push(
+        await stream(
+          `${app.url}/chat/completions`,
+          app.key,
+          chat(model, { stream: true, max_tokens: 64, temperature: 1 }),
+        ).whole,
+      )
+  }
+  const clients = [client(), client(), client(), client()]
+  try {
+    await until('the adapter is merged', async () => (await merged()) === 1)
+    const before = streams.length
+    await until('answers of the copy', () => streams.length > before + 8)
+  } finally {
+    over = true
+    await Promise.all(clients)
+  }
+  for (const { status, done, events } of streams) {
+    assert.deepEqual([status, done], [200, true])
+    assert.deepEqual([...new Set(events.map((event) => event.model))], [model])
+    assert.ok(events.some((event) => event.choices[0]?.finish_reason))
+  }
+  assertSame(await answer(model), unmerged)
+  const { status, body } = await app.api('GET', '/models')
+  assert.equal(status, 200)
+  assert.deepEqual(
+    body.data.map(({ id }: { id: string }) => id).filter((id: string) => /merged/.test(id)),
+    [],
+  )
+  assert.equal((await app.api('GET', `/models/${model}`)).body.status, 'loaded')
+  assert.equal((await app.api('POST', '/chat/completions', chat(`${model}-merged`))).body.error.code, 'model_not_found')
+
+  // Only the copy can answer now.
+  renameSync(adapterOf(model), `${adapterOf(model)}.away`)
+  await killEngine()
+  assertSame(await answer(model), unmerged)
+  renameSync(`${adapterOf(model)}.away`, adapterOf(model))
+  rmSync(folder(), { recursive: true })
+  await killEngine()
+  assertSame(await answer(model), unmerged)
+  assert.deepEqual([await merged(), await refused()], [0, 1])
+})
+
+test('a copy that says something else than its adapter is never served', async () => {
+  const model = await train()
+  const unmerged = await answer(model)
+  // The engine has the adapter in memory; what is merged is one of a small part of its scale.
+  const bytes = readFileSync(adapterOf(model))
+  const key = 'adapter.lora.alpha'
+  const place = bytes.indexOf(key) + key.length + 4
+  bytes.writeFloatLE(0.02 * bytes.readFloatLE(place), place)
+  writeFileSync(adapterOf(model), bytes)
+  const before = await refused()
+  await heat(model, 'the copy is refused', async () => {
+    assert.equal(await merged(), 0)
+    assertSame(await answer(model), unmerged)
+    return (await refused()) === before + 1
+  })
+  assert.deepEqual(files(), [])
+  await heat(model, 'nothing', async () => true)
+  assert.deepEqual([await merged(), await refused()], [0, before + 1])
+})
+
+test('a merge that is killed leaves nothing, and the adapter is served as before', async () => {
+  const model = await train()
+  const unmerged = await answer(model)
+  const tool = () =>
+    readdirSync('/proc').find((id) => {
+      try {
+        return (
+          /^\d+$/.test(id) && readFileSync(`/proc/${id}/cmdline`, 'utf8').includes(path.join(folder(), `${model}.gguf`))
+        )
+      } catch {
+        return false
+      }
+    })
+  let pid: string | undefined
+  const asking = heat(model, 'the merge has begun', async () => pid !== undefined)
+  pid = await until('the process of the merge', tool)
+  process.kill(Number(pid), 'SIGKILL')
+  await asking
+  await until('its end', () => !tool())
+  await heat(model, 'more answers', async () => true)
+  assert.deepEqual([await merged(), files()], [0, []])
+  assertSame(await answer(model), unmerged)
+  writeFileSync(path.join(folder(), `${model}.gguf`), 'left by a service that was killed')
+  await app.services.sweep()
+  assert.deepEqual(files(), [])
+})
+
+test('with its model a copy is deleted, also while it is made', async () => {
+  const [model, other] = [await train(), await train()]
+  await heat(model, 'the adapter is merged', async () => (await merged()) === 1)
+  assert.deepEqual(files(), [`${model}.gguf`])
+  assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
+  assert.equal((await app.api('POST', '/chat/completions', chat(model))).body.error.code, 'model_not_found')
+  assert.equal(await merged(), 0)
+  await until('its file is removed', () => files().length === 0)
+  await heat(other, 'another is being merged', async () => files().length > 0)
+  assert.equal((await app.api('DELETE', `/fine-tuning/models/${other}`)).status, 200)
+  await until('its file is removed', () => files().length === 0)
+  assert.equal(await merged(), 0)
+})

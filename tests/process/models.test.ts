@@ -1,0 +1,218 @@
+// The models of an account: what is served is what was trained, adapters from elsewhere become ours, and none is
+// deleted that is needed.
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import Database from 'better-sqlite3'
+import { root } from '../../lib/root.ts'
+import { colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let dataset: string
+let zips: string
+let trained: string
+before(async () => {
+  app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40' })
+  dataset = (await app.upload(colourRows(16))).body.id
+  trained = await train('lora')
+  zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-zips-'))
+  execFileSync(
+    path.join(root, '.local/python/bin/python'),
+    ['-m', 'tests.support.adapter_zips', folderOf(trained, 'adapter'), zips],
+    { cwd: root },
+  )
+})
+after(async () => {
+  await app.stop()
+  rmSync(zips, { recursive: true, force: true })
+})
+
+const folderOf = (model: string, name: string) => path.join(app.dataDir, 'models', model, name)
+async function train(method: string, more: object = {}): Promise<string> {
+  const learning_rate = method === 'full' ? 0.003 : 0.02
+  const config = { method, training_config: { epochs: 12, batch_size: 4, learning_rate } }
+  const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
+  const job = await app.untilEnded(body.id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  return job.model!
+}
+async function bring(name: string, fields: Record<string, string> = {}) {
+  const form = new FormData()
+  for (const [field, value] of Object.entries(fields)) form.set(field, value)
+  form.set('file', new Blob([new Uint8Array(readFileSync(path.join(zips, `${name}.zip`)))]), `${name}.zip`)
+  return app.api('POST', '/fine-tuning/models', form)
+}
+const model = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
+const deploy = (id: string, name: string) => app.api('POST', '/deployments', { model: id, name })
+const ask = async (id: string) => {
+  const { body } = await app.api('POST', '/chat/completions', {
+    model: id,
+    messages: [{ role: 'user', content: 'code of blue?' }],
+    temperature: 0,
+    max_tokens: 8,
+  })
+  return body.choices?.[0].message.content ?? body
+}
+/** Makes the service forget what it compared, and serve another file. */
+function serveInstead(id: string, gguf: string, other: string) {
+  copyFileSync(folderOf(other, gguf), folderOf(id, gguf))
+  const db = new Database(path.join(app.dataDir, 'tunery.db'))
+  db.prepare('update models set comparison_json = null where id = ?').run(id)
+  db.close()
+}
+
+for (const method of ['lora', 'qlora', 'full'])
+  test(`${method}: the engine's probabilities follow the training; a file that does not hold it is not deployed`, async () => {
+    const [mine, other] = [
+      await train(method),
+      await train(method, { dataset_id: (await app.upload(colourRows(8).replaceAll('-', '+'))).body.id }),
+    ]
+    const { comparison } = await model(mine)
+    assert.equal(comparison.agrees, true, JSON.stringify(comparison))
+    assert.ok(comparison.change > 0.2, JSON.stringify(comparison))
+    assert.equal((await deploy(other, `good-${method}`)).body.status, 'ready')
+    const gguf = method === 'full' ? 'model.gguf' : 'adapter.gguf'
+    serveInstead(mine, gguf, other)
+    // Another life of the engine, as it holds the file that it loaded.
+    const pid = app.services.enginePid()!
+    process.kill(pid, 'SIGKILL')
+    await until('the end of the engine is known', () => app.services.enginePid() !== pid)
+    const refused = await deploy(mine, `bad-${method}`)
+    assert.equal(refused.body.error?.code, 'model_disagrees', JSON.stringify(refused.body))
+    assert.match(refused.body.error.message, /do not follow the training/)
+    assert.equal(
+      (await app.api('PUT', `/deployments/good-${method}`, { model: mine })).body.error.code,
+      'model_disagrees',
+    )
+    assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, other)
+  })
+
+test('an adapter from elsewhere is served, continued and deleted like one of ours', async () => {
+  const brought = await bring('good', { name: 'mine' })
+  assert.equal(brought.status, 201, JSON.stringify(brought.body))
+  const { id, name, job_id, base_model_id, comparison } = brought.body
+  assert.deepEqual({ name, job_id, base_model_id }, { name: 'mine', job_id: null, base_model_id: tiny })
+  assert.equal(comparison.agrees, true, JSON.stringify(comparison))
+  assert.equal((await deploy(id, 'brought')).body.status, 'ready')
+  assert.equal(await ask('brought'), await ask(trained))
+  assert.equal((await app.other.api('GET', `/fine-tuning/models/${id}`)).body.error.code, 'model_not_found')
+  assert.ok((await app.api('GET', '/fine-tuning/models?limit=1')).body.has_more)
+
+  const own = (await app.upload(colourRows(8), { name: 'own' })).body
+  const continued = await train('lora', { model_id: id, dataset_id: own.id })
+  const needed = await app.api('DELETE', `/fine-tuning/models/${id}`)
+  assert.equal(needed.body.error.code, 'in_use')
+  assert.match(needed.body.error.message, /deployment brought/)
+  await app.api('DELETE', '/deployments/brought')
+  assert.equal((await app.other.api('DELETE', `/fine-tuning/models/${id}`)).status, 404)
+  assert.deepEqual((await app.api('DELETE', `/fine-tuning/models/${id}`)).body, { id, deleted: true })
+  assert.ok(!existsSync(folderOf(id, '')))
+  assert.equal((await ask(id)).error.code, 'model_not_found')
+  assert.ok(await ask(continued), 'what went on from it stands on its own')
+  assert.equal((await app.api('DELETE', `/datasets/${own.id}`)).status, 200)
+  const { lineage, parent_model_id, job_id: training } = await model(continued)
+  assert.equal(parent_model_id, id)
+  const [upload, last] = lineage.steps
+  assert.deepEqual(
+    [lineage.steps.length, upload.model_id, upload.name, upload.job_id, upload.dataset],
+    [2, id, 'mine', null, null],
+  )
+  assert.match(upload.sha256, /^[0-9a-f]{64}$/)
+  assert.deepEqual(
+    [last.model_id, last.job_id, last.dataset],
+    [continued, training, { id: own.id, name: 'own', sha256: own.sha256 }],
+    'told also when what it was made of is deleted',
+  )
+})
+
+test('a model that others stand on, or a job goes on from, stays', async () => {
+  const whole = await train('full')
+  const onIt = await train('lora', { model_id: whole })
+  assert.match((await app.api('DELETE', `/fine-tuning/models/${whole}`)).body.error.message, new RegExp(onIt))
+  const { body } = await app.api('POST', '/fine-tuning/jobs', {
+    model_id: onIt,
+    dataset_id: dataset,
+    config: { training_config: { epochs: 50 } },
+  })
+  assert.match((await app.api('DELETE', `/fine-tuning/models/${onIt}`)).body.error.message, new RegExp(body.id))
+  await app.api('POST', `/fine-tuning/jobs/${body.id}/cancel`)
+  const { job_id } = await model(whole)
+  for (const id of [onIt, whole]) assert.equal((await app.api('DELETE', `/fine-tuning/models/${id}`)).status, 200)
+  assert.equal((await app.api('GET', `/fine-tuning/jobs/${job_id}/rows`)).body.error.code, 'model_not_found')
+})
+
+test('adapters that are broken, hostile or of another base are refused, and nothing is left of them', async () => {
+  const before = readdirSync(path.join(app.dataDir, 'models')).length
+  const expected: Record<string, RegExp> = {
+    pickle: /may run code/,
+    rank: /must be \[/,
+    dora: /use_dora/,
+    layer: /no linear layer model\.layers\.99/,
+    other: /not one of a plain LoRA adapter/,
+    nan: /not numbers/,
+    huge: /computes no numbers/,
+    cut: /cut off|not a whole/,
+    header: /header is too long/,
+    offsets: /cut off|size is not|does not begin/,
+    bomb: /larger than 40 MB/,
+    twice: /several files named/,
+    json: /not a JSON object/,
+    nothing: /no zip archive/,
+  }
+  for (const [name, says] of Object.entries(expected)) {
+    const { status, body } = await bring(name)
+    assert.equal(status, 400, `${name}: ${JSON.stringify(body)}`)
+    assert.equal(body.error.code, 'adapter_invalid', name)
+    assert.match(body.error.message, says, name)
+    assert.ok(!body.error.message.includes(app.dataDir), name)
+  }
+  assert.equal((await bring('nobase')).body.error.code, 'model_not_found')
+  assert.equal((await bring('good', { base_model_id: 'no/such' })).body.error.code, 'model_not_found')
+  assert.match((await bring('good', { base_model_id: trained })).body.error.message, /itself an adapter/)
+  assert.equal((await bring('nobase', { base_model_id: tiny })).status, 201, 'a base that is named wins')
+  assert.equal((await bring('good', { surprise: '1' })).body.error.code, 'unknown_field')
+  assert.equal(readdirSync(path.join(app.dataDir, 'models')).length, before + 1)
+  assert.deepEqual(
+    readdirSync(path.join(app.dataDir, 'runs')).filter((name) => name.startsWith('imp_')),
+    [],
+  )
+})
+
+test('a model whose rows give nothing to compare by can be deployed; one that is deleted in the meantime cannot', async () => {
+  const rows = Array.from({ length: 6 }, (_, i) =>
+    JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] }),
+  ).join('\n')
+  const greeting = await train('lora', { dataset_id: (await app.upload(rows)).body.id })
+  assert.equal((await model(greeting)).comparison, null)
+  assert.equal((await deploy(greeting, 'greeting')).body.status, 'ready')
+  const gone = await train('lora')
+  const [deployed, deleted] = await Promise.all([
+    deploy(gone, 'gone'),
+    app.api('DELETE', `/fine-tuning/models/${gone}`),
+  ])
+  assert.ok(
+    deployed.status === 201
+      ? deleted.body.error.code === 'in_use'
+      : deployed.body.error.code === 'model_not_found' && deleted.status === 200,
+  )
+})
+
+test('the tokenizer, template and end token are frozen in the job and go out with its result', async () => {
+  const { job_id } = await model(trained)
+  const { tokenizer } = (await app.job(job_id)).resolved_config
+  assert.match(tokenizer!.sha256!, /^[0-9a-f]{64}$/)
+  assert.match(tokenizer!.chat_template_sha256, /^[0-9a-f]{64}$/)
+  const described = JSON.parse(readFileSync(folderOf(trained, 'adapter/tunery.json'), 'utf8'))
+  assert.deepEqual(described, { job_id, base_model_id: tiny, method: 'lora', tokenizer })
+  const gguf = readFileSync(folderOf(trained, 'adapter.gguf'))
+  assert.ok(
+    gguf.includes(`tunery.tokenizer_sha256`) &&
+      gguf.includes(tokenizer!.sha256!) &&
+      gguf.includes('tokenizer.chat_template'),
+  )
+})

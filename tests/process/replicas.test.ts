@@ -1,0 +1,165 @@
+// Several servers of one model: which is asked, what a dead one costs, what waits and what is refused. The servers are
+// real engines on ports of their own.
+import assert from 'node:assert/strict'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { type Streamed, stream } from '../support/streams.ts'
+import { tiny, tinyModelsDir } from '../support/tiny.ts'
+import { startTcpEngine, type TcpEngine } from '../support/upstream.ts'
+
+const there = 'tiny-there'
+const gguf = path.join(tinyModelsDir(), tiny, 'model.gguf')
+let app: TestApp
+let engines: TcpEngine[]
+before(async () => {
+  engines = await Promise.all([startTcpEngine(there, gguf), startTcpEngine(there, gguf), startTcpEngine(there, gguf)])
+  const [first, second, third] = engines.map(({ port }) => `http://127.0.0.1:${port}`)
+  const entry = { kind: 'openai', upstream_model: there }
+  app = await startApp({
+    TUNERY_MAX_WAITING: '1',
+    TUNERY_UPSTREAMS: JSON.stringify([
+      { ...entry, model: 'up/two', url: first },
+      { ...entry, model: 'up/two', url: `${second}/v1/` },
+      { ...entry, model: 'up/one', url: third, max_concurrent: 1 },
+    ]),
+  })
+})
+after(async () => {
+  await app.stop()
+  await Promise.all(engines.map((engine) => engine.kill()))
+})
+
+const messages = [{ role: 'user', content: 'Say something.' }]
+const body = (model: string, fields: object = {}) => ({ model, messages, temperature: 0, max_tokens: 4, ...fields })
+const chat = (model: string, fields: object = {}) => app.api('POST', '/chat/completions', body(model, fields))
+const streamed = (model: string, fields: object = {}) =>
+  stream(`${app.url}/chat/completions`, app.key, body(model, { stream: true, ...fields }))
+const long = { max_tokens: 1900 }
+const running = async (engine: TcpEngine) =>
+  (await engine.metric('sequences_running')) + (await engine.metric('sequences_waiting'))
+
+test('a model that only an upstream has is listed and answers under the name that the client used', async () => {
+  const { data } = (await app.api('GET', '/models')).body
+  assert.equal(data.find(({ id }: { id: string }) => id === 'up/two').status, 'loaded')
+  const whole = await chat('up/two')
+  assert.equal(whole.status, 200, JSON.stringify(whole.body))
+  assert.equal(whole.body.model, 'up/two')
+  const { events, done, text } = await streamed('up/two').whole
+  assert.ok(done && events.length > 2)
+  assert.ok(!text.includes(there))
+  for (const event of events) assert.equal(event.model, 'up/two')
+  assert.ok(
+    events.every(({ choices }) => choices.length === 1),
+    'the usage that nobody asked for is not sent',
+  )
+  const withUsage = await streamed('up/two', { stream_options: { include_usage: true } }).whole
+  assert.deepEqual(withUsage.events.at(-1).choices, [])
+  assert.equal(withUsage.events.at(-1).usage.completion_tokens, 4)
+  assert.equal(withUsage.events.at(-1).model, 'up/two')
+  assert.equal((await app.api('POST', '/deployments', { model: 'up/two', name: 'far' })).status, 201)
+  assert.equal((await chat('far')).body.model, 'far')
+})
+
+test('requests go to the replica that has the fewest', async () => {
+  const busy = streamed('up/two', long)
+  await busy.until(1)
+  const [mine, other] = (await running(engines[0]!)) > 0 ? [engines[0]!, engines[1]!] : [engines[1]!, engines[0]!]
+  const before = await other.metric('generation_tokens_total')
+  for (let round = 0; round < 3; round++) await chat('up/two', { max_tokens: 5 })
+  assert.equal((await other.metric('generation_tokens_total')) - before, 15)
+  busy.leave()
+  await until('the place to be free', async () => (await running(mine)) === 0)
+})
+
+test('a client that hangs up frees its place in the upstream within half a second, a batch all of its places', async () => {
+  const one = streamed('up/two', long)
+  await one.until(1)
+  const batch = stream(`${app.url}/chat/completions/batch`, app.key, {
+    ...body('up/two', long),
+    requests: Array(20).fill({}),
+  })
+  const all = async () => (await running(engines[0]!)) + (await running(engines[1]!))
+  await until('all to be under way', async () => (await all()) === 17)
+  one.leave()
+  batch.leave()
+  const left = performance.now()
+  await until('nothing to run there', async () => (await all()) === 0)
+  assert.ok(performance.now() - left < 500, `${performance.now() - left} ms`)
+})
+
+test('who finds the queue full is told to come back, who waits is served and told how long it waited', async () => {
+  const holder = streamed('up/one', long)
+  await holder.until(1)
+  const waiter = streamed('up/one')
+  let refused: Awaited<ReturnType<typeof chat>> | undefined
+  await until('the queue to be full', async () => {
+    const tried = stream(`${app.url}/chat/completions`, app.key, body('up/one'))
+    const answer = await Promise.race([
+      tried.whole,
+      new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 200)),
+    ])
+    tried.leave()
+    if (answer?.status !== 503) return false
+    refused = await chat('up/one')
+    return true
+  })
+  assert.equal(refused!.status, 503)
+  assert.equal(refused!.body.error.code, 'overloaded')
+  assert.match(refused!.headers.get('retry-after')!, /^[1-9]\d*$/)
+  holder.leave()
+  const served = await waiter.whole
+  assert.ok(served.done, served.text)
+  assert.ok(Number(/queue;dur=([\d.]+)/.exec(String(served.headers['server-timing']))![1]) > 1)
+})
+
+test('a replica that dies under load fails no request that had no byte yet; the others end with an error event; it is used again', async () => {
+  const [victim] = engines
+  const results: Streamed[] = []
+  let stop = false
+  async function worker() {
+    while (!stop) results.push(await streamed('up/two', { max_tokens: 200 }).whole)
+  }
+  const workers = Array.from({ length: 6 }, worker)
+  await until('both to work', async () => (await running(engines[0]!)) > 0 && (await running(engines[1]!)) > 0)
+  // While it stands still it takes requests and answers none: those have no byte when it dies.
+  victim!.process.kill('SIGSTOP')
+  const late = Array.from({ length: 8 }, () => streamed('up/two', { max_tokens: 200 }).whole)
+  let pending = late.length
+  for (const each of late) each.finally(() => pending--)
+  const atStop = results.length
+  await until('others to pass those that it has', () => results.length > atStop + 20)
+  assert.ok(pending > 0)
+  await victim!.kill()
+  for (const each of await Promise.all(late)) assert.ok(each.done, each.text)
+  const atDeath = results.length
+  await until('as many more answers', () => results.length > atDeath + 12)
+  engines[0] = await startTcpEngine(there, gguf, victim!.port)
+  await until('the new one to be used', async () => (await engines[0]!.metric('generation_tokens_total')) > 0)
+  stop = true
+  await Promise.all(workers)
+  const broken = results.filter(({ done }) => !done)
+  assert.ok(broken.length <= 6, `${broken.length} answers broke`)
+  for (const each of results) {
+    assert.equal(each.status, 200, each.text)
+    if (each.done) assert.equal(each.events.at(-1).choices[0].finish_reason, 'length')
+    else {
+      assert.equal(each.events.at(-1).error.code, 'engine_failed')
+      assert.ok(each.events.length > 1, 'it had begun')
+    }
+  }
+})
+
+test('where every replica is gone the client is told at once, and is served when one is back', async () => {
+  const { port } = engines[2]!
+  await engines[2]!.kill()
+  const gone = await chat('up/one')
+  assert.equal(gone.status, 503)
+  assert.equal(gone.body.error.code, 'engine_unavailable')
+  assert.ok(gone.headers.get('retry-after'))
+  assert.equal((await app.api('GET', '/models/up/one')).body.status, 'not_loaded')
+  engines[2] = await startTcpEngine(there, gguf, port)
+  assert.equal((await chat('up/one')).status, 200, 'the one that there is is tried before it was probed')
+  await until('it to be known as well', async () => (await app.api('GET', '/models/up/one')).body.status === 'loaded')
+})

@@ -1,0 +1,60 @@
+// A service that is asked to stop is not ready any more, and breaks off nothing that it has begun.
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { client, colourRows } from '../support/client.ts'
+import { dataFolder } from '../support/server.ts'
+import { stream } from '../support/streams.ts'
+import { endless, tiny } from '../support/tiny.ts'
+
+const folder = dataFolder('stop', { TUNERY_CHECKPOINT_SECONDS: '1' })
+after(() => folder.remove())
+
+test('with 50 live streams and a job: not ready within a second, every stream ends whole, the job goes back with its progress saved', async () => {
+  const server = await folder.start()
+  const key = folder.key()
+  const mine = client(server.url, key)
+  const dataset = (await mine.upload(colourRows(16))).body.id
+  const config = { training_config: { epochs: 50, batch_size: 1 } }
+  const job = (await mine.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+  await mine.untilEvent(job.id, (event) => event.type === 'checkpoint')
+  const max_tokens = 150
+  const body = {
+    model: tiny,
+    messages: [{ role: 'user', content: 'Tell me more.' }],
+    stream: true,
+    max_tokens,
+    ...endless,
+  }
+  const streams = Array.from({ length: 50 }, () => stream(`${server.url}/chat/completions`, key, body))
+  await Promise.all(streams.map((each) => each.until(300)))
+
+  const asked = performance.now()
+  const status = server.end('SIGTERM')
+  const ready = new URL('/health/ready', server.url)
+  // Refused is as good as 503: nobody sends requests there.
+  while (
+    await fetch(ready).then(
+      ({ ok }) => ok,
+      () => false,
+    )
+  );
+  const notReady_ms = performance.now() - asked
+  const whole = await Promise.all(streams.map((each) => each.whole))
+  const last_ms = performance.now() - asked
+  assert.equal(await status, 0)
+  assert.ok(notReady_ms < 1000, `not ready after ${Math.round(notReady_ms)} ms`)
+  for (const { done, events } of whole) {
+    assert.ok(done, 'each stream ends with [DONE]')
+    assert.equal(events.findLast(({ choices }) => choices[0]?.finish_reason)?.choices[0].finish_reason, 'length')
+  }
+  assert.ok(last_ms < 20_000, `the last stream ended after ${Math.round(last_ms)} ms`)
+
+  const second = await folder.start()
+  const again = client(second.url, key)
+  const resumed = await again.untilEvent(job.id, (event) => event.data?.resumed_from_step !== undefined)
+  assert.ok(Number(resumed.data!.resumed_from_step) > 0)
+  const { total } = (await again.api('GET', '/usage')).body
+  assert.deepEqual([total.requests, total.completion_tokens], [50, 50 * max_tokens], 'all of it is metered')
+  await again.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
+  assert.equal(await second.end('SIGTERM'), 0)
+})

@@ -1,0 +1,161 @@
+// A database that is locked, a disk that is full, a folder that cannot be written: each is told plainly, what was
+// acknowledged stays, and the service goes on by itself when the cause has ended.
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { sql } from 'kysely'
+import { root } from '../../lib/root.ts'
+import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
+import { type Answer, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let db: Db
+const others: ChildProcess[] = []
+before(async () => {
+  app = await startApp(
+    {},
+    {
+      open: async (dataDir) => {
+        db = await openThreadedDatabase(dataDir, 100)
+        return db
+      },
+    },
+  )
+})
+after(async () => {
+  for (const other of others) other.kill('SIGKILL')
+  await app.stop()
+})
+
+function refused({ status, body, headers }: Answer, code: string) {
+  assert.deepEqual([status, body.error?.code], [503, code], JSON.stringify(body))
+  assert.ok(Number(headers.get('retry-after')) >= 1)
+  assert.doesNotMatch(body.error.message, /SQLITE|\//, 'nothing of the inside')
+}
+const makeKey = (name: string) => app.api('POST', '/keys', { name })
+const chat = () =>
+  app.api('POST', '/chat/completions', { model: tiny, messages: [{ role: 'user', content: 'hello' }], max_tokens: 2 })
+const datasetFiles = () => readdirSync(path.join(app.dataDir, 'datasets')).sort()
+async function keyNames(): Promise<string[]> {
+  return (await app.api('GET', '/keys?limit=100')).body.items.map(({ name }: { name: string }) => name)
+}
+
+/** Another process that takes the whole database for itself, until `release`. */
+async function lockedByAnother() {
+  const script = `const db = new (require('better-sqlite3'))(process.argv[1]); db.exec('begin exclusive'); console.log('held'); process.stdin.on('data', () => { db.exec('commit'); process.exit() })`
+  const other = spawn(process.execPath, ['-e', script, path.join(app.dataDir, 'tunery.db')], {
+    cwd: root,
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  others.push(other)
+  await once(other.stdout, 'data')
+  return {
+    async release() {
+      other.stdin.write('end')
+      await once(other, 'exit')
+    },
+  }
+}
+
+const trainers = () =>
+  spawnSync('pgrep', ['-P', String(process.pid), '-f', 'trainer.cli.train'], { encoding: 'utf8' }).stdout.trim()
+
+test('while another process holds the database, writes are told to come back, reads and answers go on; then all is as it was', async () => {
+  await app.upload(colourRows(8))
+  const files = datasetFiles()
+  assert.equal((await makeKey('before')).status, 201)
+  const other = await lockedByAnother()
+  refused(await makeKey('during'), 'storage_unavailable')
+  refused(await app.upload(colourRows(8)), 'storage_unavailable')
+  assert.deepEqual(datasetFiles(), files)
+  assert.ok((await keyNames()).includes('before'))
+  const answered = await chat()
+  assert.equal(answered.status, 200)
+  await other.release()
+  assert.equal((await makeKey('after')).status, 201)
+  assert.deepEqual((await keyNames()).slice(0, 2), ['after', 'before'])
+  assert.equal((await app.upload(colourRows(8))).status, 201)
+  const request_id = answered.headers.get('x-request-id')!
+  await until('the answer to be metered', async () => {
+    await app.services.usage.fold()
+    return app.services.usage.find(app.owner.account_id, request_id)
+  })
+})
+
+test('a job whose database is held by another process for a while is done all the same, and counts no crash', async () => {
+  const dataset = (await app.upload(colourRows(8))).body.id
+  const config = { training_config: { epochs: 2, batch_size: 2 } }
+  const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+  await app.untilEvent(id, (event) => event.data?.status === 'running')
+  const other = await lockedByAnother()
+  await until('the trainer to be at work', () => trainers() !== '')
+  await until('the trainer to be stopped, as nothing that it says can be kept', () => trainers() === '')
+  await other.release()
+  const job = await app.untilEnded(id)
+  assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  for await (const { data } of app.events(id)) assert.notEqual(data?.code, 'trainer_crashed')
+})
+
+test('a database that can grow no further refuses what is new, keeps what it has, and takes more when there is room', async () => {
+  const pages = (await sql<{ page_count: number }>`pragma page_count`.execute(db)).rows[0]!.page_count
+  await sql`pragma max_page_count = ${sql.lit(pages)}`.execute(db)
+  const files = datasetFiles()
+  const kept: string[] = []
+  let answer = await makeKey('full 0')
+  for (; answer.status === 201; answer = await makeKey(`full ${kept.length}`)) kept.push(`full ${kept.length}`)
+  refused(answer, 'storage_full')
+  const { body } = await app.upload(colourRows(8), { description: 'x'.repeat(1000) })
+  if (body.error) assert.deepEqual([body.error.code, datasetFiles()], ['storage_full', files])
+  assert.equal((await chat()).status, 200)
+  await sql`pragma max_page_count = ${sql.lit(pages + 1000)}`.execute(db)
+  assert.equal((await makeKey('room')).status, 201)
+  const names = await keyNames()
+  for (const name of [...kept, 'room']) assert.ok(names.includes(name), name)
+  assert.ok(!names.includes(`full ${kept.length}`))
+  assert.deepEqual((await sql`pragma integrity_check`.execute(db)).rows, [{ integrity_check: 'ok' }])
+})
+
+test('where the folder of datasets cannot be written an upload is told to come back, and succeeds once it can', async () => {
+  const fresh = await startApp()
+  try {
+    const folder = path.join(fresh.dataDir, 'datasets')
+    rmSync(folder, { recursive: true, force: true })
+    writeFileSync(folder, 'in the way')
+    refused(await fresh.upload(colourRows(8)), 'storage_unavailable')
+    rmSync(folder)
+    const made = await fresh.upload(colourRows(8))
+    assert.equal(made.status, 201)
+    assert.equal((await fresh.api('GET', '/datasets/')).body.items.length, 1)
+  } finally {
+    await fresh.stop()
+  }
+})
+
+test('a data folder that cannot be used is told in a sentence at the start', () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-start-'))
+  try {
+    writeFileSync(path.join(folder, 'file'), '')
+    mkdirSync(path.join(folder, 'odd/tunery.db'), { recursive: true })
+    mkdirSync(path.join(folder, 'damaged'))
+    writeFileSync(path.join(folder, 'damaged/tunery.db'), 'no database '.repeat(1000))
+    for (const [data, says] of [
+      ['file/data', /^The data folder cannot be used: .*TUNERY_DATA_DIR/],
+      ['odd', /^The data folder cannot be used: .*TUNERY_DATA_DIR/],
+      ['damaged', /^The database in the data folder is damaged .*restore/],
+    ] as const) {
+      const env = { ...process.env, TUNERY_DATA_DIR: path.join(folder, data), TUNERY_PORT: '0' }
+      const { status, stderr } = spawnSync(process.execPath, ['server/main.ts'], { cwd: root, env, encoding: 'utf8' })
+      assert.equal(status, 1)
+      assert.match(stderr, says)
+      assert.equal(stderr.trim().split('\n').length, 1, stderr)
+    }
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})

@@ -1,0 +1,58 @@
+// The service, the trainer and the engine must cut a text into the same tokens: where they differ, a model is trained
+// on one thing and asked another, and nothing says so.
+import assert from 'node:assert/strict'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { root } from '../../lib/root.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const models = path.join(root, '.local/models')
+const texts = [
+  'plain words',
+  '12 2026 3.14 1,000,000 0x1F',
+  'Grüße, naïve façade, œuvre',
+  'emoji 😀👩‍👩‍👧‍👦🏳️‍🌈 and 日本語 العربية हिन्दी',
+  'def f(x):\n    return x ** 2\n\n\n\tpass  # tabs\tand  spaces   ',
+  "it's we'll I'd they've CamelCase snake_case kebab-case",
+  '<|im_end|> <|im_start|> </s> literal',
+  ' leading and trailing ',
+  'zero\u200bwidth, \u00a0nbsp, combining e\u0301',
+  '½ ² ① Ⅷ ٣ ३',
+  'x',
+]
+
+const answer = { role: 'assistant', content: 'yes' }
+
+let app: TestApp
+before(async () => {
+  app = await startApp({ TUNERY_MODELS_DIR: models })
+})
+after(() => app.stop())
+
+test('what validation counts, the preview shows and the engine is asked are the same tokens for difficult texts', async () => {
+  const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
+  const { id } = (await app.upload(rows.join('\n'))).body
+  const validation = (await app.api('POST', `/datasets/${id}/validate?model_id=${encodeURIComponent(base)}`)).body
+  assert.equal(validation.valid, true, JSON.stringify(validation))
+  let total = 0
+  // The row goes on with the answer's one token, the end of its turn and a line break.
+  const ending = 3
+  for (const [index, content] of texts.entries()) {
+    const { sequences } = (await app.api('GET', `/datasets/${id}/preview?row=${index + 1}`)).body
+    const { tokens } = sequences[0] as { tokens: { id: number; text: string; trained: boolean }[] }
+    total += tokens.length
+    assert.deepEqual(
+      tokens.filter((token) => token.trained).map((token) => token.text),
+      ['yes', '<|im_end|>'],
+      'the answer and its end are learned',
+    )
+    const { body } = await app.api('POST', '/chat/completions', {
+      model: base,
+      messages: [{ role: 'user', content }],
+      max_tokens: 1,
+    })
+    assert.equal(body.usage.prompt_tokens, tokens.length - ending, `engine and trainer: ${content}`)
+  }
+  assert.equal(validation.tokens.total, total)
+})

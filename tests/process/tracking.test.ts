@@ -1,0 +1,50 @@
+// Loss curves go out to the tracker that the operator set up, and a tracker that fails fails no job.
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import path from 'node:path'
+import { test } from 'node:test'
+import { root } from '../../lib/root.ts'
+import { colourRows, until } from '../support/client.ts'
+import { startApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+const read = `
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+found = EventAccumulator(sys.argv[1])
+found.Reload()
+print(json.dumps({name: [[event.step, found_value(event)] for event in found.Tensors(name)] for name in found.Tags()["tensors"]}))
+`.replace('found_value(event)', 'float(__import__("tensorboard").util.tensor_util.make_ndarray(event.tensor_proto))')
+
+async function train(settings: Record<string, string>, evaluate: (dataDir: string, job: string) => Promise<void>) {
+  const app = await startApp(settings)
+  try {
+    const dataset_id = (await app.upload(colourRows(8))).body.id
+    const config = { training_config: { epochs: 3, batch_size: 4 }, evaluation_config: { validation_split: 0.25 } }
+    const job = await app.untilEnded(
+      (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body.id,
+    )
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    await evaluate(app.dataDir, job.id)
+  } finally {
+    await app.stop()
+  }
+}
+
+test('TensorBoard finds the curves of a job', () =>
+  train({ TUNERY_TRACKING: 'tensorboard' }, async (dataDir, job) => {
+    const python = path.join(root, '.local/tracking/tensorboard/bin/python')
+    const folder = path.join(dataDir, 'tensorboard/tunery', job)
+    const curves = await until('the curves are written', () => {
+      const found = JSON.parse(
+        execFileSync(python, ['-c', read, folder], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }),
+      )
+      return found.validation_loss?.length === 3 && found
+    })
+    assert.equal(curves.loss.at(-1)[0], 6, 'the last step')
+    assert.ok(curves.loss.every(([, loss]: [number, number]) => loss > 0))
+    assert.ok(curves.learning_rate.length > 0 && curves.tokens_per_second.length > 0)
+  }))
+
+test('a tracker that is not there, or cannot be reached, fails no job', () =>
+  train({ TUNERY_TRACKING: 'mlflow', TUNERY_TRACKING_URL: 'http://127.0.0.1:9' }, async () => {}))

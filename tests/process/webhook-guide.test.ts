@@ -1,0 +1,178 @@
+// The receivers of docs/guides/receive-webhooks.md, run as they stand there: they take what is genuine, once, and
+// nothing else.
+import assert from 'node:assert/strict'
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { createHmac } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import net from 'node:net'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { root } from '../../lib/root.ts'
+import { until } from '../support/client.ts'
+import { type Received, startReceiver } from '../support/receiver.ts'
+import { by, startWebhooks } from '../support/webhooks.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-guide-'))
+const guide = readFileSync(path.join(root, 'docs/guides/receive-webhooks.md'), 'utf8')
+for (const [, name, code] of guide.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g))
+  writeFileSync(path.join(folder, name!), code!)
+
+const python = path.join(root, '.local/python/bin/python')
+const programs = { node: [process.execPath, 'receiver.mjs'], python: [python, 'receiver.py'] } as const
+
+let it: Awaited<ReturnType<typeof startWebhooks>>
+let capture: Awaited<ReturnType<typeof startReceiver>>
+before(async () => {
+  it = await startWebhooks()
+  capture = await startReceiver()
+})
+after(async () => {
+  capture.stop()
+  await it.stop()
+  rmSync(folder, { recursive: true })
+})
+
+/** A genuine delivery, as it came, and its secret. */
+async function genuine(secret?: string): Promise<{ id: string; secret: string; got: Received }> {
+  const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret })
+  const { event_id } = await it.webhooks.test(by, made.id)
+  const got = await until('the delivery', () =>
+    capture.received.find(({ headers }) => headers['webhook-id'] === event_id),
+  )
+  return { id: made.id, secret: secret ?? made.secret!, got }
+}
+
+async function startProgram([command, file]: readonly [string, string], secret: string, old = '') {
+  const env = { ...process.env, PORT: '0', WEBHOOK_SECRET: secret, WEBHOOK_SECRET_OLD: old }
+  const child: ChildProcess = spawn(command, [path.join(folder, file)], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  let said = ''
+  child.stdout!.setEncoding('utf8').on('data', (text) => {
+    said += text
+  })
+  const port = Number((await until('the receiver to listen', () => /listening on (\d+)/.exec(said)))[1])
+  return {
+    url: `http://127.0.0.1:${port}/`,
+    events: () => said.split('\n').filter((line) => line.startsWith('event ')),
+    async stop() {
+      if (child.kill('SIGKILL')) await once(child, 'exit')
+    },
+  }
+}
+
+const send = async (
+  url: string,
+  { headers, body }: Received,
+  changed: Record<string, string | undefined> = {},
+  text: string | Uint8Array<ArrayBuffer> = body,
+) => {
+  const kept = ['content-type', 'x-service-signature', 'webhook-id', 'webhook-timestamp', 'webhook-signature'].map(
+    (name) => [name, headers[name] as string],
+  )
+  const all = Object.entries({ ...Object.fromEntries(kept), ...changed }).filter(
+    ([, value]) => value !== undefined,
+  ) as [string, string][]
+  return (await fetch(url, { method: 'POST', headers: all, body: text })).status
+}
+
+for (const [language, program] of Object.entries(programs)) {
+  test(`the guide's receiver in ${language} takes a delivery, once, and refuses what was changed, forged or is old`, async () => {
+    const { secret, got } = await genuine()
+    const receiver = await startProgram(program, secret)
+    try {
+      assert.equal(await send(receiver.url, got, {}, got.body.replace('webhook.test', 'webhook.tset')), 401)
+      for (const changed of [
+        { 'webhook-id': 'evt_other' },
+        { 'webhook-timestamp': String(Number(got.headers['webhook-timestamp']) + 1) },
+        { 'webhook-signature': undefined },
+        { 'webhook-id': undefined },
+        { 'webhook-timestamp': undefined },
+        { 'webhook-timestamp': 'now' },
+        { 'webhook-signature': '' },
+        { 'webhook-signature': 'v1,' },
+        { 'webhook-signature': `v1,${'A'.repeat(43)}=` },
+        { 'webhook-signature': String(got.headers['webhook-signature']).replace('v1,', 'v2,') },
+      ])
+        assert.equal(await send(receiver.url, got, changed), 401, JSON.stringify(changed))
+      // Signed with the right key, ten minutes ago.
+      const [id, timestamp] = ['evt_old', String(Math.floor(Date.now() / 1000) - 600)]
+      const signature = createHmac('sha256', Buffer.from(secret.slice(6), 'base64'))
+        .update(`${id}.${timestamp}.${got.body}`)
+        .digest('base64')
+      assert.equal(
+        await send(receiver.url, got, {
+          'webhook-id': id,
+          'webhook-timestamp': timestamp,
+          'webhook-signature': `v1,${signature}`,
+        }),
+        401,
+      )
+      assert.equal(await send(receiver.url, got, {}, new Uint8Array(2_000_000)).catch(() => 413), 413)
+      const leaving = net.connect(Number(new URL(receiver.url).port), '127.0.0.1')
+      await once(leaving, 'connect')
+      await new Promise((done) =>
+        leaving.write('POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\nhalf of', done),
+      )
+      leaving.resetAndDestroy()
+      assert.deepEqual(receiver.events(), [])
+
+      assert.equal(await send(receiver.url, got), 200)
+      assert.equal(await send(receiver.url, got), 200, 'a replay is answered, so that it is not sent once more')
+      await until('its line', () => receiver.events().length > 0)
+      assert.equal(receiver.events().length, 1)
+      assert.ok(receiver.events()[0]!.startsWith(`event ${got.headers['webhook-id']} webhook.test {`))
+    } finally {
+      await receiver.stop()
+    }
+  })
+
+  test(`the guide's receiver in ${language} takes what the service itself sends, before, during and after a rotation`, async () => {
+    const old = 'a secret of our own'
+    const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret: old })
+    const deliver = async (receiver: { url: string }) => {
+      await it.webhooks.change(by, made.id, { url: receiver.url })
+      const { id } = await it.webhooks.test(by, made.id)
+      const ended = await until('its end', async () =>
+        (await it.deliveries(made.id)).find((each) => each.id === id && each.status !== 'pending'),
+      )
+      return ended.last_attempt!.response_status
+    }
+    const before = await startProgram(program, old)
+    assert.equal(await deliver(before), 200)
+    const fresh = (await it.webhooks.rotate(by, made.id, { overlap_hours: 24 })).secret!
+    const after = await startProgram(program, fresh, old)
+    for (const receiver of [before, after]) assert.equal(await deliver(receiver), 200)
+    await it.webhooks.rotate(by, made.id, { secret: fresh, overlap_hours: 0 })
+    assert.deepEqual([await deliver(after), await deliver(before)], [200, 401])
+    await before.stop()
+    await after.stop()
+    await it.webhooks.delete(by, made.id)
+  })
+}
+
+test('the guide’s checks of X-Service-Signature take what is genuine and nothing else', async () => {
+  for (const given of [undefined, 'a secret of our own']) {
+    const { secret, got } = await genuine(given)
+    const signature = String(got.headers['x-service-signature'])
+    const wrong = [signature.toUpperCase(), signature.slice(1), '', 'ü', `${signature}0`, 'f'.repeat(64)]
+    const cases = [
+      [secret, signature, got.body],
+      [secret, signature, `${got.body} `],
+      [`${secret}x`, signature, got.body],
+      ...wrong.map((each) => [secret, each, got.body]),
+    ]
+    const { isGenuine } = (await import(path.join(folder, 'plain.mjs'))) as { isGenuine(...of: string[]): boolean }
+    const wanted = cases.map((_, index) => index === 0)
+    assert.deepEqual(
+      cases.map((each) => isGenuine(...each)),
+      wanted,
+    )
+    const script =
+      'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in json.loads(sys.argv[1])]))'
+    assert.deepEqual(
+      JSON.parse(execFileSync(python, ['-c', script, JSON.stringify(cases)], { cwd: folder, encoding: 'utf8' })),
+      wanted,
+    )
+  }
+})

@@ -1,0 +1,259 @@
+// Keys, members, roles, accounts and the log of who did what: what each may do, and what is never told to whom.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import Fastify from 'fastify'
+import { roleScopes, scopePresets, scopes } from '../../contract/scopes.ts'
+import { newKey } from '../../server/accounts/keys.ts'
+import { requireScopes } from '../../server/http/auth.ts'
+import { type Answer, type Client, client, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let operator: Client
+before(async () => {
+  app = await startApp()
+  const { key } = await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)
+  operator = client(app.url, key)
+})
+after(() => app.stop())
+
+const as = ({ body }: Answer) => client(app.url, body.key)
+const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
+
+/** A member of the account with a role, and a client with a key of theirs. */
+async function member(role: string) {
+  const { body } = await app.api('POST', '/members', { name: `a ${role}`, role })
+  const made = await app.api('POST', '/keys', { name: `key of the ${role}`, user_id: body.id })
+  assert.equal(made.status, 201, JSON.stringify(made.body))
+  return { id: body.id as string, key: made.body, ...as(made) }
+}
+
+test('a key is shown once, works, is renamed, told by its prefix and last use, and stops when it is revoked', async () => {
+  const made = await app.api('POST', '/keys', { name: 'ci', scopes: 'inference' })
+  assert.equal(made.status, 201)
+  const { key, ...rest } = made.body
+  assert.match(key, /^tny_[0-9A-Za-z]{36}$/)
+  assert.deepEqual(
+    [rest.name, rest.scopes, rest.status, rest.expires_at, rest.last_used_at],
+    ['ci', scopePresets.inference, 'active', null, null],
+  )
+  assert.equal(rest.prefix, key.slice(0, 12))
+  const mine = as(made)
+  assert.equal((await mine.api('GET', '/user/profile')).body.key.id, rest.id)
+  const renamed = await app.api('PUT', `/keys/${rest.id}`, { name: 'ci 2' })
+  assert.deepEqual([renamed.status, renamed.body.name], [200, 'ci 2'])
+  const listed = await app.api('GET', '/keys')
+  assert.ok(!JSON.stringify(listed.body).includes(key.slice(12)), 'a list shows no key')
+  const seen = listed.body.items.find(({ id }: { id: string }) => id === rest.id)
+  assert.deepEqual([seen.name, seen.prefix], ['ci 2', rest.prefix])
+  await app.services.accounts.flush()
+  assert.match((await app.api('GET', `/keys/${rest.id}`)).body.last_used_at, /^\d{4}-.*:00\.000Z$/)
+  assert.deepEqual((await app.api('DELETE', `/keys/${rest.id}`)).body, { id: rest.id, deleted: true })
+  assert.deepEqual(codeOf(await mine.api('GET', '/user/profile')), [401, 'invalid_api_key'])
+  assert.deepEqual(codeOf(await app.api('GET', `/keys/${rest.id}`)), [404, 'key_not_found'])
+  assert.deepEqual(codeOf(await app.api('DELETE', `/keys/${rest.id}`)), [404, 'key_not_found'])
+})
+
+test('a key that another process revokes is refused within a second; one that expires, at its time', async () => {
+  const made = await app.api('POST', '/keys', { name: 'elsewhere' })
+  assert.equal((await as(made).api('GET', '/user/profile')).status, 200)
+  const { openDatabase } = await import('../../server/db/open.ts')
+  const db = await openDatabase(app.dataDir)
+  await db.updateTable('api_keys').set({ revoked_at: Date.now() }).where('id', '=', made.body.id).execute()
+  await db.destroy()
+  const revoked = Date.now()
+  await until('it to be refused', async () => (await as(made).api('GET', '/user/profile')).status === 401)
+  assert.ok(Date.now() - revoked < 1000)
+
+  const expires_at = new Date(Date.now() + 400).toISOString()
+  const short = await app.api('POST', '/keys', { name: 'short', expires_at })
+  assert.equal((await as(short).api('GET', '/user/profile')).status, 200)
+  await until('it to expire', async () => (await as(short).api('GET', '/user/profile')).status === 401)
+  assert.ok(Date.now() >= Date.parse(expires_at))
+  assert.equal((await app.api('GET', `/keys/${short.body.id}`)).body.status, 'expired')
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'late', expires_at: '2020-01-01T00:00:00Z' })), [
+    400,
+    'invalid_request',
+  ])
+})
+
+test('a mistyped, a made-up and a missing key are refused alike', async () => {
+  const typo = app.key.slice(0, -1) + (app.key.endsWith('0') ? '1' : '0')
+  for (const key of [typo, newKey(), 'tny_short', `${app.key}x`, '"', ''])
+    assert.deepEqual(codeOf(await client(app.url, key).api('GET', '/user/profile')), [401, 'invalid_api_key'], key)
+})
+
+test('nobody makes a key that may do more than they may themselves', async () => {
+  const reader = as(await app.api('POST', '/keys', { name: 'reader', scopes: ['keys:read', 'keys:write', 'hub:read'] }))
+  const own = await reader.api('POST', '/keys', { name: 'full?', scopes: 'full' })
+  assert.deepEqual(own.body.scopes.toSorted(), ['hub:read', 'keys:read', 'keys:write'])
+  const more = await reader.api('POST', '/keys', { name: 'more', scopes: ['hub:read', 'datasets:write'] })
+  assert.deepEqual(codeOf(more), [403, 'insufficient_permissions'])
+  assert.equal(more.body.error.details.scope, 'datasets:write')
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: ['operator'] })), [
+    403,
+    'insufficient_permissions',
+  ])
+  assert.deepEqual(codeOf(await app.api('POST', '/keys', { name: 'ruler', scopes: 'operator' })), [
+    400,
+    'invalid_request',
+  ])
+})
+
+test('a role bounds every key of its member, from the moment it is given or taken', async () => {
+  for (const role of ['viewer', 'member', 'admin'] as const) {
+    const each = await member(role)
+    const { body } = await each.api('GET', '/user/profile')
+    assert.deepEqual([body.role, body.key.scopes.toSorted()], [role, roleScopes[role].toSorted()])
+    const upload = await each.upload('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}')
+    assert.equal(upload.status, role === 'viewer' ? 403 : 201, role)
+    if (role === 'viewer') assert.equal(upload.body.error.details.scope, 'datasets:write')
+    assert.equal((await each.api('GET', '/audit')).status, role === 'admin' ? 200 : 403)
+  }
+  const changing = await member('member')
+  assert.equal((await app.api('PUT', `/members/${changing.id}`, { role: 'viewer' })).body.role, 'viewer')
+  assert.deepEqual(codeOf(await changing.api('DELETE', '/deployments/none')), [403, 'insufficient_permissions'])
+  await app.api('PUT', `/members/${changing.id}`, { role: 'member' })
+  assert.deepEqual(codeOf(await changing.api('DELETE', '/deployments/none')), [404, 'deployment_not_found'])
+  await app.api('DELETE', `/members/${changing.id}`)
+  assert.deepEqual(codeOf(await changing.api('GET', '/user/profile')), [401, 'invalid_api_key'])
+  assert.deepEqual(codeOf(await app.api('GET', `/members/${changing.id}`)), [404, 'member_not_found'])
+})
+
+test('members see and change their own keys, admins those of all; owners answer to owners alone, and one stays', async () => {
+  const [one, two, admin] = [await member('member'), await member('member'), await member('admin')]
+  const ids = (answer: Answer) => answer.body.items.map(({ id }: { id: string }) => id)
+  assert.deepEqual(ids(await one.api('GET', '/keys')), [one.key.id])
+  for (const [method, body] of [['GET'], ['PUT', { name: 'mine now' }], ['DELETE']] as const)
+    assert.deepEqual(codeOf(await one.api(method, `/keys/${two.key.id}`, body)), [404, 'key_not_found'])
+  assert.deepEqual(codeOf(await one.api('POST', '/keys', { name: 'yours', user_id: two.id })), [
+    404,
+    'member_not_found',
+  ])
+  assert.ok(ids(await admin.api('GET', '/keys?limit=100')).includes(two.key.id))
+  assert.equal((await admin.api('DELETE', `/keys/${two.key.id}`)).status, 200)
+  assert.deepEqual(codeOf(await two.api('GET', '/user/profile')), [401, 'invalid_api_key'])
+
+  const owner = app.owner.user_id
+  for (const answer of [
+    await admin.api('PUT', `/members/${owner}`, { role: 'viewer' }),
+    await admin.api('DELETE', `/members/${owner}`),
+    await admin.api('PUT', `/members/${admin.id}`, { role: 'owner' }),
+    await admin.api('POST', '/members', { name: 'me', role: 'owner' }),
+    await admin.api('POST', '/keys', { name: 'as the owner', user_id: owner }),
+    await admin.api('DELETE', `/keys/${ids(await app.api('GET', '/keys?limit=100')).at(-1)}`),
+  ])
+    assert.deepEqual(codeOf(answer), [403, 'insufficient_permissions'])
+  assert.deepEqual(codeOf(await app.api('DELETE', `/members/${owner}`)), [400, 'in_use'])
+  assert.deepEqual(codeOf(await app.api('PUT', `/members/${owner}`, { role: 'admin' })), [400, 'in_use'])
+  const email = 'Same@example.com'
+  await app.api('PUT', `/members/${one.id}`, { email })
+  assert.deepEqual(codeOf(await app.api('POST', '/members', { name: 'twin', email: 'same@example.com' })), [
+    400,
+    'name_taken',
+  ])
+})
+
+test('the operator makes, changes and suspends accounts; nobody else knows that there are others', async () => {
+  const made = await operator.api('POST', '/operator/accounts', {
+    name: 'Acme',
+    tier: 'free',
+    owner: { name: 'Ada', email: 'ada@example.com' },
+  })
+  assert.equal(made.status, 201, JSON.stringify(made.body))
+  const { account, owner } = made.body
+  assert.deepEqual([account.tier, account.status, account.members, owner.role], ['free', 'active', 1, 'owner'])
+  const ada = as(made)
+  const profile = (await ada.api('GET', '/user/profile')).body
+  assert.deepEqual([profile.account.id, profile.tier.id], [account.id, 'free'])
+  for (const [method, route, body] of [
+    ['GET', '/operator/accounts'],
+    ['GET', `/operator/accounts/${account.id}`],
+    ['PUT', `/operator/accounts/${account.id}`, { tier: 'enterprise' }],
+    ['POST', '/operator/accounts', { name: 'x', owner: { name: 'x' } }],
+  ] as const)
+    for (const other of [ada, app])
+      assert.deepEqual(codeOf(await other.api(method, route, body)), [403, 'insufficient_permissions'])
+  assert.deepEqual(codeOf(await operator.api('PUT', `/operator/accounts/${account.id}`, { tier: 'gold' })), [
+    400,
+    'invalid_request',
+  ])
+  assert.deepEqual(codeOf(await operator.api('GET', '/operator/accounts/acc_none')), [404, 'account_not_found'])
+  assert.equal((await operator.api('PUT', `/operator/accounts/${account.id}`, { tier: 'pro' })).body.tier, 'pro')
+  assert.equal((await ada.api('GET', '/user/profile')).body.tier.id, 'pro')
+  await operator.api('PUT', `/operator/accounts/${account.id}`, { status: 'suspended' })
+  assert.deepEqual(codeOf(await ada.api('GET', '/user/profile')), [403, 'account_suspended'])
+  await operator.api('PUT', `/operator/accounts/${account.id}`, { status: 'active' })
+  assert.equal((await ada.api('GET', '/user/profile')).status, 200)
+  const ids = (await operator.api('GET', '/operator/accounts?limit=100')).body.items.map(({ id }: { id: string }) => id)
+  assert.ok(ids.includes(account.id) && ids.includes(app.owner.account_id))
+})
+
+test('the log tells who did what, to the account that it belongs to alone, and holds no secret', async () => {
+  const made = await operator.api('POST', '/operator/accounts', { name: 'Logged', owner: { name: 'Lin' } })
+  const lin = as(made)
+  const key = await lin.api('POST', '/keys', { name: 'another' })
+  await lin.api('DELETE', `/keys/${key.body.id}`)
+  await operator.api('PUT', `/operator/accounts/${made.body.account.id}`, { tier: 'pro' })
+  const { items } = (await lin.api('GET', '/audit')).body
+  const told = items.map(({ action, by }: { action: string; by: { kind: string } }) => `${action} by ${by.kind}`)
+  assert.deepEqual(told, [
+    'account.changed by operator',
+    'key.revoked by key',
+    'key.created by key',
+    'key.created by operator',
+    'account.created by operator',
+  ])
+  assert.deepEqual([items[1].target, items[1].by.user_id], [key.body.id, made.body.owner.id])
+  assert.deepEqual(
+    [items[0].by.user_id, items[0].by.key_id],
+    [null, null],
+    'whose key the operator used is none of the account’s business',
+  )
+  for (const secret of [key.body.key, made.body.key]) assert.ok(!JSON.stringify(items).includes(secret.slice(12)))
+  assert.ok(!JSON.stringify((await app.api('GET', '/audit?limit=100')).body).includes(key.body.id))
+  assert.deepEqual(codeOf(await lin.api('GET', `/audit?after=${(await app.api('GET', '/audit')).body.items[0].id}`)), [
+    404,
+    'not_found',
+  ])
+})
+
+test('every scope is in a role, and no preset that an account can ask for rules over all accounts', () => {
+  assert.deepEqual(roleScopes.owner.toSorted(), scopes.toSorted())
+  for (const preset of ['full', 'inference', 'read_only'] as const)
+    assert.ok(!(scopePresets[preset] as readonly string[]).includes('operator'))
+})
+
+test('a route that states no scope, or an unknown one, keeps the service from starting', async () => {
+  for (const config of [undefined, {}, { route: { scope: 'everything' } }]) {
+    const fastify = Fastify()
+    requireScopes(fastify)
+    assert.throws(() => fastify.get('/v1/open', { config: config as object }, () => 'open'), /states no scope/)
+    fastify.get('/health/live', () => 'ok')
+    await fastify.close()
+  }
+})
+
+test('what is done with datasets, jobs and deployments is in the log', async () => {
+  const account = as(await operator.api('POST', '/operator/accounts', { name: 'Doing', owner: { name: 'Dora' } }))
+  const dataset = await account.upload(colourRows(8))
+  const job = await account.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id })
+  await account.api('POST', `/fine-tuning/jobs/${job.body.id}/cancel`)
+  await account.api('POST', `/fine-tuning/jobs/${job.body.id}/cancel`)
+  await account.api('POST', '/deployments', { model: tiny, name: 'doing' })
+  await account.api('DELETE', '/deployments/doing')
+  await account.api('DELETE', `/datasets/${dataset.body.id}`)
+  const { items } = (await account.api('GET', '/audit')).body
+  const done = items
+    .map(({ action }: { action: string }) => action)
+    .filter((action: string) => !/^(key|account)/.test(action))
+  assert.deepEqual(done, [
+    'dataset.deleted',
+    'deployment.deleted',
+    'deployment.created',
+    'job.cancelled',
+    'job.created',
+    'dataset.created',
+  ])
+})

@@ -1,0 +1,228 @@
+// The database of the server: what it has acknowledged is there, and no sync and no lock of others holds up the thread
+// that streams.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { afterEach, beforeEach, test } from 'node:test'
+import type { Worker } from 'node:worker_threads'
+import SQLite from 'better-sqlite3'
+import { Kysely, sql } from 'kysely'
+import { type Db, openThreadedDatabase, type Trx } from '../../server/db/open.ts'
+import { ThreadedSqliteDialect } from '../../server/db/sqlite/dialect.ts'
+import { until } from '../support/client.ts'
+
+let dataDir: string
+let db: Db
+beforeEach(async () => {
+  dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-database-'))
+  db = await openThreadedDatabase(dataDir, 2000)
+})
+afterEach(async () => {
+  await db.destroy()
+  rmSync(dataDir, { recursive: true, force: true })
+})
+
+const another = () => new SQLite(path.join(dataDir, 'tunery.db'), { timeout: 0 })
+const add = (from: Db | Trx, name: string) =>
+  from.insertInto('accounts').values({ id: name, name, tier: 'free', suspended_at: null, created_at: 1 }).execute()
+const names = async (from: Db | Trx = db) =>
+  (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
+const codeOf = (code: string) => (error: Error & { code?: string }) => error.code === code
+
+test('the event loop turns while a write waits for another process’s lock, and reads go on', async () => {
+  const other = another()
+  other.exec('begin immediate')
+  let written = false
+  const writing = add(db, 'late').then(() => {
+    written = true
+  })
+  let turns = 0
+  const deadline = Date.now() + 300
+  for (let last = Date.now(), longest = 0; Date.now() < deadline; turns++) {
+    await new Promise((resolve) => setTimeout(resolve, 1))
+    longest = Math.max(longest, Date.now() - last)
+    last = Date.now()
+    assert.ok(longest < 250, `the loop stood still for ${longest} ms`)
+    assert.deepEqual(await names(), [])
+  }
+  assert.ok(turns > 5, String(turns))
+  assert.equal(written, false)
+  other.exec('rollback')
+  other.close()
+  await writing
+  assert.deepEqual(await names(), ['late'])
+})
+
+test('what was written is read by whoever asks next, in this thread and in other processes', async () => {
+  const other = another()
+  for (let i = 0; i < 20; i++) {
+    await add(db, `account ${10 + i}`)
+    assert.equal((await names()).at(-1), `account ${10 + i}`)
+    assert.equal(other.prepare('select count(*) n from accounts').pluck().get(), i + 1)
+  }
+  other.close()
+})
+
+test('it syncs the disk at every commit, and holds the tables to their references', async () => {
+  const setting = async (name: string) =>
+    Object.values((await sql.raw<object>(`pragma ${name}`).execute(db)).rows[0]!)[0]
+  assert.deepEqual(
+    [await setting('journal_mode'), await setting('synchronous'), await setting('foreign_keys')],
+    ['wal', 2, 1],
+  )
+})
+
+test('a transaction that fails leaves nothing, and one sees what it has written while others do not', async () => {
+  await assert.rejects(
+    db.transaction().execute(async (trx) => {
+      await add(trx, 'a')
+      assert.deepEqual(await names(trx), ['a'])
+      assert.deepEqual(await names(), [])
+      throw new Error('no')
+    }),
+    /^Error: no$/,
+  )
+  assert.deepEqual(await names(), [])
+})
+
+test('transactions and single writes take turns in the order in which they were asked for', async () => {
+  const done: string[] = []
+  const each = Array.from({ length: 12 }, (_, i) => {
+    const name = `w${10 + i}`
+    if (i % 2) return add(db, name).then(() => done.push(name))
+    return db.transaction().execute(async (trx) => {
+      const before = (await names(trx)).length
+      await new Promise((resolve) => setImmediate(resolve))
+      await add(trx, name)
+      assert.equal((await names(trx)).length, before + 1)
+      done.push(name)
+    })
+  })
+  await Promise.all(each)
+  assert.deepEqual(done, done.toSorted())
+  assert.deepEqual(await names(), done)
+})
+
+test('errors keep the code and words of SQLite; counts and returned rows are as they were without the thread', async () => {
+  await add(db, 'a')
+  await assert.rejects(
+    add(db, 'a'),
+    (error: Error) => codeOf('SQLITE_CONSTRAINT_PRIMARYKEY')(error) && /UNIQUE/.test(error.message),
+  )
+  await assert.rejects(sql`select nothing`.execute(db), codeOf('SQLITE_ERROR'))
+  await assert.rejects(
+    db
+      .insertInto('users')
+      .values({ id: 'u', account_id: 'none', name: 'u', email: null, role: 'owner', removed_at: null, created_at: 1 })
+      .execute(),
+    codeOf('SQLITE_CONSTRAINT_FOREIGNKEY'),
+  )
+  await assert.rejects(add(db, Symbol('a') as never))
+  await assert.rejects(add(db, true as never), /bind/)
+  await add(db, 'b')
+  const changed = await db.updateTable('accounts').set({ created_at: 9_007_199_254_740_991 }).executeTakeFirst()
+  assert.equal(changed.numUpdatedRows, 2n)
+  const made = await db
+    .insertInto('queue_entries')
+    .values({
+      kind: 'k',
+      ref: 'r',
+      status: 'waiting',
+      run_at: 1,
+      attempt: 0,
+      worker: null,
+      lease_until: null,
+      created_at: 1,
+    })
+    .executeTakeFirst()
+  assert.equal(made.insertId, 1n)
+  assert.deepEqual(await db.deleteFrom('accounts').where('id', '=', 'b').returning(['id', 'created_at']).execute(), [
+    { id: 'b', created_at: 9_007_199_254_740_991 },
+  ])
+  assert.deepEqual(await names(), ['a'])
+})
+
+test('a transaction that SQLite itself has ended takes no more writes, and says what ended it', async () => {
+  const full = db.transaction().execute(async (trx) => {
+    await add(trx, 'before')
+    await sql`rollback`.execute(trx)
+    await add(trx, 'after')
+  })
+  await assert.rejects(full, /rolled back/)
+  assert.deepEqual(await names(), [])
+  await add(db, 'next')
+  assert.deepEqual(await names(), ['next'])
+})
+
+test('a lock that is held longer than a write waits is told by its code, and the next write works', async () => {
+  const other = another()
+  other.exec('begin immediate')
+  await Promise.all([
+    assert.rejects(add(db, 'single'), codeOf('SQLITE_BUSY')),
+    assert.rejects(
+      db.transaction().execute((trx) => add(trx, 'several')),
+      codeOf('SQLITE_BUSY'),
+    ),
+  ])
+  other.exec('commit')
+  other.close()
+  await add(db, 'single')
+  assert.deepEqual(await names(), ['single'])
+})
+
+test('where others keep readers out too, a read waits for them in the writer’s thread', async () => {
+  await add(db, 'a')
+  await db.destroy()
+  const other = another()
+  other.pragma('locking_mode = exclusive')
+  other.exec("insert into accounts (id, name, tier, created_at) values ('b', 'b', 'free', 1)")
+  db = new Kysely({ dialect: new ThreadedSqliteDialect({ file: path.join(dataDir, 'tunery.db'), timeout_ms: 10_000 }) })
+  const reading = names()
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  other.close()
+  assert.deepEqual(await reading, ['a', 'b'])
+})
+
+test('everything that was asked before the end is written, and the log is tidied away', async () => {
+  const writes = Array.from({ length: 20 }, (_, i) => add(db, `a${i}`))
+  await Promise.all(writes)
+  await db.destroy()
+  const other = new SQLite(path.join(dataDir, 'tunery.db'), { readonly: true })
+  assert.equal(other.prepare('select count(*) from accounts').pluck().get(), 20)
+  other.close()
+})
+
+test('a writer’s thread that dies fails what waits for it, its transaction leaves nothing, and the next statement starts another', async () => {
+  const workers: Worker[] = []
+  const seen = (worker: Worker) => void workers.push(worker)
+  process.on('worker', seen)
+  try {
+    await db.destroy()
+    db = await openThreadedDatabase(dataDir, 2000)
+    await add(db, 'before')
+    let inside = false
+    const broken = db.transaction().execute(async (trx) => {
+      await add(trx, 'lost')
+      inside = true
+      await until('the thread to be gone', async () => {
+        const { error } = await names(trx).then(
+          () => ({ error: undefined }),
+          (error) => ({ error }),
+        )
+        return error
+      })
+      // Not written by the next thread as a write of its own.
+      await add(trx, 'lost too')
+    })
+    const next = add(db, 'next')
+    await until('the transaction to have begun', () => inside)
+    await workers[0]!.terminate()
+    await assert.rejects(broken, codeOf('SQLITE_IOERR'))
+    await next
+    assert.equal(workers.length, 2)
+    assert.deepEqual(await names(), ['before', 'next'])
+  } finally {
+    process.off('worker', seen)
+  }
+})

@@ -1,0 +1,100 @@
+// `./tunery export` beside a service that is slow, broken or hostile: a server of this test's own that answers as it is
+// told.
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import http from 'node:http'
+import type { AddressInfo } from 'node:net'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, beforeEach, test } from 'node:test'
+import { promisify } from 'node:util'
+import { bringExport } from '../../cli/export.ts'
+import { UsageError } from '../../cli/usage.ts'
+import { root } from '../../lib/root.ts'
+
+const bytes = Buffer.alloc(200_000, 'weights')
+const sha256 = createHash('sha256').update(bytes).digest('hex')
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
+const here = path.join(folder, 'here')
+let file = { name: 'm.gguf', size_bytes: bytes.length, sha256 }
+let answer: (route: string, times: number, response: http.ServerResponse) => boolean = () => false
+let asked: string[] = []
+const server = http.createServer((request, response) => {
+  const route = request.url!.replace(/^.*exp_1/, '').replace(/\?.*/, '')
+  asked.push(route)
+  if (answer(route, asked.filter((each) => each === route).length, response)) return
+  if (route === '/download') response.end(bytes)
+  else if (route === '/events')
+    response.end(`${JSON.stringify({ type: 'status', seq: 1, message: 'Ready.', data: { status: 'ready' } })}\n`)
+  else response.end(JSON.stringify({ id: 'exp_1', status: 'ready', files: [file] }))
+})
+before(async () => {
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  process.env.TUNERY_URL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  process.env.TUNERY_API_KEY = 'a key'
+})
+beforeEach(() => {
+  rmSync(here, { recursive: true, force: true })
+  mkdirSync(here)
+  asked = []
+  answer = () => false
+  file = { name: 'm.gguf', size_bytes: bytes.length, sha256 }
+})
+after(() => {
+  server.closeAllConnections()
+  server.close()
+  rmSync(folder, { recursive: true })
+})
+const bring = () => bringExport('exp_1', { output: here, 'adapter-only': false })
+
+test('whatever a service calls a file, it is put into the folder that was named', async () => {
+  file.name = '../../outside.gguf'
+  assert.equal((await bring()).target, path.join(here, 'outside.gguf'))
+  assert.deepEqual(readFileSync(path.join(here, 'outside.gguf')), bytes)
+  file.sha256 = '/../../../x'
+  await assert.rejects(bring(), UsageError)
+  assert.deepEqual([readdirSync(folder), readdirSync(here)], [['here'], ['outside.gguf']])
+})
+
+test('answers without a byte are asked for again after a while, and not in a tight loop', async () => {
+  const until_ms = performance.now() + 600
+  answer = (route, _, response) => {
+    if (route !== '/download' || performance.now() > until_ms) return false
+    response.end()
+    return true
+  }
+  await bring()
+  assert.ok(asked.filter((route) => route === '/download').length <= 4, String(asked.length))
+})
+
+test('a service that is overloaded or being started again while an export is followed is waited for', async () => {
+  answer = (route, times, response) => {
+    if (times > 1 || route !== '/events') return false
+    response
+      .writeHead(503)
+      .end(JSON.stringify({ error: { code: 'shutting_down', message: 'The service is stopping.' } }))
+    return true
+  }
+  await bring()
+  assert.deepEqual(readFileSync(path.join(here, 'm.gguf')), bytes)
+})
+
+test('an address where nothing, or no service, answers is told as such', async () => {
+  answer = (_route, _times, response) => Boolean(response.end('<html>Hello</html>'))
+  for (const [url, says] of [
+    ['http://127.0.0.1:1/v1', /^http:\/\/127\.0\.0\.1:1\/v1 is not to be reached: .*\n$/],
+    [process.env.TUNERY_URL!, /^http:.* answered 200 without JSON\. TUNERY_URL is .*\n$/],
+  ] as const) {
+    const run = promisify(execFile)(path.join(root, 'tunery'), ['export', 'mdl_1', '--format', 'gguf'], {
+      env: { ...process.env, TUNERY_URL: url },
+    })
+    const { code, stderr } = await run.then(
+      () => assert.fail('it should have failed'),
+      (error: { code: number; stderr: string }) => error,
+    )
+    assert.equal(code, 2, stderr)
+    assert.match(stderr, says)
+  }
+})

@@ -1,0 +1,181 @@
+// Two accounts: through no route can one read, change or tell apart what belongs to the other.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import type { Route } from '../../contract/route.ts'
+import { client, colourRows, until } from '../support/client.ts'
+import { contractRoutes } from '../support/routes.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+/** What belongs to the first account, by the names that the routes give it in their paths. */
+const theirs: Record<string, string> = {}
+/** Ids that look the same and that nobody has. */
+const nobodys: Record<string, string> = {}
+
+before(async () => {
+  app = await startApp()
+  const { api } = app
+  theirs.dataset_id = (await app.upload(colourRows(16))).body.id
+  const job = (
+    await api('POST', '/fine-tuning/jobs', {
+      model_id: tiny,
+      dataset_id: theirs.dataset_id,
+      config: { training_config: { epochs: 1 } },
+    })
+  ).body
+  theirs.job_id = job.id
+  const ended = await app.untilEnded(job.id)
+  assert.equal(ended.status, 'completed', JSON.stringify(ended.error))
+  theirs.model_id = ended.model!
+  theirs.name = (await api('POST', '/deployments', { name: 'their-name', model: theirs.model_id })).body.name
+  await until(
+    'the deployment to be ready',
+    async () => (await api('GET', `/deployments/${theirs.name}`)).body.status === 'ready',
+  )
+  theirs.export_id = (await app.exported({ model: theirs.model_id, format: 'gguf', merge: false })).id
+  theirs.key_id = (await api('POST', '/keys', { name: 'theirs' })).body.id
+  theirs.user_id = (await api('POST', '/members', { name: 'theirs', role: 'member' })).body.id
+  theirs.webhook_id = (
+    await api('POST', '/webhooks', { url: 'https://hooks.example.com/', events: ['training.failed'] })
+  ).body.id
+  theirs.delivery_id = (await api('POST', `/webhooks/${theirs.webhook_id}/test`)).body.id
+  await until('the delivery to have ended', async () => {
+    const { body } = await api('GET', `/webhooks/${theirs.webhook_id}/deliveries/${theirs.delivery_id}`)
+    return body.next_attempt_at === null
+  })
+  theirs.account_id = app.owner.account_id
+  for (const [name, id] of Object.entries(theirs))
+    nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
+})
+after(() => app.stop())
+
+const messages = [{ role: 'user', content: 'hello' }]
+/** A good body of each route that takes one, of an account that owns `ids`. */
+const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
+  'POST /chat/completions': ({ model_id }) => ({ model: model_id, messages, max_tokens: 1 }),
+  'POST /chat/completions/batch': ({ name }) => ({ model: name, requests: [{ messages }], max_tokens: 1 }),
+  'POST /completions': ({ name }) => ({ model: name, prompt: 'x', max_tokens: 1 }),
+  'POST /embeddings': ({ model_id }) => ({ model: model_id, input: ['x'] }),
+  'POST /fine-tuning/jobs': ({ dataset_id }) => ({ model_id: tiny, dataset_id }),
+  'POST /fine-tuning/jobs/estimate': ({ model_id, dataset_id }) => ({ model_id, dataset_id }),
+  'PATCH /fine-tuning/jobs/{job_id}': () => ({ name: 'renamed' }),
+  'PATCH /fine-tuning/models/{model_id}': () => ({ name: 'renamed' }),
+  'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),
+  'PUT /deployments/{name}': () => ({ model: tiny }),
+  'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),
+  'POST /keys': ({ user_id }) => ({ name: 'k', user_id }),
+  'PUT /keys/{key_id}': () => ({ name: 'renamed' }),
+  'POST /members': () => undefined,
+  'PUT /members/{user_id}': () => ({ role: 'viewer' }),
+  'PUT /usage/thresholds': () => undefined,
+  'POST /webhooks': () => undefined,
+  'PUT /webhooks/{webhook_id}': () => ({ disabled: true }),
+  'POST /operator/accounts': () => ({ name: 'x', owner: { name: 'x' } }),
+  'PUT /operator/accounts/{account_id}': () => ({ tier: 'free' }),
+}
+
+const withIds = (route: Route, ids: Record<string, string>) =>
+  route.path.replace(/\{(\w+)\*?\}/g, (_, name) =>
+    encodeURIComponent(ids[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)),
+  )
+
+/** What an answer tells, but for the ids that were in the question and what differs in every answer. */
+function told({ status, text: said }: { status: number; text: string }, ids: Record<string, string>): string {
+  let text = `${status} ${said}`
+  for (const [name, id] of Object.entries(ids)) text = text.replaceAll(id, `<${name}>`)
+  return text
+    .replace(/req_\w+|chatcmpl-\w+/g, '<request>')
+    .replace(/"(created|created_at|retry_after_seconds|resets_at)":[^,}]+/g, '"$1":…')
+}
+
+async function ask(key: string, method: string, route: string, body?: object) {
+  const headers = { authorization: `Bearer ${key}`, ...(body && { 'content-type': 'application/json' }) }
+  const response = await fetch(app.url + route, { method, headers, ...(body && { body: JSON.stringify(body) }) })
+  return { status: response.status, text: await response.text() }
+}
+
+/** All that the first account has, as it sees it. */
+async function state() {
+  const seen: Record<string, unknown> = {}
+  for (const route of await contractRoutes()) {
+    if (route.method !== 'GET' || /usage|profile|audit|operator|^\/hub/.test(route.path)) continue
+    seen[route.path] = (await ask(app.key, 'GET', withIds(route, theirs))).text.replace(/"last_used_at":[^,}]+/g, '')
+  }
+  return seen
+}
+
+test('every route answers for what another account has as for what nobody has, and changes nothing', async () => {
+  const before = await state()
+  const audit = (await app.api('GET', '/audit')).body.items.length
+  let asked = 0
+  for (const route of await contractRoutes()) {
+    const name = `${route.method} ${route.path}`
+    if (route.body && !bodies[name] && !route.body.safeParse(undefined).success)
+      assert.fail(`the test has no body for ${name}`)
+    const named = /\{/.test(route.path)
+    if (!named && !bodies[name]?.(theirs)) continue
+    // A base of the hub is everyone's.
+    if (route.path.startsWith('/hub/')) continue
+    const asOther = (ids: Record<string, string>) =>
+      ask(app.otherKey, route.method, withIds(route, ids), bodies[name]?.(ids))
+    const [their, nobody] = [await asOther(theirs), await asOther(nobodys)]
+    // A batch has an error in the place of each of its requests.
+    assert.ok(
+      [400, 403, 404].includes(their.status) || name === 'POST /chat/completions/batch',
+      `${name}: ${their.status} ${their.text}`,
+    )
+    assert.equal(told(their, theirs), told(nobody, nobodys), name)
+    asked++
+  }
+  assert.ok(asked > 25, `${asked} routes were asked`)
+  assert.deepEqual(await state(), before)
+  assert.equal(
+    (await app.api('GET', '/audit')).body.items.length,
+    audit,
+    'nothing was done in the name of the first account',
+  )
+})
+
+test('lists hold what is one’s own, and go on after nothing of others', async () => {
+  for (const route of await contractRoutes()) {
+    if (route.method !== 'GET' || /\{|^\/hub|^\/operator/.test(route.path)) continue
+    const { status, body } = await app.other.api('GET', route.path)
+    assert.equal(status, 200, route.path)
+    for (const [name, id] of Object.entries(theirs))
+      assert.ok(!JSON.stringify(body).includes(id), `${route.path} tells the ${name} of another`)
+  }
+  for (const [list, name] of [
+    ['/datasets', 'dataset_id'],
+    ['/fine-tuning/jobs', 'job_id'],
+    ['/fine-tuning/models', 'model_id'],
+    ['/deployments', 'name'],
+    ['/exports', 'export_id'],
+    ['/keys', 'key_id'],
+    ['/members', 'user_id'],
+    ['/webhooks', 'webhook_id'],
+  ] as const) {
+    const after = (ids: Record<string, string>) => ask(app.otherKey, 'GET', `${list}?after=${ids[name]}`)
+    const [their, nobody] = [await after(theirs), await after(nobodys)]
+    assert.equal(their.status, 404, list)
+    assert.equal(told(their, theirs), told(nobody, nobodys), list)
+  }
+})
+
+test('a name or an Idempotency-Key that one account uses is free for the other', async () => {
+  const mine = await app.other.api(
+    'POST',
+    '/deployments',
+    { name: theirs.name, model: tiny },
+    { 'idempotency-key': 'same' },
+  )
+  assert.equal(mine.status, 201)
+  const taken = await app.api('POST', '/keys', { name: 'x' }, { 'idempotency-key': 'same' })
+  assert.equal(taken.status, 201)
+  const answer = await client(app.url, app.key).api('POST', '/chat/completions', {
+    model: theirs.name,
+    messages,
+    max_tokens: 1,
+  })
+  assert.equal(answer.status, 200)
+})

@@ -1,0 +1,400 @@
+// How jobs, models, deployments and exports are named, found and put in order, on a real database.
+import assert from 'node:assert/strict'
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import SQLite from 'better-sqlite3'
+import { Kysely, SqliteDialect, sql } from 'kysely'
+import { Description, DisplayName, Labels, SortedQuery } from '../../contract/common.ts'
+import { DeploymentQuery } from '../../contract/deployments.ts'
+import { ExportQuery } from '../../contract/exports.ts'
+import { CreateJob, JobQuery } from '../../contract/tuning.ts'
+import { root } from '../../lib/root.ts'
+import { type Db, openDatabase } from '../../server/db/open.ts'
+import * as deployments from '../../server/deployments/store.ts'
+import * as exports from '../../server/exports/store.ts'
+import { forecast } from '../../server/fine-tuning/forecast.ts'
+import { nameOfJob, nameOfStep } from '../../server/fine-tuning/models/labels.ts'
+import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/lineage.ts'
+import * as store from '../../server/fine-tuning/store.ts'
+import { metricsAfter } from '../../server/fine-tuning/trainer-events.ts'
+
+let dataDir: string
+let db: Db
+const names = ['beta', 'Alpha', 'alpha', '100% right', 'a_b', 'axb', 'Ärger', 'back\\slash']
+before(async () => {
+  dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-lists-'))
+  db = await openDatabase(dataDir)
+  for (const id of ['mine', 'other'])
+    await db.insertInto('accounts').values({ id, name: id, tier: 'free', suspended_at: null, created_at: 1 }).execute()
+  await db.transaction().execute(async (trx) => {
+    for (const [index, name] of names.entries()) await store.insertJob(trx, job(index, { name }))
+    await store.insertJob(trx, job(100, { id: 'job_x', account_id: 'other', name: 'alpha' }))
+  })
+})
+after(async () => {
+  await db.destroy()
+  rmSync(dataDir, { recursive: true, force: true })
+})
+
+/** Two of them begin in each second. */
+const timeOf = (index: number) => Date.UTC(2026, 0, 1) + Math.floor(index / 2) * 1000
+const job = (index: number, more: Partial<store.JobRow>): store.JobRow => ({
+  id: `job_${index}`,
+  account_id: 'mine',
+  name: '',
+  description: '',
+  metadata_json: '{}',
+  model_id: 'test/tiny',
+  base_model_id: 'test/tiny',
+  parent_json: null,
+  recipe_json: '{}',
+  dataset_id: 'ds_1',
+  validation_dataset_id: null,
+  status: index % 2 ? 'completed' : 'queued',
+  paused: index === 0 ? 1 : 0,
+  progress: 0,
+  current_epoch: 0,
+  metrics_json: '{}',
+  slowed_by: null,
+  estimated_completion: null,
+  config_json: '{}',
+  resolved_config_json: '{}',
+  threads: 1,
+  error_json: null,
+  trained_tokens: 0,
+  key_id: '',
+  ran_ms: 0,
+  running_since: null,
+  crashes: 0,
+  model: null,
+  created_at: timeOf(index),
+  started_at: null,
+  finished_at: null,
+  ...more,
+})
+
+/** All names of a list, read in pages of `limit`. */
+async function listed(asked: object, limit: number): Promise<string[]> {
+  const query = JobQuery.parse({ limit: String(limit), ...asked })
+  const found: string[] = []
+  let after: store.JobRow | undefined
+  for (;;) {
+    const rows = await store.listJobs(db, 'mine', query, after)
+    found.push(...rows.slice(0, limit).map(({ name }) => name))
+    if (rows.length <= limit) return found
+    after = rows[limit - 1]
+  }
+}
+const iso = (index: number) => new Date(timeOf(index)).toISOString()
+
+test('pages of every size and order hold each job of the account once, also where names or times are the same', async () => {
+  for (const sort of ['created_at', 'name'])
+    for (const order of ['asc', 'desc', undefined]) {
+      const whole = await listed({ sort, ...(order && { order }) }, 100)
+      assert.deepEqual(whole.toSorted(), names.toSorted())
+      for (const limit of [1, 2, 3, 7])
+        assert.deepEqual(await listed({ sort, ...(order && { order }) }, limit), whole, `${sort} ${order} by ${limit}`)
+    }
+  assert.deepEqual(await listed({}, 3), names.toReversed(), 'newest first')
+  assert.deepEqual(await listed({ order: 'asc' }, 3), names)
+  assert.deepEqual((await listed({ sort: 'name' }, 3)).slice(0, 4), ['100% right', 'a_b', 'Alpha', 'alpha'])
+})
+
+test('a list holds those with the text in their name, whatever characters it has, with the status, and between the times', async () => {
+  assert.deepEqual(await listed({ name: 'ALPHA' }, 1), ['alpha', 'Alpha'])
+  for (const [text, found] of [
+    ['%', ['100% right']],
+    ['_', ['a_b']],
+    ['\\', ['back\\slash']],
+    ["'", []],
+    ['Ä', ['Ärger']],
+  ] as const)
+    assert.deepEqual(await listed({ name: text }, 2), found, text)
+  assert.deepEqual(await listed({ status: 'completed', order: 'asc' }, 1), [
+    'Alpha',
+    '100% right',
+    'axb',
+    'back\\slash',
+  ])
+  assert.deepEqual(await listed({ created_after: iso(1), created_before: iso(6), order: 'asc' }, 1), [
+    'alpha',
+    '100% right',
+    'a_b',
+    'axb',
+  ])
+  assert.deepEqual(await listed({ created_after: iso(6) }, 1), [])
+  for (const wrong of [
+    { status: 'done' },
+    { sort: 'id' },
+    { order: 'up' },
+    { created_after: 'yesterday' },
+    { name: '' },
+    { other: '1' },
+  ])
+    assert.equal(JobQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
+  assert.equal(SortedQuery.safeParse({ status: 'queued' }).success, false, 'models have no status')
+})
+
+test('deployments and exports are filtered and ordered in the same way', async () => {
+  const of = (index: number) =>
+    ({
+      account_id: index < 8 ? 'mine' : 'other',
+      status: index % 2 ? 'ready' : 'failed',
+      created_at: timeOf(index),
+    }) as const
+  await db.transaction().execute(async (trx) => {
+    for (const index of [...names.keys(), 8]) {
+      const at = of(index)
+      await deployments.insert(trx, {
+        ...at,
+        id: `dep_${index}`,
+        name: `d${9 - index}`,
+        model: 'test/tiny',
+        error_json: null,
+        updated_at: 1,
+      })
+      const made = {
+        format: 'gguf',
+        quantization: null,
+        merge: 1,
+        archive: null,
+        push_to: null,
+        stage: null,
+        progress: 0,
+        files_json: '[]',
+      } as const
+      const none = {
+        check_json: null,
+        push_json: null,
+        error_json: null,
+        crashes: 0,
+        interruptions: 0,
+        started_at: null,
+        finished_at: null,
+        expires_at: null,
+      }
+      await exports.insert(trx, {
+        ...at,
+        ...made,
+        ...none,
+        id: `exp_${index}`,
+        model_id: index < 4 ? 'mdl_a' : 'mdl_b',
+      })
+    }
+  })
+  const pages = async <T extends { id: string }>(list: (after: T | undefined) => Promise<T[]>): Promise<string> => {
+    const [found, limit]: [T[], number] = [[], 3]
+    for (;;) {
+      const rows = await list(found.at(-1))
+      found.push(...rows.slice(0, limit))
+      if (rows.length <= limit) return found.map(({ id }) => id.slice(4)).join('')
+    }
+  }
+  const deployed = (asked: object) =>
+    pages<deployments.DeploymentRow>((last) =>
+      deployments.list(db, 'mine', DeploymentQuery.parse({ limit: '3', ...asked }), last),
+    )
+  const exported = (asked: object) =>
+    pages<exports.ExportRow>((last) => exports.list(db, 'mine', ExportQuery.parse({ limit: '3', ...asked }), last))
+  const between = { created_after: iso(1), created_before: iso(6) }
+  for (const read of [deployed, exported]) {
+    assert.equal(await read({}), '76543210', 'newest first')
+    assert.equal(await read({ order: 'asc' }), '01234567')
+    assert.equal(await read({ status: 'ready' }), '7531')
+    assert.equal(await read(between), '5432')
+  }
+  assert.equal(await deployed({ sort: 'name' }), '76543210')
+  assert.equal(await deployed({ name: 'D7' }), '2')
+  assert.equal(await exported({ model: 'mdl_a', status: 'failed', order: 'asc' }), '02')
+  for (const wrong of [{ status: 'queued' }, { order: 'up' }])
+    assert.equal(DeploymentQuery.safeParse(wrong).success, false)
+  for (const wrong of [{ status: 'stopped' }, { name: 'x' }, { sort: 'name' }])
+    assert.equal(ExportQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
+})
+
+test('a job without a name is named after its dataset and its base, within the bound of names', () => {
+  assert.equal(nameOfJob('tickets.jsonl', 'HuggingFaceTB/SmolLM2-135M-Instruct'), 'tickets · SmolLM2-135M-Instruct')
+  assert.equal(nameOfJob('v1.2', 'gpt2'), 'v1.2 · gpt2')
+  for (const dataset of ['x'.repeat(300), '🙂'.repeat(150), '\u202e\u0007', `a${'🙂'.repeat(150)}`]) {
+    const name = nameOfJob(dataset, `org/${'b'.repeat(96)}`)
+    assert.equal(DisplayName.parse(name), name)
+    assert.match(name, / ?· b{96}$/)
+    assert.equal(DisplayName.parse(nameOfStep(name, 12345)), nameOfStep(name, 12345))
+    assert.match(nameOfStep(name, 12345), / · step 12345$/)
+  }
+})
+
+test('metadata is up to 16 pairs of plain texts', () => {
+  const pairs = (count: number, value: unknown = 'v') =>
+    Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, value]))
+  const takes = (metadata: unknown) =>
+    Labels.safeParse({ metadata }).success && CreateJob.safeParse({ model_id: 'm', dataset_id: 'd', metadata }).success
+  for (const good of [{}, pairs(16), { ['k'.repeat(64)]: 'v'.repeat(512) }, { a: '' }])
+    assert.ok(takes(good), JSON.stringify(good))
+  for (const bad of [
+    pairs(17),
+    { ['k'.repeat(65)]: 'v' },
+    { a: 'v'.repeat(513) },
+    { '': 'v' },
+    pairs(1, 1),
+    pairs(1, null),
+    ['v'],
+    'v',
+    { 'a\u0000': 'v' },
+    { a: '\u202e' },
+  ])
+    assert.equal(takes(bad), false, JSON.stringify(bad).slice(0, 80))
+  assert.equal(Description.parse('two\nlines'), 'two\nlines')
+})
+
+test('a database of before gets names, parents, recipes and evaluations of what it knows', async () => {
+  const old = new Kysely<unknown>({ dialect: new SqliteDialect({ database: new SQLite(':memory:') }) })
+  const folder = path.join(root, 'server/db/migrations')
+  const steps = readdirSync(folder)
+    .filter((file) => file < '0013')
+    .sort()
+  for (const file of steps.slice(0, -1)) await (await import(path.join(folder, file))).up(old)
+  const insert = (table: string, row: object) =>
+    sql`insert into ${sql.table(table)} (${sql.join(Object.keys(row).map((name) => sql.ref(name)))}) values (${sql.join(Object.values(row))})`.execute(
+      old,
+    )
+  const of = { account_id: 'a', created_at: 1 }
+  await insert('accounts', { id: 'a', name: 'a', tier: 'free', created_at: 1 })
+  const file = {
+    format: 'jsonl',
+    rows: 1,
+    size_bytes: 2_000_000,
+    sha256: 'abc',
+    check_json: '{}',
+    status: 'ready',
+    description: '',
+  }
+  await insert('datasets', { id: 'ds_1', name: 'tickets.jsonl', ...of, ...file })
+  const resolved_config_json = JSON.stringify({ method: { value: 'lora' }, training_config: { epochs: { value: 3 } } })
+  const {
+    name: _,
+    description,
+    metadata_json,
+    base_model_id,
+    parent_json,
+    recipe_json,
+    slowed_by,
+    ...row
+  } = job(0, { ...of, resolved_config_json, status: 'completed', paused: 0 })
+  await insert('tuning_jobs', { ...row, id: 'job_1', model_id: 'org/base', model: 'mdl_1' })
+  // What it went on from, and its dataset, were deleted.
+  await insert('tuning_jobs', {
+    ...row,
+    id: 'job_2',
+    model_id: 'mdl_1',
+    dataset_id: 'ds_gone',
+    model: 'mdl_2',
+    created_at: 2,
+  })
+  const model = { base_model_id: 'org/base', kind: 'adapter', method: 'lora', gguf_sha256: 'def', size_bytes: 1, ...of }
+  await insert('models', { ...model, id: 'mdl_2', job_id: 'job_2', step: 9 })
+  await insert('models', { ...model, id: 'mdl_3', job_id: 'job_2', step: 6 })
+  await insert('models', { ...model, id: 'mdl_4', name: 'mine' })
+  for (const [seq, validation_loss] of [3, 2].entries())
+    await insert('job_events', {
+      job_id: 'job_1',
+      seq,
+      type: 'metrics',
+      message: '',
+      data_json: JSON.stringify({ step: 4, validation_loss, validation_exact: 0 }),
+      created_at: seq,
+    })
+  await (await import(path.join(folder, steps.at(-1)!))).up(old)
+
+  const db = old as Db
+  const [first, second] = [(await store.jobById(db, 'job_1'))!, (await store.jobById(db, 'job_2'))!]
+  assert.deepEqual([first.name, first.base_model_id, first.parent_json], ['tickets · base', 'org/base', null])
+  const dataset = { id: 'ds_1', name: 'tickets.jsonl', sha256: 'abc', size_mb: 2 }
+  assert.deepEqual(recipeOf(first), { method: 'lora', epochs: 3, dataset, validation_dataset: null })
+  assert.deepEqual(
+    [second.name, second.base_model_id, parentOf(second)!.job_id],
+    ['ds_gone · base', 'org/base', 'job_1'],
+  )
+  const models = await db.selectFrom('models').selectAll().orderBy('id').execute()
+  assert.deepEqual(
+    models.map(({ name, parent_model_id }) => [name, parent_model_id]),
+    [
+      ['ds_gone · base', 'mdl_1'],
+      ['ds_gone · base · step 6', 'mdl_1'],
+      ['mine', null],
+    ],
+  )
+  const { base_model_id: base, steps: way } = await lineageOf(db, models[0]!)
+  assert.equal(base, 'org/base')
+  assert.deepEqual(
+    way.map(({ model_id, job_id, dataset }) => [model_id, job_id, dataset?.id]),
+    [
+      ['mdl_1', 'job_1', 'ds_1'],
+      ['mdl_2', 'job_2', 'ds_gone'],
+    ],
+  )
+  assert.deepEqual(
+    (await store.evaluations(db, 'job_1')).map(({ step, data_json }) => [step, JSON.parse(data_json).validation_loss]),
+    [[4, 2]],
+  )
+  await old.destroy()
+})
+
+test('the metrics of a job are all of one step', () => {
+  const first = metricsAfter({}, { step: 1, steps_total: 9, loss: 3, learning_rate: 0.1, tokens: 5 })
+  assert.deepEqual(first, { step: 1, steps_total: 9, loss: 3, learning_rate: 0.1, train_loss: 3 })
+  const evaluated = metricsAfter(first, { step: 1, steps_total: 9, validation_loss: 2, train_loss: 2.5 })
+  assert.deepEqual(evaluated, { ...first, validation_loss: 2, train_loss: 2.5 })
+  assert.deepEqual(metricsAfter(evaluated, { step: 2, steps_total: 9, loss: 1 }), {
+    step: 2,
+    steps_total: 9,
+    loss: 1,
+    train_loss: 1,
+  })
+  assert.deepEqual(metricsAfter(first, { step: 3, steps_total: 9, validation_loss: 2, train_loss: 2.5 }), {
+    step: 3,
+    steps_total: 9,
+    validation_loss: 2,
+    train_loss: 2.5,
+  })
+})
+
+test('a queued job begins when those before it have ended, as others like them did', async () => {
+  const live = (refs: string[]) => ({ live: async () => refs.map((ref) => ({ ref, run_at: 0 })) })
+  const recipe = (size_mb: number, method = 'lora') =>
+    JSON.stringify({ method, epochs: 2, dataset: { size_mb }, validation_dataset: null })
+  const metrics_json = JSON.stringify({ train_seconds: 10 })
+  await db.transaction().execute(async (trx) => {
+    await trx.deleteFrom('tuning_jobs').execute()
+    const done = { status: 'completed' as const, metrics_json, recipe_json: recipe(1), finished_at: 1 }
+    await store.insertJob(trx, job(1, { ...done, ran_ms: 12_000 }))
+    const running = {
+      status: 'running' as const,
+      recipe_json: recipe(1),
+      estimated_completion: 5000,
+      paused: 0 as const,
+    }
+    await store.insertJob(trx, job(2, { ...running, id: 'runs' }))
+    const waits = { status: 'queued' as const, paused: 0 as const }
+    await store.insertJob(trx, job(3, { ...waits, id: 'twice', recipe_json: recipe(2) }))
+    await store.insertJob(
+      trx,
+      job(4, { ...waits, id: 'half', account_id: 'other', recipe_json: recipe(1), progress: 0.5 }),
+    )
+    await store.insertJob(trx, job(5, { ...waits, id: 'unknown', recipe_json: recipe(1, 'full') }))
+    await store.insertJob(trx, job(6, { ...waits, id: 'last', recipe_json: recipe(1) }))
+    await store.insertJob(trx, job(7, { ...waits, id: 'paused', paused: 1, recipe_json: recipe(1) }))
+  })
+  const found = await forecast(db, live(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000)
+  assert.deepEqual(
+    [...found].map(([id, { queue_position, estimated_start }]) => [id, queue_position, estimated_start]),
+    [
+      ['twice', 1, 5000],
+      ['half', 2, 5000 + 2000 + 20_000],
+      ['unknown', 3, 27_000 + 2000 + 5000],
+      ['last', 4, null],
+    ],
+  )
+})

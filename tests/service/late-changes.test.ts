@@ -1,0 +1,74 @@
+// What was taken away while a request was still being sent, or while the service was away, is gone all the same.
+import assert from 'node:assert/strict'
+import net from 'node:net'
+import { after, before, test } from 'node:test'
+import { openDatabase } from '../../server/db/open.ts'
+import { client, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+let app: TestApp
+before(async () => {
+  app = await startApp()
+})
+after(() => app.stop())
+
+/**
+ * Sends a request's head and the beginning of its body, and what is left when `finish` is called; that resolves with
+ * the answer's first line.
+ */
+function slowly(key: string, route: string, type: string, body: string) {
+  const socket = net.connect(Number(new URL(app.url).port), '127.0.0.1')
+  let text = ''
+  const answer = new Promise<string>((resolve) => {
+    socket.on('data', (piece) => {
+      text += piece
+      if (text.includes('\r\n\r\n')) resolve(text)
+    })
+  })
+  const head = [
+    `POST /v1${route} HTTP/1.1`,
+    'host: x',
+    `authorization: Bearer ${key}`,
+    `content-type: ${type}`,
+    `content-length: ${Buffer.byteLength(body)}`,
+  ]
+  socket.write(`${head.join('\r\n')}\r\n\r\n${body.slice(0, 5)}`)
+  return {
+    async finish() {
+      socket.write(body.slice(5))
+      const first = (await answer).split('\r\n')[0]!
+      socket.destroy()
+      return first
+    },
+  }
+}
+
+test('a key that is revoked while its request is being sent makes no other key, and stores no dataset', async () => {
+  const made = (await app.api('POST', '/keys', { name: 'leaked' })).body
+  const before = await app.api('GET', '/datasets')
+  const key = slowly(made.key, '/keys', 'application/json', '{"name":"minted"}')
+  const form = `--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n${colourRows(4)}\r\n--x--\r\n`
+  const upload = slowly(made.key, '/datasets', 'multipart/form-data; boundary=x', form)
+  // Both have been let in when a third, sent after them, has its answer.
+  await until(
+    'the key to have been used',
+    async () => (await client(app.url, made.key).api('GET', '/user/profile')).body.usage.minute.used >= 4,
+  )
+  await app.api('DELETE', `/keys/${made.id}`)
+  assert.match(await key.finish(), / 401 /)
+  assert.match(await upload.finish(), / 401 /)
+  const { items } = (await app.api('GET', '/keys')).body
+  assert.ok(!items.some(({ name }: { name: string }) => name === 'minted'))
+  assert.deepEqual((await app.api('GET', '/datasets')).body, before.body)
+})
+
+test('a tier that this service does not know bounds as the tightest does', async () => {
+  const db = await openDatabase(app.dataDir)
+  const { account_id, user_id } = await app.services.accounts.createAccount('elsewhere')
+  const { key } = await app.services.accounts.createKey('k', 'full', user_id)
+  await db.updateTable('accounts').set({ tier: 'of-another-file' }).where('id', '=', account_id).execute()
+  await db.destroy()
+  const { status, body } = await client(app.url, key).api('GET', '/user/profile')
+  assert.equal(status, 200)
+  assert.deepEqual([body.limits.requests_per_minute, body.limits.max_concurrent], [60, 2])
+})

@@ -1,0 +1,373 @@
+// The limits of a tier: how many requests in a minute, in a day and at once are let through, and what an answer tells
+// of it.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, mock, test } from 'node:test'
+import pino from 'pino'
+import { newKey } from '../../server/accounts/keys.ts'
+import { openDatabase } from '../../server/db/open.ts'
+import { createDays } from '../../server/limits/daily-quota.ts'
+import { createLimits } from '../../server/limits/service.ts'
+import { type Client, client, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { endless, tiny } from '../support/tiny.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-limits-'))
+const plansFile = path.join(folder, 'plans.json')
+const tier = (
+  id: string,
+  requests_per_minute: number | null,
+  requests_per_day: number | null,
+  max_concurrent: number | null,
+) => ({
+  id,
+  name: id,
+  requests_per_minute,
+  requests_per_day,
+  max_concurrent,
+})
+writeFileSync(
+  plansFile,
+  JSON.stringify({
+    tiers: [
+      tier('enterprise', 10_000, null, 100),
+      tier('minute', 200, null, null),
+      tier('day', null, 300, null),
+      tier('two', 100_000, 100_000, 2),
+      tier('none', null, null, null),
+    ],
+  }),
+)
+let app: TestApp
+let operator: Client
+before(async () => {
+  app = await startApp({ TUNERY_PLANS_FILE: plansFile, TUNERY_MAX_WAITING_JOBS: '2' })
+  operator = client(app.url, (await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)).key)
+})
+after(async () => {
+  await app.stop()
+  rmSync(folder, { recursive: true })
+})
+
+async function account(tierId: string) {
+  const { body } = await operator.api('POST', '/operator/accounts', {
+    name: tierId,
+    tier: tierId,
+    owner: { name: 'o' },
+  })
+  return { id: body.account.id as string, key: body.key as string, ...client(app.url, body.key) }
+}
+const get = (key: string, route: string) => fetch(`${app.url}${route}`, { headers: { authorization: `Bearer ${key}` } })
+const shown = ({ headers }: Response) =>
+  ['limit', 'remaining', 'reset'].map((name) => Number(headers.get(`x-ratelimit-${name}`)))
+const chat = (key: string, body: object) =>
+  fetch(`${app.url}/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: tiny, messages: [{ role: 'user', content: 'hi' }], ...body }),
+  })
+
+for (const [id, max, name] of [
+  ['minute', 200, 'requests_per_minute'],
+  ['day', 300, 'requests_per_day'],
+] as const)
+  test(`of 1,000 callers at once exactly as many are let through as the ${id} allows`, async () => {
+    const { key } = await account(id)
+    const answers = await Promise.all(Array.from({ length: 1000 }, () => get(key, '/user/profile')))
+    const bodies = await Promise.all(
+      answers.map(
+        (answer) => answer.json() as Promise<{ error: { code: string; details: { limit: string; max: number } } }>,
+      ),
+    )
+    const refused = answers.flatMap((answer, index) =>
+      answer.status === 429 ? [{ answer, body: bodies[index]! }] : [],
+    )
+    assert.equal(answers.filter(({ status }) => status === 200).length, max)
+    assert.equal(refused.length, 1000 - max)
+    const remaining = answers.filter(({ status }) => status === 200).map((answer) => shown(answer)[1]!)
+    assert.deepEqual([...new Set(remaining)].length, max, 'each was told a count of its own')
+    for (const { answer, body } of refused) {
+      assert.deepEqual(
+        [body.error.code, body.error.details.limit, body.error.details.max],
+        ['rate_limit_exceeded', name, max],
+      )
+      const [limit, left, reset] = shown(answer)
+      assert.deepEqual([limit, left], [max, 0])
+      const wait_s = Number(answer.headers.get('retry-after'))
+      const said_s = Date.parse(answer.headers.get('date')!) / 1000
+      assert.ok(
+        wait_s >= 1 && Math.abs(said_s + wait_s - reset!) <= 2,
+        `retry-after ${wait_s} goes with the reset ${reset}`,
+      )
+    }
+  })
+
+test('a window opens with its first request and ends a minute later; what is refused is not counted; the tighter window is told', async () => {
+  mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 58, 30) })
+  const db = await openDatabase(path.join(folder, 'clock'))
+  try {
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
+    const bounds = tier('t', 2, 3, null)
+    const plans = {
+      currency: 'USD',
+      tiers: [bounds],
+      tier: () => bounds,
+      tierOrTightest: () => bounds,
+      pricing: () => assert.fail(),
+    }
+    const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
+    const caller = { account_id: 'acc', tier: 't' } as never
+    const admit = async () => {
+      const { window, refused } = await limits.admit(caller)
+      return [
+        refused?.limit ?? 'ok',
+        window!.limit,
+        window!.remaining,
+        new Date(window!.resets_at).toISOString().slice(11, 19),
+      ]
+    }
+    assert.deepEqual(await admit(), ['ok', 2, 1, '23:59:30'])
+    assert.deepEqual(await admit(), ['ok', 2, 0, '23:59:30'])
+    for (let each = 0; each < 5; each++) assert.deepEqual(await admit(), ['requests_per_minute', 2, 0, '23:59:30'])
+    mock.timers.tick(60_000)
+    assert.deepEqual(await admit(), ['ok', 3, 0, '00:00:00'])
+    assert.deepEqual(await admit(), ['requests_per_day', 3, 0, '00:00:00'])
+    mock.timers.tick(31_000)
+    assert.deepEqual(await admit(), ['ok', 2, 0, '00:00:30'], 'the day is a new one, the minute is not')
+    assert.equal((await limits.state(caller)).day.used, 1)
+  } finally {
+    mock.timers.reset()
+    await db.destroy()
+  }
+})
+
+test('the day’s count survives a restart to the request; after a kill no more are let through than the day allows, and 99 of 100 are', async () => {
+  const db = await openDatabase(path.join(folder, 'days'))
+  try {
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
+    const bounds = tier('t', null, 1000, null)
+    const begin = () =>
+      createLimits({
+        db,
+        plans: {
+          currency: 'USD',
+          tiers: [bounds],
+          tier: () => bounds,
+          tierOrTightest: () => bounds,
+          pricing: () => assert.fail(),
+        },
+        log: pino({ level: 'silent' }),
+      })
+    const caller = { account_id: 'acc', tier: 't' } as never
+    const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
+      (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused)
+        .length
+    const first = begin()
+    const working = first.start()
+    assert.equal(await admitted(first, 333), 333)
+    await working.close()
+    const second = begin()
+    assert.equal((await second.state(caller)).day.used, 333)
+    assert.equal(await admitted(second, 100), 100)
+    // It is forgotten without a word, as by a SIGKILL.
+    const third = begin()
+    const used = (await third.state(caller)).day.used
+    assert.ok(used >= 433 && used <= 433 + 10, `${used} are held to be used`)
+    const rest = await admitted(third, 2000)
+    assert.ok(433 + rest <= 1000 && 433 + rest >= 990, `${433 + rest} of 1,000`)
+  } finally {
+    await db.destroy()
+  }
+})
+
+test('what a day has used is told for that day, also when the next has begun', async () => {
+  mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
+  const db = await openDatabase(path.join(folder, 'told'))
+  try {
+    await db
+      .insertInto('accounts')
+      .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
+      .execute()
+    const days = createDays(db, pino({ level: 'silent' }), Date.now)
+    const told: unknown[] = []
+    days.onCounted(async (_, day, used, limit) => void told.push([new Date(day).getUTCDate(), used, limit]))
+    for (let each = 0; each < 4; each++) await days.admit('acc', 4)
+    mock.timers.tick(5000)
+    await days.flush()
+    assert.deepEqual(told, [[1, 4, 4]])
+    await days.admit('acc', 4)
+    await days.flush()
+    assert.deepEqual(told.slice(1), [[2, 1, 4]])
+    await days.admit('acc', 4)
+    mock.timers.tick(86_400_000)
+    await days.admit('acc', 4)
+    assert.deepEqual(told.slice(2), [[2, 2, 4]], 'the end of the second day is told before the third is counted')
+  } finally {
+    mock.timers.reset()
+    await db.destroy()
+  }
+})
+
+test('no more requests are under way at once than allowed; a place is free when its answer has ended, also one that its client left', async () => {
+  const { key } = await account('two')
+  const leaving = new AbortController()
+  const long = { stream: true, max_tokens: 2000, ...endless }
+  const first = await chat(key, long)
+  const second = await fetch(`${app.url}/chat/completions`, {
+    method: 'POST',
+    signal: leaving.signal,
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: tiny, messages: [{ role: 'user', content: 'hi' }], ...long }),
+  })
+  assert.deepEqual([first.status, second.status], [200, 200])
+  assert.equal(shown(first)[0], 100_000, 'streams tell of the limits too')
+  const third = await chat(key, { max_tokens: 1 })
+  assert.equal(third.status, 429)
+  assert.deepEqual(((await third.json()) as { error: { details: object } }).error.details, {
+    limit: 'max_concurrent',
+    max: 2,
+    retry_after_seconds: 1,
+  })
+  assert.equal(third.headers.get('retry-after'), '1')
+  const { body } = await client(app.url, key).api('GET', '/user/profile')
+  assert.deepEqual([body.usage.concurrent, body.limits.max_concurrent], [2, 2])
+  assert.equal(body.usage.minute.used, body.usage.day.used)
+  assert.equal(body.usage.day.used, 3, 'two streams and the profile: what was refused is not counted')
+  leaving.abort()
+  await until('the place of the client that left', async () => (await chat(key, { max_tokens: 1 })).status === 200)
+  await first.body?.cancel()
+  const both = await Promise.all([
+    chat(key, { max_tokens: 1 }),
+    until('the other place', async () => (await chat(key, { max_tokens: 1 })).status === 200),
+  ])
+  assert.ok(both)
+})
+
+test('one after the other, two at a time never come upon the limit of two', async () => {
+  const { key } = await account('two')
+  const statuses: number[] = []
+  const work = async (stream: boolean) => {
+    for (let each = 0; each < 40; each++) {
+      const answer = await chat(key, { max_tokens: 2, stream })
+      await answer.text()
+      statuses.push(answer.status)
+    }
+  }
+  await Promise.all([work(true), work(false)])
+  assert.deepEqual([...new Set(statuses)], [200])
+})
+
+test('each request of a batch counts, waits for a place and gets its own error beyond the limit', async () => {
+  const { key, id } = await account('minute')
+  const batch = (count: number) =>
+    fetch(`${app.url}/chat/completions/batch`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({
+        model: tiny,
+        max_tokens: 1,
+        requests: Array.from({ length: count }, () => ({ messages: [{ role: 'user', content: 'x' }] })),
+      }),
+    }).then((answer) => answer.json() as Promise<{ responses: { error?: { code: string } }[] }>)
+  await batch(100)
+  await batch(95)
+  const { responses } = await batch(10)
+  const codes = responses.map((each) => each.error?.code ?? 'ok')
+  assert.equal(codes.filter((code: string) => code === 'ok').length, 5)
+  assert.equal(codes.filter((code: string) => code === 'rate_limit_exceeded').length, 5)
+  const changed = await operator.api('PUT', `/operator/accounts/${id}`, { tier: 'two' })
+  assert.equal(changed.status, 200)
+  const wide = await batch(30)
+  assert.ok(
+    wide.responses.every((each) => !each.error),
+    'with two places all of them are answered',
+  )
+  await until(
+    'every place to be free',
+    async () => (await client(app.url, key).api('GET', '/user/profile')).body.usage.concurrent === 0,
+  )
+})
+
+test('a running job takes a place; where none is free it waits and others pass; a suspended account’s jobs wait too', async () => {
+  const { key, id, api, upload } = await account('two')
+  const dataset = await upload(colourRows(40))
+  const streams = await Promise.all([1, 2].map(() => chat(key, { stream: true, max_tokens: 4000, ...endless })))
+  const config = { method: 'lora', training_config: { epochs: 1 } }
+  const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })).body
+  assert.ok(job.id, JSON.stringify(job))
+  const entry = () => app.services.tuning.get(id, job.id)
+  const db = await openDatabase(app.dataDir)
+  const looked = async () =>
+    Number(
+      (await db.selectFrom('queue_entries').select('run_at').where('ref', '=', job.id).executeTakeFirstOrThrow())
+        .run_at,
+    )
+  const enqueued = await looked()
+  await until('the job to be looked at and to wait', async () => (await looked()) > enqueued)
+  assert.equal((await entry()).status, 'queued')
+  const further = () => api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })
+  const second = await further()
+  const third = await further()
+  assert.deepEqual(
+    [third.status, third.body.error.details.limit, third.body.error.details.max],
+    [429, 'waiting_jobs', 2],
+    'of those that wait, two',
+  )
+  await api('POST', `/fine-tuning/jobs/${second.body.id}/cancel`)
+  await operator.api('PUT', `/operator/accounts/${id}`, { status: 'suspended' })
+  for (const stream of streams) await stream.body?.cancel()
+  const before = await looked()
+  await until('it to be looked at twice more', async () => (await looked()) > before + 1500)
+  assert.equal((await entry()).status, 'queued', 'of a suspended account nothing runs')
+  await operator.api('PUT', `/operator/accounts/${id}`, { status: 'active' })
+  await until('the job to run', async () => (await entry()).status === 'running')
+  assert.equal((await api('GET', '/user/profile')).body.usage.concurrent, 1)
+  const events = (await (await get(key, `/fine-tuning/jobs/${job.id}/events`)).text()).split('\n').filter(Boolean)
+  assert.ok(!events.some((line) => /attempt 2/.test(line)), 'waiting for a place is no attempt')
+  await until('the place to be free', async () => (await api('GET', '/user/profile')).body.usage.concurrent === 0)
+  await db.destroy()
+})
+
+test('every answer to a key tells what is left, whatever it says', async () => {
+  const { key } = await account('minute')
+  const answers = [
+    await get(key, '/user/profile'),
+    await get(key, '/datasets/ds_none'),
+    await chat(key, { temperature: 9 }),
+    await get(key, '/operator/accounts'),
+  ]
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [200, 404, 400, 403],
+  )
+  assert.deepEqual(
+    answers.map((answer) => shown(answer).slice(0, 2)),
+    [199, 198, 197, 196].map((left) => [200, left]),
+  )
+  const free = await get((await account('none')).key, '/user/profile')
+  assert.equal(free.headers.get('x-ratelimit-limit'), null, 'where nothing is limited there is nothing to tell')
+})
+
+test('wrong keys are limited by address, before any look-up; those who are known there are let in', async () => {
+  const known = await account('minute')
+  assert.equal((await get(known.key, '/user/profile')).status, 200)
+  const statuses: number[] = []
+  for (let each = 0; each < 40; each++)
+    statuses.push((await get(each % 2 ? newKey() : 'nonsense', '/user/profile')).status)
+  assert.deepEqual([statuses.filter((status) => status === 401).length, statuses.at(-1)], [30, 429])
+  const refused = await get(newKey(), '/user/profile')
+  const { error } = (await refused.json()) as { error: { code: string; details: { limit: string } } }
+  assert.deepEqual([error.code, error.details.limit], ['rate_limit_exceeded', 'wrong_keys_per_minute'])
+  assert.deepEqual(shown(refused).slice(0, 2), [30, 0])
+  assert.equal((await get(known.key, '/user/profile')).status, 200)
+  const { body } = await known.api('POST', '/keys', { name: 'never used' })
+  assert.equal((await get(body.key, '/user/profile')).status, 429, 'no key is looked up that was not right before')
+})

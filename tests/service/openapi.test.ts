@@ -1,0 +1,88 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { scopes } from '../../contract/scopes.ts'
+import { root } from '../../lib/root.ts'
+import { contractRoutes } from '../support/routes.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+let app: TestApp
+before(async () => {
+  app = await startApp()
+})
+after(() => app.stop())
+
+// biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
+const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()
+
+test('every route of the contract is mounted, described, and needs a known scope', async () => {
+  const document = await description()
+  assert.equal(document.openapi, '3.0.3')
+  const described = Object.entries(document.paths).flatMap(([route, methods]) =>
+    Object.keys(methods as object).map((method) => `${method.toUpperCase()} ${route}`),
+  )
+  const routes = await contractRoutes()
+  assert.ok(routes.length >= 20)
+  assert.deepEqual(described.sort(), routes.map((route) => `${route.method} ${route.path.replace('*}', '}')}`).sort())
+  for (const route of routes) {
+    assert.ok(scopes.includes(route.scope), route.path)
+    for (const base of ['/v1', '/api/v1']) {
+      const target = route.path.replace(/\{\w+\*?\}/g, 'none')
+      for (const end of ['', '/']) {
+        const answer = await fetch(app.address + base + target.replace(/\/$/, '') + end, { method: route.method })
+        assert.equal(answer.status, 401, `${route.method} ${base}${target} with${end ? '' : 'out'} a slash at its end`)
+      }
+    }
+  }
+})
+
+test('the description says what an operation takes: the upload’s form, the parameters’ ranges, the error’s shape', async () => {
+  const { paths } = await description()
+  assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
+  const formOf = (route: string) =>
+    Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
+  assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
+  assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'description', 'base_model_id'])
+  const chat = paths['/chat/completions'].post
+  const [fromUser] = chat.requestBody.content['application/json'].schema.properties.messages.items.oneOf
+  assert.deepEqual(fromUser.required, ['role', 'content'])
+  assert.deepEqual(
+    fromUser.properties.content.anyOf.map((each: { type: string }) => each.type),
+    ['string', 'array'],
+  )
+  const { temperature } = chat.requestBody.content['application/json'].schema.properties
+  assert.equal(temperature.minimum, 0)
+  assert.equal(temperature.maximum, 2)
+  assert.ok(chat.responses['200'].content['text/event-stream'])
+  assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
+  const download = paths['/exports/{export_id}/download'].get.responses
+  assert.ok(download[304].description)
+  for (const status of ['200', '206'])
+    assert.equal(download[status].content['application/octet-stream'].schema.format, 'binary')
+  assert.ok(paths['/fine-tuning/jobs/{job_id}/events'].get.responses['200'].content['application/x-ndjson'])
+  const limit = paths['/datasets/'].get.parameters.find(({ name }: { name: string }) => name === 'limit')
+  assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })
+  assert.equal(limit.required ?? false, false)
+  assert.equal(paths['/hub/models/{model_id}'].get.parameters[0].name, 'model_id')
+})
+
+test('the documentation page, health and metrics answer without a key', async () => {
+  for (const [route, says] of Object.entries({
+    '/docs': /swagger/i,
+    '/health/live': /ok/,
+    '/health/ready': /ok/,
+    '/metrics': /process_cpu/,
+  })) {
+    const answer = await fetch(app.address + route)
+    assert.equal(answer.status, 200, route)
+    assert.match(await answer.text(), says)
+  }
+})
+
+test('every error code of the contract is documented, and the documentation invents none', async () => {
+  const { errorCodes } = await import('../../contract/errors.ts')
+  const page = readFileSync(path.join(root, 'docs/errors.md'), 'utf8')
+  const documented = [...page.matchAll(/^\| `(\w+)` \| (\d+)/gm)].map(([, code, status]) => [code, Number(status)])
+  assert.deepEqual(Object.fromEntries(documented), { ...errorCodes })
+})

@@ -1,0 +1,134 @@
+// The guarantees of the durable queue and of the migrations, on a real database; the clock is set by hand.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { afterEach, beforeEach, test } from 'node:test'
+import pino from 'pino'
+import { migrate } from '../../server/db/migrate.ts'
+import { type Db, openDatabase } from '../../server/db/open.ts'
+import { createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
+import { startWorker } from '../../server/queue/worker.ts'
+
+let dataDir: string
+let db: Db
+let queue: Queue
+let time = 1_000_000
+beforeEach(async () => {
+  dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-queue-'))
+  db = await openDatabase(dataDir)
+  queue = createQueue(db, () => time)
+})
+afterEach(async () => {
+  await db.destroy()
+  rmSync(dataDir, { recursive: true, force: true })
+})
+
+const enqueue = (ref: string) => db.transaction().execute((trx) => queue.enqueue(trx, 'work', ref))
+
+test('an entry of a transaction that is rolled back is never seen', async () => {
+  await assert.rejects(
+    db.transaction().execute(async (trx) => {
+      await queue.enqueue(trx, 'work', 'a')
+      throw new Error('no')
+    }),
+  )
+  assert.equal(await queue.claim('work', 'w'), undefined)
+})
+
+test('entries are claimed in order, each by one worker, and only of the kind asked for', async () => {
+  for (const ref of ['a', 'b', 'c']) await enqueue(ref)
+  assert.equal(await queue.claim('other', 'w'), undefined)
+  const second = await openDatabase(dataDir)
+  const claims = await Promise.all([
+    queue.claim('work', 'w1'),
+    createQueue(second, () => time).claim('work', 'w2'),
+    queue.claim('work', 'w3'),
+    queue.claim('work', 'w4'),
+  ])
+  await second.destroy()
+  assert.deepEqual(claims.map((claim) => claim?.ref).sort(), ['a', 'b', 'c', undefined])
+})
+
+test('one entry lives for a ref; another may follow when it has ended', async () => {
+  await enqueue('a')
+  await assert.rejects(enqueue('a'), /UNIQUE/)
+  const claim = (await queue.claim('work', 'w'))!
+  await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+  await enqueue('a')
+})
+
+test('a lease that is kept alive is not taken; one that ran out is, and its first holder can write nothing more', async () => {
+  await enqueue('a')
+  const first = (await queue.claim('work', 'w1'))!
+  time += lease_ms - 1
+  assert.equal(await queue.heartbeat(first), true)
+  time += lease_ms - 1
+  assert.equal(await queue.claim('work', 'w2'), undefined)
+  time += 2
+  const second = (await queue.claim('work', 'w2'))!
+  assert.equal(second.attempt, first.attempt + 1)
+  assert.equal(await queue.heartbeat(first), false)
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.hold(trx, first)),
+    LeaseLost,
+  )
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.finish(trx, first, 'done')),
+    LeaseLost,
+  )
+  await assert.rejects(
+    db.transaction().execute((trx) => queue.release(trx, first, time)),
+    LeaseLost,
+  )
+  await db.transaction().execute((trx) => queue.finish(trx, second, 'done'))
+  assert.equal(await queue.claim('work', 'w3'), undefined)
+})
+
+test('an entry that is given back waits for its time', async () => {
+  await enqueue('a')
+  const claim = (await queue.claim('work', 'w'))!
+  await db.transaction().execute((trx) => queue.release(trx, claim, time + 500))
+  assert.equal(await queue.claim('work', 'w'), undefined)
+  time += 500
+  assert.equal((await queue.claim('work', 'w'))?.attempt, 2)
+})
+
+test('cancelling ends a waiting entry, and takes the lease of a running one away', async () => {
+  await enqueue('a')
+  assert.equal(await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'a')), undefined)
+  assert.equal(await queue.claim('work', 'w'), undefined)
+  await enqueue('b')
+  const claim = (await queue.claim('work', 'w'))!
+  assert.equal((await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'b')))?.id, claim.id)
+  assert.equal(await queue.heartbeat(claim), false)
+})
+
+test('a worker runs one entry at a time and its stop waits for the handler', async () => {
+  for (const ref of ['a', 'b']) await enqueue(ref)
+  const seen: string[] = []
+  let running = 0
+  const worker = startWorker({
+    queue,
+    kind: 'work',
+    name: 'w',
+    log: pino({ level: 'silent' }),
+    async handle(claim, signal) {
+      assert.equal(++running, 1)
+      seen.push(claim.ref)
+      if (claim.ref === 'b') await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      running--
+    },
+  })
+  while (seen.length < 2) await new Promise(setImmediate)
+  await worker.stop()
+  assert.equal(running, 0)
+  assert.deepEqual(seen, ['a', 'b'])
+})
+
+test('migrations are applied once, and a database of a newer version is refused', async () => {
+  assert.deepEqual(await migrate(db), [])
+  await db.insertInto('migrations').values({ name: '9999-future', applied_at: 0 }).execute()
+  await assert.rejects(migrate(db), /newer Tunery.*9999-future/)
+})

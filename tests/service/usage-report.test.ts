@@ -1,0 +1,210 @@
+// What an account is told of its usage: the sums are those that its clients were told, by day, model and key, with what
+// they cost.
+import assert from 'node:assert/strict'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { type Db, openDatabase } from '../../server/db/open.ts'
+import { type Client, client, colourRows, until } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-report-'))
+const plansFile = path.join(folder, 'plans.json')
+writeFileSync(
+  plansFile,
+  JSON.stringify({
+    tiers: [
+      { id: 'enterprise', name: 'E', requests_per_minute: null, requests_per_day: null, max_concurrent: null },
+      { id: 'ten', name: 'Ten', requests_per_minute: null, requests_per_day: 10, max_concurrent: null },
+    ],
+    currency: 'EUR',
+    default: { training_per_million_tokens: 3, input_per_million_tokens: 1, output_per_million_tokens: 2 },
+  }),
+)
+let app: TestApp
+let operator: Client
+let db: Db
+before(async () => {
+  app = await startApp({ TUNERY_PLANS_FILE: plansFile })
+  operator = client(app.url, (await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)).key)
+  db = await openDatabase(app.dataDir)
+})
+after(async () => {
+  await db.destroy()
+  await app.stop()
+  rmSync(folder, { recursive: true })
+})
+
+async function account(tier = 'enterprise') {
+  const { body } = await operator.api('POST', '/operator/accounts', { name: 'a', tier, owner: { name: 'o' } })
+  return { id: body.account.id as string, ...client(app.url, body.key) }
+}
+const ask = { messages: [{ role: 'user', content: 'Say something.' }], temperature: 0 }
+const events = async (account_id: string) =>
+  (
+    await db
+      .selectFrom('events')
+      .selectAll()
+      .where('account_id', '=', account_id)
+      .where('type', '=', 'usage.threshold')
+      .orderBy('created_at')
+      .execute()
+  ).map(({ data_json }) => JSON.parse(data_json))
+
+test('usage is the sum of what clients were told, by day, model, key and kind, with its cost', async () => {
+  const mine = await account()
+  const second = await mine.api('POST', '/keys', { name: 'second' })
+  const other = client(app.url, second.body.key)
+  await mine.api('POST', '/deployments', { name: 'named', model: tiny })
+  const told: Record<string, number>[] = []
+  for (const [who, model, max_tokens] of [
+    [mine, tiny, 3],
+    [mine, 'named', 4],
+    [other, 'named', 5],
+  ] as const)
+    told.push((await who.api('POST', '/chat/completions', { ...ask, model, max_tokens })).body.usage)
+  const sum = (field: string) => told.reduce((total, each) => total + each[field]!, 0)
+  const { body } = await mine.api('GET', '/usage?group_by=day,model,key,kind')
+  assert.equal(body.currency, 'EUR')
+  assert.deepEqual(
+    [body.total.requests, body.total.prompt_tokens, body.total.completion_tokens],
+    [3, sum('prompt_tokens'), sum('completion_tokens')],
+  )
+  assert.ok(Math.abs(body.total.cost - (sum('prompt_tokens') + 2 * sum('completion_tokens')) / 1e6) < 1e-12)
+  assert.ok(body.total.seconds > 0)
+  const today = new Date().toISOString().slice(0, 10)
+  const key_id = (await mine.api('GET', '/user/profile')).body.key.id
+  const lines = body.items.map((item: Record<string, unknown>) => [
+    item.day,
+    item.model,
+    item.model_id,
+    item.key_id,
+    item.kind,
+    item.completion_tokens,
+  ])
+  assert.deepEqual(
+    new Set(lines.map(String)),
+    new Set(
+      [
+        [today, tiny, tiny, key_id, 'chat', 3],
+        [today, 'named', tiny, key_id, 'chat', 4],
+        [today, 'named', tiny, second.body.id, 'chat', 5],
+      ].map(String),
+    ),
+  )
+  const byModel = (await mine.api('GET', '/usage?group_by=model')).body.items
+  assert.deepEqual(
+    byModel.map((item: Record<string, unknown>) => [item.model, item.requests, item.day, item.key_id]),
+    [
+      [tiny, 1, undefined, undefined],
+      ['named', 2, undefined, undefined],
+    ].sort(),
+  )
+  assert.deepEqual((await mine.api('GET', '/usage?from=2001-01-01&to=2001-01-31')).body.items, [])
+  assert.equal((await app.other.api('GET', '/usage')).body.total.requests, 0, 'another account sees its own only')
+})
+
+test('a question that cannot be answered says why', async () => {
+  for (const [query, says] of [
+    ['from=2026-02-30', /from/],
+    ['from=2026-02-02&to=2026-02-01', /after/],
+    ['from=2020-01-01&to=2026-01-01', /366/],
+    ['group_by=colour', /group_by/],
+    ['group_by=', /group_by/],
+    ['by=day', /by/],
+  ] as const) {
+    const { status, body } = await app.api('GET', `/usage?${query}`)
+    assert.equal(status, 400, query)
+    assert.match(body.error.message, says)
+  }
+})
+
+test('a job is metered once when it ends: its tokens, its time and its cost; a cancelled one, as far as it came; one that never ran, not at all', async () => {
+  const mine = await account()
+  const dataset = (await mine.upload(colourRows(40))).body
+  const create = async (training_config: object) =>
+    (
+      await mine.api('POST', '/fine-tuning/jobs', {
+        model_id: tiny,
+        dataset_id: dataset.id,
+        config: { training_config },
+      })
+    ).body
+  const job = await create({ epochs: 1 })
+  const never = await create({ epochs: 1 })
+  await mine.api('POST', `/fine-tuning/jobs/${never.id}/cancel`)
+  const done = await until('the job to end', async () => {
+    const { body } = await mine.api('GET', `/fine-tuning/jobs/${job.id}`)
+    return body.status === 'completed' ? body : undefined
+  })
+  const long = await create({ epochs: 50, batch_size: 1 })
+  await until(
+    'some of it to be trained',
+    async () => (await mine.api('GET', `/fine-tuning/jobs/${long.id}`)).body.trained_tokens > 0,
+  )
+  const cancelled = await mine.api('POST', `/fine-tuning/jobs/${long.id}/cancel`)
+  assert.equal(cancelled.status, 200, JSON.stringify(cancelled.body))
+  const { body } = await mine.api('GET', '/usage?group_by=kind')
+  const tokens = done.trained_tokens + cancelled.body.trained_tokens
+  assert.deepEqual(
+    body.items.map(({ kind, requests, trained_tokens }: Record<string, unknown>) => [kind, requests, trained_tokens]),
+    [['training', 2, tokens]],
+  )
+  assert.ok(Math.abs(body.total.cost - (3 * tokens) / 1e6) < 1e-12)
+  const took = (Date.parse(done.finished_at) - Date.parse(done.started_at)) / 1000
+  assert.ok(
+    body.total.seconds >= took && body.total.seconds < took + 120,
+    `${body.total.seconds} s, of which the first took ${took}`,
+  )
+})
+
+test('what an account asked to be told is told at each part once a period, with what was used', async () => {
+  const mine = await account('ten')
+  const set = await mine.api('PUT', '/usage/thresholds', {
+    tokens_per_month: 100,
+    cost_per_month: 0.00001,
+    percents: [100, 50, 50],
+  })
+  assert.deepEqual(set.body, {
+    requests_per_day: null,
+    tokens_per_month: 100,
+    cost_per_month: 0.00001,
+    percents: [50, 100],
+  })
+  assert.deepEqual((await mine.api('GET', '/usage/thresholds')).body, set.body)
+  assert.equal((await mine.api('PUT', '/usage/thresholds', { percents: [0] })).status, 400)
+  const used = []
+  for (let each = 0; each < 4; each++) {
+    const { usage } = (await mine.api('POST', '/chat/completions', { ...ask, model: tiny, max_tokens: 20 })).body
+    used.push(usage.total_tokens)
+  }
+  await app.services.usage.fold()
+  const told = await until('both metrics to be told', async () => {
+    const found = await events(mine.id)
+    return found.some(({ metric }) => metric === 'requests_per_day') ? found : undefined
+  })
+  const of = (metric: string) => told.filter((each) => each.metric === metric).map(({ percent }) => percent)
+  assert.ok(used.reduce((sum, each) => sum + each) > 100)
+  assert.deepEqual(
+    [of('tokens_per_month'), of('cost_per_month')],
+    [
+      [50, 100],
+      [50, 100],
+    ],
+  )
+  assert.deepEqual(of('requests_per_day'), [50], '7 of the tier’s 10')
+  const [first] = told
+  assert.match(first.period.from, /-01T00:00:00\.000Z$/)
+  assert.ok(first.used >= (first.threshold * first.percent) / 100)
+  await mine.api('POST', '/chat/completions', { ...ask, model: tiny, max_tokens: 20 })
+  await app.services.usage.fold()
+  for (let each = 0; each < 3; each++) await mine.api('GET', '/usage/thresholds')
+  await until('the day to be used up', async () => (await events(mine.id)).length > told.length)
+  assert.deepEqual(
+    (await events(mine.id)).slice(told.length).map(({ metric, percent }) => [metric, percent]),
+    [['requests_per_day', 100]],
+    'nothing is told twice',
+  )
+})

@@ -1,0 +1,246 @@
+// No webhook reaches an address that is not of the public internet, however it is written, looked up or redirected to:
+// canaries listen on this machine's own addresses and must see no connection at all.
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import net from 'node:net'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import { root } from '../../lib/root.ts'
+import { ConfigError } from '../../server/config.ts'
+import { createAddressRules, readAllowed, resolve } from '../../server/webhooks/addresses.ts'
+import { Blocked, connect } from '../../server/webhooks/connect.ts'
+import { createSend } from '../../server/webhooks/send.ts'
+import { readTarget } from '../../server/webhooks/target.ts'
+import { until } from '../support/client.ts'
+import { startCanary } from '../support/receiver.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { startWebhooks } from '../support/webhooks.ts'
+
+let app: TestApp
+let canary: Awaited<ReturnType<typeof startCanary>>
+before(async () => {
+  canary = await startCanary()
+  app = await startApp()
+})
+after(async () => {
+  await app.stop()
+  canary.stop()
+})
+
+const corpus = () =>
+  readFileSync(path.join(root, 'tests/fixtures/blocked-urls.txt'), 'utf8')
+    .split('\n')
+    .filter((line) => line !== '' && !line.startsWith('# '))
+    .map((line) => line.replaceAll('{port}', String(canary.port)))
+const closed = createAddressRules([])
+const signal = () => AbortSignal.timeout(15_000)
+const send = (allow: string, lookUp = resolve) =>
+  createSend({ rules: createAddressRules(readAllowed(allow)), resolve: lookUp, timeout_ms: 15_000 })
+
+test('the canaries see whoever comes, by IPv4, IPv6 and name, where it is allowed', async () => {
+  const before = canary.connections()
+  const open = send('127.0.0.0/8,[::1]/128,0.0.0.0/32')
+  const urls = ['127.0.0.1', '2130706433', '0x7f.1', '[::1]', '[::ffff:127.0.0.1]', '0', 'localhost', '127.1.2.3'].map(
+    (host) => `http://${host}:${canary.port}/`,
+  )
+  for (const url of urls) assert.equal((await open(url, {}, '{}', signal())).response_status, 200, url)
+  assert.equal(canary.connections() - before, urls.length)
+})
+
+test('each of more than 200 spellings is a 400 where a webhook is registered or changed', async () => {
+  const before = canary.connections()
+  const urls = corpus()
+  assert.ok(urls.length >= 200 && new Set(urls).size === urls.length)
+  const kept = (
+    await app.api('POST', '/webhooks', {
+      url: 'https://example.com/',
+      events: ['model.deployed'],
+      secret: 'a secret of ours',
+    })
+  ).body
+  for (const url of urls) {
+    const made = await app.api('POST', '/webhooks', { url, events: ['model.deployed'] })
+    assert.deepEqual(
+      [made.status, made.body.error?.code],
+      [400, /^[^/]*\/\/[^/\\#?]*@/.test(url) ? 'invalid_request' : 'address_blocked'],
+      url,
+    )
+    assert.equal((await app.api('PUT', `/webhooks/${kept.id}`, { url })).status, 400, url)
+  }
+  assert.deepEqual((await app.api('GET', '/webhooks')).body.items, [kept])
+  await app.api('DELETE', `/webhooks/${kept.id}`)
+  assert.equal(canary.connections(), before)
+})
+
+test('the connection refuses each of them by itself, whatever the check of the URL says', async () => {
+  const before = canary.connections()
+  for (const text of corpus()) {
+    const url = new URL(text)
+    const host = url.hostname.replace(/^\[|\]$/g, '')
+    const inside = async () => ['127.0.0.1', '::1', '::ffff:127.0.0.1', '10.0.0.1']
+    await assert.rejects(connect({ url, host, port: Number(url.port) || 80 }, closed, inside, signal()), Blocked, text)
+  }
+  assert.equal(canary.connections(), before)
+})
+
+test('what is public may be reached', () => {
+  for (const address of [
+    '8.8.8.8',
+    '1.1.1.1',
+    '93.184.215.14',
+    '172.32.0.1',
+    '100.63.255.255',
+    '100.128.0.1',
+    '192.0.1.1',
+    '198.20.0.1',
+    '223.255.255.255',
+  ])
+    assert.equal(closed.refusal(address, 443), undefined, address)
+  for (const address of ['2607:f8b0:4005:805::200e', '2a00:1450:4001:81b::200e', '2606:4700::1111', '::ffff:8.8.8.8'])
+    assert.equal(closed.refusal(address, 443), undefined, address)
+  for (const url of [
+    'https://example.com/hook',
+    'http://example.com:8080/',
+    'https://8.8.8.8/',
+    'https://[2606:4700::1111]/',
+    'https://internal.example.com/',
+  ])
+    assert.ok(readTarget(url, closed).host)
+  for (const nothing of ['', 'localhost', '127.0.0.1 ', '1.2.3'])
+    assert.ok(closed.refusal(nothing, 80), 'what is no address is refused')
+})
+
+test('the operator may allow ranges and ports of them; metadata services stay refused, and so does what is inside of a tunnel', () => {
+  const rules = createAddressRules(
+    readAllowed('10.1.0.0/16:8080, 127.0.0.0/8,[fd00::]/8:443,169.254.0.0/16,[64:ff9b::]/96,[2002::]/16'),
+  )
+  const allowed = [
+    ['10.1.2.3', 8080],
+    ['127.9.9.9', 1],
+    ['::ffff:127.0.0.1', 80],
+    ['fd12::1', 443],
+    ['169.254.1.1', 80],
+    ['64:ff9b::808:808', 80],
+    ['64:ff9b::a01:203', 8080],
+    ['2002:808:808::1', 80],
+  ] as const
+  for (const [address, port] of allowed) assert.equal(rules.refusal(address, port), undefined, address)
+  const refused = [
+    ['10.1.2.3', 80],
+    ['10.2.0.1', 8080],
+    ['fd12::1', 80],
+    ['::1', 80],
+    ['0.0.0.0', 80],
+    ['169.254.169.254', 80],
+    ['::ffff:169.254.169.254', 80],
+    ['fd00:ec2::254', 443],
+    ['64:ff9b::a9fe:a9fe', 80],
+    ['64:ff9b::a00:1', 80],
+    ['64:ff9b::a01:203', 80],
+    ['2002:c0a8:1::1', 80],
+  ] as const
+  for (const [address, port] of refused) assert.ok(rules.refusal(address, port), `${address} ${port}`)
+})
+
+test('a setting that is no list of ranges keeps the service from starting', () => {
+  for (const text of [
+    'localhost',
+    '127.0.0.1',
+    '127.0.0.1:80',
+    '127.0.0.0/33',
+    '::1/128',
+    '[::1]/129',
+    '10.0.0.0/8:0',
+    '10.0.0.0/8:65536',
+    '[10.0.0.0]/8',
+    '1.2.3/8',
+  ])
+    assert.throws(() => readAllowed(text), ConfigError, text)
+  assert.deepEqual(
+    [readAllowed(undefined), readAllowed(' '), readAllowed('127.0.0.0/8:80,[::1]/128:80,').length],
+    [[], [], 2],
+  )
+})
+
+test('a name that leads inside is a delivery that was blocked, once, and is not tried again', async () => {
+  const before = canary.connections()
+  const answers: Record<string, string[]> = {
+    'loopback.example.com': ['127.0.0.1'],
+    'six.example.com': ['::1'],
+    'mapped.example.com': ['::ffff:127.0.0.1'],
+    'metadata.example.com': ['169.254.169.254'],
+    'tunnel.example.com': ['64:ff9b::7f00:1', '2002:7f00:1::1', 'fe80::1%lo'],
+    'nonsense.example.com': ['not an address', ''],
+  }
+  const it = await startWebhooks({ allow: '', resolve: async (name) => answers[name]! })
+  for (const name of Object.keys(answers)) {
+    const id = await it.register(`http://${name}:${canary.port}/`)
+    await it.happen('anything')
+    const delivery = await until('its end', async () =>
+      (await it.deliveries(id)).find(({ status }) => status !== 'pending'),
+    )
+    assert.deepEqual(
+      [delivery.status, delivery.attempt_count, delivery.next_attempt_at],
+      ['blocked_address', 1, null],
+      name,
+    )
+    assert.deepEqual(
+      [delivery.last_attempt!.error!.code, delivery.last_attempt!.response_status],
+      ['blocked_address', null],
+    )
+  }
+  await it.stop()
+  assert.equal(canary.connections(), before)
+})
+
+// What stands for the public address here is 127.0.0.2, which the operator has allowed: a test must not reach a
+// stranger's machine.
+test('a name that is answered otherwise the second time: each try asks once and connects to what was checked', async () => {
+  const got: string[] = []
+  const outside = net.createServer((socket) => {
+    socket
+      .on('error', () => {})
+      .once('data', (data) => {
+        got.push(String(data))
+        socket.end('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n')
+      })
+  })
+  await new Promise<void>((done) => outside.listen(0, '127.0.0.2', done))
+  const { port } = outside.address() as net.AddressInfo
+  let strangers = 0
+  const trap = net.createServer((socket) => {
+    strangers++
+    socket.destroy()
+  })
+  await new Promise<void>((done) => trap.listen(port, '127.0.0.1', done))
+  let asked = 0
+  const rebinding = async () => [asked++ === 0 ? '127.0.0.2' : '127.0.0.1']
+  const one = send('127.0.0.2/32', rebinding)
+  assert.equal((await one(`http://rebind.example.com:${port}/`, {}, '{}', signal())).response_status, 200)
+  assert.equal(asked, 1)
+  assert.match(got[0]!, new RegExp(`host: rebind.example.com:${port}\r\n`, 'i'))
+  assert.equal((await one(`http://rebind.example.com:${port}/`, {}, '{}', signal())).error?.code, 'blocked_address')
+  const both = send('127.0.0.2/32', async () => ['127.0.0.1', '127.0.0.2'])
+  assert.equal((await both(`http://both.example.com:${port}/`, {}, '{}', signal())).response_status, 200)
+  assert.deepEqual([got.length, strangers], [2, 0])
+  trap.close()
+  outside.close()
+})
+
+test('an address that turns out to be refused once it is connected gets no byte', async () => {
+  let bytes = 0
+  const server = net.createServer(
+    (socket) => void socket.on('error', () => {}).on('data', (data) => (bytes += data.length)),
+  )
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
+  const { port } = server.address() as net.AddressInfo
+  let checks = 0
+  const changing = { opened: true, refusal: () => (checks++ === 0 ? undefined : 'it is another one') }
+  for (const url of [`http://127.0.0.1:${port}/`, `https://127.0.0.1:${port}/`]) {
+    checks = 0
+    await assert.rejects(connect({ url: new URL(url), host: '127.0.0.1', port }, changing, resolve, signal()), Blocked)
+    assert.equal(checks, 2)
+  }
+  await new Promise((done) => server.close(done))
+  assert.equal(bytes, 0)
+})

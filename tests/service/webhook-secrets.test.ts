@@ -1,0 +1,104 @@
+// The secrets of webhooks: rotated without a delivery that cannot be verified, and found nowhere that they do not
+// belong.
+import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { after, before, test } from 'node:test'
+import pino from 'pino'
+import { Webhook as StandardWebhook } from 'standardwebhooks'
+import { openDatabase } from '../../server/db/open.ts'
+import { createSecrets } from '../../server/storage/secrets.ts'
+import { readAllowed } from '../../server/webhooks/addresses.ts'
+import { createWebhooks } from '../../server/webhooks/service.ts'
+import { type Answer, until } from '../support/client.ts'
+import { type Received, startReceiver } from '../support/receiver.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+let app: TestApp
+let receiver: Awaited<ReturnType<typeof startReceiver>>
+before(async () => {
+  receiver = await startReceiver()
+  app = await startApp({ TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' })
+})
+after(async () => {
+  await app.stop()
+  receiver.stop()
+})
+
+const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
+const at = (route: string) => `http://127.0.0.1:${receiver.port}${route}`
+const sent = (route: string, count = 1): Promise<Received> =>
+  until(`a request on ${route}`, () => receiver.of(route)[count - 1])
+const sendTest = (id: string) => app.api('POST', `/webhooks/${id}/test`)
+const plain = (secret: string, { body }: Received) => createHmac('sha256', secret).update(body).digest('hex')
+const header = ({ headers }: Received, name: string) => String(headers[name])
+
+test('a rotated secret overlaps: the standard header carries both signatures, the plain one stays with the old; no overlap ends it at once', async () => {
+  const made = (await app.api('POST', '/webhooks', { url: at('/rotated'), events: ['model.deployed'] })).body
+  const rotated = (await app.api('POST', `/webhooks/${made.id}/rotate`, {})).body
+  assert.notEqual(rotated.secret, made.secret)
+  assert.ok(Math.abs(Date.parse(rotated.previous_secret_expires_at) - Date.now() - 24 * 3_600_000) < 60_000)
+  await sendTest(made.id)
+  const during = await sent('/rotated')
+  assert.equal(header(during, 'webhook-signature').split(' ').length, 2)
+  for (const secret of [made.secret, rotated.secret])
+    new StandardWebhook(secret).verify(during.body, during.headers as Record<string, string>)
+  assert.equal(header(during, 'x-service-signature'), plain(made.secret, during))
+
+  const own = 'quite another secret'
+  const ended = await app.api('POST', `/webhooks/${made.id}/rotate`, { secret: own, overlap_hours: 0 })
+  assert.deepEqual([ended.status, ended.body.secret, ended.body.previous_secret_expires_at], [200, undefined, null])
+  await sendTest(made.id)
+  const later = await sent('/rotated', 2)
+  assert.equal(header(later, 'webhook-signature').split(' ').length, 1)
+  assert.equal(header(later, 'x-service-signature'), plain(own, later))
+  for (let count = 1; count < 4; count++)
+    assert.equal((await app.api('POST', `/webhooks/${made.id}/rotate`)).status, 200)
+  assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`)), [400, 'too_many'])
+  for (const body of [{ overlap_hours: -1 }, { overlap_hours: 169 }, { overlap_hours: 1.5 }, { secret: '' }])
+    assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`, body)), [400, 'invalid_request'])
+})
+
+test('a secret is in no later answer, in no file of the data folder and in no line of the log', async () => {
+  const lines: string[] = []
+  const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) })
+  const db = await openDatabase(app.dataDir)
+  const webhooks = createWebhooks({
+    db,
+    secrets: createSecrets(path.join(app.dataDir, 'secret.key')),
+    allowed: readAllowed('127.0.0.0/8'),
+    max: 20,
+    version: 'test',
+    log,
+  })
+  const by = { kind: 'key' as const, account_id: app.owner.account_id, user_id: null, key_id: null }
+  const given = 'a canary of a secret'
+  const mine = await webhooks.create(by, { url: at('/secret'), events: ['model.deployed'], secret: given })
+  const made = await webhooks.create(by, { url: at('/gone'), events: ['model.deployed'] })
+  const rotated = await webhooks.rotate(by, mine.id, undefined)
+  const delivering = webhooks.start()
+  await webhooks.test(by, mine.id)
+  await webhooks.test(by, made.id)
+  await until('both', () => receiver.of('/secret').length > 0 && receiver.of('/gone').length > 0)
+  await delivering.stop()
+  await db.destroy()
+  const answers = [
+    await app.api('GET', '/webhooks?limit=100'),
+    await app.api('GET', `/webhooks/${mine.id}`),
+    await app.api('PUT', `/webhooks/${mine.id}`, { disabled: false }),
+    await app.api('GET', `/webhooks/${mine.id}/deliveries`),
+    await app.api('GET', '/audit?limit=100'),
+    await app.api('POST', `/webhooks/${mine.id}/rotate`, { secret: 'naïve', overlap_hours: 1 }),
+  ].map(({ body }) => JSON.stringify(body))
+  const files = readdirSync(app.dataDir, { recursive: true, withFileTypes: true })
+    .filter((each) => each.isFile() && !/lock/.test(each.name))
+    .map((each) => readFileSync(path.join(each.parentPath, each.name), 'latin1'))
+  assert.ok(
+    files.some((text) => text.includes(mine.id)),
+    'the database is among the files',
+  )
+  const metrics = await (await fetch(`${app.address}/metrics`)).text()
+  for (const secret of [given, made.secret!, rotated.secret!, made.secret!.slice(6)])
+    for (const text of [...answers, ...files, ...lines, metrics]) assert.ok(!text.includes(secret))
+})

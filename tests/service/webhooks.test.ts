@@ -1,0 +1,318 @@
+// Webhooks through the API: what is registered, shown and kept secret, what is sent for which event, and that it is
+// signed.
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { createHmac } from 'node:crypto'
+import { after, before, test } from 'node:test'
+import { Webhook as StandardWebhook } from 'standardwebhooks'
+import { eventTypes } from '../../contract/webhooks.ts'
+import { openDatabase } from '../../server/db/open.ts'
+import { recordEvent } from '../../server/events/outbox.ts'
+import { type Answer, client, colourRows, until } from '../support/client.ts'
+import { type Received, startReceiver } from '../support/receiver.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let receiver: Awaited<ReturnType<typeof startReceiver>>
+before(async () => {
+  receiver = await startReceiver()
+  app = await startApp({ TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8', TUNERY_MAX_WEBHOOKS: '20' })
+})
+after(async () => {
+  await app.stop()
+  receiver.stop()
+})
+
+const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
+const register = async (route: string, rest: object = {}) => {
+  const answer = await app.api('POST', '/webhooks', {
+    url: `http://127.0.0.1:${receiver.port}${route}`,
+    events: ['model.deployed'],
+    ...rest,
+  })
+  assert.equal(answer.status, 201, JSON.stringify(answer.body))
+  return answer.body
+}
+const remove = (id: string) => app.api('DELETE', `/webhooks/${id}`)
+const sent = (route: string, count = 1): Promise<Received> =>
+  until(`a request on ${route}`, () => receiver.of(route)[count - 1])
+const sendTest = async (id: string) => (await app.api('POST', `/webhooks/${id}/test`)).body
+const plain = (secret: string, { body }: Received) => createHmac('sha256', secret).update(body).digest('hex')
+const header = ({ headers }: Received, name: string) => String(headers[name])
+
+test('a webhook is registered with a secret that is made and shown once, listed, changed and deleted', async () => {
+  const { secret, ...made } = await register('/life', { events: ['training.completed', 'training.failed'] })
+  assert.match(made.id, /^whk_/)
+  assert.match(secret, /^whsec_[A-Za-z0-9+/]{43}=$/)
+  assert.deepEqual(
+    [made.status, made.events, made.disabled_reason],
+    ['active', ['training.completed', 'training.failed'], null],
+  )
+  const { items, has_more } = (await app.api('GET', '/webhooks')).body
+  assert.deepEqual([items, has_more], [[made], false])
+  assert.deepEqual((await app.api('GET', `/webhooks/${made.id}`)).body, made)
+  const changed = await app.api('PUT', `/webhooks/${made.id}`, { events: ['usage.threshold'], disabled: true })
+  assert.deepEqual(
+    [changed.body.events, changed.body.status, changed.body.disabled_reason],
+    [['usage.threshold'], 'disabled', 'requested'],
+  )
+  assert.equal((await app.api('PUT', `/webhooks/${made.id}`, { disabled: false })).body.status, 'active')
+  assert.deepEqual((await remove(made.id)).body, { id: made.id, deleted: true })
+  for (const [method, route] of [
+    ['GET', ''],
+    ['DELETE', ''],
+    ['POST', '/test'],
+    ['POST', '/rotate'],
+    ['GET', '/deliveries'],
+    ['PUT', ''],
+  ] as const)
+    assert.deepEqual(codeOf(await app.api(method, `/webhooks/${made.id}${route}`, method === 'PUT' ? {} : undefined)), [
+      404,
+      'webhook_not_found',
+    ])
+})
+
+test('bad registrations are refused with what is wrong, and an account has twenty at most', async () => {
+  const url = `http://127.0.0.1:${receiver.port}/`
+  for (const [body, code] of [
+    [{ events: ['model.deployed'] }, 'invalid_request'],
+    [{ url, events: [] }, 'invalid_request'],
+    [{ url, events: ['model.deployed', 'model.deployed'] }, 'invalid_request'],
+    [{ url, events: ['model.exploded'] }, 'invalid_request'],
+    [{ url, events: ['webhook.test'] }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: '' }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'x'.repeat(257) }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'naïve secrets' }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'line\nbreaks' }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'whsec_not_base64' }, 'invalid_request'],
+    [{ url, events: eventTypes, secret: 'whsec_' }, 'invalid_request'],
+    [{ url, events: eventTypes, colour: 'red' }, 'unknown_field'],
+    [{ url: '', events: eventTypes }, 'invalid_request'],
+    [{ url: 'nowhere', events: eventTypes }, 'invalid_request'],
+    [{ url: 'ftp://example.com/', events: eventTypes }, 'invalid_request'],
+    [{ url: 'https://user:pass@example.com/', events: eventTypes }, 'invalid_request'],
+    [{ url: 'https://exam ple.com/', events: eventTypes }, 'invalid_request'],
+    [{ url: `https://example.com/${'x'.repeat(2048)}`, events: eventTypes }, 'invalid_request'],
+    [{ url: 'http://10.0.0.1/', events: eventTypes }, 'address_blocked'],
+  ] as const)
+    assert.deepEqual(codeOf(await app.api('POST', '/webhooks', body)), [400, code], JSON.stringify(body).slice(0, 200))
+  const saysOf = async (address: string) =>
+    (await app.api('POST', '/webhooks', { url: `http://${address}/`, events: eventTypes })).body.error.message
+  for (const address of ['10.0.0.1', '192.168.0.1'])
+    assert.match(await saysOf(address), /what the operator allows with TUNERY_WEBHOOK_ALLOW/, address)
+  assert.match(await saysOf('169.254.169.254'), /a metadata service, which no setting allows/)
+  const all = await Promise.all(
+    Array.from({ length: 22 }, () => app.api('POST', '/webhooks', { url, events: eventTypes })),
+  )
+  assert.equal(all.filter(({ status }) => status === 201).length, 20)
+  assert.deepEqual(codeOf(all.find(({ status }) => status !== 201)!), [400, 'too_many'])
+  const first = (await app.api('GET', '/webhooks?limit=15')).body
+  assert.deepEqual([first.items.length, first.has_more], [15, true])
+  const rest = (await app.api('GET', `/webhooks?limit=15&after=${first.items.at(-1).id}`)).body
+  assert.deepEqual([rest.items.length, rest.has_more], [5, false])
+  for (const { id } of [...first.items, ...rest.items]) await remove(id)
+})
+
+test('a delivery is signed for both headers, which libraries of others verify; one changed byte is refused', async () => {
+  const given = 'a secret of my own'
+  for (const secret of [
+    undefined,
+    given,
+    's',
+    'whsec_YQ==',
+    `whsec_${Buffer.from('x'.repeat(24)).toString('base64')}`,
+  ]) {
+    const route = `/signed-${secret?.length}`
+    const made = await register(route, { secret })
+    assert.equal(made.secret === undefined, secret !== undefined, 'a secret that was given is not told again')
+    const used = secret ?? made.secret
+    const delivery = await sendTest(made.id)
+    const got = await sent(route)
+    assert.equal(header(got, 'x-service-signature'), plain(used, got))
+    const standard = used.startsWith('whsec_')
+      ? new StandardWebhook(used)
+      : new StandardWebhook(used, { format: 'raw' })
+    const payload = standard.verify(got.body, got.headers as Record<string, string>) as {
+      id: string
+      type: string
+      created_at: string
+      data: object
+    }
+    assert.deepEqual(Object.keys(payload), ['id', 'type', 'created_at', 'data'])
+    assert.deepEqual(
+      [payload.id, payload.type, payload.data],
+      [delivery.event_id, 'webhook.test', { webhook_id: made.id }],
+    )
+    assert.equal(header(got, 'webhook-id'), payload.id)
+    assert.ok(Math.abs(Date.parse(payload.created_at) - Date.now()) < 60_000)
+    assert.throws(() =>
+      standard.verify(got.body.replace('webhook.test', 'webhook.tesT'), got.headers as Record<string, string>),
+    )
+    assert.throws(() =>
+      standard.verify(got.body, { ...(got.headers as Record<string, string>), 'webhook-id': 'evt_other' }),
+    )
+    assert.deepEqual(
+      [header(got, 'content-type'), got.headers.cookie, got.headers.authorization],
+      ['application/json', undefined, undefined],
+    )
+    await remove(made.id)
+  }
+})
+
+test('trainings and deployments reach the webhooks that want them, with their data; nobody else hears of them', async () => {
+  const made = await register('/events', {
+    events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
+  })
+  const deaf = await register('/deaf', { events: ['usage.threshold'] })
+  const strange = (await app.other.api('POST', '/webhooks', { url: `${receiver.url}-strange`, events: eventTypes }))
+    .body
+  const dataset = (await app.upload(colourRows(8))).body.id
+  const config = { training_config: { epochs: 1, batch_size: 4 } }
+  const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+  const done = await app.untilEnded(job.id)
+  assert.equal(done.status, 'completed', JSON.stringify(done.error))
+  const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'told' })).body
+  await sent('/events', 3)
+  const all = receiver.of('/events').map(({ body }) => JSON.parse(body))
+  const of = (type: string) => all.filter((each: { type: string }) => each.type === type)
+  assert.deepEqual(of('training.started')[0].data, { job_id: job.id, model_id: tiny, dataset_id: dataset })
+  assert.deepEqual(
+    [of('training.completed')[0].data.job_id, of('training.completed')[0].data.model_id],
+    [job.id, done.model],
+  )
+  assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'told', model_id: tiny })
+  assert.equal(new Set(all.map(({ id }: { id: string }) => id)).size, 3)
+  for (const id of [made.id, deaf.id])
+    await until('all to be settled', async () => (await deliveries(id)).every(({ status }) => status === 'delivered'))
+  assert.deepEqual([receiver.of('/deaf'), receiver.of('/hook-strange')], [[], []])
+  for (const id of [made.id, deaf.id]) await remove(id)
+  await app.other.api('DELETE', `/webhooks/${strange.id}`)
+})
+
+interface Listed {
+  id: string
+  event_id: string
+  status: string
+}
+const deliveries = async (id: string): Promise<Listed[]> =>
+  (await app.api('GET', `/webhooks/${id}/deliveries?limit=100`)).body.items
+
+test('a training that is cancelled is told once', async () => {
+  const made = await register('/cancelled', { events: ['training.cancelled'] })
+  const dataset = (await app.upload(colourRows(8))).body.id
+  const config = { training_config: { epochs: 50, batch_size: 1 } }
+  const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+  for (const _ of [1, 2])
+    assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.status, 'cancelled')
+  const told = JSON.parse((await sent('/cancelled')).body)
+  assert.deepEqual([told.type, told.data], ['training.cancelled', { job_id: id, model_id: tiny, dataset_id: dataset }])
+  assert.equal((await deliveries(made.id)).length, 1)
+  await remove(made.id)
+})
+
+test('a training that fails is told with its error', async () => {
+  const made = await register('/failing', { events: ['training.failed'] })
+  const dataset = (await app.upload(colourRows(8))).body.id
+  const config = { training_config: { epochs: 50, batch_size: 1 } }
+  const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+  // Its trainer is killed each time it comes up.
+  const killer = setInterval(() => {
+    const { stdout } = spawnSync('pgrep', ['-f', `trainer.cli.train .*${id}`], { encoding: 'utf8' })
+    for (const pid of stdout.split('\n').filter(Boolean)) process.kill(Number(pid), 'SIGKILL')
+  }, 100)
+  const job = await app.untilEnded(id)
+  clearInterval(killer)
+  assert.equal(job.status, 'failed')
+  assert.deepEqual(JSON.parse((await sent('/failing')).body).data, { job_id: id, error: job.error })
+  await remove(made.id)
+})
+
+test('deliveries are kept with status, time and the first kB of the answer, listed in pages, and sent again under the same id', async () => {
+  const long = await startReceiver((_, response) => void response.writeHead(202).end('é'.repeat(2000)))
+  const made = (await app.api('POST', '/webhooks', { url: long.url, events: ['model.deployed'] })).body
+  for (let count = 0; count < 3; count++) await sendTest(made.id)
+  await until(
+    'three answers',
+    async () => (await deliveries(made.id)).filter(({ status }) => status === 'delivered').length === 3,
+  )
+  const page = (await app.api('GET', `/webhooks/${made.id}/deliveries?limit=2`)).body
+  assert.deepEqual([page.items.length, page.has_more], [2, true])
+  const rest = (await app.api('GET', `/webhooks/${made.id}/deliveries?limit=2&after=${page.items[1].id}`)).body
+  assert.deepEqual([rest.items.length, rest.has_more], [1, false])
+  const one = (await app.api('GET', `/webhooks/${made.id}/deliveries/${rest.items[0].id}`)).body
+  assert.deepEqual(
+    [one.status, one.attempt_count, one.next_attempt_at, one.last_attempt.response_status],
+    ['delivered', 1, null, 202],
+  )
+  assert.equal(Buffer.byteLength(one.last_attempt.response_body), 1024)
+  assert.equal(one.payload, long.received[0]!.body)
+  assert.ok(Math.abs(Date.parse(one.attempts[0].started_at) - Date.now()) < 60_000)
+  const again = await app.api('POST', `/webhooks/${made.id}/deliveries/${one.id}/redeliver`)
+  assert.deepEqual([again.status, again.body.event_id], [201, one.event_id])
+  assert.notEqual(again.body.id, one.id)
+  await until('the fourth', () => long.received.length === 4)
+  assert.deepEqual(
+    [long.received[3]!.body, long.received[3]!.headers['webhook-id']],
+    [long.received[0]!.body, one.event_id],
+  )
+  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${made.id}/deliveries/dlv_none`)), [
+    404,
+    'delivery_not_found',
+  ])
+  assert.deepEqual(codeOf(await app.api('GET', `/webhooks/${made.id}/deliveries?after=dlv_none`)), [
+    404,
+    'delivery_not_found',
+  ])
+  await remove(made.id)
+  long.stop()
+})
+
+test('what belongs to another account is not found, and a key without the scope is refused', async () => {
+  const made = await register('/mine')
+  const { id } = await sendTest(made.id)
+  for (const [method, route, body] of [
+    ['GET', ''],
+    ['PUT', '', {}],
+    ['DELETE', ''],
+    ['POST', '/rotate'],
+    ['POST', '/test'],
+    ['GET', '/deliveries'],
+    ['GET', `/deliveries/${id}`],
+    ['POST', `/deliveries/${id}/redeliver`],
+  ] as const)
+    assert.deepEqual(
+      codeOf(await app.other.api(method, `/webhooks/${made.id}${route}`, body)),
+      [404, 'webhook_not_found'],
+      `${method} ${route}`,
+    )
+  assert.deepEqual((await app.other.api('GET', '/webhooks')).body.items, [])
+  assert.deepEqual(codeOf(await app.other.api('GET', `/webhooks?after=${made.id}`)), [404, 'webhook_not_found'])
+  const reading = (await app.api('POST', '/keys', { name: 'reader', scopes: ['webhooks:read'] })).body.key
+  assert.equal((await client(app.url, reading).api('GET', `/webhooks/${made.id}`)).status, 200)
+  assert.deepEqual(codeOf(await client(app.url, reading).api('POST', `/webhooks/${made.id}/test`)), [
+    403,
+    'insufficient_permissions',
+  ])
+  await remove(made.id)
+})
+
+test('an event of a transaction that is rolled back is sent to nobody', async () => {
+  const made = await register('/rolled-back')
+  const db = await openDatabase(app.dataDir)
+  const record = (name: string, fails: boolean) =>
+    db.transaction().execute(async (trx) => {
+      await recordEvent(trx, app.owner.account_id, 'model.deployed', { name }, Date.now())
+      if (fails) throw new Error('no')
+    })
+  await assert.rejects(record('never', true))
+  await record('once', false)
+  await sent('/rolled-back')
+  await until('it to be settled', async () => (await deliveries(made.id)).every(({ status }) => status === 'delivered'))
+  assert.deepEqual(
+    receiver.of('/rolled-back').map(({ body }) => JSON.parse(body).data),
+    [{ name: 'once' }],
+  )
+  await db.destroy()
+  await remove(made.id)
+})

@@ -1,0 +1,370 @@
+// From a chat request to the prompt and the form of its answer, with the templates of published models.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { ApiError } from '../../../contract/errors.ts'
+import { prepareConversation, renderChat } from '../../../engine/chat/conversation.ts'
+import { withoutMarks } from '../../../engine/tokenizer/tokenizer.ts'
+import { ask, call, history, modelOf, now, place, type TemplateName, weather } from './chat-models.ts'
+
+const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) =>
+  withoutMarks(prepareConversation(modelOf(name), ask(fields)).prompt)
+const format = (name: TemplateName, fields: Record<string, unknown>) => {
+  const { grammar } = prepareConversation(modelOf(name), ask(fields))
+  assert.equal(grammar?.kind, 'structural_tag')
+  // biome-ignore lint/suspicious/noExplicitAny: read as the JSON that it becomes
+  return (grammar as any).tag.format
+}
+function refused(name: TemplateName, fields: Record<string, unknown>, code: string, param: string, message = /./) {
+  assert.throws(
+    () => prepareConversation(modelOf(name), ask(fields)),
+    (error) => {
+      assert.ok(error instanceof ApiError)
+      assert.deepEqual([error.code, error.param], [code, param])
+      assert.match(error.message, message)
+      return true
+    },
+  )
+}
+
+const qwenTools = `# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "get_weather", "description": "The weather of a place", "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"], "additionalProperties": false}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+`
+const qwenHistory = `<|im_start|>user
+Weather in Paris and Rome?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "get_weather", "arguments": {"place": "Paris"}}
+</tool_call>
+<tool_call>
+{"name": "get_weather", "arguments": {"place": "Rome"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+Sun
+</tool_response>
+<tool_response>
+Rain
+</tool_response><|im_end|>
+<|im_start|>assistant
+`
+
+test('Qwen’s templates get tools, calls and results as they were trained on', () => {
+  const fields = { messages: history, tools: [weather] }
+  assert.equal(
+    prompt('qwen2.5', fields),
+    `<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.\n\n${qwenTools}${qwenHistory}`,
+  )
+  assert.equal(prompt('qwen3', fields), `<|im_start|>system\n${qwenTools}${qwenHistory}`)
+})
+
+test('Mistral’s template gets calls with ids that it takes, the same for a call and its result', () => {
+  const text = prompt('mistral-nemo', { messages: history, tools: [weather, now] })
+  const ids = [...text.matchAll(/"(?:id|call_id)": "([a-zA-Z0-9]*)"/g)].map(([, id]) => id!)
+  assert.equal(ids.length, 4)
+  for (const id of ids) assert.match(id, /^[a-zA-Z0-9]{9}$/)
+  assert.notEqual(ids[0], ids[1])
+  assert.deepEqual(ids.slice(2), ids.slice(0, 2))
+  assert.ok(text.startsWith('<s>[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "get_weather"'))
+  assert.ok(text.includes(`[TOOL_CALLS][{"name": "get_weather", "arguments": {"place": "Paris"}, "id": "${ids[0]}"}, `))
+  assert.ok(text.endsWith(`[TOOL_RESULTS]{"content": Rain, "call_id": "${ids[1]}"}[/TOOL_RESULTS]`))
+  const nine = [
+    { role: 'user', content: 'a' },
+    { role: 'assistant', tool_calls: [call('abcDEF123', 'Paris')] },
+    { role: 'tool', tool_call_id: 'abcDEF123', content: 'b' },
+  ]
+  assert.ok(
+    prompt('mistral-nemo', { messages: nine }).includes('"id": "abcDEF123"'),
+    'an id that the template takes stays',
+  )
+})
+
+test('a template of one call a message gets each with its own result', () => {
+  const text = prompt('llama-like', { messages: history })
+  const head = (role: string) => `<|start_header_id|>${role}<|end_header_id|>\n\n`
+  const turn = (where: string, result: string) =>
+    `${head('assistant')}{"name": "get_weather", "parameters": {"place": "${where}"}}<|eot_id|>${head('ipython')}${result}<|eot_id|>`
+  assert.equal(
+    text,
+    `<s>${head('user')}Weather in Paris and Rome?<|eot_id|>${turn('Paris', 'Sun')}${turn('Rome', 'Rain')}${head('assistant')}`,
+  )
+})
+
+const described = `You can call tools. Each line between <tools> and </tools> describes one of them as JSON, with the schema of its arguments:
+<tools>
+{"name":"now","description":"","parameters":{"type":"object","properties":{}}}
+</tools>
+To call a tool, write exactly this, with the name of the tool and a JSON object of its arguments:
+<tool_call>
+{"name": "the name", "arguments": {"an argument": "its value"}}
+</tool_call>
+The results then come between <tool_response> and </tool_response>. Where no tool is needed, answer in plain text.`
+
+test('a template without tools gets them in a system message, and the history as text', () => {
+  const messages = [{ role: 'developer', content: 'Be brief.' }, ...history, { role: 'user', content: 'Thanks' }]
+  assert.equal(
+    prompt('smollm2', { messages, tools: [now] }),
+    `<|im_start|>system
+Be brief.
+
+${described}<|im_end|>
+<|im_start|>user
+Weather in Paris and Rome?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "get_weather", "arguments": {"place":"Paris"}}
+</tool_call>
+<tool_call>
+{"name": "get_weather", "arguments": {"place":"Rome"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+Sun
+</tool_response>
+<tool_response>
+Rain
+</tool_response>
+
+Thanks<|im_end|>
+<|im_start|>assistant
+`,
+  )
+  assert.ok(
+    prompt('smollm2', { tools: [now] }).startsWith(`<|im_start|>system\n${described}<|im_end|>\n<|im_start|>user\n`),
+  )
+})
+
+test('where a template takes no system message, the tools are described before the question', () => {
+  assert.equal(
+    prompt('no-system', { tools: [now] }),
+    `<s><turn>user\n${described}\n\nWeather in Paris?</turn>\n<turn>assistant\n`,
+  )
+  refused(
+    'no-system',
+    {
+      messages: [
+        { role: 'system', content: 'a' },
+        { role: 'user', content: 'b' },
+      ],
+      tools: [now],
+    },
+    'invalid_request',
+    'messages',
+    /No system/,
+  )
+})
+
+test('tool_choice none shows no tools, on any template', () => {
+  for (const name of ['qwen2.5', 'qwen3', 'mistral-nemo', 'smollm2', 'llama-like'] as const) {
+    assert.equal(prompt(name, { tools: [weather], tool_choice: 'none' }), prompt(name))
+    assert.equal(prepareConversation(modelOf(name), ask({ tools: [weather], tool_choice: 'none' })).grammar, null)
+  }
+})
+
+test('developer is system, parts are joined, and a message’s own template code stays text', () => {
+  const hostile = '{{ messages }}{% for i in range(9) %}{{ raise_exception("x") }}'
+  const text = [
+    { type: 'text', text: 'a' },
+    { type: 'text', text: hostile },
+  ]
+  const expected = `<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na${hostile}<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n`
+  const messages = [
+    { role: 'developer', content: 'S' },
+    { role: 'user', content: text },
+    { role: 'assistant', content: [{ type: 'refusal', refusal: 'no' }] },
+    { role: 'user', content: 'b' },
+  ]
+  assert.equal(prompt('smollm2', { messages }), expected)
+  assert.equal(
+    withoutMarks(renderChat(modelOf('smollm2'), ask({ messages }).messages)),
+    expected,
+    'the prompt that is scored is the prompt that is answered',
+  )
+})
+
+test('earlier thoughts reach the templates that ask for them, and no others', () => {
+  const messages = [
+    { role: 'user', content: 'a' },
+    { role: 'assistant', content: null, reasoning_content: 'SECRET', tool_calls: [call('1', 'Rome')] },
+    { role: 'tool', tool_call_id: '1', content: 'b' },
+  ]
+  assert.ok(prompt('qwen3', { messages }).includes('<think>\nSECRET\n</think>\n\n<tool_call>'))
+  assert.ok(!prompt('qwen2.5', { messages }).includes('SECRET'))
+})
+
+test('an image to a text model, and a result that no call asked for, are refused with their place', () => {
+  const image = [
+    { role: 'user', content: 'a' },
+    { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] },
+  ]
+  refused('qwen2.5', { messages: image }, 'parameter_not_supported', 'messages.1.content', /reads text only/)
+  refused(
+    'qwen2.5',
+    { messages: [...history, { role: 'tool', tool_call_id: 'call_9', content: 'x' }] },
+    'invalid_request',
+    'messages.4.tool_call_id',
+    /call_9/,
+  )
+})
+
+test('choices that contradict the tools are refused', () => {
+  const named = { type: 'function', function: { name: 'other' } }
+  refused(
+    'qwen2.5',
+    { tools: [weather], tool_choice: named },
+    'invalid_request',
+    'tool_choice.function.name',
+    /'other'/,
+  )
+  refused('qwen2.5', { tool_choice: 'required' }, 'invalid_request', 'tool_choice')
+  refused('qwen2.5', { tools: [], tool_choice: named }, 'invalid_request', 'tool_choice')
+  refused('qwen2.5', { tools: [weather, now, weather] }, 'invalid_request', 'tools.2.function.name', /Two tools/)
+  const text = { type: 'function', function: { name: 'a', parameters: { type: 'string' } } }
+  refused('qwen2.5', { tools: [text] }, 'invalid_request', 'tools.0.function.parameters')
+  refused(
+    'llama-like',
+    { tools: [weather], response_format: { type: 'json_object' } },
+    'parameter_not_supported',
+    'response_format',
+  )
+  refused(
+    'qwen2.5',
+    { response_format: { type: 'json_schema', json_schema: { name: 'a' } } },
+    'invalid_request',
+    'response_format.json_schema.schema',
+  )
+})
+
+test('chat_template_kwargs reach the template, but set nothing that is the service’s own, and stay small', () => {
+  assert.ok(prompt('qwen3', { chat_template_kwargs: { enable_thinking: false } }).endsWith('<think>\n\n</think>\n\n'))
+  for (const name of ['messages', 'tools', 'add_generation_prompt', 'bos_token', 'eos_token', 'range', '__proto__.x'])
+    refused('qwen3', { chat_template_kwargs: { [name]: [] } }, 'invalid_request', `chat_template_kwargs.${name}`)
+  let deep: unknown = 1
+  for (let level = 0; level < 50_000; level++) deep = [deep]
+  for (const kwargs of [{ a: 1e9 }, { a: 'x'.repeat(70_000) }, { a: Array(3000).fill(0) }, { a: deep }])
+    refused('qwen3', { chat_template_kwargs: kwargs }, 'invalid_request', 'chat_template_kwargs')
+  refused(
+    'qwen3',
+    { tools: [{ type: 'function', function: { name: 'a', parameters: { properties: { deep } } } }] },
+    'invalid_request',
+    'tools',
+  )
+})
+
+const qwenCall = {
+  type: 'tag',
+  begin: '<tool_call>\n{"name": "get_weather", "arguments": ',
+  content: { type: 'json_schema', json_schema: place },
+  end: '}\n</tool_call>',
+}
+
+test('the form of an answer follows from the choice of tools and their number', () => {
+  const none = {
+    ...qwenCall,
+    begin: qwenCall.begin.replace('get_weather', 'now'),
+    content: { type: 'json_schema', json_schema: { type: 'object', properties: {}, additionalProperties: false } },
+  }
+  const tools = [weather, now]
+  const auto = {
+    type: 'triggered_tags',
+    triggers: ['<tool_call>'],
+    tags: [qwenCall, none],
+    at_least_one: false,
+    stop_after_first: false,
+  }
+  assert.deepEqual(format('qwen2.5', { tools }), auto)
+  // A model that was not trained on calls makes one, unless several are asked for.
+  assert.deepEqual(format('smollm2', { tools, tool_choice: null }), { ...auto, stop_after_first: true })
+  assert.deepEqual(format('smollm2', { tools, parallel_tool_calls: true }), auto)
+  assert.deepEqual(format('qwen2.5', { tools, tool_choice: 'required' }), {
+    type: 'tags_with_separator',
+    tags: [qwenCall, none],
+    separator: '\n',
+    at_least_one: true,
+    stop_after_first: false,
+  })
+  assert.deepEqual(format('qwen2.5', { tools, tool_choice: 'required', parallel_tool_calls: false }), {
+    type: 'or',
+    elements: [qwenCall, none],
+  })
+  assert.deepEqual(
+    format('qwen2.5', { tools, tool_choice: { type: 'function', function: { name: 'get_weather' } } }),
+    qwenCall,
+  )
+  const mistral = format('mistral-nemo', { tools })
+  assert.deepEqual(
+    [mistral.triggers, mistral.tags[0].begin, mistral.tags[0].end, mistral.tags[0].content.separator],
+    [['[TOOL_CALLS]'], '[TOOL_CALLS][', ']', ', '],
+  )
+  assert.deepEqual(prepareConversation(modelOf('mistral-nemo'), ask({ tools })).control_texts, ['[TOOL_CALLS]'])
+})
+
+test('arguments that can’t be held to their schema are any object, unless the tool is strict', () => {
+  const properties = Object.fromEntries(Array.from({ length: 6000 }, (_, index) => [`p${index}`, {}]))
+  const tool = (strict: boolean) => ({
+    type: 'function',
+    function: { name: 'a', strict, parameters: { type: 'object', properties } },
+  })
+  const { content } = format('qwen2.5', { tools: [tool(false)], tool_choice: 'required', parallel_tool_calls: false })
+  assert.deepEqual(content, { type: 'json_schema', json_schema: { type: 'object', additionalProperties: true } })
+  const large = (name: string, length: number) => ({
+    type: 'function',
+    function: { name, parameters: { ...place, description: 'x'.repeat(length) } },
+  })
+  const { tags } = format('qwen2.5', { tools: [large('a', 30_000), large('b', 60_000), large('c', 20_000)] })
+  const lengths = tags.map(
+    (tag: { content: { json_schema: { description?: string } } }) => tag.content.json_schema.description?.length,
+  )
+  assert.deepEqual(lengths, [30_000, undefined, 20_000], 'of many schemas, the largest goes first')
+  refused('qwen2.5', { tools: [now, tool(true)] }, 'schema_not_enforceable', 'tools.1.function.parameters')
+  const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: { type: 'object', properties } } }
+  refused('qwen2.5', { response_format }, 'schema_not_enforceable', 'response_format.json_schema.schema')
+})
+
+test('response_format is the form of the answer, beside tools one of two, and thoughts may come before it', () => {
+  const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: place, strict: true } }
+  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format })).grammar, {
+    kind: 'json_schema',
+    schema: place,
+  })
+  assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format: { type: 'json_object' } })).grammar, {
+    kind: 'json_object',
+  })
+  assert.equal(prepareConversation(modelOf('qwen3'), ask({ response_format: { type: 'text' } })).grammar, null)
+  const value = { type: 'json_schema', json_schema: place }
+  assert.deepEqual(format('qwen2.5', { response_format, tools: [weather], parallel_tool_calls: false }), {
+    type: 'or',
+    elements: [value, qwenCall],
+  })
+  const thoughts = (begin: string) => [
+    { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
+    { type: 'const_string', value: '\n\n' },
+  ]
+  const perhaps = {
+    type: 'or',
+    elements: [
+      { type: 'sequence', elements: thoughts('<think>') },
+      { type: 'regex', pattern: '()' },
+    ],
+  }
+  assert.deepEqual(format('qwen3', { response_format }), { type: 'sequence', elements: [perhaps, value] })
+  assert.deepEqual(format('begun-thoughts', { response_format }), {
+    type: 'sequence',
+    elements: [...thoughts(''), value],
+  })
+  const ended = prepareConversation(
+    modelOf('qwen3'),
+    ask({ response_format, chat_template_kwargs: { enable_thinking: false } }),
+  )
+  assert.deepEqual(ended.grammar, { kind: 'json_schema', schema: place })
+})

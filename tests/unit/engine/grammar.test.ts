@@ -1,0 +1,327 @@
+// Structured output: what is written under a grammar's masks satisfies its schema, what can't be enforced is refused,
+// and nobody holds up the others.
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { Ajv2020 } from 'ajv/dist/2020.js'
+import addFormats from 'ajv-formats'
+import { ApiError } from '../../../contract/errors.ts'
+import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
+import { createGrammars, type GrammarSession, type GrammarSpec } from '../../../engine/grammar/grammars.ts'
+import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
+import { enforced } from './grammar-schemas.ts'
+import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
+
+const vocab = await realVocab()
+const grammars = createGrammars()
+after(() => grammars.close())
+const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
+const person = {
+  type: 'object',
+  properties: { name: { type: 'string' }, age: { type: 'integer' } },
+  required: ['name', 'age'],
+  additionalProperties: false,
+}
+const refused = (places?: string) => (error: unknown) =>
+  error instanceof ApiError &&
+  error.code === 'schema_not_enforceable' &&
+  (places === undefined || error.details?.path === places)
+
+for (const [name, schema] of Object.entries(enforced))
+  test(`every document written at random satisfies its schema: ${name}`, async () => {
+    const ajv = new Ajv2020({ strict: false })
+    addFormats.default(ajv)
+    const validate = ajv.compile(schema)
+    let complete = 0
+    for (let seed = 1; seed <= 4; seed++) {
+      const session = await open(schema)
+      const { text, ended } = await walk(session, vocab, seeded(seed), 400)
+      session.close()
+      if (!ended) continue
+      complete++
+      assert.ok(validate(JSON.parse(text)), `${text}: ${ajv.errorsText(validate.errors)}`)
+    }
+    assert.ok(complete > 0, 'no walk came to an end')
+  })
+
+const cases: [path: string, schema: Record<string, unknown>][] = [
+  ...[
+    'not',
+    'if',
+    'patternProperties',
+    'dependentRequired',
+    'dependentSchemas',
+    'contains',
+    'unevaluatedProperties',
+    'unevaluatedItems',
+    'nullable',
+    'misspelt',
+  ].map((key): [string, Record<string, unknown>] => [
+    `/properties/a~1b/${key}`,
+    { properties: { 'a/b': { [key]: {} } } },
+  ]),
+  ['/uniqueItems', { type: 'array', uniqueItems: true }],
+  ['/multipleOf', { type: 'integer', multipleOf: 3 }],
+  ['/minProperties', { type: 'object', minProperties: 1 }],
+  ['/maxProperties', { type: 'object', maxProperties: 1 }],
+  ['/propertyNames', { type: 'object', propertyNames: { pattern: '^a' } }],
+  ['/format', { type: 'string', format: 'phone' }],
+  ['/maxLength', { type: 'string', pattern: '^a+$', maxLength: 5 }],
+  ['/pattern', { type: 'string', pattern: '^(?=a)b$' }],
+  ['/pattern', { type: 'string', pattern: '(' }],
+  ['/allOf', { allOf: [{ type: 'object' }, { required: ['a'] }] }],
+  ['/oneOf/1', { oneOf: [{ type: 'integer' }, { type: 'number' }] }],
+  ['/anyOf', { anyOf: [] }],
+  ['/properties', { anyOf: [{ type: 'null' }], properties: {} }],
+  ['/$ref', { $ref: 'https://example.com/schema.json' }],
+  ['/$ref', { $ref: '#/$defs/missing' }],
+  ['/enum', { enum: [] }],
+  ['/required', { type: 'object', properties: {}, required: ['a'], additionalProperties: false }],
+  ['', { type: 'integer', minimum: 2, maximum: 1 }],
+  ['/minItems', { type: 'array', minItems: 2, maxItems: 1 }],
+  ['', { $ref: '#' }],
+  ['', { properties: { next: { $ref: '#' } }, required: ['next'] }],
+  ['/type', { type: 'date' }],
+]
+test('what is not enforced is refused, and the place is named', async () => {
+  for (const [path, schema] of cases) await assert.rejects(open(schema), refused(path), JSON.stringify(schema))
+})
+
+test('a text ends where its grammar does: end tokens are allowed there, all of them, and nowhere else', async () => {
+  const ends = Array.from({ length: vocab.size }, (_, token) => token).filter((token) => vocab.isEndOfGeneration(token))
+  const session = await open(person)
+  const text = '{"name": "Bob \\"B\\" é", "age": 33}'
+  for (const token of vocab.tokenize(text)) {
+    const allowed = allowedTokens(await nextMask(session), vocab.size)
+    assert.ok(allowed.includes(token), `${vocab.bytes(token)} is not allowed`)
+    assert.ok(
+      allowed.every((one) => vocab.bytes(one).length > 0),
+      'a control token is allowed inside of the document',
+    )
+    session.accept(token)
+  }
+  assert.deepEqual(allowedTokens(await nextMask(session), vocab.size), ends)
+  session.accept(ends.at(-1)!)
+  assert.deepEqual(allowedTokens(await nextMask(session), vocab.size), ends)
+  session.close()
+})
+
+test('a token that the grammar forbids fails its session, and json_object begins with a brace', async () => {
+  const session = await grammars.open(vocab, { kind: 'json_object' })
+  const allowed = allowedTokens(await nextMask(session), vocab.size)
+  assert.ok(allowed.length > 0 && allowed.every((token) => vocab.bytes(token)[0] === '{'.charCodeAt(0)))
+  session.accept(vocab.tokenize('hello')[0]!)
+  await assert.rejects(
+    async () => await nextMask(session),
+    (error: ApiError) => error.code === 'engine_failed',
+  )
+  session.close()
+})
+
+test('a structural tag constrains what stands between its marks, and its schemas are checked', async () => {
+  const tag = (schema: object): GrammarSpec => ({
+    kind: 'structural_tag',
+    tag: {
+      type: 'triggered_tags',
+      triggers: ['<call'],
+      tags: [{ type: 'tag', begin: '<call>', content: { type: 'json_schema', json_schema: schema }, end: '</call>' }],
+    },
+  })
+  await assert.rejects(grammars.open(vocab, tag({ not: {} })), refused('/not'))
+  const session = await grammars.open(vocab, tag(person))
+  for (const token of vocab.tokenize('Well. <call>{"name":"x","age":1')) {
+    assert.ok(allowedTokens(await nextMask(session), vocab.size).includes(token))
+    session.accept(token)
+  }
+  const allowed = allowedTokens(await nextMask(session), vocab.size).map((token) =>
+    Buffer.from(vocab.bytes(token)).toString(),
+  )
+  assert.ok(allowed.includes('}') && allowed.every((text) => /^[\d\s}]/.test(text)), allowed.slice(0, 20).join('|'))
+  session.close()
+})
+
+const nested = (levels: number) => {
+  let schema: Record<string, unknown> = {}
+  for (let level = 0; level < levels; level++) schema = { items: schema }
+  return schema
+}
+const hostile: Record<string, Record<string, unknown>> = {
+  'a slow pattern': { type: 'string', pattern: '^(.{1,30}){1,30}$' },
+  '10,000 levels': nested(10_000),
+  'an enum of a megabyte': { enum: Array.from({ length: 1_000 }, (_, index) => String(index).padEnd(1_000, 'x')) },
+  'references that double': {
+    $ref: '#/$defs/d0',
+    $defs: Object.fromEntries(
+      Array.from({ length: 60 }, (_, n) => [
+        `d${n}`,
+        n === 59
+          ? { const: 1 }
+          : {
+              type: 'array',
+              prefixItems: [{ $ref: `#/$defs/d${n + 1}` }, { $ref: `#/$defs/d${n + 1}` }],
+              items: false,
+            },
+      ]),
+    ),
+  },
+  'alternatives that are all alike': {
+    type: 'array',
+    items: {
+      anyOf: Array.from({ length: 500 }, (_, n) => ({
+        type: 'array',
+        items: { anyOf: [{ type: 'string' }, { type: 'string', maxLength: n }] },
+      })),
+    },
+  },
+  'repeated repetitions': { type: 'string', pattern: '^((((a{1,20}){1,20}){1,20}){1,20}){1,20}$' },
+}
+const levels = (count: number, around: (inner: object) => object) =>
+  Array.from({ length: count }).reduce<object>(around, { type: 'integer' })
+const named = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, index) => [`p${index}`, {}]))
+const costlyToWrite: Record<string, object> = {
+  'arrays in arrays': levels(60, (items) => ({ items })),
+  'other properties in other properties': levels(60, (additionalProperties) => ({
+    type: 'object',
+    required: ['a', 'b', 'c'],
+    additionalProperties,
+  })),
+  'thousands of optional properties': { type: 'object', properties: named(4_900), additionalProperties: false },
+  'texts that begin alike': { enum: Array.from({ length: 600 }, (_, index) => 'x'.repeat(index)) },
+  'cases that are compared again and again': {
+    $defs: Object.fromEntries(
+      Array.from({ length: 100 }, (_, n) => [
+        `d${n}`,
+        { enum: Array.from({ length: 130 }, (_, index) => 1_000 * n + index) },
+      ]),
+    ),
+    anyOf: Array(30).fill({ oneOf: Array.from({ length: 100 }, (_, n) => ({ $ref: `#/$defs/d${n}` })) }),
+  },
+  'a pattern of alternatives': { type: 'string', pattern: `^(${'a|'.repeat(90_000)}b)$` },
+  'ranges of numbers': {
+    anyOf: Array.from({ length: 2_400 }, (_, n) => ({
+      type: 'integer',
+      minimum: -98_765_432_109_876 + n,
+      maximum: 123_456_789_012_345 + n,
+    })),
+  },
+}
+for (const [name, schema] of Object.entries(costlyToWrite))
+  test(`the thread that decodes is not held up by a schema, which is written out in linear time or refused: ${name}`, () => {
+    const began = performance.now()
+    try {
+      writeEbnf(schemaRules(schema))
+    } catch (error) {
+      assert.ok(refused()(error), String(error))
+    }
+    // Some 100 ms on a machine that does nothing else; without the bounds, seconds and more memory than there is.
+    assert.ok(performance.now() - began < 1_500, `it took ${performance.now() - began} ms`)
+  })
+
+test('hostile schemas end within bounds, while the masks of another session go on', async () => {
+  const other = await open({ type: 'array', items: { type: 'integer' } })
+  let longest_ms = 0
+  let going = true
+  const bystander = (async () => {
+    const random = seeded(3)
+    while (going) {
+      const began = performance.now()
+      const allowed = allowedTokens(await nextMask(other), vocab.size).filter(
+        (token) => !vocab.isEndOfGeneration(token) && !Buffer.from(vocab.bytes(token)).includes(']'),
+      )
+      longest_ms = Math.max(longest_ms, performance.now() - began)
+      other.accept(allowed[Math.floor(random() * allowed.length)]!)
+      await new Promise((resolve) => setTimeout(resolve, 5))
+    }
+  })()
+  for (const [name, schema] of Object.entries(hostile)) {
+    const began = performance.now()
+    const session = await open(schema).catch((error: unknown) => {
+      assert.ok(refused()(error), `${name}: ${error}`)
+      return null
+    })
+    if (session) await nextMask(session)
+    session?.close()
+    assert.ok(performance.now() - began < 12_000, `${name} took ${performance.now() - began} ms`)
+  }
+  going = false
+  await bystander
+  other.close()
+  assert.ok(longest_ms < 1_000, `a mask was waited for for ${longest_ms} ms`)
+})
+
+const dear = (number: number) => ({ type: 'string', pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$` })
+const small = (number: number) => ({
+  type: 'object',
+  properties: { [`a${number}`]: { type: 'integer' } },
+  additionalProperties: false,
+})
+
+test('ten costly schemas of one account hold up no other: its schemas wait for a slice at most, and those of the one end when it leaves', async () => {
+  const own = createGrammars({ account_trials: 10 })
+  const ask = (schema: object, account: string, signal?: AbortSignal) =>
+    own.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
+  const time = async (number: number) => {
+    const began = performance.now()
+    const session = await ask(small(number), 'other')
+    session.close()
+    return performance.now() - began
+  }
+  await time(0)
+  const usual_ms = Math.max(await time(1), await time(2))
+
+  const left = new AbortController()
+  const attacks = Array.from({ length: 10 }, (_, number) =>
+    ask(dear(number), 'one', left.signal).catch((error: unknown) => error),
+  )
+  await assert.rejects(ask(small(3), 'one'), (error: ApiError) => error.code === 'overloaded')
+  const times: number[] = []
+  for (let number = 4; number < 10; number++) times.push(await time(number))
+  // A slice, and the start of a worker on a machine whose other threads compile.
+  const most_ms = 8 * usual_ms + 2_500
+  assert.ok(Math.max(...times) < most_ms, `usually ${usual_ms} ms, then ${times.join(', ')}`)
+
+  left.abort(new Error('left'))
+  for (const outcome of await Promise.all(attacks)) assert.ok(outcome instanceof Error)
+  const began = performance.now()
+  const again = await ask(small(11), 'one')
+  again.close()
+  assert.ok(performance.now() - began < most_ms, 'what was left behind holds no place')
+  await own.close()
+})
+
+test('a schema waits no longer than its bound for those before it, and is told to come again', async () => {
+  const own = createGrammars({ trial_wait_ms: 200, slice_ms: 10_000 })
+  const [slow, ...waiting] = await Promise.allSettled(
+    [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
+      own.open(vocab, { kind: 'json_schema', schema }),
+    ),
+  )
+  assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
+  for (const one of waiting)
+    assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
+  // Those that gave up hold no place.
+  const again = await own.open(vocab, { kind: 'json_schema', schema: person })
+  again.close()
+  await own.close()
+})
+
+test('a session whose mask takes too long fails alone: the others of its worker go on where they were', async () => {
+  // Bounds under which a mask of some 15 ms is served with others, and is too slow then.
+  const own = createGrammars({ mask_ms: 6, cheap_mask_ms: 10_000, slow_mask_ms: 10_000, cheap_compile_ms: 10_000 })
+  const others: GrammarSession[] = []
+  for (let index = 0; index < 3; index++) others.push(await own.open(vocab, { kind: 'json_object' }))
+  const tokens = vocab.tokenize('{"a": [1, 2')
+  for (const session of others)
+    for (const token of tokens) {
+      await nextMask(session)
+      session.accept(token)
+    }
+  const before = allowedTokens(await nextMask(others[0]!), vocab.size)
+  const slow = await own.open(vocab, { kind: 'json_schema', schema: { type: 'string', pattern: '^(?:[^a]|bb)*$' } })
+  const [more] = vocab.tokenize('1')
+  await assert.rejects(walk(slow, vocab, seeded(1), 400), refused())
+  // Accepted while there is no worker: the new one has to replay it, too.
+  for (const session of others) session.accept(more!)
+  for (const session of others) assert.deepEqual(allowedTokens(await nextMask(session), vocab.size), before)
+  for (const session of [...others, slow]) session.close()
+  await own.close()
+})

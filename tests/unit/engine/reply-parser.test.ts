@@ -1,0 +1,206 @@
+// What an answer says, thinks and calls, however its text is cut.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { prepareConversation } from '../../../engine/chat/conversation.ts'
+import type { ReplyParser, ReplyPart } from '../../../engine/chat/reply-parser.ts'
+import { ask, modelOf, now, type TemplateName, weather } from './chat-models.ts'
+
+type Reply = { content: string; reasoning: string; calls: { name: string; arguments: string }[] }
+
+const parserOf = (name: TemplateName, fields: Record<string, unknown> = { tools: [weather, now] }) =>
+  prepareConversation(modelOf(name), ask(fields)).createParser
+
+/**
+ * What a client puts together from the parts; asserts that calls are announced once, in order, with an id of their own.
+ */
+function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
+  const reply: Reply = { content: '', reasoning: '', calls: [] }
+  const ids = new Set<string>()
+  const take = (part: ReplyPart) => {
+    if (part.kind !== 'tool_call') {
+      assert.notEqual(part.text, '')
+      reply[part.kind] += part.text
+      return
+    }
+    if (part.name !== undefined) {
+      assert.equal(part.index, reply.calls.length)
+      assert.equal(part.arguments, '')
+      assert.match(part.id!, /^call_[a-zA-Z0-9]{24}$/)
+      assert.equal(ids.size, ids.add(part.id!).size - 1)
+      reply.calls.push({ name: part.name, arguments: '' })
+    } else assert.deepEqual([part.index, part.id], [reply.calls.length - 1, undefined])
+    reply.calls.at(-1)!.arguments += part.arguments
+  }
+  for (const piece of pieces) parser.push(piece).forEach(take)
+  parser.finish().forEach(take)
+  assert.equal(parser.calledTools(), reply.calls.length > 0)
+  return reply
+}
+
+/** Numbers that are the same in every run. */
+function numbers(seed: number): (below: number) => number {
+  let state = seed
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
+    return Math.floor((state / 2 ** 32) * below)
+  }
+}
+
+function cutAtRandom(text: string, random: (below: number) => number): string[] {
+  const pieces: string[] = []
+  for (let at = 0; at < text.length; ) {
+    const length = 1 + random(8)
+    pieces.push(text.slice(at, at + length))
+    at += length
+  }
+  return pieces
+}
+
+/** Reads the text whole, then cut at each place, into single characters and at random. */
+function everyCut(createParser: () => ReplyParser, text: string): Reply {
+  const whole = assemble(createParser(), [text])
+  const random = numbers(7)
+  const cuts = [
+    [...Array(text.length + 1).keys()].map((at) => [text.slice(0, at), text.slice(at)]),
+    [text.split('')],
+  ].flat()
+  for (let round = 0; round < 50; round++) cuts.push(cutAtRandom(text, random))
+  for (const pieces of cuts) assert.deepEqual(assemble(createParser(), pieces), whole, JSON.stringify(pieces))
+  return whole
+}
+
+const says = (content: string): Reply => ({ content, reasoning: '', calls: [] })
+const paris = { name: 'get_weather', arguments: '{"place": "Par\\"is}</tool_call>"}' }
+const hermes = (name: string, text: string) => `<tool_call>\n{"name": "${name}", "arguments": ${text}}\n</tool_call>`
+
+test('a plain answer passes as it is, piece by piece', () => {
+  const parser = parserOf('qwen2.5', {})()
+  for (const text of [' <tool_call>\n', '{"name"', '\n'])
+    assert.deepEqual(parser.push(text), [{ kind: 'content', text }])
+  assert.deepEqual([parser.push(''), parser.finish(), parser.calledTools()], [[], [], false])
+})
+
+for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
+  test(`calls between tags are read, with the text before the first (${name})`, () => {
+    const read = (text: string) => everyCut(parserOf(name, { tools: [weather, now], parallel_tool_calls: true }), text)
+    const both = `${hermes(paris.name, paris.arguments)}\n${hermes('now', '{}')}`
+    assert.deepEqual(read(both), { ...says(''), calls: [paris, { name: 'now', arguments: '{}' }] })
+    assert.deepEqual(read(`I look.\n\n${both} Done.`), {
+      ...says('I look.'),
+      calls: [paris, { name: 'now', arguments: '{}' }],
+    })
+    assert.deepEqual(read('a < b <tool and \n\n <tool_call'), says('a < b <tool and \n\n <tool_call'))
+    assert.deepEqual(read('a \n'), says('a \n'))
+    assert.deepEqual(
+      read(`${hermes('unknown', '{}')} b`),
+      says(`${hermes('unknown', '{}')} b`),
+      'what is no call stays text',
+    )
+  })
+}
+
+test('Mistral’s list of calls is read', () => {
+  const text = '[TOOL_CALLS][{"name": "get_weather", "arguments": {"place": "]["}}, {"name": "now", "arguments": {}}]'
+  const calls = [
+    { name: 'get_weather', arguments: '{"place": "]["}' },
+    { name: 'now', arguments: '{}' },
+  ]
+  assert.deepEqual(everyCut(parserOf('mistral-nemo'), text), { ...says(''), calls })
+  assert.deepEqual(everyCut(parserOf('mistral-nemo'), `Well. ${text}`), { ...says('Well.'), calls })
+  assert.deepEqual(everyCut(parserOf('mistral-nemo'), 'A list: [TOOL, [1]'), says('A list: [TOOL, [1]'))
+})
+
+test('an answer that is one call as a whole is read, and JSON in an answer that is not stays text', () => {
+  const text = '{"name": "get_weather", "parameters": {"place": "Rome"}}'
+  const calls = [{ name: 'get_weather', arguments: '{"place": "Rome"}' }]
+  assert.deepEqual(everyCut(parserOf('llama-like'), text), { ...says(''), calls })
+  assert.deepEqual(everyCut(parserOf('llama-like'), `\n${text}\n${text}`), { ...says(''), calls })
+  assert.deepEqual(everyCut(parserOf('llama-like'), `So: ${text}`), says(`So: ${text}`))
+})
+
+test('only as many calls as were asked for are passed on', () => {
+  const two = `${hermes('now', '{}')}\n${hermes('now', '{}')}`
+  for (const fields of [
+    { parallel_tool_calls: false },
+    { tool_choice: { type: 'function', function: { name: 'now' } } },
+  ])
+    assert.equal(everyCut(parserOf('qwen2.5', { tools: [weather, now], ...fields }), two).calls.length, 1)
+})
+
+test('thoughts are apart from the answer, whoever began them', () => {
+  const plain = parserOf('qwen3', {})
+  assert.deepEqual(everyCut(plain, '<think>\nOne < two.\n\n</think>\n\n Yes.\n'), {
+    content: ' Yes.\n',
+    reasoning: 'One < two.',
+    calls: [],
+  })
+  assert.deepEqual(everyCut(plain, '\n<think>\n\n</think>\n\nYes <think>.'), says('Yes <think>.'))
+  assert.deepEqual(everyCut(plain, ' <thin air'), says(' <thin air'))
+  assert.deepEqual(everyCut(plain, '<think>cut </thi'), { ...says(''), reasoning: 'cut </thi' })
+  const begun = parserOf('begun-thoughts', {})
+  assert.deepEqual(everyCut(begun, 'Hm.\n</think>\n\nYes.'), { content: 'Yes.', reasoning: 'Hm.', calls: [] })
+  assert.deepEqual(everyCut(begun, '<think>\nHm.\n\nWell.'), { ...says(''), reasoning: 'Hm.\n\nWell.' })
+  const ended = parserOf('qwen3', { chat_template_kwargs: { enable_thinking: false } })
+  assert.deepEqual(everyCut(ended, '<think>x'), says('<think>x'))
+  assert.deepEqual(everyCut(parserOf('qwen2.5', {}), '<think>x</think>'), says('<think>x</think>'))
+})
+
+test('calls are read after thoughts, and not in them', () => {
+  const text = `<think>\nShall I ${hermes('now', '{}')}?\n</think>\n\n${hermes('get_weather', '{}')}`
+  const read = everyCut(parserOf('qwen3'), text)
+  assert.deepEqual(read, {
+    content: '',
+    reasoning: `Shall I ${hermes('now', '{}')}?`,
+    calls: [{ name: 'get_weather', arguments: '{}' }],
+  })
+})
+
+test('of an answer that is cut off, what has come so far stays, and no piece of a tag is shown', () => {
+  const cut = (name: TemplateName, text: string) => everyCut(parserOf(name), text)
+  assert.deepEqual(cut('qwen2.5', 'Well.\n<tool_call>\n{"na'), says('Well.'))
+  assert.deepEqual(cut('qwen2.5', hermes('get_weather', '{"place": "Pa').slice(0, -14)), {
+    ...says(''),
+    calls: [{ name: 'get_weather', arguments: '{"place": "Pa' }],
+  })
+  assert.deepEqual(cut('mistral-nemo', '[TOOL_CALLS][{"name": "n'), says(''))
+  assert.deepEqual(cut('llama-like', '{"name": "get_'), says(''))
+})
+
+test('arguments come as they are written, not when they are whole', () => {
+  const parser = parserOf('qwen2.5')()
+  parser.push('<tool_call>\n{"name": "get_weather", "arguments": ')
+  assert.deepEqual(parser.push('{"place": "P'), [{ kind: 'tool_call', index: 0, arguments: '{"place": "P' }])
+})
+
+test('any text reads the same however it is cut, and text without a tag is all content', () => {
+  const words = [
+    '<think>',
+    '</think>',
+    '<tool_call>',
+    '</tool_call>',
+    '[TOOL_CALLS][',
+    '{"name": "now", "arguments": ',
+    '{"name": "now", "parameters": ',
+  ]
+  const signs = ['{', '}', '[', ']', ', ', '"', '\\', '\n', ' ', 'a', '1', '<', '</', '{"na', '🦊', '\u2028']
+  const random = numbers(11)
+  for (let round = 0; round < 3000; round++) {
+    const text = Array.from({ length: 1 + random(14) }, () =>
+      random(2) ? words[random(words.length)] : signs[random(signs.length)],
+    ).join('')
+    for (const name of ['qwen2.5', 'qwen3', 'mistral-nemo', 'llama-like', 'begun-thoughts'] as const) {
+      const createParser = cached(name)
+      const whole = assemble(createParser(), [text])
+      assert.deepEqual(assemble(createParser(), cutAtRandom(text, random)), whole, `${name}: ${JSON.stringify(text)}`)
+      assert.deepEqual(assemble(createParser(), text.split('')), whole, `${name}: ${JSON.stringify(text)}`)
+      if (name === 'qwen2.5' && !text.includes('<tool_call>')) assert.deepEqual(whole, says(text))
+    }
+  }
+})
+
+const parsers = new Map<TemplateName, () => ReplyParser>()
+function cached(name: TemplateName): () => ReplyParser {
+  const createParser = parsers.get(name) ?? parserOf(name)
+  parsers.set(name, createParser)
+  return createParser
+}

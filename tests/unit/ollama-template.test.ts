@@ -1,0 +1,102 @@
+// A chat template said in Ollama's language: exactly what the model's own writes, or nothing.
+import assert from 'node:assert/strict'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { parse } from '@evertdespiegeleer/go-template'
+import { Template } from '@huggingface/jinja'
+import { root } from '../../lib/root.ts'
+import { modelfile } from '../../server/exports/modelfile.ts'
+import { ollamaTemplate } from '../../server/exports/ollama-template.ts'
+import type { ExportRow } from '../../server/exports/store.ts'
+import type { TakenModel } from '../../server/fine-tuning/models/export-source.ts'
+
+const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/templates', name), 'utf8')
+const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eos_token: '</s>' })
+
+test('templates that write each message the same way become one that does, the words that they add themselves included', () => {
+  assert.equal(
+    inOllama(fixture('qwen3.jinja')),
+    '{{ range $i, $_ := .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}<|im_end|>\n<|im_start|>assistant\n{{ else }}<|im_end|>\n{{ end }}{{ else if eq .Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n{{ end }}{{ end }}',
+  )
+  const llama = inOllama(fixture('llama-like.jinja'))!
+  assert.ok(llama.startsWith('{{ range $i, $_ := .Messages }}{{ if eq $i 0 }}<s>{{ end }}'), 'no token is cut in two')
+  assert.match(inOllama(fixture('smollm2.jinja'))!, /You are a helpful AI assistant named SmolLM/)
+  assert.match(
+    inOllama(fixture('begun-thoughts.jinja'))!,
+    /<\|assistant\|><think>\n\{\{ end \}\}\{\{ else if eq .Role "assistant" \}\}<\|assistant\|>\{\{ .Content \}\}/,
+    'thoughts are begun for the last answer alone',
+  )
+})
+
+test('Go’s own template engine, which Ollama has, writes with it what the model’s template writes', async () => {
+  const turn = (role: string, content: string) => ({ role, content })
+  for (const name of ['qwen3.jinja', 'llama-like.jinja', 'smollm2.jinja', 'begun-thoughts.jinja'])
+    for (const messages of [
+      [turn('user', 'What is {{ .Role }}?')],
+      [turn('system', 'Be brief.'), turn('user', '  Hello <b>  ')],
+      [turn('user', 'One'), turn('assistant', 'Two "2"'), turn('user', 'Three')],
+      [turn('user', 'One'), turn('assistant', 'Two'), turn('system', 'Be brief.'), turn('user', 'Three')],
+      [turn('user', 'One'), turn('user', 'Two')],
+      [
+        turn('system', 'a\nb'),
+        turn('user', 'One'),
+        turn('assistant', 'Two'),
+        turn('user', 'Three'),
+        turn('assistant', 'Four'),
+        turn('user', 'Five'),
+      ],
+    ]) {
+      const written = await parse(inOllama(fixture(name))!, {
+        Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })),
+      })
+      const wanted = new Template(fixture(name)).render({
+        messages,
+        add_generation_prompt: true,
+        bos_token: '<s>',
+        eos_token: '</s>',
+      })
+      assert.equal(written, wanted, name)
+    }
+})
+
+test('braces of a template stay braces, and what cannot be said exactly is not said', () => {
+  assert.match(
+    inOllama("{% for m in messages %}{{ '{{' + m.role + '}}' + m.content + '\n' }}{% endfor %}{{ '{{assistant}}' }}")!,
+    /\{\{ "\{\{" \}\}user\}\}\{\{ \.Content \}\}/,
+  )
+  // One that ends a piece would be read as a part of the braces that follow it.
+  assert.match(
+    inOllama("{% for m in messages %}{{ m.role + ': {' + m.content + '}\n' }}{% endfor %}{{ 'assistant: {' }}")!,
+    /user: \{\{ "\{" \}\}\{\{ \.Content \}\}\{\{/,
+  )
+  for (const jinja of [
+    // The place in the conversation, the number of messages, the content itself.
+    '{% for m in messages %}{{ loop.index }}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>',
+    '{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<{{ messages | length }}>',
+    '{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}\n{% endfor %}<assistant>',
+    '{% for m in messages %}<{{ m.role }}>{{ \'"""\' }}{{ m.content }}\n{% endfor %}<assistant>',
+    "{{ raise_exception('no') }}",
+    '{% for',
+  ])
+    assert.equal(inOllama(jinja), undefined, jinja)
+  assert.equal(inOllama(fixture('no-system.jinja')), undefined)
+})
+
+test('a token that ends answers is named to Ollama, and can be no line of its own', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-modelfile-'))
+  const linesFor = async (eos_token: string) => {
+    writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify({ eos_token }))
+    const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as TakenModel
+    return (await modelfile('m.gguf', { merge: 1 } as ExportRow, model)).split('\n').slice(2)
+  }
+  assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), [
+    'PARAMETER stop "<｜end▁of▁sentence｜>"',
+    'PARAMETER num_ctx 512',
+    '',
+  ])
+  for (const eos_token of ['</s>\nFROM other', '</s>"\nFROM other', '</s>\r', '</s>\\', ''])
+    assert.deepEqual(await linesFor(eos_token), ['PARAMETER num_ctx 512', ''])
+  rmSync(folder, { recursive: true })
+})
