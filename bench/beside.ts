@@ -1,5 +1,5 @@
-// Training and chat on one machine: how long a job takes to its first step and from its last one to its model, and what
-// each keeps of its speed beside the other. `npm run bench -- beside [turns] [seconds]`
+// Training and chat together on one machine: time to a job's first step and from its last step to the model, and the
+// share of its speed that each keeps while the other runs. `npm run bench -- beside [turns] [seconds]`
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,7 +14,7 @@ const service = await startService()
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
 const seconds = (from: string, to: string) => (Date.parse(to) - Date.parse(from)) / 1000
 
-/** Generated tokens a second of so many clients that ask again and again for `window_s`. */
+/** Generated tokens per second of `streams` clients that send requests for `window_s`. */
 async function chatSpeed(streams: number, window_s: number): Promise<number> {
   const started = performance.now()
   let tokens = 0
@@ -34,10 +34,8 @@ async function chatSpeed(streams: number, window_s: number): Promise<number> {
   return tokens / ((performance.now() - started) / 1000)
 }
 
-/**
- * Tokens a second that a job learns from while `work` runs: of the steps that end in that time, and of the one before.
- */
-async function learnedWhile<T>(
+/** Training tokens per second of a job while `work` runs, from the steps that end in that time and the one before. */
+async function trainingSpeedDuring<T>(
   job: string,
   work: () => Promise<T>,
 ): Promise<{ speed: number; slowed: boolean; result: T }> {
@@ -56,8 +54,8 @@ async function learnedWhile<T>(
   const result = await work()
   ended = Date.now()
   await reading
-  const inside = seen.filter(({ at }, index) => (seen[index + 1]?.at ?? at) > started && at <= ended)
-  const [first, last] = [inside[0], inside.at(-1)]
+  const inWindow = seen.filter(({ at }, index) => (seen[index + 1]?.at ?? at) > started && at <= ended)
+  const [first, last] = [inWindow[0], inWindow.at(-1)]
   const speed = first && last && last.at > first.at ? ((last.tokens - first.tokens) * 1000) / (last.at - first.at) : 0
   return { speed, slowed, result }
 }
@@ -105,7 +103,8 @@ async function main() {
     starts.push(seconds(job.created_at, first!))
     ends.push(seconds(converting!, last.created_at))
     console.log(
-      `turn ${turn + 1}: ${starts.at(-1)!.toFixed(1)} s to the end of the first step, ${ends.at(-1)!.toFixed(1)} s from the last step to the model`,
+      `turn ${turn + 1}: ${starts.at(-1)!.toFixed(1)} s to the end of the first step, ` +
+        `${ends.at(-1)!.toFixed(1)} s from the last step to the model`,
     )
   }
   console.log(
@@ -118,21 +117,22 @@ async function main() {
       const chat_alone = await chatSpeed(streams, window_s)
       const job = await train(50)
       for await (const event of events(job.id)) if (event.type === 'metrics') break
-      const alone = await learnedWhile(job.id, () => sleep(window_s * 1000))
-      const beside = await learnedWhile(job.id, () => chatSpeed(streams, window_s))
+      const alone = await trainingSpeedDuring(job.id, () => sleep(window_s * 1000))
+      const beside = await trainingSpeedDuring(job.id, () => chatSpeed(streams, window_s))
       await service.api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
       while ((await service.api('GET', `/fine-tuning/jobs/${job.id}`)).status !== 'cancelled') await sleep(100)
-      // The trainer has its moment to stop.
+      // Time for the trainer to stop.
       await sleep(3000)
       rounds.push({ chat: [chat_alone, beside.result], training: [alone.speed, beside.speed] })
       console.log(
-        `${streams} at once, turn ${turn + 1}: chat ${chat_alone.toFixed(1)} tokens/s alone, ${beside.result.toFixed(1)} beside a training; ` +
-          `training ${alone.speed.toFixed(1)} alone, ${beside.speed.toFixed(1)} beside chat${beside.slowed ? ', and said so' : ''}`,
+        `${streams} at once, turn ${turn + 1}: chat ${chat_alone.toFixed(1)} tokens/s alone, ` +
+          `${beside.result.toFixed(1)} with a training; training ${alone.speed.toFixed(1)} alone, ` +
+          `${beside.speed.toFixed(1)} with chat${beside.slowed ? ' (reported as slowed)' : ''}`,
       )
     }
     for (const what of ['chat', 'training'] as const) {
       const share = median(rounds.map((round) => round[what][1] / round[what][0]))
-      console.log(`${streams} at once: ${what} keeps ${share.toFixed(2)} of its speed beside the other`)
+      console.log(`${streams} at once: ${what} keeps ${share.toFixed(2)} of its speed while the other runs`)
     }
   }
 }

@@ -1,5 +1,5 @@
-// What the comparison of engine and trainer finds for good and for broken models of every method: `npm run bench --
-// comparison`. Its bounds (server/inference/fidelity/compare.ts) are chosen from this.
+// Differences between engine and trainer for good and broken models of every method: `npm run bench -- comparison`. The
+// bounds in server/inference/fidelity/compare.ts are chosen from these.
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -21,8 +21,8 @@ const upload = async (
   return (await api('POST', '/datasets/', form)).id
 }
 
-/** Writes a broken copy of an adapter's file: its scale changed, or its layers in another order. */
-const broken = (gguf: string, how: string): string => {
+/** Writes a broken copy of an adapter's file, with another scale or another order of layers. */
+const breakAdapter = (gguf: string, how: string): string => {
   const out = path.join(folder, `${path.basename(path.dirname(gguf))}-${how}.gguf`)
   execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'bench.support.break_gguf', gguf, out, how], {
     cwd: root,
@@ -33,7 +33,7 @@ const broken = (gguf: string, how: string): string => {
 async function main() {
   const service = await startService()
   const rows = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').split('\n').slice(0, 80).join('\n')
-  // Answers that say something else to the same questions.
+  // The same questions with answers of other rows.
   const lines = rows
     .trim()
     .split('\n')
@@ -72,7 +72,8 @@ async function main() {
   const show = async (what: string, name: string, probe: Probe) => {
     const { change, difference, agrees } = compare(probe, await score(name, probe), await score('base', probe))
     console.log(
-      `${what.padEnd(48)} change ${change.toFixed(3)}, difference ${difference.toFixed(3)} (${(difference / change).toFixed(2)}): ${agrees ? 'agrees' : 'refused'}`,
+      `${what.padEnd(48)} change ${change.toFixed(3)}, difference ${difference.toFixed(3)} ` +
+        `(${(difference / change).toFixed(2)}): ${agrees ? 'agrees' : 'refused'}`,
     )
   }
 
@@ -97,7 +98,7 @@ async function main() {
       await show(`${title}, of other answers`, `${title} other`, probe)
       if (method === 'full') continue
       for (const how of ['half', 'double', 'layers']) {
-        await load(`${title} ${how}`, broken(path.join(mine, file), how))
+        await load(`${title} ${how}`, breakAdapter(path.join(mine, file), how))
         await show(
           `${title}, ${{ half: 'half the scale', double: 'twice the scale', layers: 'layers in another order' }[how]}`,
           `${title} ${how}`,

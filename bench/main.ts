@@ -1,5 +1,4 @@
-// `npm run bench -- NAME [options]`: a figure of ours beside its peer's or its bound, in turn, in one run. Nothing else
-// should run on the machine.
+// `npm run bench -- NAME [options]`: measures Tunery against a peer or a bound. Nothing else should run on the machine.
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 
@@ -23,14 +22,14 @@ if (!bench) {
   process.exit(2)
 }
 const [command, ...args] = bench
-/** What some of them are measured beside, brought the first time. */
+/** Peers that a benchmark needs; installed on first use. */
 const peers: Record<string, string> = { serving: 'llama-server,portkey', gateway: 'portkey' }
 if (peers[name!]) {
-  const brought = spawnSync(process.execPath, [path.join(root, 'scripts/setup.mjs'), '--with', peers[name!]!], {
+  const setup = spawnSync(process.execPath, [path.join(root, 'scripts/setup.mjs'), '--with', peers[name!]!], {
     cwd: root,
     stdio: 'inherit',
   })
-  if (brought.status !== 0) process.exit(1)
+  if (setup.status !== 0) process.exit(1)
 }
 const { status } = spawnSync(command, [...args, ...options], { cwd: root, stdio: 'inherit' })
 process.exit(status ?? 1)

@@ -1,5 +1,5 @@
-// An upload of a gigabyte, beside a bare Node server that writes and hashes the same body: MB/s of each in turn, and
-// how much memory the service took for it. `npm run bench -- upload [MB] [turns]`
+// Uploads 1 GB to the service and to a bare Node server that writes and hashes the same body: MB/s of both, and the
+// service's memory growth. `npm run bench -- upload [MB] [turns]`
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync, writeSync } from 'node:fs'
@@ -38,7 +38,9 @@ const residentMb = (pid: number) =>
 
 async function upload(url: string, file: string, headers: Record<string, string>): Promise<number> {
   const boundary = 'bench'
-  const head = `--${boundary}\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"\r\nContent-Type: application/octet-stream\r\n\r\n`
+  const head =
+    `--${boundary}\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"\r\n` +
+    'Content-Type: application/octet-stream\r\n\r\n'
   const tail = `\r\n--${boundary}--\r\n`
   const size = statSync(file).size
   const started = performance.now()
@@ -60,7 +62,7 @@ async function upload(url: string, file: string, headers: Record<string, string>
   return size / 1e6 / ((performance.now() - started) / 1000)
 }
 
-/** What one wrote must not be flushed in the other's time. */
+/** Flushes the disk, so that one side's writes do not slow the other's measurement. */
 const settleDisk = () => execFileSync('sync')
 
 const median = (values: number[]) => values.toSorted((a, b) => a - b)[values.length >> 1]!
@@ -94,12 +96,14 @@ async function main() {
       for (const { id } of (await service.api('GET', '/datasets/')).items)
         await service.api('DELETE', `/datasets/${id}`)
       console.log(
-        `turn ${turn + 1}: bare ${speeds.bare.at(-1)!.toFixed(0)} MB/s, Tunery ${speeds.tunery.at(-1)!.toFixed(0)} MB/s, memory grew by ${growth.toFixed(0)} MB at most`,
+        `turn ${turn + 1}: bare ${speeds.bare.at(-1)!.toFixed(0)} MB/s, ` +
+          `Tunery ${speeds.tunery.at(-1)!.toFixed(0)} MB/s, memory grew by ${growth.toFixed(0)} MB at most`,
       )
     }
     const share = median(speeds.tunery) / median(speeds.bare)
     console.log(
-      `upload of ${megabytes} MB: Tunery ${median(speeds.tunery).toFixed(0)} MB/s, a bare server ${median(speeds.bare).toFixed(0)}: ${share.toFixed(2)}`,
+      `upload of ${megabytes} MB: Tunery ${median(speeds.tunery).toFixed(0)} MB/s, ` +
+        `a bare server ${median(speeds.bare).toFixed(0)}: ${share.toFixed(2)}`,
     )
   } finally {
     bare.kill()

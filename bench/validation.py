@@ -1,11 +1,9 @@
-"""The check of a dataset beside plain Python, in turn, in MB of file a second: `npm run bench -- validation [--mb
-200] [--turns 5]`.
+"""Compares the check of a dataset with plain Python in alternating runs, in MB of file a second: `npm run bench --
+validation [--mb 200] [--turns 5]`.
 
-Structure: the process that reads an upload (every row parsed, checked, compared with all before), beside `json.loads`
-of every line.
-Tokens: `python -m trainer.cli.count` as the service calls it, start and rendering included, beside the Rust tokenizer
-called from Python
-on texts that are rendered already, its start left out.
+Structure: the process that reads an upload (parses and checks every row, finds duplicates), against `json.loads` of
+every line. Tokens: `python -m trainer.cli.count` as the service calls it, with start and rendering, against the Rust
+tokenizer called from Python on rendered texts, without its start.
 """
 
 import argparse
@@ -20,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / ".local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf"
-# As server/storage/untrusted-files.ts starts it.
+# The flags of server/storage/untrusted-files.ts.
 FLAGS = ("--max-old-space-size=512", "--max-semi-space-size=32")
 LOOP = """
 import json, sys
@@ -69,7 +67,7 @@ def main() -> None:
             with path.open("w") as file:
                 number = 0
                 while file.tell() < megabytes * 1e6:
-                    # Each row is another: as many hashes are remembered as there are rows.
+                    # Rows are distinct, so the check stores as many hashes as there are rows.
                     file.write(
                         "".join(
                             line.replace("What does", f"{number}.{index}: what does", 1) + "\n"

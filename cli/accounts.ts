@@ -2,12 +2,12 @@ import pino from 'pino'
 import { type Accounts, createAccounts } from '../server/accounts/service.ts'
 import { readConfig } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
-import { commandLine } from '../server/events/audit.ts'
+import { commandLineActor } from '../server/events/audit.ts'
 import { createLimits } from '../server/limits/service.ts'
 import { readPlans } from '../server/plans.ts'
 import { readName, UsageError } from './usage.ts'
 
-/** Works on the accounts in the data folder's database, beside a running server or without one. */
+/** Runs `work` on the accounts in the data folder's database. Safe while a server runs. */
 export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>): Promise<T> {
   const config = readConfig(process.env)
   const db = await openDatabase(config.data_dir)
@@ -35,7 +35,7 @@ interface Options {
   json: boolean
 }
 
-/** The operator's commands over all accounts: `create`, `list`, `set ID --tier T`, `suspend ID`, `reinstate ID`. */
+/** The operator's commands on accounts: `create`, `list`, `set ID --tier T`, `suspend ID`, `reinstate ID`. */
 export async function accounts(
   action: string,
   id: string | undefined,
@@ -43,15 +43,18 @@ export async function accounts(
 ): Promise<void> {
   const show = (value: object, text: string) => console.log(json ? JSON.stringify(value) : text)
   if (action === 'create' && id === undefined) {
-    const given = readName(
+    const accountName = readName(
       name,
       'Give the account a name: ./tunery accounts create --name NAME [--tier TIER] [--email OWNER]',
     )
-    const owner = { name: given, email: email ?? null }
-    const made = await withAccounts(({ operator }) => operator.create(commandLine, { name: owner.name, tier, owner }))
+    const owner = { name: accountName, email: email ?? null }
+    const created = await withAccounts(({ operator }) =>
+      operator.create(commandLineActor, { name: owner.name, tier, owner }),
+    )
     return show(
-      made,
-      `${made.account.id}  ${made.account.tier}  ${made.account.name}\n\n${made.key}\n\nThis key of its owner is shown once.`,
+      created,
+      `${created.account.id}  ${created.account.tier}  ${created.account.name}\n\n` +
+        `${created.key}\n\nThis key of its owner is shown once.`,
     )
   }
   if (action === 'list' && id === undefined) {
@@ -77,8 +80,8 @@ export async function accounts(
   }[action] as { name?: string; tier?: string; status?: 'active' | 'suspended' } | undefined
   if (!change || !id)
     throw new UsageError(
-      `'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists what there is.`,
+      `'accounts ${action}' is not a command, or its account is missing; ./tunery --help lists the commands.`,
     )
-  const changed = await withAccounts(({ operator }) => operator.change(commandLine, id, change))
+  const changed = await withAccounts(({ operator }) => operator.change(commandLineActor, id, change))
   show(changed, `${changed.id}  ${changed.status}  ${changed.tier}  ${changed.name}`)
 }

@@ -9,7 +9,7 @@ import { restore as restoreBackup } from '../server/storage/backup/restore.ts'
 const sizeOf = ({ files }: Manifest) =>
   `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
 
-/** Looks whether what the data folder holds is whole. The exit status is 1 where it is not. */
+/** Checks the database and its files; sets exit status 1 if there are problems. */
 export async function check(json: boolean): Promise<void> {
   const { data_dir } = readConfig(process.env)
   const problems = await checkDataDir(data_dir)
@@ -18,7 +18,7 @@ export async function check(json: boolean): Promise<void> {
   if (problems.length > 0) process.exitCode = 1
 }
 
-/** Backs the data folder up, beside a running server or without one. */
+/** Backs up the data folder. Safe while a server runs. */
 export async function backup(target: string): Promise<void> {
   const folder = path.resolve(target)
   const manifest = await backUp(readConfig(process.env).data_dir, folder, pkg.version)
@@ -31,6 +31,7 @@ export async function restore(source: string): Promise<void> {
   const { data_dir } = readConfig(process.env)
   const manifest = await restoreBackup(path.resolve(source), data_dir)
   console.log(
-    `Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. Put your secret.key in place before the service starts.`,
+    `Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. ` +
+      'Put your secret.key in place before the service starts.',
   )
 }

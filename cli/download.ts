@@ -1,5 +1,4 @@
-// A file fetched from the service: what broke goes on where it stopped, and only what has the promised hash gets its
-// name.
+// Resumable download of a file from the service. Only a file with the expected hash gets its name.
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { type FileHandle, open, rename, rm } from 'node:fs/promises'
@@ -8,124 +7,121 @@ import type { ErrorBody } from '../contract/errors.ts'
 import type { ExportFile } from '../contract/exports.ts'
 import { UsageError } from './usage.ts'
 
-export interface Asked {
-  /** With the version, as in https://tunery.example.com/v1. */
+export interface ServiceAddress {
+  /** With the API version, as in https://tunery.example.com/v1. */
   url: string
   key: string
 }
 
-export const ask = ({ url, key }: Asked, route: string, init: RequestInit): Promise<Response> =>
+export const request = ({ url, key }: ServiceAddress, route: string, init: RequestInit): Promise<Response> =>
   fetch(url + route, { ...init, headers: { ...init.headers, authorization: `Bearer ${key}` } })
 
-/**
- * The answer, where it is one. Throws a UsageError with the service's reason, or another error where the same request
- * may do later.
- */
-export async function granted(response: Response): Promise<Response> {
+/** Throws a UsageError with the service's reason, or another error if a retry may succeed (5xx, 429). */
+export async function assertOk(response: Response): Promise<Response> {
   if (response.ok) return response
   if (response.status >= 500 || response.status === 429) throw new Error(`the service answered ${response.status}`)
   throw new UsageError(((await response.json()) as ErrorBody).error.message)
 }
 
-/** How often in a row the way may break without a byte in between, and the wait before the next try. */
-const triesMax = 10
+/** Most consecutive attempts without progress. */
+const maxRetries = 10
 const wait_ms = (tries: number) => Math.min(10_000, 250 * 2 ** tries)
-export const waitAfter = (tries: number) => sleep(wait_ms(tries))
+export const waitBeforeRetry = (tries: number) => sleep(wait_ms(tries))
 
-interface Bringing extends Asked {
+interface DownloadOptions extends ServiceAddress {
   route: string
   file: ExportFile
   target: string
   onProgress(bytes: number): void
 }
 
-/** Brings the file to `target`. A part of it that an earlier call left is gone on with. Throws a UsageError. */
-export async function bring({ route, file, target, onProgress, ...service }: Bringing): Promise<void> {
+/** Downloads the file to `target`, resuming the part that an earlier call left. Throws a UsageError. */
+export async function downloadFile({ route, file, target, onProgress, ...service }: DownloadOptions): Promise<void> {
   const { sha256, size_bytes } = file
   if (!/^[0-9a-f]{64}$/.test(sha256))
-    throw new UsageError('The service does not say the SHA-256 of the file, so it cannot be brought.')
-  // Named by what it is a part of: the beginning of another file is never gone on with.
+    throw new UsageError('The service does not say the SHA-256 of the file, so it cannot be downloaded.')
+  // The hash in the name keeps the part of another file from being resumed.
   const part = `${target}.${sha256.slice(0, 12)}.part`
   const handle = await open(part, 'a+').catch((error: NodeJS.ErrnoException) => {
     throw new UsageError(`${part} cannot be written: ${error.message}`)
   })
   try {
-    const state: State = { handle, bytes: 0, hash: createHash('sha256') }
-    await readBeginning(state, part, size_bytes)
+    const state: DownloadState = { handle, bytes: 0, hash: createHash('sha256') }
+    await resumePart(state, part, size_bytes)
     for (let tries = 0; state.bytes < size_bytes; ) {
       const before = state.bytes
       try {
         await fetchRest(service, route, sha256, state, onProgress)
-        // Without this an answer that is well and empty would be asked for in a tight loop.
+        // A successful empty answer counts as a failure, or it would be requested in a tight loop.
         if (state.bytes <= before && state.bytes < size_bytes) throw new Error('the service sent nothing')
       } catch (error) {
         if (error instanceof UsageError) throw error
-        if (isDisk(error)) throw new UsageError(`${part} cannot be written: ${(error as Error).message}`)
+        if (isDiskError(error)) throw new UsageError(`${part} cannot be written: ${(error as Error).message}`)
         tries = state.bytes > before ? 0 : tries + 1
-        if (tries >= triesMax)
+        if (tries >= maxRetries)
           throw new UsageError(
-            `The download broke ${triesMax} times (${(error as Error).message}). The same command goes on with what is there.`,
+            `The download broke ${maxRetries} times (${(error as Error).message}). The same command resumes it.`,
           )
-        await waitAfter(tries)
+        await waitBeforeRetry(tries)
       }
     }
     if (state.hash.digest('hex') !== sha256) {
       await rm(part, { force: true })
       throw new UsageError(
-        `What came is not what the service promised: its SHA-256 is another. Nothing was kept; try again.`,
+        'The downloaded file is damaged: its SHA-256 is not the expected one. It was removed; try again.',
       )
     }
     await handle.sync()
   } finally {
-    const nothing = (await handle.stat()).size === 0
+    const isEmpty = (await handle.stat()).size === 0
     await handle.close()
-    if (nothing) await rm(part, { force: true })
+    if (isEmpty) await rm(part, { force: true })
   }
   await rename(part, target)
 }
 
-interface State {
+interface DownloadState {
   handle: FileHandle
   bytes: number
   hash: Hash
 }
 
-async function readBeginning(state: State, part: string, size_bytes: number): Promise<void> {
+async function resumePart(state: DownloadState, part: string, size_bytes: number): Promise<void> {
   const { size } = await state.handle.stat()
   if (size > size_bytes) await state.handle.truncate(0)
-  else for await (const chunk of createReadStream(part)) add(state, chunk as Buffer)
+  else for await (const chunk of createReadStream(part)) append(state, chunk as Buffer)
 }
 
-function add(state: State, chunk: Uint8Array): void {
+function append(state: DownloadState, chunk: Uint8Array): void {
   state.hash.update(chunk)
   state.bytes += chunk.length
 }
 
 async function fetchRest(
-  service: Asked,
+  service: ServiceAddress,
   route: string,
   sha256: string,
-  state: State,
+  state: DownloadState,
   onProgress: (bytes: number) => void,
 ): Promise<void> {
   const headers: Record<string, string> =
     state.bytes > 0 ? { range: `bytes=${state.bytes}-`, 'if-range': `"${sha256}"` } : {}
-  const response = await granted(await ask(service, route, { headers }))
+  const response = await assertOk(await request(service, route, { headers }))
   if (response.status === 200 && state.bytes > 0) {
     await state.handle.truncate(0)
     Object.assign(state, { bytes: 0, hash: createHash('sha256') })
   }
   for await (const chunk of response.body!) {
     await state.handle.appendFile(chunk)
-    add(state, chunk)
+    append(state, chunk)
     onProgress(state.bytes)
   }
 }
 
-const isDisk = (error: unknown) =>
+const isDiskError = (error: unknown) =>
   ['ENOSPC', 'EDQUOT', 'EIO', 'EROFS', 'EFBIG'].includes(String((error as { code?: unknown }).code))
 
-/** A bar in place on a terminal, else a line at each tenth of the way. */
+/** A progress bar: one updated line on a terminal, else a line at each tenth. */
 export function createBar(out: NodeJS.WriteStream) {
   const width = 28
   let tenth = -1

@@ -15,24 +15,27 @@ import { UsageError } from './usage.ts'
 const usage = `Usage: ./tunery COMMAND
 
   keys create --name NAME [--scopes full|inference|read_only|operator] [--json]
-                        make an API key for the data folder; it is shown once
+                        create an API key for the data folder; it is shown once
   accounts list [--json]
   accounts create --name NAME [--tier TIER] [--email OWNER] [--json]
-                        make an account with its owner and their first key, which is shown once
+                        create an account with its owner and their first key, which is shown once
   accounts set ID [--name NAME] [--tier TIER]
   accounts suspend ID | accounts reinstate ID
   models add ID [--from FOLDER]
-                        bring a base model: from Hugging Face, or from a checkpoint folder (safetensors)
-  export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [--adapter-only] [--archive tar|zip] [--push-to OWNER/NAME] [-o FILE]
-                        have a model of the account made into files, checked, and brought here; TUNERY_API_KEY is the account's key
+                        add a base model: from Hugging Face, or from a checkpoint folder (safetensors)
+  export MODEL --format gguf|huggingface|onnx [--quantization Q4_K_M] [--adapter-only] [--archive tar|zip]
+                        [--push-to OWNER/NAME] [-o FILE]
+                        export a model of the account, check it and download it; TUNERY_API_KEY is the account's key
   export EXPORT [-o FILE]
-                        go on with one that was begun
-  bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]... [--gpu cuda]
-                        write a folder that serves a model by itself, with Docker or without; MODEL is exported for it, or --gguf names the file
-  check [--json]        look whether the database and every file that it needs are whole; status 1 where not
-  backup FOLDER         copy the database and its files into a new folder, beside a running service
-  restore FOLDER        bring a backup into an empty data folder
-  config [--json]       list every setting with its value; --json: and its default
+                        resume an export
+  bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]...
+                        [--gpu cuda]
+                        write a folder that serves one model by itself, with or without Docker; MODEL is exported
+                        first, unless --gguf names its file
+  check [--json]        check the database and its files; exit status 1 if anything is missing or damaged
+  backup FOLDER         back up the database and its files into a new folder; safe while the service runs
+  restore FOLDER        restore a backup into an empty data folder
+  config [--json]       list every setting with its value; with --json also its default
 
 Settings come from the environment: TUNERY_DATA_DIR, TUNERY_PORT, …; './tunery config' lists them.`
 
@@ -86,7 +89,7 @@ main(process.argv.slice(2)).catch((error: unknown) => {
   process.exit(known ? 2 : 1)
 })
 
-/** Lists every setting; values in force where the environment sets them. */
+/** Lists every setting with its current value. */
 export function config(json: boolean): void {
   const settings = describeConfig(readConfig(process.env))
   if (json) console.log(JSON.stringify(settings, null, 2))

@@ -5,10 +5,10 @@ import { root } from '../lib/root.ts'
 import { readConfig } from '../server/config.ts'
 import { UsageError } from './usage.ts'
 
-/** The exit status of a program that has said in a sentence why it failed. */
-const told = 3
+/** Exit status of the Python program after it has printed its reason in one sentence. */
+const explainedStatus = 3
 
-/** Brings a base model into the models folder, in the two forms that the engine and the trainer read. */
+/** Adds a base model to the models folder, in the forms that the engine and the trainer read. */
 export async function models(id: string, from: string | undefined): Promise<void> {
   if (!/^[\w.-]+\/[\w.-]+$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part)))
     throw new UsageError(`A model's id is OWNER/NAME; '${id}' is not.`)
@@ -16,7 +16,7 @@ export async function models(id: string, from: string | undefined): Promise<void
     throw new UsageError(`${from} is not a checkpoint folder: it has no config.json.`)
   const folder = path.join(readConfig(process.env).models_dir, id)
   if (existsSync(path.join(folder, 'model.json'))) return console.log(`${id} is already there, in ${folder}.`)
-  const fresh = `${folder}.new`
+  const temporary = `${folder}.new`
   mkdirSync(path.dirname(folder), { recursive: true })
   const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
   const args = [
@@ -28,23 +28,23 @@ export async function models(id: string, from: string | undefined): Promise<void
     '--id',
     id,
     '--out',
-    fresh,
+    temporary,
   ]
   const child = spawn(path.join(root, '.local/python/bin/python'), args, { cwd: root, stdio: 'inherit' })
   const status = await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
   if (status !== 0) {
-    rmSync(fresh, { recursive: true, force: true })
+    rmSync(temporary, { recursive: true, force: true })
     removeEmpty(path.dirname(folder))
-    if (status !== told) throw new UsageError(`${id} could not be added; see above.`)
+    if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
     process.exitCode = 2
     return
   }
   rmSync(folder, { recursive: true, force: true })
-  renameSync(fresh, folder)
+  renameSync(temporary, folder)
   console.log(`${id} is ready, in ${folder}.`)
 }
 
-/** Another model of the same owner may be on its way in, or out. */
+/** Removes the owner's folder unless it has other models. */
 function removeEmpty(folder: string): void {
   try {
     rmdirSync(folder)

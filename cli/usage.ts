@@ -1,9 +1,9 @@
 import { DisplayName } from '../contract/common.ts'
 
-/** Wrong words on the command line; the message says what would be right. */
+/** A mistake on the command line, or another failure that the user can fix; the message says how. */
 export class UsageError extends Error {}
 
-/** The option `--name`. `usage` says what to write where there is none. */
+/** Validates the option `--name`. `usage`: the message if it is missing. */
 export function readName(given: string | undefined, usage: string): string {
   if (!given?.trim()) throw new UsageError(usage)
   const { data, error } = DisplayName.safeParse(given)

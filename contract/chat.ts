@@ -1,5 +1,5 @@
-// Chat completions: the request as this service bounds it, and the response shapes that OpenAI's clients read.
-// The engine validates with the same schema, since alone in a container it has no gateway before it.
+// Chat completions: the request with this service's limits, and the responses that OpenAI's clients read. The engine
+// validates with the same schema, since it can run without the gateway.
 import { z } from 'zod'
 import { ErrorBody } from './errors.ts'
 import { list } from './lists.ts'
@@ -8,7 +8,7 @@ import { finishReasons, onlyIf, Sampling, StreamOptions, TokenLogprob, Usage } f
 
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
 const RefusalPart = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
-/** Read by vision engines; a text model refuses it. */
+/** For vision models; text models reject it. */
 const ImagePart = z.looseObject({ type: z.literal('image_url'), image_url: z.looseObject({ url: z.string().min(1) }) })
 
 export const ContentPart = z.discriminatedUnion('type', [TextPart, RefusalPart, ImagePart], {
@@ -44,7 +44,7 @@ export const ChatMessage = z.discriminatedUnion(
       })
       .refine((message) => message.content != null || (message.tool_calls?.length ?? 0) > 0, {
         path: ['content'],
-        error: 'may be left out only beside tool_calls',
+        error: 'may be left out only with tool_calls',
       }),
     z.looseObject({ role: z.literal('tool'), content: Content, tool_call_id: z.string().min(1).max(128) }),
   ],
@@ -103,7 +103,7 @@ const unsupported = {
   web_search_options: onlyIf(() => false, { enum: [null] }),
 }
 
-/** A conversation. All of its messages together have a bound on their parts too. */
+/** A conversation, with a limit on the parts of all its messages together. */
 export const Messages = list(ChatMessage, {
   min: 1,
   max: 2000,
@@ -118,7 +118,7 @@ const partsIn = (message: unknown) => {
   return Array.isArray(content) ? content.length : 1
 }
 
-/** Everything about one answer, apart from the model that gives it and how it is sent. */
+/** Parameters of one answer, except the model and how it is sent. */
 const ChatFields = z.object({
   messages: Messages,
   ...Sampling.shape,
@@ -128,13 +128,13 @@ const ChatFields = z.object({
     .max(4096)
     .nullish()
     .describe("OpenAI's newer name of max_tokens; wins where both are given."),
-  logprobs: z.boolean().nullish().describe('Whether the answer tells how likely each of its tokens was.'),
+  logprobs: z.boolean().nullish().describe('Whether to return the log-probability of each token of the answer.'),
   top_logprobs: z
     .int()
     .min(0)
     .max(20)
     .nullish()
-    .describe('How many other tokens to tell for each place. Needs logprobs.'),
+    .describe('How many of the likeliest tokens to return for each position. Needs logprobs.'),
   response_format: ResponseFormat.nullish(),
   tools: list(Tool, { max: 128 }).nullish(),
   tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
@@ -161,7 +161,7 @@ export const AnswerMessage = z.object({
   role: z.literal('assistant'),
   content: z.string().nullable(),
   refusal: z.null(),
-  reasoning_content: z.string().optional().describe('What a thinking model thought before it answered.'),
+  reasoning_content: z.string().optional().describe('The reasoning of a thinking model before its answer.'),
   tool_calls: z
     .array(
       z.object({
@@ -222,11 +222,12 @@ export const ChatChunk = z.object({
 export type ChatChunk = z.infer<typeof ChatChunk>
 
 export const batchRequestsMax = 100
-/** Fields beside `requests` hold for each of them that does not say otherwise. */
+/** Fields besides `requests` are defaults for each request. */
 export const BatchRequest = z.looseObject({
   model: z.string().min(1).max(256).describe('A request may name another one.'),
   requests: list(z.looseObject({}), { min: 1, max: batchRequestsMax }).describe(
-    'Each with `messages`, and what else is different for it. One that is wrong is answered with its error; the others are not affected.',
+    'Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; ' +
+      'the others are not affected.',
   ),
   stream: onlyIf((value) => value === false, { enum: [false, null] }, 'Leave it out: a batch is answered whole'),
 })

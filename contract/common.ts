@@ -1,25 +1,25 @@
 import { z } from 'zod'
 
-/** Times are ISO 8601 strings on the wire, except in OpenAI's shapes, which use unix seconds. */
+/** Times are ISO 8601 strings, except in OpenAI-compatible responses, which use unix seconds. */
 export const Time = z.iso.datetime()
 
-/** A whole number in a query, in digits: `Number` would take nothing at all for 0, and `0x10` for 16. */
+/** A whole number in a query, digits only: `Number` would also accept '' as 0 and `0x10` as 16. */
 export const digits = (minimum: number, maximum = Number.MAX_SAFE_INTEGER) =>
   z
     .custom<string>(
-      (given) => typeof given === 'string' && /^\d{1,16}$/.test(given),
+      (input) => typeof input === 'string' && /^\d{1,16}$/.test(input),
       'must be a whole number in digits',
     )
     .transform(Number)
     .pipe(z.int().min(minimum).max(maximum))
     .meta({ type: 'integer', minimum, maximum })
 
-// Control characters, halves of surrogate pairs, and what turns the direction of the text around it.
+// Control characters, lone surrogates and direction overrides.
 const unsafe = '\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\udfff\\u202a-\\u202e\\u2066-\\u2069'
 const unsafeInText = unsafe.replace('\\u001f', '\\u0008\\u000b\\u000c\\u000e-\\u001f')
 
-/** A text in which each character shows as what it is. `refused` is the inside of a class of characters. */
-function shown(text: z.ZodString, refused: string) {
+/** A text without the characters of `refused`, the inside of a regular expression's character class. */
+function printable(text: z.ZodString, refused: string) {
   const first = new RegExp(`[${refused}]`, 'u')
   return text.regex(new RegExp(`^[^${refused}]*$`, 'u'), {
     error: ({ input }) => {
@@ -34,14 +34,14 @@ function shown(text: z.ZodString, refused: string) {
   })
 }
 
-/** What people call a thing: one line. */
-export const DisplayName = shown(z.string().trim().min(1).max(200), unsafe)
-/** What people write about a thing; it may have several lines, and tabs. */
-export const Description = shown(z.string().max(2000), unsafeInText)
+/** A name, one line. */
+export const DisplayName = printable(z.string().trim().min(1).max(200), unsafe)
+/** A description; may have line breaks and tabs. */
+export const Description = printable(z.string().max(2000), unsafeInText)
 
-const MetadataKey = shown(z.string().min(1).max(64), unsafe)
-const MetadataValue = shown(z.string().max(512), unsafeInText)
-/** What clients keep with a thing for themselves. */
+const MetadataKey = printable(z.string().min(1).max(64), unsafe)
+const MetadataValue = printable(z.string().max(512), unsafeInText)
+/** Clients' own key-value pairs. */
 export const Metadata = z
   .record(MetadataKey, MetadataValue)
   .refine((pairs) => Object.keys(pairs).length <= 16, 'has more than 16 pairs')
@@ -49,7 +49,7 @@ export const Metadata = z
   .describe('Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512.')
 export type Metadata = z.infer<typeof Metadata>
 
-/** What people may change of a thing at any time. What is left out stays. */
+/** Fields that can be changed at any time. Omitted ones stay. */
 export const Labels = z.strictObject({
   name: DisplayName.optional(),
   description: Description.optional(),
@@ -57,7 +57,7 @@ export const Labels = z.strictObject({
 })
 export type Labels = z.infer<typeof Labels>
 
-/** A name that the client's files gave, as `DisplayName` takes it; empty where nothing of it is left. */
+/** Turns a file name into a valid `DisplayName`; empty if nothing is left of it. */
 export const asDisplayName = (text: string) =>
   text
     .replace(new RegExp(`[${unsafe}]`, 'gu'), '')
@@ -72,7 +72,7 @@ export const ListQuery = z.strictObject({
 })
 export type ListQuery = z.infer<typeof ListQuery>
 
-/** The query of a list that can be filtered by time, and turned around. */
+/** Query of a list with time filters and a sort direction. */
 export const TimedQuery = ListQuery.extend({
   created_after: Time.optional().describe('Those created later than this.'),
   created_before: Time.optional().describe('Those created earlier than this.'),
@@ -80,7 +80,7 @@ export const TimedQuery = ListQuery.extend({
 })
 export type TimedQuery = z.infer<typeof TimedQuery>
 
-/** The query of a list that can be filtered by name and time, and sorted. */
+/** Query of a list with name and time filters, and sorting. */
 export const SortedQuery = TimedQuery.extend({
   name: z
     .string()
@@ -95,7 +95,7 @@ export type SortedQuery = z.infer<typeof SortedQuery>
 
 export const page = <T extends z.ZodType>(item: T) => z.object({ items: z.array(item), has_more: z.boolean() })
 
-/** One of the numbered events of a job or an export. */
+/** A numbered event of a job or an export. */
 export const eventOf = <const T extends readonly [string, ...string[]]>(types: T) =>
   z.object({
     type: z.enum(types),

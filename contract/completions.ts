@@ -1,4 +1,4 @@
-// Plain text completion, the older of OpenAI's two ways to ask.
+// Text completions, OpenAI's older endpoint.
 import { z } from 'zod'
 import { textOrTokens } from './lists.ts'
 import { route } from './route.ts'
@@ -20,18 +20,19 @@ export const CompletionRequest = z.looseObject({
     .boolean()
     .nullish()
     .describe(
-      'Whether control tokens that are written in the prompt, such as <|im_end|>, are taken as such. Default true; false takes the prompt as plain text.',
+      'Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. ' +
+        'Default true; false treats the prompt as plain text.',
     ),
   echo: z
     .boolean()
     .nullish()
-    .describe('Whether the prompt stands before the answer, with its own log-probabilities where these are asked for.'),
+    .describe('Whether to put the prompt before the answer, with its log-probabilities if these are requested.'),
   logprobs: z
     .int()
     .min(0)
     .max(20)
     .nullish()
-    .describe('Tell how likely each token was, and this many others for each place.'),
+    .describe('Return the log-probability of each token and of this many of the likeliest tokens at each position.'),
   best_of: onlyIf((value) => value === 1, { enum: [1, null] }, 'Use n'),
   suffix: onlyIf((value) => value === '', { enum: ['', null] }, 'Text can only be written after a prompt here'),
   stream: z.boolean().nullish(),
@@ -69,7 +70,7 @@ export const completions = route({
   path: '/completions',
   scope: 'inference',
   tag: 'Inference',
-  summary: 'Go on with a text, whole or as a stream',
+  summary: 'Continue a text, whole or as a stream',
   body: CompletionRequest,
   produces: 'text/event-stream',
   responses: { 200: CompletionResponse },

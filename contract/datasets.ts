@@ -18,7 +18,7 @@ export const Dataset = z.object({
 })
 export type Dataset = z.infer<typeof Dataset>
 
-/** The text fields of the upload form; the file is the part named `file`. */
+/** Text fields of the upload form; the file is the part `file`. */
 export const UploadFields = z.strictObject({
   name: DisplayName.optional().describe('Default: the name of the file.'),
   description: Description.default(''),
@@ -41,7 +41,8 @@ const Issue = z.object({
   line: z
     .int()
     .describe(
-      'The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.',
+      'The line of the uploaded file, counted from 1, where a row begins; ' +
+        'of formats without lines (parquet, huggingface) the number of the row.',
     ),
   code: z.string().describe('Stable.'),
   message: z.string(),
@@ -51,27 +52,26 @@ const Issue = z.object({
 const Tokens = z.object({
   model_id: z.string().describe('The base whose tokens these are.'),
   total: z.int(),
-  counted_rows: z.int().describe('Rows that these figures are of: all but those that are wrong.'),
+  counted_rows: z.int().describe('Number of rows in these figures: all valid ones.'),
   longest: z.int(),
   bounded_rows: z
     .int()
     .describe(
-      'Rows that are so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` have a lower bound of them.',
+      'Rows so much longer than `max_length` that they were not counted to their end: ' +
+        '`total`, `longest` and `cut_tokens` include a lower bound of them.',
     ),
   max_length: z.int().describe('Rows are cut at this many tokens.'),
   cut_rows: z.int(),
   cut_tokens: z.int(),
   no_learned_rows: z
     .int()
-    .describe(
-      'Rows of which nothing is left to learn; a warning, or where all are so an error, tells the line of each.',
-    ),
-  refused_rows: z.int().describe('Rows that the base’s chat template or tokenizer does not take; errors tell them.'),
+    .describe('Rows without a token to learn; a warning gives the line of each, or an error if all rows are such.'),
+  refused_rows: z.int().describe('Rows that the base’s chat template or tokenizer rejects; listed in errors.'),
   cut: z
     .array(
       z.object({
         line: Issue.shape.line,
-        row: z.int().describe('Its place among the rows that could be read.'),
+        row: z.int().describe('Its number among the rows that could be read.'),
         tokens: z.int(),
         cut_tokens: z.int(),
         at_least: z.boolean().describe('Whether there are more than these.'),
@@ -87,19 +87,19 @@ export const Validation = z.object({
   avg_tokens_per_sample: z
     .number()
     .optional()
-    .describe('With the chat template and tokenizer of the base asked for, or the default one.'),
+    .describe('With the chat template and tokenizer of the requested base, or the default base.'),
   errors: z.array(z.string()).optional().describe('Each begins with the line it is about.'),
   error_count: z.int().optional().describe('How many rows are wrong; `errors` lists the first of them.'),
   issues: z.array(Issue).optional().describe('The same as `errors`, for programs.'),
-  warnings: z.array(Issue).optional().describe('What may be meant, and is only told: the first of them.'),
+  warnings: z.array(Issue).optional().describe('Findings that may be intended; the first of them.'),
   warning_count: z.int().optional(),
-  duplicates: z.int().optional().describe('Rows that stood in the file before, word for word.'),
-  conflicts: z.int().optional().describe('Rows whose prompt stood in the file before, with another answer.'),
+  duplicates: z.int().optional().describe('Rows that repeat an earlier row of the file, word for word.'),
+  conflicts: z.int().optional().describe('Rows whose prompt is in an earlier row of the file, with another answer.'),
   tokens: Tokens.optional().describe('Of the rows that are not wrong.'),
   tokens_unknown: z
     .string()
     .optional()
-    .describe('Why the tokens are not told, where counting them took too long or too much memory.'),
+    .describe('Why tokens are missing: counting them took too long or too much memory.'),
 })
 export type Validation = z.infer<typeof Validation>
 
@@ -147,7 +147,7 @@ export const validateDataset = route({
   path: '/datasets/{dataset_id}/validate',
   scope: 'datasets:read',
   tag: 'Datasets',
-  summary: 'Say whether every row can be trained on, and what is wrong where not',
+  summary: 'Check whether every row can be trained on, and list what is wrong',
   params: IdParams,
   query: z.strictObject({
     model_id: z.string().min(1).max(256).optional().describe('The base whose tokens are counted.'),

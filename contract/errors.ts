@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** Every error code that a response may carry, with its HTTP status. A closed list: clients may switch on it. */
+/** All error codes with their HTTP status. A closed list: clients may switch on it. */
 export const errorCodes = {
   // 400
   invalid_request: 400,
@@ -64,10 +64,10 @@ export const errorCodes = {
 
 export type ErrorCode = keyof typeof errorCodes
 
-/** Why something failed in the background. */
+/** Why a background operation failed. */
 export const ErrorText = z.object({ code: z.string(), message: z.string() })
 
-/** The one shape of every error. OpenAI-shaped routes fill `type` and `param`, which that protocol's clients read. */
+/** The shape of every error. OpenAI-compatible routes set `type` and `param`, which OpenAI's clients read. */
 export const ErrorBody = z.object({
   error: z.object({
     code: z.enum(Object.keys(errorCodes) as [ErrorCode, ...ErrorCode[]]),
@@ -79,7 +79,7 @@ export const ErrorBody = z.object({
 })
 export type ErrorBody = z.infer<typeof ErrorBody>
 
-/** An error that is the caller's to read: its message says what was wrong and what to do about it. */
+/** An error for the API's caller: its message says what is wrong and what to do about it. */
 export class ApiError extends Error {
   readonly code: ErrorCode
   readonly status: number
@@ -95,7 +95,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The `type` that OpenAI's clients expect beside a code. */
+/** The `type` that OpenAI's clients expect with a status. */
 export function openaiErrorType(status: number): string {
   if (status === 401) return 'authentication_error'
   if (status === 403) return 'permission_error'

@@ -1,4 +1,4 @@
-// What each event type means, for docs/reference/events.md. A type without a text does not compile.
+// Descriptions of all event types, for docs/reference/events.md. A missing one does not compile.
 import type { exportEventTypes } from './exports.ts'
 import type { jobEventTypes } from './tuning.ts'
 import type { eventTypes } from './webhooks.ts'
@@ -6,7 +6,7 @@ import type { eventTypes } from './webhooks.ts'
 interface EventText {
   /** When it is sent, as a sentence. */
   when: string
-  /** The fields of its `data`, each with what it is. */
+  /** The fields of its `data`, each with a description. */
   data: Record<string, string>
 }
 
@@ -52,7 +52,7 @@ export const webhookEventTexts: Record<(typeof eventTypes)[number], EventText> =
     data: {
       metric: 'What was counted.',
       percent: 'Which of the percentages was reached.',
-      threshold: 'The whole of which it is a percentage.',
+      threshold: 'The threshold that it is a percentage of.',
       used: 'What was used when it was reached.',
       period: 'The day or month (UTC) that it counts for, as `from` and `to`.',
     },
@@ -71,7 +71,8 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
     },
   },
   progress: {
-    when: 'As training goes on, with the estimate of what is left; while weights are downloaded, with every tenth of them.',
+    when:
+      'During training, with the estimated time left; ' + 'while weights are downloaded, after every tenth of them.',
     data: {
       progress: '0 to 1.',
       current_epoch: 'The epoch, counted from 1.',
@@ -96,7 +97,7 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
     },
   },
   checkpoint: {
-    when: 'A checkpoint is on disk: an interrupted job goes on from it.',
+    when: 'A checkpoint is on disk: an interrupted job resumes from it.',
     data: { step: 'The step after which it was written.', attempt: 'The attempt that wrote it.', size_mb: 'Its size.' },
   },
   sample: {
@@ -110,7 +111,7 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
   },
   log: { when: 'Something worth knowing, such as an early stop.', data: {} },
   warning: {
-    when: 'Something went wrong and the job goes on.',
+    when: 'Something went wrong and the job continues.',
     data: { code: 'What went wrong, where it has a code.' },
   },
   error: { when: 'Why the job failed; an event `status` follows.', data: { code: 'The code of `job.error`.' } },
@@ -128,7 +129,7 @@ export const exportEventTexts: Record<(typeof exportEventTypes)[number], EventTe
   },
   log: { when: 'Something worth knowing.', data: {} },
   warning: {
-    when: 'Something went wrong and the export goes on.',
+    when: 'Something went wrong and the export continues.',
     data: { code: 'What went wrong, where it has a code.' },
   },
   error: {

@@ -5,11 +5,9 @@ import { route } from './route.ts'
 export const exportFormats = ['huggingface', 'gguf', 'onnx'] as const
 export type ExportFormat = (typeof exportFormats)[number]
 
-/** The file types of the engine's library that are plain numbers: the converter writes them itself. */
+/** GGUF file types without quantization; the converter writes them directly. */
 export const unquantized = ['F32', 'F16', 'BF16'] as const
-/**
- * Those that the library makes only by measurements of how much each input of a matrix weighs, which the trainer takes.
- */
+/** Quantizations that need an importance matrix, which the trainer measures. */
 export const matrixQuantizations = [
   'IQ3_XS',
   'IQ3_XXS',
@@ -21,7 +19,7 @@ export const matrixQuantizations = [
   'IQ1_M',
   'IQ1_S',
 ] as const
-/** Those that the library makes of a file in full precision; engine/llama/file-types.ts has their numbers. */
+/** Quantizations that llama.cpp makes from full precision; engine/llama/file-types.ts has their numbers. */
 export const quantizations = [
   'Q8_0',
   'Q6_K',
@@ -60,12 +58,14 @@ export const CreateExport = z.strictObject({
     .max(20)
     .optional()
     .describe(
-      `For gguf one of ${[...unquantized, ...quantizations].join(', ')} (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of ${onnxPrecisions.join(', ')} (default fp32).`,
+      `For gguf one of ${[...unquantized, ...quantizations].join(', ')} ` +
+        '(default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); ' +
+        `for onnx one of ${onnxPrecisions.join(', ')} (default fp32).`,
     ),
   merge: z
     .boolean()
     .default(true)
-    .describe('For huggingface and gguf: false takes the adapter alone, without the base that it stands on.'),
+    .describe('For huggingface and gguf: false exports the adapter alone, without its base.'),
   archive: z.enum(['tar', 'zip']).optional().describe('For huggingface and onnx, which are folders. Default tar.'),
   push_to: Repository.optional().describe(
     'A repository of the Hugging Face Hub that gets the files too; the service must have a token.',
@@ -83,16 +83,16 @@ export const ExportCheck = z
   .object({
     agrees: z.boolean(),
     problem: z.string().nullable().describe('What disagrees, where that is beyond the bounds.'),
-    runtime: z.string().describe('What computed the answers of the exported file.'),
+    runtime: z.string().describe('The runtime that computed the answers of the exported file.'),
     prompts: z.int(),
     tokens: z.int().describe('Tokens of the trainer’s answers, which the exported file’s are compared with.'),
     identical: z.number().describe('Share of the answers that are the same to the end.'),
-    matching_tokens: z.number().describe('Share of the tokens that are the same before the answers part.'),
+    matching_tokens: z.number().describe('Share of the tokens that are the same before the answers differ.'),
     log_probability_difference: z
       .number()
       .describe('How far the logarithms of the tokens’ probabilities are apart, on average, in nats.'),
   })
-  .describe('Answers of the exported file itself, in the runtime that it is for, beside the trainer’s own.')
+  .describe('Compares the answers of the exported file, in its own runtime, with those of the trainer.')
 export type ExportCheck = z.infer<typeof ExportCheck>
 
 export const ExportFile = z.object({ name: z.string(), size_bytes: z.int(), sha256: z.string() })
@@ -108,7 +108,7 @@ export const Export = z.object({
   archive: z.enum(['tar', 'zip']).nullable(),
   stage: z.enum(exportStages).nullable(),
   progress: z.number().describe('0 to 1.'),
-  files: z.array(ExportFile).describe('Once ready; the first is what was asked for.'),
+  files: z.array(ExportFile).describe('Once ready; the first is the exported model.'),
   size_bytes: z.int().nullable(),
   check: ExportCheck.nullable(),
   push: z.object({ repository: z.string(), url: z.string().nullable(), error: z.string().nullable() }).nullable(),
@@ -117,7 +117,7 @@ export const Export = z.object({
   started_at: Time.nullable(),
   finished_at: Time.nullable(),
   expires_at: Time.nullable().describe(
-    'When its files are removed; null where it is not ready, or kept until it is deleted.',
+    'When its files are removed; null if it is not ready, or stays until it is deleted.',
   ),
 })
 export type Export = z.infer<typeof Export>
@@ -169,7 +169,7 @@ export const exportEvents = route({
   tag,
   summary: 'The events of an export, one JSON object a line, live until it has ended',
   params: IdParams,
-  query: z.strictObject({ after: digits(0).default(0).describe('Go on after this `seq`. Default 0.') }),
+  query: z.strictObject({ after: digits(0).default(0).describe('Continue after this `seq`. Default 0.') }),
   produces: 'application/x-ndjson',
   responses: { 200: ExportEvent },
 })

@@ -15,11 +15,11 @@ export const downloadStatuses = ['queued', 'downloading', 'converting', 'complet
 export const Download = z.object({
   status: z
     .enum(downloadStatuses)
-    .describe('`queued`: it waits for its turn, or for the next try after a failure that may pass.'),
+    .describe('`queued`: it waits for its turn, or for a retry after a temporary failure.'),
   progress: z.number().describe('Share of the bytes that are here, 0 to 1.'),
   bytes: z.int(),
-  total_bytes: z.int().nullable().describe('Null until the hub has told it.'),
-  error: ErrorText.nullable().describe('Why it failed; of one that is queued again, why the last try did.'),
+  total_bytes: z.int().nullable().describe('Null until the hub has reported it.'),
+  error: ErrorText.nullable().describe('Why it failed; if queued again, why the last try failed.'),
 })
 export type Download = z.infer<typeof Download>
 
@@ -35,7 +35,8 @@ export const Model = z.object({
   methods: z
     .array(Method)
     .describe(
-      'The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.',
+      'The fine-tuning methods that this machine has the memory for, once the weights are here: ' +
+        'see `weights.available`. Empty: it cannot be trained.',
     ),
   pricing: Pricing,
   weights: z.object({
@@ -43,7 +44,7 @@ export const Model = z.object({
       .boolean()
       .describe('Whether the weights are on this machine, so that the model can be called and trained.'),
     size_mb: z.number().nullable(),
-    how_to_get: z.string().nullable().describe('What it takes to get them, where they are not here.'),
+    how_to_get: z.string().nullable().describe('How to get them, if they are not here.'),
   }),
   download: Download.nullable().describe(
     'The last download of the weights by this service; null where there was none.',
@@ -62,7 +63,7 @@ export const Tier = z.object({
 })
 export type Tier = z.infer<typeof Tier>
 
-/** Those there are where the operator sets none. */
+/** Default tiers, if the operator sets none. */
 export const tiers: Tier[] = [
   { id: 'free', name: 'Free', requests_per_minute: 60, requests_per_day: 1000, max_concurrent: 2 },
   { id: 'pro', name: 'Pro', requests_per_minute: 1000, requests_per_day: 50_000, max_concurrent: 10 },
@@ -92,8 +93,8 @@ export const listFeatured = route({
   responses: { 200: Models },
 })
 
-// Ids have slashes, so the rest of the path is the id, up to the last word. Who may start a job may start the download
-// that it needs, as far as TUNERY_MODEL_DOWNLOADS allows; so may an operator's key, which carries nothing else.
+// Ids contain slashes, so the id is the rest of the path up to the last segment. Whoever may start a job may start the
+// download it needs, within TUNERY_MODEL_DOWNLOADS; an operator's key may too, although it has no other scope.
 const download = {
   path: '/hub/models/{model_id*}/download',
   scope: 'tuning:write',

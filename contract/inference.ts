@@ -1,4 +1,4 @@
-// What the `model` field of inference takes.
+// Models that the `model` field of inference accepts.
 import { z } from 'zod'
 import { route } from './route.ts'
 

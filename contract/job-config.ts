@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { Method } from './common.ts'
 
-/** What a job trains with where its config leaves a value out; docs/defaults.md tells how they were chosen. */
+/** Defaults of a job's config; docs/defaults.md says how they were chosen. */
 export const jobDefaults = {
   method: 'lora',
   r: 16,
@@ -14,7 +14,7 @@ export const jobDefaults = {
   keep_checkpoints: 0,
 } as const
 
-// `default` and `x-default` (in words) are told in the API's description and in docs/reference; they change no value.
+// `default` and `x-default` (in words) appear in the OpenAPI document and in docs/reference; they change no value.
 const LoraConfig = z.strictObject({
   r: z
     .int()
@@ -44,7 +44,7 @@ const TrainingConfig = z.strictObject({
     .min(1)
     .max(50)
     .optional()
-    .meta({ description: 'How often the whole dataset is trained on.', default: jobDefaults.epochs }),
+    .meta({ description: 'Number of passes over the whole dataset.', default: jobDefaults.epochs }),
   batch_size: z
     .int()
     .min(1)
@@ -60,7 +60,7 @@ const TrainingConfig = z.strictObject({
     default: jobDefaults.warmup_ratio,
   }),
   seed: z.int().min(0).max(4_294_967_295).optional().meta({
-    description: 'Seed of the order of the rows, of what is held out and of fresh weights.',
+    description: 'Seed of the order of the rows, of the held-out rows and of new weights.',
     default: jobDefaults.seed,
   }),
   max_length: z.int().min(8).max(10_000_000).optional().meta({
@@ -74,8 +74,8 @@ const Prompt = z.union([
   z
     .array(
       z.strictObject({
-        role: z.enum(['system', 'user', 'assistant']).describe('Who says it.'),
-        content: z.string().min(1).max(20_000).describe('What is said.'),
+        role: z.enum(['system', 'user', 'assistant']).describe('Role of the message.'),
+        content: z.string().min(1).max(20_000).describe('Text of the message.'),
       }),
     )
     .min(1)
@@ -84,7 +84,7 @@ const Prompt = z.union([
 
 const EvaluationConfig = z.strictObject({
   validation_split: z.number().gt(0).max(0.5).optional().meta({
-    description: 'Share of the rows that is held out of the training and scored as it goes.',
+    description: 'Share of the rows that is held out and evaluated during the training.',
     'x-default': 'none is held out',
   }),
   validation_dataset_id: z
@@ -92,7 +92,7 @@ const EvaluationConfig = z.strictObject({
     .min(1)
     .max(100)
     .optional()
-    .meta({ description: 'A dataset to be scored instead of a share of the rows.', 'x-default': 'none' }),
+    .meta({ description: 'A dataset to evaluate instead of a share of the rows.', 'x-default': 'none' }),
   every_steps: z
     .int()
     .min(1)
@@ -104,11 +104,11 @@ const EvaluationConfig = z.strictObject({
     'x-default': 'train to the end',
   }),
   sample_prompts: z.array(Prompt).max(8).optional().meta({
-    description: 'Answered at each evaluation, beside the answer of the base: a text, or messages.',
+    description: 'Prompts answered at each evaluation, with the answer of the base: a text, or messages.',
     'x-default': 'none',
   }),
   keep_checkpoints: z.int().min(0).max(10).optional().meta({
-    description: 'How many of the newest evaluated states become models of their own.',
+    description: 'How many of the newest evaluated states become models.',
     default: jobDefaults.keep_checkpoints,
   }),
 })
@@ -120,6 +120,6 @@ export const JobConfig = z.strictObject({
   }),
   lora_config: LoraConfig.optional().describe('The adapter, for `lora` and `qlora`.'),
   training_config: TrainingConfig.optional().describe('The training.'),
-  evaluation_config: EvaluationConfig.optional().describe('What is evaluated and kept while it trains.'),
+  evaluation_config: EvaluationConfig.optional().describe('What is evaluated and kept during the training.'),
 })
 export type JobConfig = z.infer<typeof JobConfig>

@@ -5,7 +5,7 @@ import { route } from './route.ts'
 const tag = 'Fine-tuning'
 const IdParams = z.object({ job_id: z.string() })
 
-/** A page of what is numbered by the steps of a training, the latest first. */
+/** A page of records numbered by training step, latest first. */
 const StepQuery = z.strictObject({
   limit: ListQuery.shape.limit,
   after: digits(0).optional().describe('The step before which the page begins.'),
@@ -26,7 +26,7 @@ export const listEvaluations = route({
   path: '/fine-tuning/jobs/{job_id}/evaluations',
   scope: 'tuning:read',
   tag,
-  summary: 'What a job was found to be on its held-out rows, the latest step first, also while it runs',
+  summary: 'Evaluations of a job on its held-out rows, the latest step first, also while it runs',
   params: IdParams,
   query: StepQuery,
   responses: { 200: page(JobEvaluation) },
@@ -38,7 +38,8 @@ export const JobCheckpoint = z.object({
     .string()
     .nullable()
     .describe(
-      'An id that inference and deployments take, of a state that was kept. The others are for going on after an interruption.',
+      'The model id of a state that is kept; inference and deployments accept it. ' +
+        'Other checkpoints are for resuming after an interruption.',
     ),
   validation_loss: z.number().nullable(),
   result: z.boolean().describe('Whether it is the result of the job.'),
@@ -50,14 +51,14 @@ export const listCheckpoints = route({
   scope: 'tuning:read',
   tag,
   summary:
-    'The states of a job that were written, the latest step first, also while it runs; once completed, with the models that it left',
+    'Checkpoints of a job, the latest step first, also while it runs; once completed, with the models that were kept',
   params: IdParams,
   query: StepQuery,
   responses: { 200: page(JobCheckpoint) },
 })
 
 export const JobRow = z.object({
-  row: z.int().describe('Its place among the rows of the dataset, counted from 1.'),
+  row: z.int().describe('Its number among the rows of the dataset, counted from 1.'),
   line: z
     .int()
     .nullable()

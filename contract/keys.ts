@@ -6,7 +6,7 @@ import { type ScopePreset, scopePresets, scopes } from './scopes.ts'
 export const ApiKey = z.object({
   id: z.string(),
   name: z.string(),
-  prefix: z.string().describe('How the key begins; no more of it is kept in the clear.'),
+  prefix: z.string().describe('The first characters of the key; the rest is stored only as a hash.'),
   scopes: z
     .array(z.enum(scopes))
     .describe('What the key carries. The role of its member bounds them at every request.'),
@@ -39,7 +39,7 @@ export const createKey = route({
     scopes: z
       .union([z.enum(presets), z.array(z.enum(scopes)).min(1).max(scopes.length)])
       .default('full')
-      .describe('A preset, cut to what you may do yourself, or a list, all of which you must be allowed to.'),
+      .describe('A preset, limited to your own scopes, or a list of scopes that you have.'),
     expires_at: Time.nullable().default(null).describe('From when on the key is refused; null: never.'),
     user_id: z
       .string()
@@ -82,7 +82,7 @@ export const revokeKey = route({
   path: '/keys/{key_id}',
   scope: 'keys:write',
   tag,
-  summary: 'Revoke a key, for good; requests with it are refused within a second',
+  summary: 'Revoke a key permanently; requests with it are refused within a second',
   params: KeyParams,
   responses: { 200: Deleted },
 })

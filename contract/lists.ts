@@ -1,38 +1,35 @@
-// Lists of a request, whose length is looked at before their items are: a list of millions must not cost the time to
-// find each of them wrong.
+// Lists in requests. Length is checked before the items: a list of millions must not cost the time to validate each
+// item.
 import { z } from 'zod'
 
 interface Bounds {
   min?: number
   max: number
-  /**
-   * What is bounded beside the number of items: how much of it a list has, what it is called, and how much there may
-   * be.
-   */
+  /** A second limit besides the number of items: a size of the whole list, with its name for the error. */
   besides?: { size(given: unknown[]): number; what: string; max: number }
 }
 
-// Of what is wrong with the items; errors tell of fewer.
+// Limit of collected issues of the items; responses report fewer.
 const issuesMax = 100
 
-/** An array of so many items. */
+/** An array with bounded length. */
 export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds) {
   const bounded = z.array(item).max(max)
   const items = min === undefined ? bounded : bounded.min(min)
-  // Said by hand, as what is a transformation is described as anything at all.
+  // Set explicitly: zod describes a transformed schema as any value.
   const { $schema: _, ...shape } = z.toJSONSchema(items, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
   return z
     .custom<z.input<S>[]>(() => true)
     .transform((given: unknown, context): z.output<S>[] => {
       if (Array.isArray(given)) {
-        const most =
+        const exceeded =
           given.length > max
             ? `${max} items`
             : besides && besides.size(given) > besides.max
               ? `${besides.max} ${besides.what}`
               : undefined
-        if (most) {
-          context.issues.push({ code: 'custom', message: `may have ${most} at most`, input: undefined })
+        if (exceeded) {
+          context.issues.push({ code: 'custom', message: `may have ${exceeded} at most`, input: undefined })
           return z.NEVER
         }
       }
@@ -46,13 +43,13 @@ export function list<S extends z.ZodType>(item: S, { min, max, besides }: Bounds
 
 export const tokensMax = 131_072
 const tokens = z.array(z.int().min(0)).min(1).max(tokensMax)
-const wrong = 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty'
+const invalidText = 'must be a string, a list of strings, a list of tokens or a list of such lists, none of them empty'
 
 export type TextOrTokens = string | number[] | string[] | number[][]
 
 /**
- * A text or its tokens, or up to `max` of either. Checked by hand: the first item tells what a list is to hold, and its
- * first wrong one ends the search.
+ * A text or its tokens, or up to `max` of either. Checked by hand: the first item determines the type of a list, and
+ * the first invalid item ends the check.
  */
 export function textOrTokens(max: number) {
   const { $schema: _, ...shape } = z.toJSONSchema(
@@ -74,14 +71,14 @@ interface Problem {
 
 function problemOf(given: unknown, max: number): Problem | undefined {
   if (typeof given === 'string') return given === '' ? { path: [], message: 'must not be empty' } : undefined
-  if (!Array.isArray(given) || given.length === 0) return { path: [], message: wrong }
+  if (!Array.isArray(given) || given.length === 0) return { path: [], message: invalidText }
   if (typeof given[0] === 'number') return problemOfTokens(given, [])
   if (given.length > max) return { path: [], message: `may have ${max} items at most` }
   for (let index = 0; index < given.length; index++) {
     const each = given[index]
     const same = typeof each === typeof given[0]
     if (!same || (typeof each !== 'string' && !Array.isArray(each)) || each.length === 0)
-      return { path: [index], message: wrong }
+      return { path: [index], message: invalidText }
     const problem = typeof each === 'string' ? undefined : problemOfTokens(each, [index])
     if (problem) return problem
   }

@@ -54,8 +54,7 @@ export const changeMember = route({
   path: '/members/{user_id}',
   scope: 'members:write',
   tag,
-  summary:
-    'Change a member’s name, email or role; a role that is taken away is gone from the member’s keys within a second',
+  summary: 'Change a member’s name, email or role; the member’s keys lose the scopes of the old role within a second',
   params: MemberParams,
   body: z.strictObject({ name: DisplayName.optional(), email: Email.optional(), role: Role.optional() }),
   responses: { 200: Member },

@@ -10,15 +10,13 @@ export const Comparison = z
     tokens: z.int().describe('Learned tokens that were compared.'),
     change: z
       .number()
-      .describe(
-        'By how much training changed the logarithm of a token’s probability, on average, as the trainer has it.',
-      ),
+      .describe('By how much training changed the logarithm of a token’s probability, on average, in the trainer.'),
     difference: z.number().describe('By how much the engine’s change differs from the trainer’s, on average.'),
     base_difference: z
       .number()
-      .describe('By how much the two differ about what the training began with: the precisions they hold it in.'),
+      .describe('By how much the two differ on the starting model, because of their precisions.'),
   })
-  .describe('What training changed in the probabilities of fixed rows, as the engine has it beside the trainer.')
+  .describe('How training changed the probabilities of fixed rows: the engine compared with the trainer.')
 export type Comparison = z.infer<typeof Comparison>
 
 export const LineageDataset = z.object({
@@ -67,7 +65,7 @@ export const TunedModel = z.object({
   weights_model_id: z
     .string()
     .nullable()
-    .describe('The model of the account whose whole weights an adapter stands on, where these are not the base’s.'),
+    .describe('The model of the account whose whole weights an adapter was trained on, if not those of the base.'),
   job_id: z.string().nullable().describe('Null for one that was uploaded.'),
   method: Method,
   size_mb: z.number(),
@@ -81,7 +79,7 @@ export type TunedModel = z.infer<typeof TunedModel>
 export const TunedModelDetails = TunedModel.extend({ lineage: Lineage })
 export type TunedModelDetails = z.infer<typeof TunedModelDetails>
 
-/** The text fields of the upload form; the file is the part named `file`. */
+/** Text fields of the upload form; the file is the part `file`. */
 export const AdapterFields = z.strictObject({
   name: DisplayName.optional().describe('Default: the name of the file.'),
   description: Description.optional(),

@@ -1,4 +1,4 @@
-// The operator's view over all accounts.
+// Operator's routes for all accounts.
 import { z } from 'zod'
 import { DisplayName, ListQuery, page, Time } from './common.ts'
 import { Email, Member } from './members.ts'
@@ -51,7 +51,8 @@ export const changeAccount = route({
   method: 'PUT',
   path: '/operator/accounts/{account_id}',
   summary:
-    'Rename an account, set its tier, suspend or reinstate it; a suspended one is refused within a second, its work waits',
+    'Rename an account, set its tier, suspend or reinstate it; requests of a suspended account are refused ' +
+    'within a second, and its jobs wait',
   params: AccountParams,
   body: z.strictObject({
     name: DisplayName.optional(),

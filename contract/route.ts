@@ -3,42 +3,42 @@ import { ErrorBody } from './errors.ts'
 import type { Scope } from './scopes.ts'
 
 /**
- * One operation of the wire contract. `path` is relative to the base address and spells parameters `{name}`; a
- * parameter that ends in `*` takes the rest of the path, slashes included, up to a last word that may follow it.
+ * One operation of the API. `path` is relative to the base address and writes parameters as `{name}`. A parameter that
+ * ends in `*` matches the rest of the path, slashes included, up to an optional last segment.
  */
 export interface Route {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   path: string
   scope: Scope
-  /** Another scope that allows it as well. */
+  /** An alternative scope. */
   or_scope?: Scope
   tag: string
   summary: string
   params?: z.ZodType
   query?: z.ZodType
   body?: z.ZodType
-  /** The schema of each success status. Errors have one shape and need not be listed. */
+  /** The schema of each success status. All errors have the same shape. */
   responses: Record<number, z.ZodType>
-  /** Speaks OpenAI's dialect: its errors carry `type` and `param`, and unknown fields are ignored. */
+  /** OpenAI-compatible: errors have `type` and `param`, and unknown fields are ignored. */
   openai?: boolean
-  /** Counts among what an account has under way at once, until its answer has ended. */
+  /** Counts toward the account's concurrent requests until its response has ended. */
   concurrent?: boolean
   /**
-   * Works on a full disk too, as every deletion does: what it ends makes room. It writes in one transaction, before
-   * anything else.
+   * Allowed on a full disk, like every DELETE: what it ends frees space. Writes in one transaction, before anything
+   * else.
    */
   frees?: boolean
-  /** Media type of an answer that is written as a stream, and of a request that is not JSON. */
+  /** Media type of a streamed response, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream' | 'application/octet-stream'
   consumes?: 'multipart/form-data'
-  /** The text fields of a form, beside its part named `file`. */
+  /** Text fields of a form, besides its part `file`. */
   form?: z.ZodType
 }
 
-/** Fixes a route's exact type, so that handlers know their input and output. */
+/** Infers a route's exact type, so that handlers know their input and output. */
 export const route = <const R extends Route>(definition: R): R => definition
 
-/** What any operation may answer beside its success. */
+/** Error responses of every operation. */
 export const errorResponses = Object.fromEntries(
   [400, 401, 403, 404, 408, 413, 415, 416, 429, 431, 500, 503].map((status) => [status, ErrorBody]),
 )

@@ -1,14 +1,10 @@
-// What every request for text shares: the parameters of generation with their ranges, and what the answer tells beside
-// the text.
+// Shared by chat and text completions: sampling parameters with their ranges, usage and log-probabilities.
 import { z } from 'zod'
 
 const Stop = z.union([z.string().min(1), z.array(z.string().min(1)).max(4)])
 const TokenId = z.string().regex(/^\d{1,7}$/, 'must be the number of a token')
 
-/**
- * The parameters of generation, with the ranges of the specification. Null means 'not given', as OpenAI's clients send
- * it.
- */
+/** Sampling parameters, with the ranges of the specification. Null means unset, as OpenAI's clients send it. */
 export const Sampling = z.object({
   temperature: z.number().min(0).max(2).nullish().describe('0 to 2; 0 always takes the likeliest token. Default 0.7.'),
   top_p: z.number().min(0).max(1).nullish().describe('0 to 1. Default 0.9.'),
@@ -18,7 +14,7 @@ export const Sampling = z.object({
     .min(0)
     .max(1)
     .nullish()
-    .describe('Tokens less likely than this share of the likeliest are left out. Default 0.'),
+    .describe('Tokens less likely than this share of the likeliest are excluded. Default 0.'),
   max_tokens: z.int().min(1).max(4096).nullish().describe('1 to 4096. Default 1024, or what the context leaves.'),
   stop: Stop.nullish().describe('One sequence or up to four; generation ends before the first that appears.'),
   seed: z.int().nullish().describe('The same seed, prompt and settings give the same answer on the same machine.'),
@@ -28,13 +24,13 @@ export const Sampling = z.object({
     .min(-2)
     .max(2)
     .nullish()
-    .describe('Taken once from every token that the answer has already. Default 0.'),
+    .describe('Subtracted once from the logit of every token that is already in the answer. Default 0.'),
   frequency_penalty: z
     .number()
     .min(-2)
     .max(2)
     .nullish()
-    .describe('Taken for each time that the answer has a token. Default 0.'),
+    .describe('Subtracted from the logit of a token once for each time it is in the answer. Default 0.'),
   repetition_penalty: z
     .number()
     .gt(0)
@@ -49,23 +45,23 @@ export const Sampling = z.object({
 })
 export type Sampling = z.infer<typeof Sampling>
 
-/** What applies where a request leaves a parameter out. */
+/** Defaults of parameters that a request leaves out. */
 export const samplingDefaults = { temperature: 0.7, top_p: 0.9, top_k: 50, max_tokens: 1024 } as const
 
 /**
- * A field of OpenAI's protocol that would change the answer and that is not done here: refused unless its value leaves
- * the answer as it is, which `shape` describes beside null. Every other unknown field is ignored, as that protocol's
- * clients expect.
+ * A field of OpenAI's protocol that is not supported and would change the answer: rejected unless its value has no
+ * effect (`harmless`); `shape` is the JSON schema of such values besides null. Other unknown fields are ignored, as
+ * OpenAI's clients expect.
  */
-export const onlyIf = (harmless: (value: unknown) => boolean, shape: object, instead = 'Leave it out') =>
+export const onlyIf = (harmless: (value: unknown) => boolean, shape: object, advice = 'Leave it out') =>
   z
     .unknown()
     .refine((value) => value === undefined || value === null || harmless(value), {
       params: { unsupported: true },
-      error: `is not supported. ${instead}`,
+      error: `is not supported. ${advice}`,
     })
     .optional()
-    .meta({ description: `Not supported. ${instead}.`, nullable: true, ...shape })
+    .meta({ description: `Not supported. ${advice}.`, nullable: true, ...shape })
 
 export const StreamOptions = z.looseObject({ include_usage: z.boolean().nullish() })
 
@@ -80,8 +76,8 @@ export const Usage = z.object({
 export type Usage = z.infer<typeof Usage>
 
 /**
- * The model's own opinion, before sampling and penalties. `bytes` are those of the token, which may be a part of a
- * character.
+ * Log-probabilities of the model, before sampling and penalties. `bytes` are the bytes of the token, which may be part
+ * of a character.
  */
 export const TopLogprob = z.object({ token: z.string(), logprob: z.number(), bytes: z.array(z.int()).nullable() })
 export type TopLogprob = z.infer<typeof TopLogprob>

@@ -1,7 +1,7 @@
-// What a key may do. A key carries scopes; the role of the member whose key it is bounds them at every request, so that
-// a role that is taken away is gone from keys that were made before.
+// Scopes of API keys. At every request a key's scopes are limited to those of its member's current role, so that losing
+// a role also restricts existing keys.
 
-/** Every route states the one that it needs. */
+/** Every route requires one of these. */
 export const scopes = [
   'hub:read',
   'datasets:read',
@@ -30,7 +30,7 @@ export type Scope = (typeof scopes)[number]
 export const roles = ['owner', 'admin', 'member', 'viewer'] as const
 export type Role = (typeof roles)[number]
 
-/** Rules over all accounts, and is given on the operator's command line only: no account can take it for itself. */
+/** Access to all accounts. Granted only on the operator's command line: no account can grant it. */
 const operator: Scope = 'operator'
 
 const viewer: readonly Scope[] = [
@@ -63,12 +63,12 @@ const admin: readonly Scope[] = [
 ]
 
 /**
- * The most that a key of a member with this role may do. Everyone may make keys of their own; an owner alone may make
- * and change owners.
+ * Upper bound of a key's scopes by its member's role. Everyone may create their own keys; only an owner may create and
+ * change owners.
  */
 export const roleScopes: Record<Role, readonly Scope[]> = { viewer, member, admin, owner: [...admin, operator] }
 
-/** Ready-made choices of scopes for a key; each is cut to what its maker may do. */
+/** Presets of scopes for a key, limited to what its creator may do. */
 export const scopePresets = {
   full: scopes.filter((scope) => scope !== operator),
   inference: ['hub:read', 'inference', 'profile:read'],

@@ -15,7 +15,7 @@ import { JobConfig } from './job-config.ts'
 import { route } from './route.ts'
 
 export const CreateJob = z.strictObject({
-  model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to go on from.'),
+  model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to continue from.'),
   dataset_id: z.string().min(1).max(100).describe('The dataset to train on.'),
   config: JobConfig.default({}).describe('How to train; everything in it may be left out.'),
   name: DisplayName.optional().describe(
@@ -28,8 +28,8 @@ export const CreateJob = z.strictObject({
 })
 
 /**
- * Where a value in force came from: the request, a default, one that depends on the size of the base, or the model that
- * the job goes on from.
+ * Source of an effective value: the request, a default, a default that depends on the size of the base, or the model
+ * that the job continues from.
  */
 export const valueSources = ['request', 'default', 'base_size', 'model'] as const
 const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
@@ -68,18 +68,20 @@ export const ResolvedConfig = z.object({
     .object({ sha256: z.string().nullable(), chat_template_sha256: z.string(), eos_token: z.string().nullable() })
     .optional()
     .describe(
-      'What the base makes of text, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.',
+      'The tokenizer of the base, frozen with the job: the hashes of its tokenizer.json and of its chat template, ' +
+        'and its end token.',
     ),
   parse_control_tokens: z
     .boolean()
     .optional()
     .describe(
-      'Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.',
+      'Whether text of rows that spells a control token becomes that token: ' +
+        'the setting of the service, frozen with the job.',
     ),
 })
 export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 
-/** `paused` is beyond the specification: docs/decisions/013-paused-status.md. */
+/** `paused` is not in the specification: docs/decisions/013-paused-status.md. */
 export const jobStatuses = ['queued', 'running', 'paused', 'completed', 'failed', 'cancelled'] as const
 export type JobStatus = (typeof jobStatuses)[number]
 
@@ -88,9 +90,9 @@ export const JobMetrics = z.object({
     .int()
     .optional()
     .describe(
-      'The step that the losses are of: the latest one that was reported, and once completed the one whose weights are the result.',
+      'The step of these losses: the latest reported one, or once completed the one whose weights are the result.',
     ),
-  steps_trained: z.int().optional().describe('Once completed. More than `step` where an earlier state was the best.'),
+  steps_trained: z.int().optional().describe('Once completed. More than `step` if an earlier state was the best.'),
   steps_total: z.int().optional(),
   loss: z.number().optional().describe('Of the batch of this step.'),
   learning_rate: z.number().optional(),
@@ -98,12 +100,12 @@ export const JobMetrics = z.object({
   train_loss: z
     .number()
     .optional()
-    .describe('Mean over the epoch up to this step where it was evaluated, or is the result; else that of its batch.'),
+    .describe('Mean over the epoch up to this step if it was evaluated or is the result; otherwise of its batch.'),
   train_seconds: z.number().optional(),
-  predicted_seconds: z.number().optional().describe('What `train_seconds` was first guessed to be, after three steps.'),
+  predicted_seconds: z.number().optional().describe('The first estimate of `train_seconds`, after three steps.'),
   peak_memory_mb: z.number().optional(),
-  predicted_memory_mb: z.number().optional().describe('What `peak_memory_mb` was predicted to be, before the start.'),
-  validation_loss: z.number().optional().describe('Of this step, where it was evaluated.'),
+  predicted_memory_mb: z.number().optional().describe('The prediction of `peak_memory_mb` before the start.'),
+  validation_loss: z.number().optional().describe('Of this step, if it was evaluated.'),
   validation_exact: z
     .number()
     .optional()
@@ -120,7 +122,7 @@ export const Job = z.object({
   paused: z
     .boolean()
     .describe(
-      'Told to wait until it is told to go on. While its progress is still being saved, the status is `running`.',
+      'Whether the job is paused until it is resumed. While its progress is being saved, the status is `running`.',
     ),
   model_id: z.string(),
   dataset_id: z.string(),
@@ -131,11 +133,12 @@ export const Job = z.object({
     .enum(['serving', 'other_work'])
     .nullable()
     .describe(
-      'What takes the processor from a running job now: answers of this service, or other programs of the machine. Null: nothing does.',
+      'What takes processor time from a running job now: answers of this service, ' +
+        'or other programs of the machine. Null: nothing.',
     ),
   queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
   estimated_start: Time.nullable().describe(
-    'Of a queued job, by how long others like those before it took. Null where none has.',
+    'Of a queued job: estimated from the durations of similar jobs. Null if there are none.',
   ),
   estimated_completion: Time.nullable(),
   created_at: Time,
@@ -183,16 +186,14 @@ export const JobEstimate = z.object({
   tokens: z
     .int()
     .nullable()
-    .describe(
-      'That will be trained on: non-padding tokens, prompts included, times epochs. Null where it does not fit.',
-    ),
+    .describe('Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit.'),
   steps: z.int().nullable(),
   rows: z.int().nullable().describe('How many rows will be trained on. Null where it does not fit.'),
   cut_rows: z
     .int()
     .nullable()
     .describe(
-      'Rows that are longer than `max_length` and are cut there, those included of which nothing is left to learn.',
+      'Rows that are longer than `max_length` and are cut there, including those left without a token to learn.',
     ),
   no_learned_rows: z
     .int()
@@ -263,7 +264,7 @@ export const pauseJob = route({
   path: '/fine-tuning/jobs/{job_id}/pause',
   scope: 'tuning:write',
   tag,
-  summary: 'Let a job wait, its progress saved, until it is told to go on',
+  summary: 'Pause a job and save its progress',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
@@ -273,7 +274,7 @@ export const resumeJob = route({
   path: '/fine-tuning/jobs/{job_id}/resume',
   scope: 'tuning:write',
   tag,
-  summary: 'Let a paused job go on, exactly where it stopped',
+  summary: 'Resume a paused job exactly where it stopped',
   params: IdParams,
   body: z.strictObject({}).nullish(),
   responses: { 200: Job },
@@ -286,7 +287,7 @@ export const jobEvents = route({
   tag,
   summary: 'The events of a job, one JSON object a line, live until the job has ended',
   params: IdParams,
-  query: z.strictObject({ after: digits(0).default(0).describe('Go on after this `seq`. Default 0.') }),
+  query: z.strictObject({ after: digits(0).default(0).describe('Continue after this `seq`. Default 0.') }),
   produces: 'application/x-ndjson',
   responses: { 200: JobEvent },
 })

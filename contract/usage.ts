@@ -39,8 +39,8 @@ export const UsageReport = z.object({
       model: z
         .string()
         .optional()
-        .describe('The name that was asked for: of a deployment, of a base, or the id of a tuned model.'),
-      model_id: z.string().optional().describe('The model that the name stood for.'),
+        .describe('The requested name: of a deployment, of a base, or the id of a tuned model.'),
+      model_id: z.string().optional().describe('The model that the name resolved to.'),
       key_id: z.string().optional(),
       kind: z.enum(['chat', 'completion', 'embedding', 'training']).optional(),
       ...sums,
@@ -56,7 +56,7 @@ export const Thresholds = z.strictObject({
   requests_per_day: bound(z.int()).default(null).describe('Null: the limit of the account’s tier, where it has one.'),
   tokens_per_month: bound(z.int())
     .default(null)
-    .describe('Tokens in, out and trained, of the UTC month. Null: nothing is told.'),
+    .describe('Tokens in, out and trained, of the UTC month. Null: no events.'),
   cost_per_month: bound(z.number()).default(null),
   percents: z
     .array(z.int().min(1).max(100))
@@ -64,7 +64,7 @@ export const Thresholds = z.strictObject({
     .max(10)
     .default([80, 100])
     .transform((percents) => [...new Set(percents)].sort((a, b) => a - b))
-    .describe('At which parts of each `usage.threshold` is told, once a day or month.'),
+    .describe('At which percentages of each threshold `usage.threshold` is sent, once a day or month.'),
 })
 export type Thresholds = z.output<typeof Thresholds>
 
@@ -90,7 +90,7 @@ export const getThresholds = route({
   path: '/usage/thresholds',
   scope: 'usage:read',
   tag,
-  summary: 'What the account is told of when it is used up in part',
+  summary: 'Thresholds of usage at which the account gets events',
   responses: { 200: ThresholdsOut },
 })
 export const setThresholds = route({
@@ -98,7 +98,7 @@ export const setThresholds = route({
   path: '/usage/thresholds',
   scope: 'usage:write',
   tag,
-  summary: 'Set them',
+  summary: 'Set the usage thresholds',
   body: Thresholds,
   responses: { 200: ThresholdsOut },
 })

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { Deleted, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
-/** Those of the specification, and `training.cancelled`: a job that was cancelled, queued or running. */
+/** The events of the specification, and `training.cancelled`: a queued or running job was cancelled. */
 export const eventTypes = [
   'training.started',
   'training.completed',
@@ -27,7 +27,8 @@ const Secret = z
   .min(1)
   .max(256)
   .describe(
-    'Printable ASCII. One that begins with `whsec_` has base64 after it. Made where it is left out, and then shown in this answer alone.',
+    'Printable ASCII. After the prefix `whsec_` it must be base64. ' +
+      'Generated if left out, and then shown only in this response.',
   )
 
 export const Webhook = z.object({
@@ -40,10 +41,8 @@ export const Webhook = z.object({
     .enum(['requested', 'gone', 'failing'])
     .nullable()
     .describe('`requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.'),
-  failing_since: Time.nullable().describe('Since when every try has failed; null where the last one did not.'),
-  previous_secret_expires_at: Time.nullable().describe(
-    'Until when the secret before the last rotation is in force as well.',
-  ),
+  failing_since: Time.nullable().describe('Since when every try has failed; null if the last one succeeded.'),
+  previous_secret_expires_at: Time.nullable().describe('Until when the secret before the last rotation is also valid.'),
   created_at: Time,
   updated_at: Time,
 })
@@ -79,7 +78,7 @@ export const Delivery = z.object({
     .describe('`blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.'),
   created_at: Time,
   next_attempt_at: Time.nullable().describe(
-    'When it is tried next, or was to be while the webhook is slowed or disabled.',
+    'Time of the next try, as planned before the webhook was slowed or disabled.',
   ),
   attempt_count: z.int(),
   last_attempt: DeliveryAttempt.nullable(),

@@ -1,4 +1,4 @@
-// The command line.
+// The engine's command line.
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -9,7 +9,7 @@ export type NamedFile = { name: string; path: string }
 export type Args = {
   listen: Address
   models: NamedFile[]
-  /** Adapters on the one model. */
+  /** Adapters of the single model. */
   adapters: NamedFile[]
   api_key_file: string | undefined
   grace_ms: number
@@ -19,19 +19,20 @@ export type Args = {
   slots: number
   speculation: boolean
   eight_bits: boolean
-  /** Whether control tokens that callers write in their messages are taken as such. */
+  /** Parse control tokens in callers' messages as control tokens instead of text. */
   parse_control_tokens: boolean
 }
 
 export const usage =
-  'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... [--adapter NAME=FILE.gguf]... [--api-key-file FILE] ' +
-  '[--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] [--slots N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
+  'node engine/main.ts [--listen HOST:PORT | unix:/path.sock] [--model NAME=FILE.gguf]... ' +
+  '[--adapter NAME=FILE.gguf]... [--api-key-file FILE] [--grace-seconds N] [--threads N] [--lib DIR] [--parent-pipe] ' +
+  '[--slots N] [--no-speculation] [--no-eight-bits] [--parse-control-tokens]'
 
 const listenDefault = '127.0.0.1:8000'
 const graceSecondsDefault = 10
 const slotsDefault = 32
 
-/** Throws an Error that says what is wrong. */
+/** Throws an Error for the user. */
 export function parseCommandLine(argv: string[]): Args {
   const { values } = parseArgs({
     args: argv,
@@ -52,13 +53,13 @@ export function parseCommandLine(argv: string[]): Args {
   })
   const listen = parseAddress(values.listen ?? listenDefault)
   const models = values.model.map((text) => parseNamed('--model', text))
-  // Without the service in front nobody could load one later.
+  // Only the server can load models later, over the unix socket.
   if ('port' in listen && models.length === 0)
     throw new Error('--model is missing: a server on a port serves the files that it is started with.')
   if (values.adapter.length > 0 && models.length !== 1)
-    throw new Error('--adapter takes exactly one --model beside it, which the adapters stand on.')
+    throw new Error('--adapter needs exactly one --model, the base of the adapters.')
   if ('path' in listen && values['api-key-file'] !== undefined)
-    throw new Error('--api-key-file is for a server on a port; a unix socket is its owner’s alone.')
+    throw new Error('--api-key-file is for a server on a port; only its owner can open a unix socket.')
   const cores = availableParallelism()
   return {
     listen,
@@ -66,7 +67,7 @@ export function parseCommandLine(argv: string[]): Args {
     adapters: values.adapter.map((text) => parseNamed('--adapter', text)),
     api_key_file: values['api-key-file'],
     grace_ms: 1000 * positive('--grace-seconds', values['grace-seconds'], graceSecondsDefault),
-    // More threads than cores hang the library's spinning barriers.
+    // With more threads than cores, the library's spin barriers hang.
     threads: Math.min(positive('--threads', values.threads, cores), cores),
     lib: values.lib ?? findLibrary(),
     parent_pipe: values['parent-pipe'],
@@ -91,13 +92,13 @@ function positive(option: string, text: string | undefined, fallback: number): n
   return number
 }
 
-/** Where set-up brings the library to; else, in a bundle, the package of it that npm has installed. */
+/** The library folder: from `npm run setup`, or in a bundle from an installed npm package. */
 function findLibrary(): string {
   const root = new URL('../', import.meta.url)
-  const brought = fileURLToPath(new URL('.local/llama/lib', root))
+  const fromSetup = fileURLToPath(new URL('.local/llama/lib', root))
   const platform = `${process.platform}-${process.arch}`
   const installed = [`${platform}-cuda`, platform].map((name) =>
     fileURLToPath(new URL(`node_modules/@node-llama-cpp/${name}/bins/${name}`, root)),
   )
-  return [brought, ...installed].find((folder) => existsSync(folder)) ?? brought
+  return [fromSetup, ...installed].find((folder) => existsSync(folder)) ?? fromSetup
 }

@@ -1,51 +1,49 @@
-// A program of its own: `node engine/quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS [IMPORTANCE.safetensors]`. It tells
-// of itself in JSON lines, as the trainer does, and ends when the pipe on its standard input does. OUT is whole only
-// where a `result` line came and the status is 0.
+// Command line: `node engine/quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS [IMPORTANCE.safetensors]`. Reports in JSON
+// lines, as the trainer does, and exits when standard input closes. OUT is complete only after a `result` line and exit
+// status 0.
 import { setPriority } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { fileTypes } from './llama/file-types.ts'
-import { readImportance } from './llama/importance.ts'
+import { readImportanceMatrix } from './llama/importance.ts'
 import { openLibrary } from './llama/library.ts'
-import { NotQuantized, quantize } from './llama/quantize.ts'
+import { QuantizationFailed, quantize } from './llama/quantize.ts'
 
-const tell = (type: 'progress' | 'result' | 'error', message: string, data: object = {}) =>
+const report = (type: 'progress' | 'result' | 'error', message: string, data: object = {}) =>
   process.stdout.write(`${JSON.stringify({ type, message, data })}\n`)
-/** At most twice a second. */
-const tellEvery_ms = 500
+const reportIntervalMs = 500
 
 async function main([source, out, type, threads, importance]: string[]): Promise<void> {
-  // Nobody waits for a status any more, and an orderly end would wait for ever: for the library's threads, which wait
-  // to be heard.
+  // SIGKILL, because a normal exit would deadlock: the library's threads wait for this one to run their log callback.
   const exit = () => process.kill(process.pid, 'SIGKILL')
   process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()
   if (!source || !out || !type || !Object.hasOwn(fileTypes, type))
     throw new Error('quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS [IMPORTANCE.safetensors]')
-  // Answers go first.
+  // Lower priority than the engine that serves.
   setPriority(10)
   const library = openLibrary(fileURLToPath(new URL('../.local/llama/lib', import.meta.url)))
-  let told_at = 0
+  let reported_at = 0
   const onProgress = (done: number) => {
-    if (Date.now() - told_at < tellEvery_ms) return
-    told_at = Date.now()
-    tell('progress', `Quantizing to ${type}.`, { stage: 'quantize', done })
+    if (Date.now() - reported_at < reportIntervalMs) return
+    reported_at = Date.now()
+    report('progress', `Quantizing to ${type}.`, { stage: 'quantize', done })
   }
-  const weighed = importance ? readImportance(importance) : undefined
+  const importanceMatrix = importance ? readImportanceMatrix(importance) : undefined
   await quantize(library, {
     source,
     out,
     type: type as keyof typeof fileTypes,
     threads: Math.max(1, Number(threads)),
-    importance: weighed,
+    importance: importanceMatrix,
     onProgress,
   })
-  tell('result', `Quantized to ${type}.`, { out })
+  report('result', `Quantized to ${type}.`, { out })
 }
 
 main(process.argv.slice(2)).then(
   () => process.exit(0),
   (error: Error) => {
-    if (error instanceof NotQuantized)
-      tell('error', `The engine's library cannot make this file: ${error.message}`, { code: 'not_quantizable' })
+    if (error instanceof QuantizationFailed)
+      report('error', `The engine's library cannot make this file: ${error.message}`, { code: 'not_quantizable' })
     else console.error(error)
     process.exit(1)
   },

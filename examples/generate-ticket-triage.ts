@@ -1,16 +1,16 @@
-// Writes the demo's task: support tickets, and what a triage desk notes about each as one JSON object.
+// Generates the demo's dataset: support tickets, each with its triage as a JSON object.
 //
 //   scripts/node examples/generate-ticket-triage.ts [--seed 42] [--rows 210] [--held-out 100] [--out examples]
 //
-// The rules by which a person can decide each field from the text:
-//   category     what the writer is after: money matters are "billing"; something that fails is "bug"; getting in is "access"; a wish
-//                for what is not there is "feature"; how or whether something is done is "question"
-//   priority     "high" if the writer says that work stands still or names a limit of today or tomorrow; "low" if the writer says
-//                that there is time; otherwise "normal"
-//   product      the one that the request is about
+// The rules for each field:
+//   category     "billing": money; "bug": something fails; "access": logging in or permissions; "feature": something
+//                missing is requested; "question": how or whether something works
+//   priority     "high": work is blocked or the deadline is today or tomorrow; "low": the writer is in no hurry;
+//                else "normal"
+//   product      the product that the request is about
 //
-// The held-out rows are whole texts, names and now and then phrasings that no training row has: a part of every list is
-// kept for them.
+// Held-out rows are texts and names, and sometimes phrasings, that no training row has: a part of every list is
+// reserved for them.
 
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -22,28 +22,22 @@ import { products, requests } from './tickets/requests.ts'
 type Category = keyof typeof requests
 type Product = keyof typeof products
 type Around = keyof typeof around
-/** What a row may be made of. */
+/** The phrasings that a row is made of. */
 type Lists = { requests: Record<Category, string[]>; around: Record<Around, string[]> }
 type Ticket = { text: string; answer: { category: string; priority: string; product: string } }
 
-/**
- * The share of every list that only held-out rows use, and how likely each part of a held-out row is to be drawn from
- * it.
- */
+/** Share of every list that is reserved for held-out rows, and how often a part of a held-out row comes from it. */
 const HELD_OUT_SHARE = 0.15
 const RESERVED_CHANCE = 0.03
 
 const categories = Object.keys(requests) as Category[]
 
-/** A new record of the same keys. */
+/** Maps the values of a record. */
 function mapped<Key extends string, From, To>(record: Record<Key, From>, change: (value: From) => To): Record<Key, To> {
   return Object.fromEntries(Object.entries<From>(record).map(([key, value]) => [key, change(value)])) as Record<Key, To>
 }
 
-/**
- * Splits every list of phrasings in two: what training rows may say, and what only held-out rows say. Products' names
- * are for both.
- */
+/** Splits every list of phrasings: for training rows, and for held-out rows only. Product names are in both. */
 function splitPhrases(random: Random): { common: Lists; reserved: Lists } {
   const halves = (list: string[]) => {
     const shuffled = random.shuffled(list)
@@ -58,7 +52,7 @@ function splitPhrases(random: Random): { common: Lists; reserved: Lists } {
   return { common: side('common'), reserved: side('reserved') }
 }
 
-/** Lists for one held-out row: each from the reserved or the common part, names always from the reserved one. */
+/** Lists for one held-out row, each from the reserved or the common part; names always from the reserved part. */
 function mixed(common: Lists, reserved: Lists, random: Random): Lists {
   const mix = { ...common.around }
   for (const kind of Object.keys(mix) as Around[])
@@ -92,9 +86,7 @@ function fill(text: string, random: Random, product: string): string {
   return filled.charAt(0).toUpperCase() + filled.slice(1)
 }
 
-/**
- * Writes as people type in a hurry: swapped or dropped letters, lower case, missing stops. Digits and short words stay.
- */
+/** Adds typing errors: swapped or dropped letters, lower case, missing full stops. Keeps digits and short words. */
 function misspell(text: string, random: Random): string {
   const words = text.split(' ').map((word) => {
     if (!/^[a-z]{5,}$/.test(word) || !random.chance(0.12)) return word
@@ -116,7 +108,7 @@ function ticket({ requests, around: say }: Lists, random: Random, category: Cate
   const extras: string[] = []
   if (priority !== 'normal') extras.push(random.pick(priority === 'high' ? say.high : say.low))
   if (random.chance(0.2)) extras.push(random.pick(say.asides))
-  // Sometimes what surrounds the request comes first.
+  // Sometimes the surrounding text comes first.
   const shuffled = random.shuffled(extras)
   const first = random.chance(0.25) ? shuffled.splice(0, 1) : []
   const sentences = [...first, request, ...shuffled].map((sentence) => fill(sentence, random, name))
@@ -128,13 +120,13 @@ function ticket({ requests, around: say }: Lists, random: Random, category: Cate
   return { text: opening + body + closing, answer: { category, priority, product } }
 }
 
-/** `count` different tickets, the categories in equal shares. */
-function tickets(count: number, random: Random, lists: () => Lists, taken: Set<string>): Ticket[] {
+/** `count` different tickets, equally many of each category. */
+function tickets(count: number, random: Random, lists: () => Lists, usedTexts: Set<string>): Ticket[] {
   const made: Ticket[] = []
   while (made.length < count) {
     const next = ticket(lists(), random, categories[made.length % categories.length] as Category)
-    if (taken.has(next.text)) continue
-    taken.add(next.text)
+    if (usedTexts.has(next.text)) continue
+    usedTexts.add(next.text)
     made.push(next)
   }
   return random.shuffled(made)
@@ -159,8 +151,8 @@ const { values } = parseArgs({
 })
 const random = new Random(Number(values.seed))
 const { common, reserved } = splitPhrases(random)
-const taken = new Set<string>()
-const training = tickets(Number(values.rows), random, () => common, taken)
-const heldOut = tickets(Number(values['held-out']), random, () => mixed(common, reserved, random), taken)
+const usedTexts = new Set<string>()
+const training = tickets(Number(values.rows), random, () => common, usedTexts)
+const heldOut = tickets(Number(values['held-out']), random, () => mixed(common, reserved, random), usedTexts)
 writeFileSync(join(values.out, 'ticket-triage.jsonl'), lines(training))
 writeFileSync(join(values.out, 'ticket-triage.heldout.jsonl'), lines(heldOut))

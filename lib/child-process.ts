@@ -1,44 +1,43 @@
-// Starts the service's programs. Each obeys the service alone: what a terminal sends to the whole process group
-// (Ctrl-C, Ctrl-\, and its end) must not break off what the service is about to end in order. They stay in the
-// service's session, since where the kernel groups processes by session a priority counts only within one; so they
-// ignore the signals.
+// Starts child processes that ignore the terminal's signals (SIGINT, SIGQUIT, SIGHUP). A terminal sends these to the
+// whole process group, and only the server decides when its children end. They stay in the server's session: where the
+// kernel schedules by session (autogroup), priorities count only within one.
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 import path from 'node:path'
 import { root } from './root.ts'
 
-const alive = new Set<ChildProcess>()
+const running = new Set<ChildProcess>()
 
-function keep(child: ChildProcess): void {
-  alive.add(child)
-  child.once('exit', () => alive.delete(child)).once('error', () => child.pid === undefined && alive.delete(child))
+function track(child: ChildProcess): void {
+  running.add(child)
+  child.once('exit', () => running.delete(child)).once('error', () => child.pid === undefined && running.delete(child))
 }
 
-/** Node sets ignored signals back to their defaults when it starts; other programs inherit them, and so do theirs. */
+/** Wraps a command to ignore these signals. Node resets ignored signals when it starts; other programs inherit them. */
 function ignoringTerminal(command: string, args: readonly string[]): [string, string[]] {
   if (command === process.execPath) return [command, ['--import', path.join(root, 'lib/ignore-terminal.mjs'), ...args]]
   return ['/bin/sh', ['-c', 'trap "" INT QUIT HUP; exec "$0" "$@"', command, ...args]]
 }
 
 /**
- * `spawn` of a program that ignores the terminal. One of Node is named by `process.execPath`; one that does not exist
- * ends with status 127.
+ * Like `spawn`, for a child that ignores the terminal's signals. To run Node, pass `process.execPath`. A program that
+ * does not exist exits with status 127.
  */
 export const spawnChild = ((command: string, args: readonly string[], options: SpawnOptions) => {
   const child = spawn(...ignoringTerminal(command, args), options)
-  keep(child)
+  track(child)
   return child
 }) as typeof spawn
 
-/** How a program ended: its status, or the signal that ended it, and the end of its standard error. */
+/** How a process ended: its exit status or the signal that killed it, and the last 2000 characters of its stderr. */
 export interface ProgramEnd {
   status: number | null
   killed_by: string | null
-  said: string
+  stderr: string
 }
 
 /**
- * Runs a program in the root of the checkout to its end. The pipe on its standard input stays open and empty: its end
- * tells it that this server is gone. Rejects where it does not start, or once `signal` aborts, which kills it.
+ * Runs a program to its end, in the root of the checkout. Its stdin is an empty pipe whose end tells it that this
+ * server is gone. Rejects if it cannot start, or when `signal` aborts, which kills it.
  */
 export async function runToEnd(
   command: string,
@@ -54,9 +53,9 @@ export async function runToEnd(
     killSignal: 'SIGKILL',
   })
   child.stdin.on('error', () => {})
-  let said = ''
+  let stderr = ''
   child.stderr.on('data', (data) => {
-    said = (said + data).slice(-2000)
+    stderr = (stderr + data).slice(-2000)
   })
   const [status, killed_by] = await new Promise<[number | null, string | null]>((resolve, reject) => {
     let failure: Error | undefined
@@ -66,10 +65,10 @@ export async function runToEnd(
     })
     child.on('close', (...how) => (failure ? reject(failure) : resolve(how)))
   })
-  return { status, killed_by, said: said.trim() }
+  return { status, killed_by, stderr: stderr.trim() }
 }
 
-/** Kills every program that still runs, at once. */
+/** Sends SIGKILL to all running children. */
 export function killChildren(): void {
-  for (const child of alive) child.kill('SIGKILL')
+  for (const child of running) child.kill('SIGKILL')
 }

@@ -2,22 +2,22 @@ import { randomFillSync } from 'node:crypto'
 
 const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
-// Asked of the system a page at a time: each asking costs more than all the rest of an id, and every request has one.
-const random = Buffer.alloc(4096)
-let used = random.length
+// Random bytes are fetched 4096 at a time: a system call costs more than the rest of an id, and every request has one.
+const pool = Buffer.alloc(4096)
+let consumed = pool.length
 
 function randomByte(): number {
-  if (used === random.length) {
-    randomFillSync(random)
-    used = 0
+  if (consumed === pool.length) {
+    randomFillSync(pool)
+    consumed = 0
   }
-  const byte = random[used]!
-  // What has become part of a key is not kept here beside it.
-  random[used++] = 0
+  const byte = pool[consumed]!
+  // Clear it: the byte may become part of an API key.
+  pool[consumed++] = 0
   return byte
 }
 
-/** `length` random characters of base62, each equally likely. */
+/** `length` random base62 characters, uniformly distributed. */
 export function randomBase62(length: number): string {
   let text = ''
   while (text.length < length) {
@@ -44,5 +44,5 @@ export type IdPrefix =
   | 'imp'
   | 'exp'
 
-/** A new id: the prefix of its kind and 20 random characters (119 bits). */
+/** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -1,2 +1,2 @@
-// Loaded first into each Node program that the service starts (lib/child-process.ts).
+// Preloaded into each Node child process; see lib/child-process.ts.
 for (const signal of ['SIGINT', 'SIGQUIT', 'SIGHUP']) process.on(signal, () => {})

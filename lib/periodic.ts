@@ -1,8 +1,5 @@
-/**
- * Does it now and each `every_ms`, until what it returns is closed, which waits for the last. What may fail is caught
- * in `work`.
- */
-export function nowAndThen(every_ms: number, work: () => Promise<void>): { close(): Promise<void> } {
+/** Runs `work` now and every `every_ms`. `close()` waits for the current run. `work` must not reject. */
+export function runPeriodically(every_ms: number, work: () => Promise<void>): { close(): Promise<void> } {
   let last = work()
   const timer = setInterval(() => {
     last = work()

@@ -1,5 +1,4 @@
-// From examples to a served model, through the public interface: `npm run demo`, or `npm run demo -- --exit` to end
-// when it is done.
+// `npm run demo`: trains and serves a model from the examples through the public API. `-- --exit` ends it when done.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
@@ -55,17 +54,18 @@ async function main(service: Service): Promise<void> {
 
   const rows = readRows(path.join(examples, 'ticket-triage.heldout.jsonl'))
   title(`4. Ask both about ${rows.length} tickets that were never trained on`)
-  const counted = (model: string) => (count: number) => {
+  const showCount = (model: string) => (count: number) => {
     if (process.stdout.isTTY)
       process.stdout.write(`\r\x1b[K  ${model}: ${count} of ${rows.length}${count === rows.length ? '\n' : ''}`)
   }
-  const before = await score(service, base, rows, counted('base'))
-  const after = await score(service, name, rows, counted('tuned'))
+  const before = await score(service, base, rows, showCount('base'))
+  const after = await score(service, name, rows, showCount('tuned'))
   for (const index of [0, 1, 2, 3]) {
     const { prompt, expected } = rows[index]!
     const mark = (answer: string) => `${isRight(answer, expected) ? '✓' : '✗'} ${oneLine(answer)}`
     console.log(
-      `\n  ticket  ${oneLine(prompt.at(-1)!.content)}\n  base    ${mark(before.answers[index]!)}\n  tuned   ${mark(after.answers[index]!)}`,
+      `\n  ticket  ${oneLine(prompt.at(-1)!.content)}\n  base    ${mark(before.answers[index]!)}\n` +
+        `  tuned   ${mark(after.answers[index]!)}`,
     )
   }
   console.log(
@@ -75,7 +75,12 @@ async function main(service: Service): Promise<void> {
   if (options.exit) {
     const seconds = (value: number) => Number(value.toFixed(1))
     return console.log(
-      `\n${JSON.stringify({ base_score: before.share, tuned_score: after.share, train_seconds: seconds(train_seconds), total_seconds: seconds((Date.now() - started) / 1000) })}`,
+      `\n${JSON.stringify({
+        base_score: before.share,
+        tuned_score: after.share,
+        train_seconds: seconds(train_seconds),
+        total_seconds: seconds((Date.now() - started) / 1000),
+      })}`,
     )
   }
   title('The service keeps running. Try it:')
@@ -87,7 +92,7 @@ async function main(service: Service): Promise<void> {
   curl ${service.url}/chat/completions -H 'Authorization: Bearer ${service.key}' \\
     -H 'Content-Type: application/json' -d '${body.replaceAll("'", "'\\''")}'
 
-Ctrl-C ends it and removes the demo's data. \`npm start\` is the service that stays.`)
+Ctrl-C stops it and removes the demo's data. \`npm start\` runs a permanent service.`)
   await service.ended
 }
 
@@ -98,27 +103,27 @@ function oneLine(text: string): string {
   return line.length > 110 ? `${line.slice(0, 109)}…` : line
 }
 
-// npm passes on the Ctrl-C that the terminal has sent to this script too: so close together, two are one.
-const samePress_ms = 300
+// npm forwards the SIGINT that the terminal has already sent to this script: two within this time are one.
+const duplicateSignal_ms = 300
 
 /** Resolves at the first signal to end; `again` is called at a later Ctrl-C. */
-function interruption(again: () => void): Promise<'interrupted'> {
+function waitForSignal(onSecondSignal: () => void): Promise<'interrupted'> {
   return new Promise((resolve) => {
     let first_at: number | undefined
-    const heard = (signal: NodeJS.Signals) => {
+    const onSignal = (signal: NodeJS.Signals) => {
       if (first_at !== undefined)
-        return void (signal === 'SIGINT' && performance.now() - first_at > samePress_ms && again())
+        return void (signal === 'SIGINT' && performance.now() - first_at > duplicateSignal_ms && onSecondSignal())
       first_at = performance.now()
       if (process.stdout.isTTY) console.log('\nStopping. Press Ctrl-C again to stop at once.')
       resolve('interrupted')
     }
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => heard(signal))
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => onSignal(signal))
   })
 }
 
 let service: Service | undefined
-// Before the service is there, so that it never stays behind.
-const interrupted = interruption(() => {
+// Installed before the service starts, so that the service is always stopped.
+const interrupted = waitForSignal(() => {
   process.exitCode = 130
   service?.kill()
 })

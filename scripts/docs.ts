@@ -1,5 +1,5 @@
-// `npm run docs`: writes docs/reference from the schemas that the service itself checks with. `--check` writes nothing
-// and fails where a page is out of date.
+// `npm run docs`: generates docs/reference from the schemas that the service validates with. `--check` writes nothing
+// and fails if a page is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { referencePages } from './docs/pages.ts'

@@ -1,5 +1,5 @@
-// `npm test`: the type check and the linters, then every test, two files at a time. `--static` ends after the linters;
-// names of files run these alone.
+// `npm test`: type check and linters, then every test, two files at a time. `--static` ends after the linters; with
+// file names, runs only these tests.
 import { spawn, spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
@@ -31,25 +31,25 @@ interface Outcome {
   skipped: number
 }
 
-/** Runs it and prints all that it said when it has ended: two suites at once would mix their lines. */
+/** Runs a suite and prints its output at its end, so that the lines of two suites do not mix. */
 async function run({ name, command, args }: Suite): Promise<Outcome> {
   const started = Date.now()
   const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
-  const said: Buffer[] = []
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => said.push(part))
+  const output: Buffer[] = []
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => output.push(part))
   const status = await new Promise<number | null>((resolve, reject) => child.on('error', reject).on('close', resolve))
-  const text = Buffer.concat(said).toString()
+  const text = Buffer.concat(output).toString()
   console.log(`\n• ${name}, ${seconds(started)}\n${text.trimEnd()}`)
   return outcomeOf(text, status === 0)
 }
 
-/** What node:test's or pytest's own summary says. A suite that ended without one has failed. */
+/** Reads the summary of node:test or pytest. A suite without one has failed. */
 function outcomeOf(text: string, ok: boolean): Outcome {
-  const said = (...patterns: RegExp[]) =>
+  const count = (...patterns: RegExp[]) =>
     patterns.reduce((sum, pattern) => sum + Number(text.match(pattern)?.[1] ?? 0), 0)
-  const passed = said(/^ℹ pass (\d+)$/m, /\b(\d+) passed\b.* in /)
-  const failed = said(/^ℹ fail (\d+)$/m, /^ℹ cancelled (\d+)$/m, /\b(\d+) failed\b.* in /, /\b(\d+) errors?\b.* in /)
-  const skipped = said(/^ℹ skipped (\d+)$/m, /\b(\d+) skipped\b.* in /)
+  const passed = count(/^ℹ pass (\d+)$/m, /\b(\d+) passed\b.* in /)
+  const failed = count(/^ℹ fail (\d+)$/m, /^ℹ cancelled (\d+)$/m, /\b(\d+) failed\b.* in /, /\b(\d+) errors?\b.* in /)
+  const skipped = count(/^ℹ skipped (\d+)$/m, /\b(\d+) skipped\b.* in /)
   return { passed, failed: ok && passed + skipped > 0 ? failed : Math.max(1, failed), skipped }
 }
 
@@ -67,7 +67,7 @@ step('ruff format', path.join(python, 'ruff'), [
 ])
 step('reference pages', process.execPath, ['scripts/docs.ts', '--check'])
 step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
-// An image has a name here and is built here: that is what the rule forbids.
+// The disabled rule forbids an image with both a name and a build, which this file has.
 step('dclint', path.join(root, 'node_modules/.bin/dclint'), [
   '--disable-rule',
   'no-build-and-image',
@@ -78,40 +78,41 @@ step('dclint', path.join(root, 'node_modules/.bin/dclint'), [
 if (!process.argv.includes('--static')) {
   const named = process.argv.slice(2)
   const files = named.length > 0 ? named : globSync('tests/{unit,service,process}/**/*.test.ts', { cwd: root }).sort()
-  // A test that failed may leave something open, which must not hold up those after it for ever.
+  // --test-force-exit: a failed test may leave handles open, which must not block the run.
   const suites: Suite[] = files.map((file) => ({
     name: file,
     command: process.execPath,
     args: ['--test-force-exit', '--test-reporter=spec', file],
   }))
-  // The longest first, so that it does not stand alone at the end.
+  // The longest suite first, so that it does not run alone at the end.
   if (named.length === 0)
     suites.unshift({
       name: 'tests of the trainer',
       command: path.join(python, 'pytest'),
       args: ['-q', '--durations=8'],
     })
-  // They take every core at the lowest priority: beside others they would take ten times as long, or measure these.
-  const alone = suites.filter(({ name }) =>
+  // These use all cores at the lowest priority: in parallel with others they would take ten times as long, or would
+  // measure the others' load.
+  const exclusiveSuites = suites.filter(({ name }) =>
     ['tests/process/demo.test.ts', 'tests/process/core-share.test.ts'].includes(name),
   )
-  const beside = suites.filter((suite) => !alone.includes(suite))
+  const parallelSuites = suites.filter((suite) => !exclusiveSuites.includes(suite))
   const started = Date.now()
   const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
-  const faulty: string[] = []
-  const lane = async (from: Suite[]) => {
+  const failedSuites: string[] = []
+  const runner = async (from: Suite[]) => {
     for (let suite = from.shift(); suite; suite = from.shift()) {
       const { passed, failed, skipped } = await run(suite)
       total.passed += passed
       total.failed += failed
       total.skipped += skipped
-      if (failed > 0) faulty.push(suite.name)
+      if (failed > 0) failedSuites.push(suite.name)
     }
   }
-  // Two, as the smallest machine has two cores; more would have tests wait for each other's processes.
-  await lane(alone)
-  await Promise.all([lane(beside), lane(beside)])
-  if (faulty.length > 0) console.error(`\nfailed: ${faulty.join(', ')}`)
+  // Two runners, for machines with two cores: with more, tests would wait for each other's processes.
+  await runner(exclusiveSuites)
+  await Promise.all([runner(parallelSuites), runner(parallelSuites)])
+  if (failedSuites.length > 0) console.error(`\nfailed: ${failedSuites.join(', ')}`)
   console.log(`\n${total.skipped} skipped, ${seconds(started)}\n${total.passed} passed, ${total.failed} failed`)
-  process.exit(faulty.length > 0 ? 1 : 0)
+  process.exit(failedSuites.length > 0 ? 1 : 0)
 }

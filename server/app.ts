@@ -2,7 +2,7 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify'
 import { serializerCompiler } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { ApiError } from '../contract/errors.ts'
-import { maxHeadBytes, patience } from '../lib/http/client-timeouts.ts'
+import { clientTimeouts, maxHeadBytes } from '../lib/http/client-timeouts.ts'
 import { endSlowBodies, endSlowReaders } from '../lib/http/slow-clients.ts'
 import { newId } from '../lib/ids.ts'
 import { accountRoutes } from './accounts/routes.ts'
@@ -14,16 +14,16 @@ import type { Deployments } from './deployments/service.ts'
 import { exportRoutes } from './exports/routes.ts'
 import type { Exports } from './exports/service.ts'
 import type { TunedModels } from './fine-tuning/models/registry.ts'
-import { tuningRoutes } from './fine-tuning/routes.ts'
-import type { Tuning } from './fine-tuning/service.ts'
-import { admitRequests, requireScopes } from './http/auth.ts'
+import { fineTuningRoutes } from './fine-tuning/routes.ts'
+import type { FineTuning } from './fine-tuning/service.ts'
+import { requireAuth, requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
 import type { Idempotency } from './http/idempotency.ts'
 import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
-import { type GuardSettings, guard } from './http/security-headers.ts'
+import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
 import type { Downloads } from './hub/downloads.ts'
 import { hubRoutes } from './hub/routes.ts'
 import type { Hub } from './hub/service.ts'
@@ -46,7 +46,7 @@ export interface Services {
   hub: Hub
   downloads: Downloads
   datasets: Datasets
-  tuning: Tuning
+  fineTuning: FineTuning
   models: TunedModels
   usage: Usage
   inference: Inference
@@ -57,34 +57,34 @@ export interface Services {
   version: string
   /** Why the service cannot take requests now, or undefined. */
   ready(): Promise<string | undefined>
-  /** What /metrics tells beside the requests. */
+  /** Gauges of /metrics besides the request histogram. */
   gauges: Gauge[]
-  /** Aborts when the service begins to stop: streams that would never end by themselves end then. */
+  /** Aborts when the service begins to stop: ends event streams, which have no end of their own. */
   stopping: AbortSignal
-  /** Aborts when the time to stop is over: answers under way end with an error event. */
-  cutting: AbortSignal
+  /** Aborts when the grace period of a stop is over: answers in flight end with an error event. */
+  stopDeadline: AbortSignal
 }
 
-/** Largest JSON body, in bytes; files are streamed and have a limit of their own. */
+/** Largest JSON body in bytes. Files are streamed and have their own limit. */
 const bodyLimit = 8 * 1024 * 1024
 
 /** Mounts every route and returns the instance. It does not listen. */
 export async function buildApp(
   services: Services,
-  settings: GuardSettings,
-  { head_ms, body_ms, idle_ms, unread_ms } = patience,
+  settings: SecuritySettings,
+  { head_ms, body_ms, idle_ms, unread_ms } = clientTimeouts,
 ): Promise<FastifyInstance> {
   const app = Fastify({
     loggerInstance: services.log,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit,
-    // The whole request has no time of its own: large uploads take as long as they take. See lib/http/slow-clients.ts.
+    // No timeout for a whole request, for the sake of large uploads; see lib/http/slow-clients.ts.
     http: { maxHeaderSize: maxHeadBytes, headersTimeout: head_ms, connectionsCheckingInterval: Math.ceil(head_ms / 5) },
     requestTimeout: 0,
     keepAliveTimeout: idle_ms,
     trustProxy: settings.trusted_proxies.length > 0 ? [...settings.trusted_proxies] : false,
     forceCloseConnections: 'idle',
-    // It would be of another shape than every other error; the hook below says it in ours.
+    // Fastify's own 503 would not have the shape of our errors; the hook below answers instead.
     return503OnClosing: false,
     genReqId: () => newId('req'),
     requestIdHeader: false,
@@ -94,12 +94,12 @@ export async function buildApp(
   }) as unknown as FastifyInstance
   app.setValidatorCompiler(validatorCompiler)
   app.setSerializerCompiler(serializerCompiler)
-  await guard(app, settings)
-  const restSlowBodies = endSlowBodies(app.server, body_ms, refuse)
-  const restSlowReaders = endSlowReaders(app.server, unread_ms)
+  await addSecurityHooks(app, settings)
+  const stopSlowBodyWatch = endSlowBodies(app.server, body_ms, refuse)
+  const stopSlowReaderWatch = endSlowReaders(app.server, unread_ms)
   app.addHook('onClose', async () => {
-    restSlowBodies()
-    restSlowReaders()
+    stopSlowBodyWatch()
+    stopSlowReaderWatch()
   })
   app.addHook('onRequest', (request, reply, done) => {
     assumeJson(request)
@@ -117,13 +117,13 @@ export async function buildApp(
   requireScopes(app)
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
-  admitRequests(app, { find: services.accounts.findKey }, services.limits)
+  requireAuth(app, { find: services.accounts.findKey }, services.limits)
   accountRoutes(app, services.accounts)
   hubRoutes(app, services.hub, services.downloads, services.plans.tiers)
   usageRoutes(app, services.usage)
   datasetRoutes(app, services.datasets, services.stopping)
-  tuningRoutes(app, services.tuning, services.models, services.stopping)
-  inferenceRoutes(app, services.inference, services.limits, services.cutting)
+  fineTuningRoutes(app, services.fineTuning, services.models, services.stopping)
+  inferenceRoutes(app, services.inference, services.limits, services.stopDeadline)
   deploymentRoutes(app, services.deployments)
   exportRoutes(app, services.exports, services.stopping)
   webhookRoutes(app, services.webhooks)

@@ -5,15 +5,15 @@ import path from 'node:path'
 import { z } from 'zod'
 import { root } from '../lib/root.ts'
 
-/** NVIDIA's GPUs of this machine. */
+/** The number of NVIDIA GPUs of this machine. */
 const gpus = () => readdirSync('/dev').filter((name) => /^nvidia\d+$/.test(name)).length
 
 const text = z.string().min(1)
 const folder = text.transform((value) => path.resolve(value))
-const whole = (min: number, max: number) =>
+const wholeNumber = (min: number, max: number) =>
   z.string().regex(/^\d+$/, 'must be a whole number').transform(Number).pipe(z.int().min(min).max(max))
 
-const truth = z.enum(['true', 'false'], { error: 'must be true or false' }).transform((value) => value === 'true')
+const boolean = z.enum(['true', 'false'], { error: 'must be true or false' }).transform((value) => value === 'true')
 
 const commaSeparated = (item: z.ZodType<string, string>) =>
   z
@@ -43,16 +43,16 @@ const networks = commaSeparated(
 )
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/')
-  const most = { 4: 32, 6: 128 }[isIP(address)]
-  if (!most || address.includes('%') || more.length > 0) return false
-  // All addresses at once is no trust but the lack of it.
-  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= most)
+  const maxBits = { 4: 32, 6: 128 }[isIP(address)]
+  if (!maxBits || address.includes('%') || more.length > 0) return false
+  // Reject /0: it would trust everyone.
+  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= maxBits)
 }
 
 interface Setting {
   schema: z.ZodType
   default: string | undefined
-  /** The default in words, where it depends on the machine. */
+  /** The default in words, if it depends on the machine. */
   default_text?: string
   about: string
 }
@@ -61,7 +61,7 @@ const setting = <S extends z.ZodType>(schema: S, fallback: string, about: string
   default: fallback,
   about,
 })
-/** One whose default depends on the machine; `default_text` says how. */
+/** A setting whose default depends on the machine, as `default_text` describes. */
 const computed = <S extends z.ZodType>(schema: S, fallback: string, default_text: string, about: string) => ({
   schema,
   default: fallback,
@@ -74,21 +74,27 @@ const optional = <S extends z.ZodType>(schema: S, about: string) => ({
   about,
 })
 
-// One entry a setting; its name in the environment is TUNERY_ and the name in capitals.
+// One entry per setting. Its environment variable is TUNERY_ and the name in capitals.
 const settings = {
-  port: setting(whole(0, 65_535), '8000', 'Port to listen on; 0 takes a free one.'),
+  port: setting(wholeNumber(0, 65_535), '8000', 'Port to listen on; 0 picks a free one.'),
   host: setting(text, '127.0.0.1', 'Address to listen on.'),
   cors_origins: setting(
     origins,
     '',
-    'Origins whose pages may call the API from a browser, comma-separated; * is any. None: no CORS headers.',
+    'CORS origins: sites whose pages may call the API from a browser, comma-separated; * allows any. ' +
+      'Empty: no CORS headers.',
   ),
   trusted_proxies: setting(
     networks,
     '',
-    'Addresses and networks (CIDR) of proxies in front, comma-separated: only their X-Forwarded-… headers are believed. None: nobody’s.',
+    'Addresses and networks (CIDR) of reverse proxies whose X-Forwarded-… headers are trusted, comma-separated. ' +
+      'Empty: none are trusted.',
   ),
-  max_connections: setting(whole(1, 1_000_000), '10000', 'Connections of clients at once; further ones are closed.'),
+  max_connections: setting(
+    wholeNumber(1, 1_000_000),
+    '10000',
+    'Most client connections at once; further ones are closed.',
+  ),
   data_dir: computed(
     folder,
     path.join(root, 'data'),
@@ -99,11 +105,11 @@ const settings = {
     folder,
     path.join(root, '.local/models'),
     '`.local/models` in the checkout',
-    'Folder of the base models.',
+    'Folder for the base models.',
   ),
   default_tier: setting(text, 'enterprise', 'Tier of new accounts, the owner’s included.'),
-  max_dataset_mb: setting(whole(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
-  max_dataset_rows: setting(whole(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
+  max_dataset_mb: setting(wholeNumber(1, 1_000_000), '2000', 'Largest dataset file, in MB.'),
+  max_dataset_rows: setting(wholeNumber(1, 1_000_000_000), '1000000', 'Most rows in a dataset.'),
   huggingface_url: setting(
     z.url({ protocol: /^https?$/ }),
     'https://huggingface.co',
@@ -111,87 +117,92 @@ const settings = {
   ),
   huggingface_token: optional(
     z.string().regex(/^hf_\S+$/, "must begin with 'hf_'"),
-    'Token for that hub: base models are downloaded with it, those whose licence its owner has accepted too, and exports are sent to repositories.',
+    'Token for that hub. It is used to download base models, gated ones included if its owner accepted their ' +
+      'licence, and to push exports to repositories.',
   ),
   model_downloads: setting(
     z.enum(['any', 'operator', 'off']),
     'operator',
-    'Who may have the service download base models of its catalogue: any account, keys with the scope operator, or nobody.',
+    'Who may make the service download base models of its catalogue: any account, keys with the scope operator, or ' +
+      'nobody (off).',
   ),
   export_days: setting(
-    whole(0, 36_500),
+    wholeNumber(0, 36_500),
     '7',
-    'Days for which the files of an export are kept; 0: until it is deleted.',
+    'Days until the files of an export are removed; 0: only when it is deleted.',
   ),
   parse_control_tokens: setting(
-    truth,
+    boolean,
     'false',
-    'Whether text of prompts and of rows that spells a control token of the model (<|im_end|>) becomes that token, as with other servers; false: it is text.',
+    'Whether text in prompts and rows that spells a control token of the model (<|im_end|>) becomes that token, as ' +
+      'with other servers. false: it stays text.',
   ),
-  max_adapter_mb: setting(whole(1, 1_000_000), '2000', 'Largest adapter that can be brought, in MB.'),
+  max_adapter_mb: setting(wholeNumber(1, 1_000_000), '2000', 'Largest adapter that can be imported, in MB.'),
   min_free_disk_mb: setting(
-    whole(0, 1_000_000),
+    wholeNumber(0, 1_000_000),
     '500',
-    'Uploads and jobs are refused while less than this is free on the data folder’s disk.',
+    'Uploads and jobs are refused while the data folder’s disk has less free space than this, in MB.',
   ),
   upstreams: optional(
     text,
-    'Servers that serve base models in place of the own engine: the path of a JSON file or its text; see docs/upstreams.md.',
+    'Servers that serve base models instead of the built-in engine: JSON text, or the path of a JSON file; see ' +
+      'docs/upstreams.md.',
   ),
   max_waiting: setting(
-    whole(0, 100_000),
+    wholeNumber(0, 100_000),
     '256',
-    'Requests that may wait for their turn, a model; more are refused with Retry-After.',
+    'Most requests that may wait in the queue of a model; more are refused with Retry-After.',
   ),
   idle_unload_seconds: setting(
-    whole(0, 10_000_000),
+    wholeNumber(0, 10_000_000),
     '3600',
-    'A model that nobody asked for in this time leaves the engine’s memory; 0: never.',
+    'Seconds without requests after which a model is unloaded from the engine; 0: never.',
   ),
   merged_memory_mb: computed(
-    whole(0, 100_000_000),
+    wholeNumber(0, 100_000_000),
     String(Math.round(os.totalmem() / 8e6)),
     'an eighth of the memory',
-    'What merged copies of hot adapters may take together, in MB, in memory and on disk; 0: none is made.',
+    'Most memory, and disk space, that merged adapters may use together, in MB; 0: adapters are never merged.',
   ),
   merge_after_tokens: setting(
-    whole(1, 1_000_000_000),
+    wholeNumber(1, 1_000_000_000),
     '5000',
-    'Output tokens in about five minutes from which an adapter gets a merged copy.',
+    'Output tokens in about five minutes after which an adapter is merged with its base model.',
   ),
   threads: computed(
-    whole(1, 1024),
+    wholeNumber(1, 1024),
     String(os.availableParallelism()),
     'one per core',
-    'Threads of the engine and of each trainer.',
+    'Threads of the engine, and of each trainer.',
   ),
   engine_options: setting(
     z.string().transform((value) => value.split(/\s+/).filter(Boolean)),
     '',
-    'Further options of the engine’s command line, such as --no-speculation.',
+    'Additional options for the engine’s command line, such as --no-speculation.',
   ),
   training_share: setting(
-    whole(0, 80),
+    wholeNumber(0, 80),
     '20',
-    'Percent of the cores’ time that trainings have at the least while this machine’s engine answers; see docs/operate.md. 0: what answers leave.',
+    'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see docs/operate.md. ' +
+      '0: only what answers leave.',
   ),
   trainer_processes: computed(
-    whole(1, 64),
+    wholeNumber(1, 64),
     String(Math.max(1, gpus())),
     'one per NVIDIA GPU, else 1',
-    'Processes that train a job together, through torchrun: one a GPU.',
+    'Processes that train one job together (torchrun): one per GPU.',
   ),
   checkpoint_seconds: setting(
-    whole(1, 86_400),
+    wholeNumber(1, 86_400),
     '30',
-    'How often a training writes a checkpoint; a crash loses at most this much work.',
+    'Seconds between checkpoints of a training; a crash loses at most this much work.',
   ),
   log_level: setting(
     z.enum(['fatal', 'error', 'warn', 'info', 'debug', 'silent']),
     'info',
-    'How much the server logs.',
+    'Lowest level that the server logs.',
   ),
-  plans_file: optional(folder, 'JSON file of the operator’s own tiers and prices; see docs/operate.md.'),
+  plans_file: optional(folder, 'JSON file with the operator’s own tiers and prices; see docs/operate.md.'),
   currency: setting(z.string().regex(/^[A-Z]{3}$/), 'USD', 'Currency of the prices.'),
   training_price: setting(z.coerce.number().min(0), '0', 'Price of a million trained tokens.'),
   input_price: setting(z.coerce.number().min(0), '0', 'Price of a million prompt tokens.'),
@@ -199,37 +210,39 @@ const settings = {
   tracking: setting(
     z.enum(['none', 'tensorboard', 'mlflow', 'wandb']),
     'none',
-    'Where the loss curves of jobs go out to; set-up brings what it takes.',
+    'Experiment tracker that the metrics of jobs are sent to; set-up installs its client.',
   ),
   tracking_url: optional(
     text,
-    'Address of the MLflow or W&B server, or folder for TensorBoard. Keys stay in those tools’ own variables (WANDB_API_KEY, …).',
+    'Address of the MLflow or W&B server, or folder for TensorBoard. API keys are set in the tools’ own variables ' +
+      '(WANDB_API_KEY, …).',
   ),
-  tracking_project: setting(text, 'tunery', 'Name that the runs are grouped under.'),
-  python: optional(text, 'Python that set-up builds the trainer’s environment with.'),
-  gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up brings.'),
+  tracking_project: setting(text, 'tunery', 'Project (experiment) name for the runs in the tracker.'),
+  python: optional(text, 'Python interpreter with which set-up creates the trainer’s environment.'),
+  gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up installs.'),
   database_url: optional(text, 'Postgres to use instead of SQLite. No effect yet.'),
-  redis_url: optional(text, 'Redis for limits over several processes. No effect yet.'),
+  redis_url: optional(text, 'Redis for limits shared by several processes. No effect yet.'),
   storage_url: optional(text, 'S3-compatible storage for artifacts. No effect yet.'),
   ray_address: optional(text, 'Ray cluster to train on. No effect yet.'),
   webhook_allow: optional(
     text,
-    'Comma-separated CIDR[:port] that webhooks may reach although private, IPv6 as [::1]/128:80.',
+    'Private networks that webhooks may reach, as comma-separated CIDR[:port]; IPv6 as [::1]/128:80.',
   ),
   max_waiting_jobs: setting(
-    whole(1, 1_000_000),
+    wholeNumber(1, 1_000_000),
     '100',
-    'Jobs, and exports, of an account that may wait for their turn.',
+    'Most jobs of an account, and most exports, that may wait in the queue.',
   ),
-  max_webhooks: setting(whole(1, 1000), '20', 'Most webhooks of an account.'),
+  max_webhooks: setting(wholeNumber(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Service that ./tunery export asks, with its version (https://…/v1). Default: the one that runs on the data folder.',
+    'Service that ./tunery export uses, with its version (https://…/v1). Default: the one that runs on the data ' +
+      'folder.',
   ),
-  api_key: optional(text, 'Key that ./tunery export asks with. The service itself does not read it.'),
+  api_key: optional(text, 'API key that ./tunery export uses. The service itself does not read it.'),
   secret_key_file: optional(
     folder,
-    'File of the key that encrypts secrets at rest, made where there is none. Default: secret.key in the data folder.',
+    'File with the key that encrypts secrets at rest; created if missing. Default: secret.key in the data folder.',
   ),
 } satisfies Record<string, Setting>
 
@@ -237,21 +250,18 @@ type Settings = typeof settings
 export type Config = { [K in keyof Settings]: z.output<Settings[K]['schema']> }
 
 const envName = (name: string) => `TUNERY_${name.toUpperCase()}`
-const withoutEffect = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address'])
+const unusedSettings = new Set(['database_url', 'redis_url', 'storage_url', 'ray_address'])
 
-/** A setting that cannot be used, told so that the operator can mend it. */
+/** An invalid setting; the message tells the operator how to fix it. */
 export class ConfigError extends Error {}
 
-/**
- * Reads every setting from the environment. Throws a ConfigError that lists all that is wrong, an unknown TUNERY_ name
- * included.
- */
+/** Reads all settings from the environment. Throws a ConfigError that lists all problems, unknown TUNERY_ names too. */
 export function readConfig(env: NodeJS.ProcessEnv): Config {
   const problems: string[] = []
   const known = new Map(Object.keys(settings).map((name) => [envName(name), name]))
   for (const name of Object.keys(env))
     if (name.startsWith('TUNERY_') && !known.has(name))
-      problems.push(`${name} is not a setting; './tunery config' lists those there are.`)
+      problems.push(`${name} is not a setting; './tunery config' lists all settings.`)
   const config: Record<string, unknown> = {}
   for (const [name, { schema, default: fallback }] of Object.entries(settings)) {
     const given = env[envName(name)]
@@ -259,19 +269,20 @@ export function readConfig(env: NodeJS.ProcessEnv): Config {
     if (result.success) config[name] = result.data
     else
       problems.push(
-        `${envName(name)} is ${secret.has(name) ? 'no such key' : `'${given}'`}: ${result.error.issues.map((issue) => issue.message).join('; ')}.`,
+        `${envName(name)} is ${secretSettings.has(name) ? 'no such key' : `'${given}'`}: ` +
+          `${result.error.issues.map((issue) => issue.message).join('; ')}.`,
       )
   }
   if (problems.length > 0) throw new ConfigError(problems.join('\n'))
   return config as Config
 }
 
-/** Settings that were given but that nothing reads yet, so that the operator is told instead of surprised. */
-export function settingsWithoutEffect(env: NodeJS.ProcessEnv): string[] {
-  return [...withoutEffect].map(envName).filter((name) => env[name])
+/** Names of the settings in the environment that have no effect in this version. */
+export function unusedSettingsIn(env: NodeJS.ProcessEnv): string[] {
+  return [...unusedSettings].map(envName).filter((name) => env[name])
 }
 
-/** Every setting as documents tell of it, whatever this machine is. */
+/** Every setting for the documentation, independent of this machine. */
 export const settingsReference = () =>
   Object.entries<Setting>(settings).map(([name, { schema, default: fallback, default_text, about }]) => ({
     name: envName(name),
@@ -280,18 +291,19 @@ export const settingsReference = () =>
     about,
   }))
 
-/** A setting that is JSON text may hold keys of other servers, which are not for the screen. */
-const withoutKeys = (value: unknown) =>
+/** Hides the API keys in a setting that is JSON text (upstreams). */
+const redactKeys = (value: unknown) =>
   typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value
 
-/** Settings that are no one's to see. */
-const secret = new Set(['huggingface_token', 'api_key'])
+/** Settings whose values are never shown. */
+const secretSettings = new Set(['huggingface_token', 'api_key'])
 
-/** Every setting with its name in the environment, its default and its value in force. */
+/** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {
   return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
     name: envName(name),
-    value: secret.has(name) && config[name as keyof Config] ? '…' : withoutKeys(config[name as keyof Config] ?? null),
+    value:
+      secretSettings.has(name) && config[name as keyof Config] ? '…' : redactKeys(config[name as keyof Config] ?? null),
     default: fallback ?? null,
     about,
   }))

@@ -1,36 +1,35 @@
-// The composition root: configuration, lock, services, then HTTP and the queue; and the order in which they end.
+// Composition root: reads the configuration, takes the lock, starts services, HTTP and the queue, and stops them in
+// order.
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import path from 'node:path'
 import { killChildren } from '../lib/child-process.ts'
 import { buildApp } from './app.ts'
-import { ConfigError, readConfig, settingsWithoutEffect } from './config.ts'
+import { ConfigError, readConfig, unusedSettingsIn } from './config.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
 import { createLog, createServices } from './services.ts'
 import { storageError } from './storage/durable-files.ts'
 
-/** How long requests under way may take when the service stops. */
+/** Grace period for requests in flight when the service stops. */
 const grace_ms = 20_000
-/** How long a cut stream has to write its last event. */
-const farewell_ms = 500
+/** Time for an aborted stream to write its last event. */
+const finalEvent_ms = 500
 const idleClose_ms = 50
-/**
- * npm passes on the Ctrl-C that the terminal has sent to every process of the group: so close together, two are one.
- */
-const samePress_ms = 200
-/** How a shell tells that SIGINT ended a program. */
+/** npm forwards the SIGINT that the terminal has already sent to the whole group: two within this time are one. */
+const duplicateSignal_ms = 200
+/** A shell's exit status for a program that SIGINT ended. */
 const interruptedStatus = 130
 
 async function main(): Promise<void> {
   const config = readConfig(process.env)
   const log = createLog(config)
-  for (const name of settingsWithoutEffect(process.env))
-    log.warn(`${name} is accepted but has no effect in this version`)
+  for (const name of unusedSettingsIn(process.env)) log.warn(`${name} is accepted but has no effect in this version`)
   const lock = lockDataDir(config.data_dir)
   if (!lock)
     throw new ConfigError(
-      `Another Tunery already serves the data folder ${config.data_dir}. Stop it, or set TUNERY_DATA_DIR to another folder.`,
+      `Another Tunery already serves the data folder ${config.data_dir}. ` +
+        'Stop it, or set TUNERY_DATA_DIR to another folder.',
     )
   const services = await createServices(config, log)
   await showFirstKey(services.accounts, config.data_dir)
@@ -42,46 +41,46 @@ async function main(): Promise<void> {
   })
   let requests = 0
   app.server.on('request', (request, response) => {
-    // What only reads is either short or ends when the stop begins.
+    // Count only POST: reads are short or end when the stop begins.
     if (request.method !== 'POST') return
     requests++
     response.once('close', () => requests--)
   })
   await services.sweep()
   const address = await app.listen({ host: config.host, port: config.port })
-  // Only a server that could listen touches the queue.
+  // Start the queue only after listening has succeeded.
   const worker = await services.startWork()
   const url = `${address}/v1`
   const serverFile = path.join(config.data_dir, 'server.json')
-  // Whoever waits for it must not find a half of it.
+  // Atomic: other processes wait for this file.
   writeFileSync(`${serverFile}.new`, JSON.stringify({ url, pid: process.pid }))
   renameSync(`${serverFile}.new`, serverFile)
   console.log(`Tunery serves ${url} (documentation: ${address}/docs)`)
-  services.warm().catch((error: Error) => log.error(error.message))
+  services.startEngine().catch((error: Error) => log.error(error.message))
   services.deployments.recover().catch((error: Error) => log.error(error.message))
 
   let stopping_since: number | undefined
   async function stop(signal: NodeJS.Signals) {
     if (stopping_since !== undefined) {
-      // Whoever sends SIGTERM again only means it; a person who presses Ctrl-C again does not want to wait.
-      if (signal === 'SIGINT' && performance.now() - stopping_since > samePress_ms) {
+      // A second Ctrl-C stops at once; a second SIGTERM changes nothing.
+      if (signal === 'SIGINT' && performance.now() - stopping_since > duplicateSignal_ms) {
         killChildren()
         process.exit(interruptedStatus)
       }
       return
     }
     stopping_since = performance.now()
-    console.log(stopMessage(requests, services.trainings()))
+    console.log(stopMessage(requests, services.runningTrainings()))
     log.info(`${signal}: stopping`)
     services.beginStop()
     rmSync(serverFile, { force: true })
     const cut = setTimeout(() => {
-      services.cut()
-      setTimeout(() => app.server.closeAllConnections(), farewell_ms)
+      services.abortStreams()
+      setTimeout(() => app.server.closeAllConnections(), finalEvent_ms)
     }, grace_ms)
     const closing = setInterval(() => {
-      // A connection that its client keeps is idle only once its last answer has ended; one that has asked for nothing
-      // yet never counts as idle.
+      // Poll: a keep-alive connection becomes idle only after its last answer, and Node never counts a connection
+      // without any request as idle.
       app.server.closeIdleConnections()
       for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy()
     }, idleClose_ms)
@@ -92,22 +91,23 @@ async function main(): Promise<void> {
     lock?.release()
     process.exit(0)
   }
-  // Where the terminal has gone, nobody reads what is printed.
+  // Ignore write errors: the terminal may be gone.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => void stop(signal))
 }
 
-/** What a stop waits for, in one line. */
+/** One line that says what the stop waits for. */
 function stopMessage(requests: number, trainings: number): string {
   const count = (number: number, noun: string) => `${number} ${noun}${number === 1 ? '' : 's'}`
-  const awaited = [
+  const waitingFor = [
     ...(requests > 0 ? [`${count(requests, 'request')} to end, ${grace_ms / 1000} s at most`] : []),
     ...(trainings > 0 ? [`the checkpoint of ${count(trainings, 'training')}`] : []),
   ]
-  return `Stopping${awaited.length > 0 ? `: waiting for ${awaited.join(', and for ')}` : ''}. Press Ctrl-C again to stop at once.`
+  const waiting = waitingFor.length > 0 ? `: waiting for ${waitingFor.join(', and for ')}` : ''
+  return `Stopping${waiting}. Press Ctrl-C again to stop at once.`
 }
 
-// A key on a terminal is seen by one person; in a log or a pipe it would be kept by others, so there it goes to a file.
+// Prints the first API key only to a terminal; output that goes to a log or pipe would store it, so write a file there.
 async function showFirstKey(
   accounts: Awaited<ReturnType<typeof createServices>>['accounts'],
   dataDir: string,
@@ -133,9 +133,12 @@ function explain(error: Error & { code?: string; syscall?: string }): string {
   if (['EADDRNOTAVAIL', 'ENOTFOUND', 'EAI_AGAIN'].includes(error.code ?? ''))
     return `TUNERY_HOST is not an address of this machine: ${error.message}.`
   if (error.code?.startsWith('SQLITE_BUSY'))
-    return `Another process holds the database: ${error.message}. Start again when it has ended.`
+    return `Another process has locked the database: ${error.message}. Start again when it has ended.`
   if (['SQLITE_NOTADB', 'SQLITE_CORRUPT'].some((code) => error.code?.startsWith(code)))
-    return `The database in the data folder is damaged (tunery.db or server.lock): ${error.message}. './tunery check' says more; './tunery restore' brings a backup back.`
+    return (
+      `The database in the data folder is damaged (tunery.db or server.lock): ${error.message}. ` +
+      `'./tunery check' says more; './tunery restore' brings a backup back.`
+    )
   const storage = storageError(error)?.code
   if (storage === 'storage_full')
     return `The disk of the data folder is full: ${error.message}. Make room and start again.`

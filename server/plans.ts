@@ -1,15 +1,14 @@
-// What an account may ask for and what it pays: the tiers and the prices, which an operator may set in a file of their
-// own.
+// Tiers (limits) and prices: the defaults, or those of the operator's plans file.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
-import { type Pricing, Tier, tiers as usualTiers } from '../contract/hub.ts'
+import { tiers as defaultTiers, type Pricing, Tier } from '../contract/hub.ts'
 import { type Config, ConfigError } from './config.ts'
 
 export interface Plans {
   currency: string
   tiers: readonly Tier[]
   tier(id: string): Tier | undefined
-  /** The same; of a tier that is not known here (another process reads another file), the tightest there is. */
+  /** The tier, or the strictest one if the id is unknown, as after a change of the plans file. */
   tierOrTightest(id: string): Tier
   pricing(model_id: string): z.output<typeof Pricing>
 }
@@ -43,34 +42,32 @@ const PlansFile = z.strictObject({
 
 type Settings = Pick<Config, 'plans_file' | 'currency' | 'training_price' | 'input_price' | 'output_price'>
 
-/**
- * Reads the file, if there is one; what it leaves out is as the other settings say. Throws a ConfigError that tells
- * what is wrong in it.
- */
+/** Reads the plans file, if set. Values that it omits come from the other settings. Throws ConfigError. */
 export function readPlans({ plans_file: file, currency, training_price, input_price, output_price }: Settings): Plans {
-  const usual = {
+  const settingsPrice = {
     currency,
     training_per_million_tokens: training_price,
     input_per_million_tokens: input_price,
     output_per_million_tokens: output_price,
   }
-  const given = file === undefined ? PlansFile.parse({}) : parse(file)
-  const tiers = given.tiers ?? usualTiers
-  const twice = tiers.find(({ id }, index) => tiers.findIndex((other) => other.id === id) !== index)
-  if (twice) throw new ConfigError(`${file}: the tier '${twice.id}' stands in it twice.`)
-  const many = (bound: number | null) => bound ?? Number.MAX_SAFE_INTEGER
+  const filePlans = file === undefined ? PlansFile.parse({}) : parse(file)
+  const tiers = filePlans.tiers ?? defaultTiers
+  const duplicate = tiers.find(({ id }, index) => tiers.findIndex((other) => other.id === id) !== index)
+  if (duplicate) throw new ConfigError(`${file}: the tier '${duplicate.id}' is in it twice.`)
+  const orUnlimited = (bound: number | null) => bound ?? Number.MAX_SAFE_INTEGER
   const tightest = [...tiers].sort(
     (a, b) =>
-      many(a.requests_per_minute) - many(b.requests_per_minute) || many(a.requests_per_day) - many(b.requests_per_day),
+      orUnlimited(a.requests_per_minute) - orUnlimited(b.requests_per_minute) ||
+      orUnlimited(a.requests_per_day) - orUnlimited(b.requests_per_day),
   )[0]!
   const byId = new Map(tiers.map((tier) => [tier.id, tier]))
-  const base = { ...usual, ...(given.currency && { currency: given.currency }), ...given.default }
+  const base = { ...settingsPrice, ...(filePlans.currency && { currency: filePlans.currency }), ...filePlans.default }
   return {
     currency: base.currency,
     tiers,
     tier: (id) => byId.get(id),
     tierOrTightest: (id) => byId.get(id) ?? tightest,
-    pricing: (model_id) => ({ ...base, ...given.models[model_id] }),
+    pricing: (model_id) => ({ ...base, ...filePlans.models[model_id] }),
   }
 }
 
@@ -84,6 +81,8 @@ function parse(file: string): z.output<typeof PlansFile> {
   const result = PlansFile.safeParse(value)
   if (result.success) return result.data
   throw new ConfigError(
-    `TUNERY_PLANS_FILE: ${result.error.issues.map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`).join('; ')}`,
+    `TUNERY_PLANS_FILE: ${result.error.issues
+      .map(({ path, message }) => `${path.join('.') || 'the file'}: ${message}`)
+      .join('; ')}`,
   )
 }

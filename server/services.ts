@@ -1,4 +1,4 @@
-// Builds every service from the configuration and wires them to each other.
+// Creates every service from the configuration and wires them together.
 import os from 'node:os'
 import path from 'node:path'
 import pino, { type Logger } from 'pino'
@@ -23,7 +23,7 @@ import { createEstimator } from './fine-tuning/estimate.ts'
 import { workOnJob } from './fine-tuning/jobs.ts'
 import { createJobMeter } from './fine-tuning/metering.ts'
 import { createTunedModels } from './fine-tuning/models/registry.ts'
-import { createTuning } from './fine-tuning/service.ts'
+import { createFineTuning } from './fine-tuning/service.ts'
 import { createTracking } from './fine-tuning/tracking.ts'
 import { createIdempotency } from './http/idempotency-store.ts'
 import { createDownloads, queueKind as downloadKind } from './hub/downloads.ts'
@@ -33,11 +33,11 @@ import { createEngineClient } from './inference/engine/client.ts'
 import { createEngineHealth } from './inference/engine/health.ts'
 import { createEngineProcess } from './inference/engine/process.ts'
 import { createScoring } from './inference/fidelity/adapter-verification.ts'
-import { createCheck } from './inference/merged-adapters/check.ts'
-import { createCopies } from './inference/merged-adapters/manager.ts'
+import { createMergedCheck } from './inference/merged-adapters/check.ts'
+import { createMergedAdapters } from './inference/merged-adapters/manager.ts'
 import { createPools } from './inference/replicas/pools.ts'
 import { readUpstreams } from './inference/replicas/settings.ts'
-import { createSalt } from './inference/replicas/upstream.ts'
+import { createCacheSalt } from './inference/replicas/upstream.ts'
 import { createInference } from './inference/service.ts'
 import { createLimits } from './limits/service.ts'
 import { readPlans } from './plans.ts'
@@ -53,12 +53,12 @@ const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
 export function createLog(config: Config): Logger {
   const destination = pino.destination({ dest: 2, sync: true })
-  // A terminal that has gone, or a full disk behind it, is no reason to end.
+  // A closed terminal, or a full disk behind stderr, must not end the server.
   destination.on('error', () => {})
   return pino({ level: config.log_level, redact: ['req.headers.authorization'] }, destination)
 }
 
-/** Opens the database, where none is given, and wires the services. Starts no process and no work; `startWork` does. */
+/** Opens the database unless given, and wires the services. Starts no process and no work; `startWork` does. */
 export async function createServices(config: Config, log: Logger, database?: Db) {
   const { data_dir: dataDir, min_free_disk_mb: min_free_mb, threads } = config
   const upstreams = readUpstreams(config.upstreams, process.env)
@@ -69,7 +69,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const python = path.join(root, '.local/python/bin/python')
   const converters = path.join(root, '.local/llama/source')
   const stopping = new AbortController()
-  const cutting = new AbortController()
+  const stopDeadline = new AbortController()
   const plans = readPlans(config)
   const secrets = createSecrets(config.secret_key_file ?? path.join(dataDir, 'secret.key'))
   const idempotency = createIdempotency({ db, secrets })
@@ -92,7 +92,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     defaultBase,
   })
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
-  const tuning = createTuning({
+  const fineTuning = createFineTuning({
     db,
     queue,
     hub,
@@ -125,11 +125,11 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     log,
   })
   const engineClient = createEngineClient(engine, log)
-  const cores = createCoreShare({
+  const coreShare = createCoreShare({
     share: config.training_share / 100,
     cores: os.availableParallelism(),
     enginePid: () => engine.current()?.pid,
-    leaveCores: engineClient.leaveCores,
+    yieldCores: engineClient.yieldCores,
     log,
   })
   const engineHealth = createEngineHealth(engine, engineClient, log)
@@ -137,14 +137,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     engine: engineClient,
     upstreams,
     waiting_max: config.max_waiting,
-    salt: createSalt(dataDir),
+    cacheSalt: createCacheSalt(dataDir),
     log,
   })
-  const scores = createScoring(engineClient)
-  const copies = createCopies({
+  const scoreRows = createScoring(engineClient)
+  const mergedAdapters = createMergedAdapters({
     models,
     pools,
-    check: createCheck(scores),
+    check: createMergedCheck(scoreRows),
     dataDir,
     python,
     memory_bytes: config.merged_memory_mb * 1e6,
@@ -157,8 +157,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     models,
     engine: engineClient,
     pools,
-    scores,
-    copies,
+    scoreRows,
+    mergedAdapters,
     usage,
     pricing: plans.pricing,
   })
@@ -176,8 +176,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     min_free_mb,
     max_waiting: config.max_waiting_jobs,
     canPush: push !== undefined,
-    onExpiryFailure: (error) =>
-      log.warn({ err: error }, 'exports whose time is over could not be removed; it is tried again'),
+    onExpiryFailure: (error) => log.warn({ err: error }, 'expired exports could not be removed; trying again later'),
   })
   const webhooks = createWebhooks({ db, secrets, allowed, max: config.max_webhooks, version: pkg.version, log })
 
@@ -190,7 +189,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     hub,
     downloads,
     datasets,
-    tuning,
+    fineTuning: fineTuning,
     models,
     usage,
     inference,
@@ -200,7 +199,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     log,
     version: pkg.version,
     stopping: stopping.signal,
-    cutting: cutting.signal,
+    stopDeadline: stopDeadline.signal,
     async ready() {
       if (stopping.signal.aborted) return 'the service is stopping'
       await db.selectFrom('migrations').select('name').limit(1).execute()
@@ -210,45 +209,45 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       {
         name: 'tunery_merged_adapters',
         help: 'Adapters that are served from a merged copy.',
-        read: () => copies.counts().serving,
+        read: () => mergedAdapters.counts().serving,
       },
       {
         name: 'tunery_merge_refusals',
         help: 'Adapters that turned out not to be worth a merged copy.',
-        read: () => copies.counts().refused,
+        read: () => mergedAdapters.counts().refused,
       },
     ],
   }
 
   return {
     ...services,
-    /** Removes what a crash left behind. Before requests are taken: an upload that has begun has no row yet either. */
+    /** Removes leftovers of a crash. Call it before requests are accepted: a running upload has no row yet either. */
     async sweep() {
       await downloads.load()
-      await copies.sweep()
+      await mergedAdapters.removeLeftovers()
       await datasets.sweep()
-      await tuning.sweep()
+      await fineTuning.sweep()
       await exports.sweep()
     },
-    /** Begins to work on the queue. Only for the process that holds the data folder's lock. */
+    /** Starts queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
     async startWork() {
-      await queue.takeOverAll()
-      await tuning.takeOverAll()
-      await webhooks.takeOverAll()
+      await queue.expireAllLeases()
+      await fineTuning.settleRunningClocks()
+      await webhooks.releaseAllLeases()
       await usage.start()
-      const keeping = [
+      const periodicTasks = [
         accounts.start(),
         limits.start(),
         startSweeping(db, reserve, log),
         reserve.start(),
         exports.start(),
       ]
-      const delivering = webhooks.start()
+      const webhookDelivery = webhooks.start()
       const idle_ms = config.idle_unload_seconds * 1000
-      const keepIdle = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
-      const { changed, asked, forget } = tuning
-      const watching = engineHealth.watch()
-      const work = {
+      const stopIdleUnload = idle_ms > 0 ? engineClient.unloadIdle(idle_ms) : () => {}
+      const { notifyEvents, stopSignal, clearStopRequest } = fineTuning
+      const stopHealthWatch = engineHealth.watch()
+      const fineTuningWork = {
         db,
         queue,
         hub,
@@ -259,7 +258,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         converters,
         checkpoint_seconds: config.checkpoint_seconds,
         trainer_processes: config.trainer_processes,
-        cores,
+        cores: coreShare,
         log,
         track: createTracking(
           {
@@ -269,14 +268,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
           },
           log,
         ),
-        changed,
-        asked,
-        forget,
+        notifyEvents,
+        stopSignal,
+        clearStopRequest,
         meter,
-        place: accounts.placeForWork,
+        acquireSlot: accounts.acquireSlotForWork,
         now: Date.now,
       }
-      const exporting = {
+      const exportWork = {
         db,
         queue,
         models,
@@ -285,17 +284,17 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         converters,
         threads,
         min_free_mb,
-        kept_days: config.export_days,
+        retention_days: config.export_days,
         parse_control_tokens: config.parse_control_tokens,
         log,
         push,
-        place: accounts.placeForWork,
-        changed: exports.changed,
-        deleted: exports.deleted,
-        forget: exports.forget,
+        acquireSlot: accounts.acquireSlotForWork,
+        notifyEvents: exports.notifyEvents,
+        deletionSignal: exports.deletionSignal,
+        finished: exports.finished,
         now: Date.now,
       }
-      const preparing = {
+      const prepareWork = {
         db,
         queue,
         dataDir,
@@ -305,10 +304,10 @@ export async function createServices(config: Config, log: Logger, database?: Db)
         huggingface_url: config.huggingface_url,
         hubToken: datasets.hubToken,
         log,
-        deleted: datasets.deleted,
-        prepared: datasets.prepared,
+        deletionSignal: datasets.deletionSignal,
+        notifyPrepared: datasets.notifyPrepared,
       }
-      const downloading = {
+      const downloadWork = {
         downloads,
         hub,
         modelsDir,
@@ -322,14 +321,14 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       }
       const name = `server-${process.pid}`
       const workers = [
-        // Two, so that a slow download does not hold up the next file.
+        // Two workers, so that a slow download does not delay the next file.
         ...['a', 'b'].map((each) =>
           startWorker({
             queue,
             kind: datasetKind,
             name: `${name}-${each}`,
             log,
-            handle: (claim, signal) => prepareDataset(preparing, claim, signal),
+            handle: (claim, signal) => prepareDataset(prepareWork, claim, signal),
           }),
         ),
         startWorker({
@@ -337,37 +336,43 @@ export async function createServices(config: Config, log: Logger, database?: Db)
           kind: downloadKind,
           name,
           log,
-          handle: (claim, signal) => workOnDownload(downloading, claim, signal),
+          handle: (claim, signal) => workOnDownload(downloadWork, claim, signal),
         }),
-        startWorker({ queue, kind: tuningKind, name, log, handle: (claim, signal) => workOnJob(work, claim, signal) }),
+        startWorker({
+          queue,
+          kind: tuningKind,
+          name,
+          log,
+          handle: (claim, signal) => workOnJob(fineTuningWork, claim, signal),
+        }),
         startWorker({
           queue,
           kind: exportKind,
           name,
           log,
-          handle: (claim, signal) => workOnExport(exporting, claim, signal),
+          handle: (claim, signal) => workOnExport(exportWork, claim, signal),
         }),
       ]
       return {
         async stop() {
-          keepIdle()
-          watching()
+          stopIdleUnload()
+          stopHealthWatch()
           await Promise.all([
-            delivering.stop(),
-            ...keeping.map((each) => each.close()),
+            webhookDelivery.stop(),
+            ...periodicTasks.map((each) => each.close()),
             ...workers.map((worker) => worker.stop()),
           ])
         },
       }
     },
     /** Starts the engine ahead of the first request. */
-    warm: () => engine.life(),
+    startEngine: () => engine.instance(),
     enginePid: () => engine.current()?.pid,
-    /** How many trainings run now. */
-    trainings: cores.count,
+    /** The number of running trainings. */
+    runningTrainings: coreShare.count,
     beginStop: () => stopping.abort(),
-    /** Ends the answers that are still under way. */
-    cut: () => cutting.abort(),
+    /** Ends the answers that are still in flight. */
+    abortStreams: () => stopDeadline.abort(),
     async close() {
       await inference.close()
       await engine.stop()

@@ -1,5 +1,5 @@
-// Every kind of export of one trained model, one after the other: how large, how long, in how much memory, and how near
-// to the trainer's answers. Prints a Markdown table. `npm run bench -- exports [format]`
+// Measures every kind of export of one model: size, time, memory, and difference from the trainer's answers. Prints a
+// Markdown table. `npm run bench -- exports [format]`
 import { readFileSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -10,7 +10,7 @@ import { watchMemory } from './memory.ts'
 const root = path.resolve(import.meta.dirname, '../..')
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const weights = path.join(root, '.local/models', base, 'hf/model.safetensors')
-const beside_mb = 500
+const overhead_mb = 500
 
 const [only] = process.argv.slice(2)
 const cases: [title: string, body: { format: string; quantization?: string; merge?: boolean }][] = [
@@ -27,21 +27,21 @@ const cases: [title: string, body: { format: string; quantization?: string; merg
   ]),
 ]
 
-/** The demo's task, with some rows held out: they are what the exports are asked. */
+/** Trains on the demo's task with some held-out rows, which the exports are checked on. Returns the model. */
 async function train(service: Awaited<ReturnType<typeof startService>>): Promise<string> {
   const form = new FormData()
   form.set('file', new Blob([readFileSync(path.join(root, 'examples/ticket-triage.jsonl'))]), 'rows.jsonl')
   const { id: dataset_id } = await service.api('POST', '/datasets/', form)
   const config = { training_config: { epochs: 2 }, evaluation_config: { validation_split: 0.05 } }
   const { id } = await service.api('POST', '/fine-tuning/jobs', { model_id: base, dataset_id, config })
-  await ended(service, `/fine-tuning/jobs/${id}`)
+  await waitForEnd(service, `/fine-tuning/jobs/${id}`)
   const { status, model, error } = await service.api('GET', `/fine-tuning/jobs/${id}`)
   if (status !== 'completed') throw new Error(`the training is ${status}: ${error?.message}`)
   return model
 }
 
-/** The stream of events ends with what it tells of. */
-async function ended(service: Awaited<ReturnType<typeof startService>>, route: string): Promise<void> {
+/** Waits for the end of a job or export: its event stream ends with it. */
+async function waitForEnd(service: Awaited<ReturnType<typeof startService>>, route: string): Promise<void> {
   const { body } = await fetch(`${service.url}${route}/events`, { headers: { authorization: `Bearer ${service.key}` } })
   for await (const _ of body!);
 }
@@ -50,7 +50,7 @@ async function measure(service: Awaited<ReturnType<typeof startService>>, model:
   const memory = watchMemory(service.pid)
   const started = performance.now()
   const { id } = (await service.api('POST', '/exports', { model, ...body })) as Export
-  await ended(service, `/exports/${id}`)
+  await waitForEnd(service, `/exports/${id}`)
   const seconds = (performance.now() - started) / 1000
   const peak_mb = memory.end() / 1e6
   const made = (await service.api('GET', `/exports/${id}`)) as Export
@@ -61,29 +61,32 @@ async function measure(service: Awaited<ReturnType<typeof startService>>, model:
 function describeMachine(): string {
   const flags = /^flags\s*:(.*)$/m.exec(readFileSync('/proc/cpuinfo', 'utf8'))?.[1]?.split(' ') ?? []
   const vectors = flags.filter((flag) => /^(avx|amx)/.test(flag)).sort()
-  return `${os.availableParallelism()} cores, ${Math.round(os.totalmem() / 2 ** 30)} GiB, ${vectors.join(' ') || 'no vector flags told'}`
+  const memory_gib = Math.round(os.totalmem() / 2 ** 30)
+  return `${os.availableParallelism()} cores, ${memory_gib} GiB, ${vectors.join(' ') || 'vector flags unknown'}`
 }
 
 const digits = (value: number | undefined, places: number) => (value === undefined ? '–' : value.toFixed(places))
-// The service ends with this process, however that ends.
+// process.exit runs the exit handler that kills the service.
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
 let failed = 0
 try {
-  const most_mb = statSync(weights).size / 1e6 + beside_mb
+  const max_mb = statSync(weights).size / 1e6 + overhead_mb
   console.log(
-    `${describeMachine()}. Memory of an export may be ${most_mb.toFixed(0)} MB: the base's weights and ${beside_mb} MB.\n`,
+    `${describeMachine()}. Memory limit per export: ${max_mb.toFixed(0)} MB (base weights and ${overhead_mb} MB).\n`,
   )
   const model = await train(service)
-  // The trainer's answers are made once a model, by its first export: that is told apart from what a format takes.
+  // The first export of a model also computes the trainer's answers, so it is measured separately.
   const first = await measure(service, model, { format: 'gguf', merge: false })
   console.log(
-    `The first export of a model asks the trainer's own too: ${first.seconds.toFixed(1)} s, ${first.peak_mb.toFixed(0)} MB, for the adapter alone.`,
+    "The first export of a model also computes the trainer's answers: " +
+      `${first.seconds.toFixed(1)} s, ${first.peak_mb.toFixed(0)} MB, for the adapter alone.`,
   )
   const { prompts, tokens } = first.made.check ?? { prompts: 0, tokens: 0 }
   console.log(`Compared are ${prompts} answers, ${tokens} tokens.\n`)
   console.log(
-    '| | size, MB | seconds | memory, MB | same answers | matching tokens | difference, nats |\n|---|---|---|---|---|---|---|',
+    '| | size, MB | seconds | memory, MB | same answers | matching tokens | difference, nats |\n' +
+      '|---|---|---|---|---|---|---|',
   )
   for (const [title, body] of cases) {
     if (only && only !== body.format) continue
@@ -97,11 +100,13 @@ try {
       digits(check?.identical, 2),
     ]
     console.log(
-      `| ${[title, ...figures, digits(check?.matching_tokens, 2), digits(check?.log_probability_difference, 4)].join(' | ')} |`,
+      `| ${[title, ...figures, digits(check?.matching_tokens, 2), digits(check?.log_probability_difference, 4)].join(
+        ' | ',
+      )} |`,
     )
     if (status !== 'ready') console.error(`${title} is ${status}: ${error?.message}`)
-    if (peak_mb > most_mb) console.error(`${title} took ${peak_mb.toFixed(0)} MB, more than ${most_mb.toFixed(0)}`)
-    if (status !== 'ready' || peak_mb > most_mb) failed++
+    if (peak_mb > max_mb) console.error(`${title} took ${peak_mb.toFixed(0)} MB, more than ${max_mb.toFixed(0)}`)
+    if (status !== 'ready' || peak_mb > max_mb) failed++
   }
 } finally {
   await service.stop()

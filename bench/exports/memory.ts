@@ -1,5 +1,5 @@
-// How much memory the processes take that a process has started, theirs included: the sum of what is resident at one
-// time, or the most of any one of them where that is more, as the kernel misses no peak of one.
+// Peak memory of a process's descendants: the largest sum of resident memory at one sample, or the kernel's own peak of
+// one process (VmHWM) if that is larger.
 import { readdirSync, readFileSync } from 'node:fs'
 
 const sample_ms = 100
@@ -8,17 +8,17 @@ function read(file: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch {
-    // It has ended.
+    // The process has ended.
     return ''
   }
 }
 
-/** Processes below this one. */
-function below(pid: number): number[] {
+/** All descendants of a process. */
+function descendants(pid: number): number[] {
   const children = new Map<number, number[]>()
   for (const name of readdirSync('/proc')) {
     if (!/^\d+$/.test(name)) continue
-    // The name of a program may hold spaces and brackets; what follows its last bracket is the state and the parent.
+    // A program name may contain spaces and brackets; state and parent follow the last bracket.
     const parent = Number(/.*\) \S (\d+)/s.exec(read(`/proc/${name}/stat`))?.[1])
     if (parent) children.set(parent, [...(children.get(parent) ?? []), Number(name)])
   }
@@ -28,14 +28,14 @@ function below(pid: number): number[] {
   return found
 }
 
-/** Watches what is started below a process from now on. */
+/** Measures descendants of a process that start from now on. */
 export function watchMemory(pid: number) {
-  const there = new Set(below(pid))
+  const existing = new Set(descendants(pid))
   let peak_bytes = 0
-  const look = () => {
+  const sample = () => {
     let sum = 0
-    for (const each of below(pid)) {
-      if (there.has(each)) continue
+    for (const each of descendants(pid)) {
+      if (existing.has(each)) continue
       const status = read(`/proc/${each}/status`)
       const bytes = (name: string) => 1024 * Number(new RegExp(`^${name}:\\s+(\\d+)`, 'm').exec(status)?.[1] ?? 0)
       sum += bytes('VmRSS')
@@ -43,11 +43,11 @@ export function watchMemory(pid: number) {
     }
     peak_bytes = Math.max(peak_bytes, sum)
   }
-  const timer = setInterval(look, sample_ms)
+  const timer = setInterval(sample, sample_ms)
   return {
-    /** Ends it, and returns the most that they had. */
+    /** Stops, and returns the peak in bytes. */
     end(): number {
-      look()
+      sample()
       clearInterval(timer)
       return peak_bytes
     },

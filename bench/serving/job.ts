@@ -1,40 +1,40 @@
-// What a measurement is asked for and what it found, and how the process that makes the load is run.
+// Input and result of one load measurement, and the process that runs it.
 import { spawn } from 'node:child_process'
 import path from 'node:path'
 
 export interface Job {
-  /** Origin that is asked, or the unix socket. */
+  /** Origin of the server, or its unix socket. */
   url?: string
   socket?: string
   path: string
   headers: Record<string, string>
   clients: number
-  /** Whether connections are used again. */
-  kept: boolean
-  /** Sent in this order, each once; over and over where `seconds` says for how long. */
+  /** Whether connections are reused. */
+  keepAlive: boolean
+  /** Sent in this order, each once; repeated for `seconds` if set. */
   bodies: object[]
   seconds?: number
 }
 export interface RequestTiming {
   index: number
-  /** Milliseconds since the measurement began; `first_ms` is the first piece of text. */
+  /** Milliseconds since the measurement began; `first_ms`: the first piece of text. */
   sent_ms: number
   first_ms: number
   ended_ms: number
-  /** Of every later piece. */
+  /** Times of every later piece. */
   arrivals_ms: number[]
   tail: string
   tokens: number
   error?: string
 }
 export interface Timing {
-  /** Of what was asked. */
+  /** Name of the target. */
   name: string
   wall_ms: number
   requests: RequestTiming[]
 }
 
-/** Something that can be asked: this service, a peer, a mock. */
+/** A server to measure: this service, a peer or a mock. */
 export interface Target {
   name: string
   url?: string
@@ -43,11 +43,11 @@ export interface Target {
   headers: Record<string, string>
   model: string
   /**
-   * Whether connections are used again. llama-server breaks those on which it has streamed, so beside it both sides get
-   * a new one each time.
+   * Whether connections are reused. llama-server closes connections on which it has streamed, so comparisons with it
+   * use a new one per request on both sides.
    */
-  kept?: boolean
-  /** What every body of this target has beside those of the others. */
+  keepAlive?: boolean
+  /** Fields that every body for this target gets. */
   extra: object
 }
 
@@ -60,7 +60,7 @@ export async function measure(target: Target, clients: number, bodies: object[],
     path: target.path,
     headers,
     clients,
-    kept: target.kept ?? false,
+    keepAlive: target.keepAlive ?? false,
     bodies: sent,
     seconds,
   }
@@ -77,12 +77,13 @@ export async function measure(target: Target, clients: number, bodies: object[],
   return { ...(JSON.parse(out) as Omit<Timing, 'name'>), name: target.name }
 }
 
-/** Output tokens a second over a whole measurement; throws where a request did not bring as many as it had to. */
+/** Output tokens per second of a whole measurement. Throws if a request did not bring `each` tokens. */
 export function tokensPerSecond({ name, wall_ms, requests }: Timing, each?: number): number {
-  const short = each === undefined ? undefined : requests.find(({ tokens }) => tokens !== each)
-  if (short)
+  const incomplete = each === undefined ? undefined : requests.find(({ tokens }) => tokens !== each)
+  if (incomplete)
     throw new Error(
-      `${name}: request ${short.index} brought ${short.tokens} tokens, not ${each}: the sides cannot be compared`,
+      `${name}: request ${incomplete.index} brought ${incomplete.tokens} tokens, not ${each}: ` +
+        'the sides cannot be compared',
     )
   return requests.reduce((sum, { tokens }) => sum + tokens, 0) / (wall_ms / 1000)
 }
@@ -90,7 +91,7 @@ export function tokensPerSecond({ name, wall_ms, requests }: Timing, each?: numb
 export const firstTokens = ({ requests }: Timing) => requests.map(({ sent_ms, first_ms }) => first_ms - sent_ms)
 export const durations = ({ requests }: Timing) => requests.map(({ sent_ms, ended_ms }) => ended_ms - sent_ms)
 
-/** The value that this share of the values does not exceed. */
+/** The nearest-rank percentile; `share` from 0 to 1. */
 export function percentile(values: number[], share: number): number {
   const sorted = values.toSorted((a, b) => a - b)
   return sorted[Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)]!

@@ -1,19 +1,17 @@
-// The load of one measurement, in a process of its own so that what it costs is not in the way of what is measured: a
-// number of clients, each with one request after the other from a common list, over plain node:http. Reads a Job on
-// standard input, writes its Timing.
+// Load generator of one measurement, in a process of its own so that it does not slow what is measured: clients that
+// take requests from a common list, over plain node:http. Reads a Job on stdin, writes its Timing on stdout.
 import http from 'node:http'
 import type { Job, RequestTiming } from './job.ts'
 
 const job = JSON.parse(await new Response(process.stdin as never).text()) as Job
 const url = job.url ? new URL(job.url) : undefined
-// Without a bound on sockets: with one, the next request waits for a socket that the server is just closing, and is
-// broken with it.
-const agent = new http.Agent({ keepAlive: job.kept })
+// No limit on sockets: with one, a request may wait for a socket that the server is closing, and fail with it.
+const agent = new http.Agent({ keepAlive: job.keepAlive })
 const bodies = job.bodies.map((body) => Buffer.from(JSON.stringify(body)))
 const started = performance.now()
 const sinceStart = () => Math.round((performance.now() - started) * 1000) / 1000
 
-/** Takes events apart only until the first one with text; later ones are counted, which costs almost nothing. */
+/** Parses events only until the first one with text; later chunks are only timed, which costs almost nothing. */
 function follow(timing: RequestTiming) {
   let text = ''
   let open = true
@@ -26,8 +24,8 @@ function follow(timing: RequestTiming) {
         if (!event.startsWith('data: {')) continue
         const { choices, error } = JSON.parse(event.slice(6))
         if (error) timing.error = error.message
-        const said = choices?.[0]?.delta?.content || choices?.[0]?.delta?.reasoning_content || choices?.[0]?.text
-        if (said && open) {
+        const delta = choices?.[0]?.delta?.content || choices?.[0]?.delta?.reasoning_content || choices?.[0]?.text
+        if (delta && open) {
           timing.first_ms = now
           open = false
         }
@@ -73,8 +71,7 @@ function send(body: Buffer, index: number): Promise<RequestTiming> {
     })
     request.setNoDelay(true)
     request.on('error', (error: NodeJS.ErrnoException) => {
-      // A server may close a connection that was kept at the very moment it is used again; that says nothing of its
-      // speed.
+      // A server may close a keep-alive connection just as it is reused: retry, as this is not part of its speed.
       if (error.code === 'ECONNRESET' && request.reusedSocket && timing.tail === '')
         send(body, index).then(resolve, reject)
       else reject(error)

@@ -1,6 +1,6 @@
-// Serving beside a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`. Prints
-// a row for each figure as it is found, and writes all of them, with every single measurement, as JSON. Nothing else
-// should run on the machine.
+// Compares serving with a bare llama-server: `npm run bench -- serving [--only NAME[,NAME]] [--rounds N] [--out FILE]`.
+// Prints a row per figure and writes all of them, with every measurement, as JSON. Nothing else should run on the
+// machine.
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -41,7 +41,7 @@ if (unknown.length > 0 || !(rounds >= 1)) {
   process.exit(2)
 }
 
-/** What a reader needs to know of the machine to read the figures, or to repeat them. */
+/** The machine and versions, to interpret or repeat the figures. */
 function machine() {
   const info = readFileSync('/proc/cpuinfo', 'utf8')
   const field = (name: string) => new RegExp(`^${name}\\s*:\\s*(.*)$`, 'm').exec(info)?.[1] ?? ''

@@ -1,5 +1,5 @@
-// An engine that answers at once with the same words, so that only what stands before it is measured: `node
-// mock-engine.ts`. It prints its address, and ends with its standard input.
+// An engine that answers at once with constant text, to measure only the gateway in front of it: `node mock-engine.ts`.
+// Prints its address and ends with its stdin.
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 

@@ -1,14 +1,16 @@
-// What is asked: made from a number, so that both sides get the same and no prompt is asked twice of one side.
+// Prompts made from a seed, so that both sides get the same ones and no prompt repeats on one side.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { root } from './servers.ts'
 
-const words =
-  'time year people way day man thing woman life child world school state family student group country problem hand part place case week company system program question work night point home water room mother area money story fact month lot right study book eye job word business issue side kind head house service friend father power hour game line end member law car city community name'.split(
-    ' ',
-  )
+const words = [
+  'time year people way day man thing woman life child world school state family student group country problem hand',
+  'part place case week company system program question work night point home water room mother area money story',
+  'fact month lot right study book eye job word business issue side kind head house service friend father power',
+  'hour game line end member law car city community name',
+].flatMap((line) => line.split(' '))
 
-/** A small generator of numbers with a good spread (mulberry32). */
+/** Pseudo-random numbers from 0 to 1 (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed >>> 0
   return () => {
@@ -19,10 +21,7 @@ export function random(seed: number): () => number {
   }
 }
 
-/**
- * Text of very nearly this many tokens of the default model, to which each of the words is one. It begins with what no
- * other has.
- */
+/** Text of nearly this many tokens: each word is one token of the default model. Texts share no prefix. */
 export function text(tokens: number, seed: number): string {
   const next = random(seed * 7919 + 1)
   return Array.from({ length: tokens }, () => words[Math.floor(next() * words.length)]!).join(' ')
@@ -39,11 +38,11 @@ const tickets = (file: string): Ticket[] =>
     .split('\n')
     .map((line) => JSON.parse(line))
 
-/** The demo's extraction: tickets to JSON, shown by eight examples, a held-out ticket asked. */
+/** The demo's extraction (ticket to JSON): eight examples, then a held-out ticket. */
 export function extraction(index: number) {
   const examples = tickets('ticket-triage.jsonl').slice(0, 8)
-  const asked = tickets('ticket-triage.heldout.jsonl')
-  const question = asked[index % asked.length]!
+  const heldOut = tickets('ticket-triage.heldout.jsonl')
+  const question = heldOut[index % heldOut.length]!
   const system = question.messages.filter(({ role }) => role === 'system')
   const turns = (row: Ticket) => row.messages.filter(({ role }) => role !== 'system')
   return { messages: [...system, ...examples.flatMap(turns), ...turns(question).slice(0, -1)] }

@@ -1,4 +1,4 @@
-// Two sides in turn, so that what drifts on the machine falls on both.
+// Interleaves the measurements of two sides, so that drift of the machine affects both.
 import { median } from './job.ts'
 
 export interface Row {
@@ -7,11 +7,11 @@ export interface Row {
   unit: string
   ours: number
   theirs: number | null
-  /** Ours over theirs, or what `what` says. */
+  /** Ours divided by theirs. */
   ratio: number | null
   asked: string
   holds: boolean | null
-  /** Every single measurement, in the order it was made. */
+  /** Every measurement, in order. */
   ours_all: number[]
   theirs_all: number[]
   note?: string
@@ -22,25 +22,23 @@ export interface Sides<T> {
   theirs: T
 }
 
-/**
- * Measures ours, theirs, theirs, ours, `rounds` times. `take` gets a number that no other measurement of that side has.
- */
-export async function inTurns<T>(
+/** Measures ours, theirs, theirs, ours, `rounds` times. `turn` counts the measurements of each side. */
+export async function interleave<T>(
   rounds: number,
   sides: Sides<T>,
-  take: (side: T, turn: number) => Promise<number>,
+  measureOnce: (side: T, turn: number) => Promise<number>,
 ): Promise<Sides<number[]>> {
   const found: Sides<number[]> = { ours: [], theirs: [] }
   for (let round = 0; round < rounds; round++) {
     for (const name of ['ours', 'theirs', 'theirs', 'ours'] as const)
-      found[name].push(await take(sides[name], found[name].length))
+      found[name].push(await measureOnce(sides[name], found[name].length))
   }
   return found
 }
 
 type Bound = { least?: number; most?: number }
 
-function judged(figure: number, { least, most }: Bound): Pick<Row, 'asked' | 'holds'> {
+function checkBound(figure: number, { least, most }: Bound): Pick<Row, 'asked' | 'holds'> {
   const asked = least !== undefined ? `>= ${least}` : most !== undefined ? `<= ${most}` : ''
   return {
     asked,
@@ -48,8 +46,8 @@ function judged(figure: number, { least, most }: Bound): Pick<Row, 'asked' | 'ho
   }
 }
 
-/** A row of the medians. `least` or `most` is what the ratio of ours to theirs has to keep. */
-export function compared(
+/** A row of medians; the bound is for the ratio of ours to theirs. */
+export function comparisonRow(
   scenario: string,
   what: string,
   unit: string,
@@ -66,15 +64,22 @@ export function compared(
     ours,
     theirs,
     ratio,
-    ...judged(ratio, bound),
+    ...checkBound(ratio, bound),
     ours_all: found.ours,
     theirs_all: found.theirs,
     ...(note && { note }),
   }
 }
 
-/** A row about ours alone, or about a figure that is no ratio of the two. */
-export function alone(scenario: string, what: string, unit: string, all: number[], bound: Bound, note?: string): Row {
+/** A row for a figure of ours alone; the bound is for its median. */
+export function singleRow(
+  scenario: string,
+  what: string,
+  unit: string,
+  all: number[],
+  bound: Bound,
+  note?: string,
+): Row {
   const ours = median(all)
   return {
     scenario,
@@ -83,24 +88,25 @@ export function alone(scenario: string, what: string, unit: string, all: number[
     ours,
     theirs: null,
     ratio: null,
-    ...judged(ours, bound),
+    ...checkBound(ours, bound),
     ours_all: all,
     theirs_all: [],
     ...(note && { note }),
   }
 }
 
-const shown = (value: number | null) =>
+const formatted = (value: number | null) =>
   value === null ? '–' : Math.abs(value) >= 100 ? value.toFixed(0) : value.toFixed(Math.abs(value) >= 10 ? 1 : 3)
 
 export function rowText({ scenario, what, unit, ours, theirs, ratio, asked, holds, note }: Row): string {
   const cells = [
     scenario.padEnd(12),
     what.padEnd(44),
-    `ours ${shown(ours)}`.padEnd(14),
-    `theirs ${shown(theirs)}`.padEnd(16),
+    `ours ${formatted(ours)}`.padEnd(14),
+    `theirs ${formatted(theirs)}`.padEnd(16),
     unit.padEnd(9),
   ]
   const verdict = holds === null ? '' : holds ? 'holds' : 'DOES NOT HOLD'
-  return `${cells.join(' ')} ratio ${shown(ratio)} ${asked ? `(asked ${asked}) ` : ''}${verdict}${note ? ` | ${note}` : ''}`
+  const bound = asked ? `(required ${asked}) ` : ''
+  return `${cells.join(' ')} ratio ${formatted(ratio)} ${bound}${verdict}${note ? ` | ${note}` : ''}`
 }

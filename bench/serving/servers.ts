@@ -1,4 +1,4 @@
-// The two sides: the whole service, with its keys, limits and metering, and a bare llama-server on the same file.
+// The two sides: the whole service with keys, limits and metering, and a bare llama-server on the same model file.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import os from 'node:os'
@@ -12,10 +12,7 @@ export const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 export const gguf = path.join(root, '.local/models', model, 'model.gguf')
 export const threads = os.availableParallelism()
 
-/**
- * The same sampling on both sides, said in full. The model's end tokens are forbidden, so that each answer has the
- * asked length.
- */
+/** The same sampling parameters for both sides. */
 export const sampling = {
   temperature: 0.7,
   top_p: 0.9,
@@ -24,19 +21,20 @@ export const sampling = {
   stream: true,
   stream_options: { include_usage: true },
 }
-export const endless = { logit_bias: { '0': -100, '2': -100 } }
+/** Forbids the model's end tokens, so that each answer has the requested length. */
+export const noEndToken = { logit_bias: { '0': -100, '2': -100 } }
 
 export interface Side extends Target {
-  /** Starts of the processes whose memory is the side's. */
+  /** The side's main process. */
   pid: number
   stop(): Promise<void>
 }
 
-/** Further options of the engine's command line, for what a scenario switches off. */
+/** Settings that pass additional options to the engine's command line. */
 export const engineOptions = (...options: string[]): Record<string, string> =>
   options.length > 0 ? { TUNERY_ENGINE_OPTIONS: options.join(' ') } : {}
 
-export async function ours(settings: Record<string, string> = {}, dataDir?: string) {
+export async function startOurs(settings: Record<string, string> = {}, dataDir?: string) {
   const service = await startService({ TUNERY_THREADS: String(threads), ...settings }, dataDir)
   const target: Side = {
     name: 'ours',
@@ -50,11 +48,11 @@ export async function ours(settings: Record<string, string> = {}, dataDir?: stri
   }
   return { ...target, service }
 }
-export type Ours = Awaited<ReturnType<typeof ours>>
+export type Ours = Awaited<ReturnType<typeof startOurs>>
 
 /**
- * The flags for serving `slots` requests at once, each of up to `context` tokens. Continuous batching and prompt reuse
- * are on by default.
+ * llama-server's flags for `slots` parallel requests of up to `context` tokens each. Continuous batching and prompt
+ * caching are on by default.
  */
 export function llamaFlags(slots: number, context: number, port: number, adapters: string[] = []): string[] {
   const lora = adapters.length > 0 ? ['--lora', adapters.join(','), '--lora-init-without-apply'] : []
@@ -77,22 +75,22 @@ export function llamaFlags(slots: number, context: number, port: number, adapter
 }
 export const llamaServer = path.join(root, '.local/peers/llama.cpp/build/bin/llama-server')
 
-export async function theirs(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
+export async function startLlamaServer(slots: number, context = 1024, adapters: string[] = []): Promise<Side> {
   const port = await freePort()
   const child = spawn(llamaServer, llamaFlags(slots, context, port, adapters), { stdio: ['ignore', 'ignore', 'pipe'] })
   process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
-  let said = ''
+  let stderr = ''
   child.stderr.on('data', (data) => {
-    said = `${said}${data}`.slice(-2000)
+    stderr = `${stderr}${data}`.slice(-2000)
   })
   let stopped = false
   child.once('exit', (status, signal) => {
-    if (!stopped) console.error(`llama-server ended by itself (${signal ?? status}); it said:\n${said}`)
+    if (!stopped) console.error(`llama-server ended unexpectedly (${signal ?? status}):\n${stderr}`)
   })
   const url = `http://127.0.0.1:${port}`
   const ended = once(child, 'exit')
-  await untilHealthy(url, () => child.exitCode !== null).catch((error: Error) => {
-    throw new Error(`${error.message}:\n${said}`)
+  await waitUntilHealthy(url, () => child.exitCode !== null).catch((error: Error) => {
+    throw new Error(`${error.message}:\n${stderr}`)
   })
   return {
     name: 'llama-server',
@@ -110,7 +108,7 @@ export async function theirs(slots: number, context = 1024, adapters: string[] =
   }
 }
 
-export async function untilHealthy(url: string, gone: () => boolean): Promise<void> {
+export async function waitUntilHealthy(url: string, gone: () => boolean): Promise<void> {
   for (const end = performance.now() + 60_000; performance.now() < end; ) {
     if (gone()) throw new Error(`${url} ended before it was ready`)
     if (

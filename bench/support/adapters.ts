@@ -1,4 +1,4 @@
-// Data folders that have tuned adapters in them: trained here through the API, by the default settings on a few rows.
+// Data folders with tuned adapters, trained through the API on a few rows.
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -10,7 +10,7 @@ const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 
 type Api = Awaited<ReturnType<typeof startService>>['api']
 
-/** Trains an adapter on rows of the demo's task; those of another number are other rows. Returns the model's id. */
+/** Trains an adapter on the `number`-th 24 rows of the demo's task. Returns the model's id. */
 export async function trainAdapter(api: Api, number: number): Promise<string> {
   const rows = readFileSync(path.join(root, 'examples/ticket-triage.jsonl'), 'utf8').split('\n')
   const form = new FormData()
@@ -39,10 +39,7 @@ const withFiles = (dataDir: string, models: string[]): Adapters => ({
   files: models.map((id) => path.join(dataDir, 'models', id, 'adapter.gguf')),
 })
 
-/**
- * A data folder with this many trained adapters. Made once, and kept in .local as long as what it depends on is the
- * same.
- */
+/** A data folder with this many trained adapters. Cached in .local until this file or the database schema changes. */
 export async function trainedAdapters(count: number): Promise<Adapters> {
   const hash = createHash('sha256')
     .update(readFileSync(import.meta.filename))
@@ -62,22 +59,22 @@ export async function trainedAdapters(count: number): Promise<Adapters> {
   }
   if (existsSync(folder) && idsOf(folder).length >= count) return withFiles(folder, idsOf(folder).slice(0, count))
   rmSync(folder, { recursive: true, force: true })
-  const fresh = `${folder}.new`
-  rmSync(fresh, { recursive: true, force: true })
-  mkdirSync(fresh)
-  const service = await startService({}, fresh)
+  const temporary = `${folder}.new`
+  rmSync(temporary, { recursive: true, force: true })
+  mkdirSync(temporary)
+  const service = await startService({}, temporary)
   try {
     for (let number = 0; number < count; number++) await trainAdapter(service.api, number)
   } finally {
     await service.stop()
   }
-  renameSync(fresh, folder)
+  renameSync(temporary, folder)
   return withFiles(folder, idsOf(folder))
 }
 
 /**
- * Fills a data folder, whose service must not run, with copies of its first adapter until it has `count`: each a model
- * of its own, with files of its own, that the engine has to load for itself.
+ * Copies the first adapter of a data folder until there are `count`, each a separate model with its own files, which
+ * the engine loads separately. The service must not run.
  */
 export function copyAdapters({ dataDir, models }: Adapters, count: number): string[] {
   const db = new Database(path.join(dataDir, 'tunery.db'))
@@ -100,7 +97,7 @@ export function copyAdapters({ dataDir, models }: Adapters, count: number): stri
   }
 }
 
-/** A copy of a prepared data folder, for one service to write in. */
+/** Copies a prepared data folder for a service to write to. */
 export function copyOf(dataDir: string, out: string): string {
   cpSync(dataDir, out, { recursive: true })
   return out

@@ -1,5 +1,4 @@
-// The peer of the upload bench: writes the body to a file and hashes it, and does nothing else. `node bare-upload.ts
-// FOLDER`
+// The peer of the upload benchmark: only writes the body to a file and hashes it. `node bare-upload.ts FOLDER`
 import { createHash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
 import { open } from 'node:fs/promises'

@@ -1,4 +1,4 @@
-"""A broken copy of an adapter's GGUF file: `python -m bench.support.break_gguf IN OUT half|double|layers`."""
+"""Writes a broken copy of an adapter's GGUF file: `python -m bench.support.break_gguf IN OUT half|double|layers`."""
 
 import re
 import sys

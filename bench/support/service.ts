@@ -1,4 +1,4 @@
-// The service as a process of its own, for a bench to ask: on a fresh data folder, or on one that is given and kept.
+// Starts the service as a process for a benchmark, on a temporary data folder or on an existing one, which it keeps.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -10,11 +10,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 const root = path.resolve(import.meta.dirname, '../..')
 const noLimits = path.join(import.meta.dirname, 'no-limits.json')
 
-export async function startService(settings: Record<string, string> = {}, given?: string) {
-  const dataDir = given ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
+export async function startService(settings: Record<string, string> = {}, existingDir?: string) {
+  const dataDir = existingDir ?? mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-data-'))
   const child = spawn(process.execPath, [path.join(root, 'server/main.ts')], {
     cwd: root,
-    // No tier's limit is to be what is measured.
+    // Without tier limits, so that these are not what is measured.
     env: {
       ...process.env,
       TUNERY_DATA_DIR: dataDir,
@@ -25,18 +25,18 @@ export async function startService(settings: Record<string, string> = {}, given?
     },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
-  // A bench that fails leaves nothing running.
+  // A failed benchmark must leave nothing running.
   process.once('exit', () => child.exitCode === null && child.signalCode === null && child.kill('SIGKILL'))
   for await (const line of createInterface({ input: child.stdout })) if (line.startsWith('Tunery serves')) break
   if (child.exitCode !== null || !existsSync(path.join(dataDir, 'server.json'))) {
-    if (!given) rmSync(dataDir, { recursive: true, force: true })
-    throw new Error('the service could not be started; what it says is above')
+    if (!existingDir) rmSync(dataDir, { recursive: true, force: true })
+    throw new Error('the service could not be started; see its message above')
   }
   const { url } = JSON.parse(readFileSync(path.join(dataDir, 'server.json'), 'utf8')) as { url: string }
   const keyFile = path.join(dataDir, 'first-key.txt')
-  if (!existsSync(keyFile)) throw new Error('the service left no key')
+  if (!existsSync(keyFile)) throw new Error('the service wrote no first key')
   const key = readFileSync(keyFile, 'utf8').trim()
-  // biome-ignore lint/suspicious/noExplicitAny: a bench reads whatever shape it asks for
+  // biome-ignore lint/suspicious/noExplicitAny: a benchmark reads whatever shape it requests
   const api = async (method: string, route: string, body?: unknown): Promise<any> => {
     const form = body instanceof FormData
     const response = await fetch(url + route, {
@@ -57,7 +57,7 @@ export async function startService(settings: Record<string, string> = {}, given?
     dataDir,
     api,
     pid: child.pid!,
-    /** Waits until no dataset is being read. */
+    /** Waits until no dataset is being prepared. */
     async idle() {
       while (
         (await api('GET', '/datasets/?limit=100')).items.some((each: { status: string }) => each.status === 'preparing')
@@ -69,7 +69,7 @@ export async function startService(settings: Record<string, string> = {}, given?
         child.kill('SIGTERM')
         await once(child, 'exit')
       }
-      if (!given) rmSync(dataDir, { recursive: true, force: true })
+      if (!existingDir) rmSync(dataDir, { recursive: true, force: true })
     },
   }
 }

@@ -1,11 +1,10 @@
-"""Tunery's trainer beside TRL's on one NVIDIA GPU, in turn, in one run: tokens per second and the GPU's memory.
+"""Compares Tunery's trainer with TRL's on one NVIDIA GPU, in alternating runs: tokens per second and GPU memory.
 
 python -m bench.training.gpu [--shapes smollm2-135m,qwen2.5-1.5b] [--turns 3] [--modes bf16,half,liger,packing]
 [--peer-python PYTHON]
 
-The bases have the shapes of the models they are named after and random weights, which take as long: a step's time
-depends on no
-weight. The tokenizer is the default base's.
+The bases have the shapes of the models they are named after, with random weights: a step's time does not depend on
+weights. The tokenizer is the default base's.
 """
 
 import argparse
@@ -18,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.training.rows import conversation, documented, mixed_rows, write
-from bench.training.run import peer_python, told_by
+from bench.training.run import peer_python, run_json
 from trainer.tests.make_tiny import TOKENIZER, TOKENIZER_FILES
 
-# Family, width, wide, layers, heads, key heads, vocabulary, whether the head is the embeddings.
+# Family, hidden size, MLP size, layers, heads, key heads, vocabulary, tied embeddings.
 SHAPES = {
     "smollm2-135m": ("Llama", 576, 1536, 30, 9, 3, 49152, True),
     "llama3.2-1b": ("Llama", 2048, 8192, 16, 32, 8, 128256, True),
@@ -29,13 +28,13 @@ SHAPES = {
     "qwen2.5-7b": ("Qwen2", 3584, 18944, 28, 28, 4, 152064, False),
 }
 MODES = ("default", "bf16", "half", "liger", "packing")
-# Passes are recorded in the first steps, one for each of few sizes (`trainer/model/cuda_graphs.py`), and a step of
-# every size is among them.
+# CUDA graphs are captured in the first steps, one for each of few sizes (`trainer/model/cuda_graphs.py`); the warm-up
+# includes every size.
 STEPS, WARM_UP = 40, 16
 
 
 def base_of(shape: str, folder: Path) -> Path:
-    """Writes a base of the shape, in bf16."""
+    """Writes a base of the shape in bf16."""
     import torch
     import transformers
 
@@ -67,20 +66,22 @@ def base_of(shape: str, folder: Path) -> Path:
 
 
 def long_rows(count: int, seed: int) -> list[dict]:
-    """Rows that all reach the limit. There are more of them than documentations, so a documentation is in several."""
+    """Rows that all reach the length limit. Some texts occur in several rows."""
     texts, drawn = [f"{name}: {text}" for name, text in documented()], random.Random(seed)
     return [conversation("Recite the manual.", "\n\n".join(drawn.sample(texts, 40))[:8000]) for _ in range(count)]
 
 
 def loads(folder: Path, length: int) -> Iterator[tuple[str, Path, int]]:
-    """Name, rows and batch size. Full rows reach any length; of the mixed ones half are under 50 tokens."""
+    """Name, rows and batch size of each load. Full rows reach the length limit; half of the mixed rows are under 50
+    tokens.
+    """
     for name, batch, rows in (("mixed lengths", 16, mixed_rows), (f"full rows of {length}", 8, long_rows)):
-        # As many rows as the steps take, so that both trainers see the same ones.
+        # Exactly as many rows as the steps use, so that both trainers see the same ones.
         yield name, write(folder / f"{batch}.jsonl", rows(STEPS * batch, 7)), batch
 
 
 def timed(command: list) -> dict:
-    line = told_by([str(part) for part in command])
+    line = run_json([str(part) for part in command])
     print(
         f"  {line.get('mode', 'Tunery')}: {line['tokens_per_second']:,.0f} tokens/s, {line['peak_memory_mb']:,} MB",
         flush=True,
@@ -108,15 +109,15 @@ def compare(
             ]
             found.setdefault(f"TRL {mode}", []).append(timed(command))
         found.setdefault("Tunery", []).append(timed([sys.executable, "-m", "bench.training.ours", model, rows, *size]))
-        # After the first turn the peer's best mode alone.
+        # After the first round only the peer's best mode.
         speeds = {who: statistics.median(each["tokens_per_second"] for each in lines) for who, lines in found.items()}
         best = max((who for who in speeds if who != "Tunery"), key=speeds.get, default=None)
         modes = (best.removeprefix("TRL "),) if best else ()
-    for who, told in found.items():
-        each = [line["tokens_per_second"] for line in told]
+    for who, lines in found.items():
+        each = [line["tokens_per_second"] for line in lines]
         print(
             f"{name}: {who} {speeds[who]:,.0f} tokens/s ({min(each):,.0f} to {max(each):,.0f}), "
-            f"{told[0]['peak_memory_mb']:,} MB",
+            f"{lines[0]['peak_memory_mb']:,} MB",
             flush=True,
         )
     if best:

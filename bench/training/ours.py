@@ -1,4 +1,4 @@
-"""Tunery's trainer on a file of rows, timed as the peer is: the first steps (`--warm-up`) are not counted. Prints one
+"""Times Tunery's trainer on a file of rows like the peer: the first steps (`--warm-up`) are not counted. Prints one
 JSON line.
 
 python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS]
@@ -43,8 +43,8 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
     )
 
 
-def now(device) -> float:
-    """When the device has done all that it was given."""
+def synchronized_time(device) -> float:
+    """The time after the device has finished its queue."""
     if device.type == "cuda":
         import torch
 
@@ -65,9 +65,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--precision", choices=["float32", "bfloat16"])
-    parser.add_argument("--heldout", type=Path, help="also tell the mean loss on these rows, before and after")
+    parser.add_argument("--heldout", type=Path, help="also print the mean loss on these rows, before and after")
     parser.add_argument(
-        "--adapter", type=Path, help="load this PEFT adapter, train nothing, tell its loss on --heldout"
+        "--adapter", type=Path, help="load this PEFT adapter, train nothing, print its loss on --heldout"
     )
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
@@ -81,12 +81,12 @@ def main() -> None:
     from trainer.run.evaluate import score
     from trainer.run.loop import Loop
     from trainer.runtime import gpu, memory
-    from trainer.runtime.protocol import Silent
+    from trainer.runtime.protocol import SilentProtocol
 
     torch.set_num_threads(threads)
     spec = spec_of(args, threads, args.steps)
     device, dtype = device_and_dtype()
-    gpu.settle(device)
+    gpu.select_device(device)
     dtype = getattr(torch, args.precision) if args.precision else dtype
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
@@ -95,12 +95,12 @@ def main() -> None:
             [json.loads(line)["messages"] for line in path.read_text().splitlines()],
             tokenizer,
             args.max_length,
-            Silent(),
+            SilentProtocol(),
         )
 
     data = rows_of(args.rows)
-    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, Silent())
-    told: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
+    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, SilentProtocol())
+    report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
     if args.adapter:
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
@@ -111,23 +111,23 @@ def main() -> None:
         losses, tokens, started = [], 0, 0.0
         for step in range(args.steps):
             if step == args.warm_up:
-                started = now(device)
+                started = synchronized_time(device)
             batch = loop.batch(step)
             losses.append(loop.step(batch)[0])
             if step >= args.warm_up:
                 tokens += sum(row.tokens for row in batch)
             loop.totals.step += 1
-        seconds = now(device) - started
-        told["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
-        told |= {
+        seconds = synchronized_time(device) - started
+        report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
+        report |= {
             "real_tokens": tokens,
             "seconds": round(seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1),
             "losses": losses,
         }
     if args.heldout:
-        told["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)
-    print(json.dumps(told))
+        report["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

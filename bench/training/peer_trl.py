@@ -1,11 +1,9 @@
-"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in the peers' own
-environment.
+"""The peer: TRL's SFTTrainer with LoRA on a file of conversations, in one of its modes. Runs in an environment of its
+own.
 
-`default` is TRL as it comes (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs:
-`half` holds the
-base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with rows packed end to end. The
-last message alone
-is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
+`default` is TRL's default (bf16, gradient checkpointing on); `fp32` and `bf16` switch checkpointing off. For GPUs:
+`half` loads the base in bf16 too, `liger` is `half` with Liger's fused kernels, `packing` is `half` with packed rows.
+Only the last message is learned. The first steps (`--warm-up`) are not counted. Prints one JSON line.
 """
 
 import argparse
@@ -32,7 +30,7 @@ IN_BF16 = ("half", "liger", "packing")
 
 
 class Clock(TrainerCallback):
-    """Seconds and real (not padding) tokens since the end of the warm-up."""
+    """Seconds and tokens without padding since the end of the warm-up."""
 
     def __init__(self, warm_up: int) -> None:
         self.warm_up, self.steps = warm_up, 0
@@ -106,13 +104,18 @@ def main() -> None:
         return compute_loss(model, inputs, *rest, **named)
 
     trainer.compute_loss = counting_loss
-    trainer.cli.train()
+    trainer.train()
     if args.save:
         trainer.save_model(args.out)
     losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     peak = round(torch.cuda.max_memory_reserved() / 1e6) if torch.cuda.is_available() else None
-    told = {"mode": args.mode, "peak_memory_mb": peak, "real_tokens": clock.tokens, "seconds": round(clock.seconds, 2)}
-    print(json.dumps({**told, "tokens_per_second": round(clock.tokens / clock.seconds, 1), "losses": losses}))
+    result = {
+        "mode": args.mode,
+        "peak_memory_mb": peak,
+        "real_tokens": clock.tokens,
+        "seconds": round(clock.seconds, 2),
+    }
+    print(json.dumps({**result, "tokens_per_second": round(clock.tokens / clock.seconds, 1), "losses": losses}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Rows with a real distribution of lengths: the documentation of public functions, asked for by name; and the same in
-full-length rows.
+"""Rows with a realistic distribution of lengths: the documentation of public functions, requested by name. Also the
+same text in full-length rows.
 
-The text is that of the pinned packages and of the Python at hand, so rows differ a little between Python versions; the
-bench says how
-long they were.
+The text comes from the installed packages and Python, so rows differ a little between Python versions; the bench prints
+their lengths.
 """
 
 import importlib
@@ -23,7 +22,7 @@ torch torch.nn.functional torch.linalg torch.optim torch.nn numpy numpy.linalg n
 
 
 def documented() -> list[tuple[str, str]]:
-    """(name, documentation) of every public function, class and method of the modules, in a stable order."""
+    """Sorted (name, documentation) of every public function, class and method of the modules."""
     found = {}
     for module_name in MODULES.split():
         module = importlib.import_module(module_name)
@@ -43,13 +42,13 @@ def conversation(question: str, answer: str) -> dict:
 
 
 def mixed_rows(count: int, seed: int) -> list[dict]:
-    """One documentation a row, as long as it is; what is longer than the bench's limit is cut by the trainers."""
+    """One documentation text in a row, at its own length; the trainers cut it at the bench's limit."""
     rows = [conversation(f"What does {name} do?", text) for name, text in documented()]
     return random.Random(seed).sample(rows, count)
 
 
 def full_rows(count: int, seed: int) -> list[dict]:
-    """Rows that all reach the limit: many documentations one after the other."""
+    """Rows that all reach the length limit: many documentation texts in sequence."""
     texts = [f"{name}: {text}" for name, text in documented()]
     random.Random(seed).shuffle(texts)
     return [

@@ -1,5 +1,5 @@
-"""Tunery's trainer beside TRL's, in turn, in one run: tokens per second, the loss on held-out rows, and the share of
-the machine's peak.
+"""Compares Tunery's trainer with TRL's in alternating runs: tokens per second, the loss on held-out rows, and the share
+of the machine's peak.
 
 npm run bench -- training [--turns 3] [--only speed|loss|peak] [--modes default,fp32,bf16]
 """
@@ -24,7 +24,7 @@ MODES = ("default", "fp32", "bf16")
 
 
 def peer_python() -> Path:
-    """The peer's environment: its own packages on top of the trainer's, so that both run on the same torch."""
+    """The peer's environment: its packages on top of the trainer's, so that both use the same torch."""
     python, stamp = PEER / "bin/python", PEER / "stamp"
     if not stamp.exists() or stamp.read_text() != REQUIREMENTS.read_text():
         print("Setting up TRL in .local/peers/trl", flush=True)
@@ -37,8 +37,8 @@ def peer_python() -> Path:
     return python
 
 
-def told_by(command: list[str]) -> dict:
-    """The JSON line that a trainer prints at its end."""
+def run_json(command: list[str]) -> dict:
+    """Runs a trainer and returns the JSON line that it prints at its end."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
@@ -46,15 +46,15 @@ def told_by(command: list[str]) -> dict:
 
 
 def ours(rows: Path, *options: object) -> dict:
-    return told_by([sys.executable, "-m", "bench.training.ours", str(MODEL), str(rows), *map(str, options)])
+    return run_json([sys.executable, "-m", "bench.training.ours", str(MODEL), str(rows), *map(str, options)])
 
 
 def trl(rows: Path, *options: object) -> dict:
-    return told_by([str(peer_python()), "bench/training/peer_trl.py", str(MODEL), str(rows), *map(str, options)])
+    return run_json([str(peer_python()), "bench/training/peer_trl.py", str(MODEL), str(rows), *map(str, options)])
 
 
 def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int, batch: int) -> None:
-    """In turn: the peer, then us. Every mode of the peer in the first turn, its best one after that."""
+    """Alternates peer and Tunery. The first round has every mode of the peer, later rounds only its best one."""
     size = ("--steps", steps, "--batch", batch)
     found: dict[str, list[float]] = {}
     for turn in range(turns):
@@ -62,8 +62,8 @@ def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int,
             found.setdefault(f"TRL {mode}", []).append(
                 trl(rows, "--mode", mode, "--out", rows.parent / "trl", *size)["tokens_per_second"]
             )
-        told = ours(rows, *size)
-        found.setdefault(f"Tunery {told['precision']}", []).append(told["tokens_per_second"])
+        result = ours(rows, *size)
+        found.setdefault(f"Tunery {result['precision']}", []).append(result["tokens_per_second"])
         print(
             f"{name}, turn {turn + 1}: " + ", ".join(f"{who} {values[-1]}" for who, values in found.items()), flush=True
         )
@@ -75,8 +75,8 @@ def speed(name: str, rows: Path, modes: tuple[str, ...], turns: int, steps: int,
 
 
 def loss(folder: Path, steps: int) -> None:
-    """The same rows, steps, rate and schedule by both; both results scored by the same code on rows that neither has
-    seen.
+    """Trains both with the same rows, steps, rate and schedule; scores both results with the same code on unseen
+    rows.
     """
     ratios = []
     for seed in (1, 2, 3):
@@ -84,12 +84,13 @@ def loss(folder: Path, steps: int) -> None:
         train, heldout = write(folder / "train.jsonl", rows[:-64]), write(folder / "heldout.jsonl", rows[-64:])
         options = ("--steps", steps, "--batch", 4, "--rate", 1e-3, "--seed", seed)
         before = ours(train, "--steps", 2, "--rate", 0, "--batch", 1, "--heldout", heldout)["heldout_loss"]
-        told = ours(train, *options, "--heldout", heldout)["heldout_loss"]
+        ours_loss = ours(train, *options, "--heldout", heldout)["heldout_loss"]
         trl(train, *options, "--mode", "fp32", "--out", folder / "adapter", "--save")
         peer = ours(train, "--heldout", heldout, "--adapter", folder / "adapter")["heldout_loss"]
-        ratios.append(told / peer)
+        ratios.append(ours_loss / peer)
         print(
-            f"loss on 64 held-out rows, seed {seed}: before {before:.4f}, Tunery {told:.4f}, TRL {peer:.4f}", flush=True
+            f"loss on 64 held-out rows, seed {seed}: before {before:.4f}, Tunery {ours_loss:.4f}, TRL {peer:.4f}",
+            flush=True,
         )
     print(f"loss after {steps} steps: Tunery / TRL {min(ratios):.4f} to {max(ratios):.4f}\n", flush=True)
 
@@ -97,12 +98,10 @@ def loss(folder: Path, steps: int) -> None:
 def peak(folder: Path) -> None:
     """The share of the measured peak of matrix multiplication that a whole step reaches, at rows of 512 tokens.
 
-    Operations of a step: for each token and each weight of the linear layers 2 forward and 2 backward (the input's
-    gradient; a frozen
-    weight has none of its own), with the adapters 6 (both gradients); the same 4 for the head on learned tokens;
-    attention forward and
-    2.5 times that backward, half of it by causal order: 3.5 * 2 * tokens * 512 * width / 2 * 2 a layer. The peak:
-    2,048 cubed.
+    Operations of a step, for each token and each weight of the linear layers: 2 forward and 2 backward (the input's
+    gradient; a frozen weight has none), for adapters 6 (both gradients). The same 4 for the head on learned tokens.
+    Attention: forward, and 2.5 times that backward, halved by causal order: 3.5 * 2 * tokens * 512 * width / 2 * 2 for
+    each layer. The peak: a product of 2,048 x 2,048 matrices.
     """
     import torch
 
@@ -118,7 +117,7 @@ def peak(folder: Path) -> None:
             a @ b
             times.append(time.perf_counter() - started)
         top = 2 * 2048**3 / statistics.median(times[2:])
-        told = ours(rows, "--steps", 4, "--batch", 4, "--precision", precision)
+        result = ours(rows, "--steps", 4, "--batch", 4, "--precision", precision)
         config = json.loads((MODEL / "config.json").read_text())
         width, wide, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
         keys = width // config["num_attention_heads"] * config["num_key_value_heads"]
@@ -134,9 +133,9 @@ def peak(folder: Path) -> None:
         weights = layers * sum(i * o for i, o in linear)
         adapters = layers * sum(16 * (i + o) for i, o in linear)
         attention = layers * 3.5 * 2 * 512 * width
-        # Nearly all of a full row is learned.
+        # Nearly all tokens of a full row are learned.
         operations = 4 * weights + 6 * adapters + 4 * width * config["vocab_size"] + attention
-        reached = operations * told["tokens_per_second"]
+        reached = operations * result["tokens_per_second"]
         share = reached / top
         print(
             f"{precision}: peak {top / 1e9:.0f} GFLOPS, a step at 512 tokens {reached / 1e9:.0f}: {share:.0%} of it",
@@ -164,7 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only in (None, "speed"):
-            # As many rows as the steps take, so that both trainers see the same ones.
+            # Exactly as many rows as the steps use, so that both trainers see the same ones.
             speed(
                 "mixed lengths", write(folder / "mixed.jsonl", mixed_rows(48, 7)), modes, args.turns, steps=6, batch=8
             )

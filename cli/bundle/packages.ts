@@ -1,13 +1,13 @@
-// The packages of a bundle: what the engine imports, in the versions of this checkout's lockfile, and its library as
-// npm packages of their own.
+// package.json and lockfile of a bundle: the packages that the engine imports, in the versions of this checkout's
+// lockfile, and the engine's native library as npm packages.
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
 
-/** The rooms that the engine is made of. */
-export const rooms = ['contract', 'lib', 'engine'] as const
+/** The source folders that the engine needs. */
+export const folders = ['contract', 'lib', 'engine'] as const
 
-interface Locked {
+interface LockedPackage {
   version: string
   dev?: boolean
   dependencies?: Record<string, string>
@@ -22,12 +22,14 @@ interface Pin {
 
 const readJson = (file: string) => JSON.parse(readFileSync(path.join(root, file), 'utf8'))
 
-/** A package.json and a package-lock.json with which `npm ci` brings what the engine runs on, checked by hash. */
-export function packagesOfEngine(gpu: 'none' | 'cuda') {
-  const { packages: locked } = readJson('package-lock.json') as { packages: Record<string, Locked> }
+/** A package.json and package-lock.json with which `npm ci` installs the engine's packages, verified by hash. */
+export function enginePackages(gpu: 'none' | 'cuda') {
+  const { packages: locked } = readJson('package-lock.json') as { packages: Record<string, LockedPackage> }
   const { version, license } = readJson('package.json')
   const pins = readJson('scripts/setup/pins.json') as Record<string, Record<string, Pin>>
-  const dependencies = Object.fromEntries(imported().map((name) => [name, locked[`node_modules/${name}`]!.version]))
+  const dependencies = Object.fromEntries(
+    importedPackages().map((name) => [name, locked[`node_modules/${name}`]!.version]),
+  )
   const libraries = Object.entries(gpu === 'cuda' ? pins.engine_cuda! : pins.engine!)
   const top = {
     name: 'tunery-bundle',
@@ -35,7 +37,7 @@ export function packagesOfEngine(gpu: 'none' | 'cuda') {
     license,
     engines: { node: '>=24' },
     dependencies,
-    // Optional, as npm leaves out those of other platforms without a word.
+    // Optional: npm then skips those of other platforms.
     optionalDependencies: Object.fromEntries(libraries.map(([, pin]) => [pin.name, pin.version])),
   }
   const packages: Record<string, unknown> = { '': top, ...closure(locked, Object.keys(dependencies)) }
@@ -53,14 +55,14 @@ export function packagesOfEngine(gpu: 'none' | 'cuda') {
   }
   return {
     manifest: { ...top, private: true, type: 'module' },
-    lockfile: { name: top.name, version, lockfileVersion: 3, requires: true, packages: inOrder(packages) },
+    lockfile: { name: top.name, version, lockfileVersion: 3, requires: true, packages: sortKeys(packages) },
   }
 }
 
-/** The packages that the engine's files name. */
-function imported(): string[] {
+/** The npm packages that the engine's files import. */
+function importedPackages(): string[] {
   const names = new Set<string>()
-  for (const file of globSync(`{${rooms.join()}}/**/*.ts`, { cwd: root }))
+  for (const file of globSync(`{${folders.join()}}/**/*.ts`, { cwd: root }))
     for (const [, name] of readFileSync(path.join(root, file), 'utf8').matchAll(
       /(?:from|import\(|require\.resolve\()\s*'([^'.][^']*)'/g,
     ))
@@ -74,12 +76,12 @@ function imported(): string[] {
   return [...names].sort()
 }
 
-/** The entries of these packages and of all that they need, at the places that the lockfile gives them. */
-function closure(locked: Record<string, Locked>, names: string[]): Record<string, Locked> {
-  const found: Record<string, Locked> = {}
+/** The lockfile's entries of these packages and their dependencies. */
+function closure(locked: Record<string, LockedPackage>, names: string[]): Record<string, LockedPackage> {
+  const found: Record<string, LockedPackage> = {}
   const visit = (name: string, from: string): void => {
-    const at = place(locked, name, from)
-    // Only what is optional may be missing from a lockfile.
+    const at = resolvePackage(locked, name, from)
+    // Only optional packages may be missing from a lockfile.
     if (at === undefined || found[at]) return
     const { dev: _, ...entry } = locked[at]!
     found[at] = entry
@@ -90,8 +92,8 @@ function closure(locked: Record<string, Locked>, names: string[]): Record<string
   return found
 }
 
-/** Where a package looked for from `from` is found, as node looks: in its own folder, then in those around it. */
-function place(locked: Record<string, Locked>, name: string, from: string): string | undefined {
+/** Resolves a package from the folder `from` as Node does: in its node_modules, then in those of its parents. */
+function resolvePackage(locked: Record<string, LockedPackage>, name: string, from: string): string | undefined {
   for (let folder = from; ; folder = folder.slice(0, Math.max(0, folder.lastIndexOf('node_modules/') - 1))) {
     const at = path.posix.join(folder, 'node_modules', name)
     if (locked[at]) return at
@@ -99,5 +101,5 @@ function place(locked: Record<string, Locked>, name: string, from: string): stri
   }
 }
 
-const inOrder = (entries: Record<string, unknown>) =>
+const sortKeys = (entries: Record<string, unknown>) =>
   Object.fromEntries(Object.entries(entries).sort(([one], [other]) => (one < other ? -1 : 1)))

@@ -1,12 +1,11 @@
-// Writes a folder that serves one model: the engine, its packages' names, the weights, and the files to start or build
-// it with.
+// Writes a bundle: a folder with the engine's source, package.json, lockfile, weights, a Dockerfile and a start script.
 import { createHash } from 'node:crypto'
 import { constants, createReadStream, globSync } from 'node:fs'
 import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
 import { UsageError } from '../usage.ts'
-import { packagesOfEngine, rooms } from './packages.ts'
+import { enginePackages, folders } from './packages.ts'
 
 export interface NamedFile {
   name: string
@@ -19,7 +18,7 @@ export interface BundleOptions {
   out: string
 }
 
-/** Throws a UsageError where something given cannot be used. `file`: undefined where the model's is still to come. */
+/** Throws a UsageError if an option cannot be used. `model.file` is undefined if it is downloaded later. */
 export async function checkBundle({
   model,
   adapters,
@@ -31,10 +30,10 @@ export async function checkBundle({
       throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
   if (new Set(names).size < names.length) throw new UsageError('The model and its adapters need names of their own.')
   for (const { file } of [model, ...adapters]) if (file !== undefined) await requireGguf(file)
-  await requireFree(out)
+  await assertEmpty(out)
 }
 
-/** Writes the bundle: whole under its name, or not at all. Throws as `checkBundle` does. */
+/** Writes the bundle atomically. Throws as `checkBundle` does. */
 export async function writeBundle(options: BundleOptions): Promise<void> {
   await checkBundle(options)
   const { model, adapters, gpu, out } = options
@@ -56,7 +55,7 @@ export async function writeBundle(options: BundleOptions): Promise<void> {
       adapters: files.slice(1),
     })
     await copyTexts(part, model.name, gpu)
-    await openToOthers(part)
+    await makeReadable(part)
     await rename(part, out)
   } finally {
     await rm(part, { recursive: true, force: true })
@@ -69,36 +68,36 @@ async function requireGguf(file: string): Promise<void> {
   const refuse = (error: NodeJS.ErrnoException) => {
     throw problem(error.code === 'ENOENT' ? 'does not exist' : `cannot be read: ${error.message}`)
   }
-  // Looked at before it is opened: opening a pipe would wait for whoever writes into it.
-  if (!(await stat(file).catch(refuse)).isFile()) throw problem('is no GGUF file')
+  // stat before open: opening a named pipe would wait for a writer.
+  if (!(await stat(file).catch(refuse)).isFile()) throw problem('is not a GGUF file')
   const handle = await open(file).catch(refuse)
   try {
     const head = Buffer.alloc(4)
     if ((await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF')
-      throw problem('is no GGUF file')
+      throw problem('is not a GGUF file')
   } finally {
     await handle.close()
   }
 }
 
-async function requireFree(out: string): Promise<void> {
-  const held = await readdir(out).catch((error: NodeJS.ErrnoException) => {
+async function assertEmpty(out: string): Promise<void> {
+  const entries = await readdir(out).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return []
     throw new UsageError(`${out} cannot be written: ${error.message}.`)
   })
-  if (held.length > 0) throw new UsageError(`${out} is not empty. Name a folder that does not exist yet.`)
+  if (entries.length > 0) throw new UsageError(`${out} is not empty. Name a folder that does not exist yet.`)
 }
 
 async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
-  for (const file of globSync(`{${rooms.join()}}/**/*.ts`, { cwd: root }))
+  for (const file of globSync(`{${folders.join()}}/**/*.ts`, { cwd: root }))
     await cp(path.join(root, file), path.join(part, file))
   for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
-  const { manifest, lockfile } = packagesOfEngine(gpu)
+  const { manifest, lockfile } = enginePackages(gpu)
   await writeJson(part, 'package.json', manifest)
   await writeJson(part, 'package-lock.json', lockfile)
 }
 
-/** Copies weights, as a clone that shares its blocks where the file system can. */
+/** Copies weights, sharing blocks where the filesystem can (reflink). Returns path, size and hash. */
 async function copyWeights(from: string, part: string, file: string) {
   const to = path.join(part, file)
   await copyFile(from, to, constants.COPYFILE_FICLONE)
@@ -118,7 +117,8 @@ docker build --build-arg TUNERY_GPU=cuda -t MODEL_TAG .
 docker run --init --read-only --gpus all -p 127.0.0.1:8000:8000 MODEL_TAG
 \`\`\`
 
-Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`libcublas.so.13\`); without it, or without a GPU, the processor computes.
+Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`libcublas.so.13\`). Without it, or without
+a GPU, the model runs on the CPU.
 `
 
 async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']): Promise<void> {
@@ -138,11 +138,8 @@ async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']):
   await writeFile(path.join(part, 'README.md'), readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', tag))
 }
 
-/**
- * An image keeps the modes of what is copied into it, and its server is another user: who keeps files to themselves
- * would make one that cannot start.
- */
-async function openToOthers(folder: string): Promise<void> {
+/** Makes all files readable: a Docker image keeps their modes, and its server runs as another user. */
+async function makeReadable(folder: string): Promise<void> {
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
     await chmod(path.join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644)
 }

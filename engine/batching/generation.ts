@@ -1,66 +1,63 @@
-// One answer, from the prompt's tokens to its last word, whichever lane computes it.
+// One generation: from the prompt's tokens to the end of the answer, across all runners that compute it.
 import { ApiError } from '../../contract/errors.ts'
 import type { FinishReason } from '../../contract/sampling.ts'
 import type { GrammarSession } from '../grammar/grammars.ts'
 import type { SavedSequence } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
-import { createLogprobs, type Logprobs, type PlaceLogprobs } from '../sampling/logprobs.ts'
+import { createLogprobReader, type LogprobReader, type TokenLogprobs } from '../sampling/logprobs.ts'
 import { createSampler, type Sampler, type SamplingParams } from '../sampling/sampler.ts'
 import { createTextOutput, type TextOutput } from '../sampling/text-output.ts'
 
 export type GenerationRequest = {
   prompt: number[]
-  /** At least 1; prompt and output together fit the lane that gets it. */
+  /** At least 1. Prompt and output together fit the longest slots of the model. */
   max_tokens: number
   stop: string[]
   sampling: SamplingParams
-  /** How many likely tokens to tell of each place; null tells nothing. */
+  /** How many likeliest tokens to report at each position; null: no log-probabilities. */
   top_logprobs: number | null
-  /** Control tokens that are passed on as text. */
+  /** Control tokens that are output as text, with their bytes. */
   control_texts: ReadonlyMap<number, Buffer> | null
-  /** Holds the answer to its form; the generation closes it. */
+  /** Constrains the answer. The generation closes it. */
   grammar: GrammarSession | null
-  /**
-   * Beginnings of prompts are computed once and shared within an account only: across accounts, the timing would tell
-   * what others ask.
-   */
+  /** The prefix cache is shared within an account only: timing would reveal the prompts of other accounts. */
   account: string
 }
 
 export type GenerationEnd = { finish_reason: FinishReason; completion_tokens: number; cached_tokens: number }
 
 export type GenerationEvents = {
-  /** It has a slot: its prompt is computed from here on, apart from the tokens that were cached. */
+  /** It has a slot. Prefill of all but the cached tokens starts. */
   onStart(start: { cached_tokens: number; queue_ms: number }): void
-  /** `places` are the tokens that the text is made of, where they were asked for. */
-  onText(text: string, places: PlaceLogprobs[]): void
+  /** `logprobs`: one entry for each token of the text, if the request wants them. */
+  onText(text: string, logprobs: TokenLogprobs[]): void
   onEnd(end: GenerationEnd): void
   onError(error: ApiError): void
 }
 
-/** What a generation brings along from a lane whose slots became too short for it. */
-export type Moved = {
+/** State of a generation that outgrew its slot and migrates to a runner with longer slots. */
+export type Migration = {
   /** All tokens that were in its cache. */
   tokens: number[]
-  /** The token chosen last, which was not. */
-  next: number
-  /** The cache itself; null where it must be computed again. */
+  /** The token sampled last, which was not in the cache. */
+  next_token: number
+  /** The KV cache itself; null: it must be computed again. */
   saved: SavedSequence | null
 }
 
 export type Generation = {
   request: GenerationRequest
   events: GenerationEvents
-  moved: Moved | null
+  migration: Migration | null
   sampler: Sampler
-  logprobs: Logprobs | null
+  logprob_reader: LogprobReader | null
   output: TextOutput
-  /** Tokens whose text has not been passed on yet, with where in the output their bytes begin. */
-  places: { place: PlaceLogprobs; start: number }[]
-  bytes_written: number
-  bytes_passed: number
+  /** Log-probabilities of tokens whose text is not sent yet. `start` is the output offset of their bytes. */
+  unsent_logprobs: { token_logprobs: TokenLogprobs; start: number }[]
+  bytes_generated: number
+  bytes_sent: number
   completion_tokens: number
-  /** Tokens of the prompt that were taken from a cache. */
+  /** Tokens of the prompt that came from the prefix cache. */
   cached_tokens: number
   submitted_at_ms: number
   state: 'waiting' | 'running' | 'ended'
@@ -71,13 +68,13 @@ export function createGeneration(request: GenerationRequest, events: GenerationE
   return {
     request,
     events,
-    moved: null,
+    migration: null,
     sampler: createSampler(request.sampling, request.prompt),
-    logprobs: request.top_logprobs === null ? null : createLogprobs(request.top_logprobs),
+    logprob_reader: request.top_logprobs === null ? null : createLogprobReader(request.top_logprobs),
     output: createTextOutput(request.stop),
-    places: [],
-    bytes_written: 0,
-    bytes_passed: 0,
+    unsent_logprobs: [],
+    bytes_generated: 0,
+    bytes_sent: 0,
     completion_tokens: 0,
     cached_tokens: 0,
     submitted_at_ms: performance.now(),
@@ -86,43 +83,43 @@ export function createGeneration(request: GenerationRequest, events: GenerationE
   }
 }
 
-export type Chosen = { token: number; place: PlaceLogprobs | null }
+export type SampledToken = { token: number; token_logprobs: TokenLogprobs | null }
 
 /**
- * Chooses the next token from `logits`, which it changes. Null where the grammar's mask is not ready within `wait_ms`;
- * `logits` are unchanged then. Throws ApiError where the grammar has failed.
+ * Samples the next token from `logits`, which it changes. Null if the grammar's mask is not ready within `wait_ms`;
+ * `logits` are unchanged then. Throws ApiError if the grammar has failed.
  */
-export function chooseToken(
-  { request, sampler, logprobs }: Generation,
+export function sampleToken(
+  { request, sampler, logprob_reader }: Generation,
   vocab: Vocab,
   logits: Float32Array,
   wait_ms: number,
-): Chosen | null {
+): SampledToken | null {
   const { grammar } = request
   const mask = grammar ? grammar.mask(wait_ms) : null
   if (grammar && !mask) return null
-  const placeOf = logprobs?.read(logits)
+  const logprobsOf = logprob_reader?.read(logits)
   const token = sampler.sample(logits, mask)
   if (token < 0) throw new ApiError('engine_failed', 'The model gave no probabilities for this prompt.')
   if (grammar && !vocab.isEndOfGeneration(token)) grammar.accept(token)
-  return { token, place: placeOf?.(token) ?? null }
+  return { token, token_logprobs: logprobsOf?.(token) ?? null }
 }
 
-/** Takes one chosen token, passes its text on, and returns whether the generation has ended with it. */
-export function acceptToken(generation: Generation, vocab: Vocab, { token, place }: Chosen): boolean {
-  // The token that ends the answer was generated too, and counts, as it does in vLLM.
+/** Appends a sampled token, sends its text, and returns whether the generation has ended. */
+export function acceptToken(generation: Generation, vocab: Vocab, { token, token_logprobs }: SampledToken): boolean {
+  // The end-of-generation token counts too, as it does in vLLM.
   generation.completion_tokens++
-  if (vocab.isEndOfGeneration(token)) return finish(generation, 'stop')
+  if (vocab.isEndOfGeneration(token)) return flushAndEnd(generation, 'stop')
   const bytes = generation.request.control_texts?.get(token) ?? vocab.bytes(token)
-  if (place) generation.places.push({ place, start: generation.bytes_written })
-  generation.bytes_written += bytes.length
+  if (token_logprobs) generation.unsent_logprobs.push({ token_logprobs, start: generation.bytes_generated })
+  generation.bytes_generated += bytes.length
   const { text, stopped } = generation.output.push(bytes)
-  pass(generation, text)
+  sendText(generation, text)
   if (stopped) return end(generation, 'stop')
-  return generation.completion_tokens >= generation.request.max_tokens ? finish(generation, 'length') : false
+  return generation.completion_tokens >= generation.request.max_tokens ? flushAndEnd(generation, 'length') : false
 }
 
-/** Ends a generation that has not ended yet, with an error for its caller. */
+/** Ends a generation with an error for its caller. Does nothing if it has ended. */
 export function failGeneration(generation: Generation, error: ApiError): void {
   if (generation.state === 'ended') return
   generation.state = 'ended'
@@ -130,28 +127,29 @@ export function failGeneration(generation: Generation, error: ApiError): void {
   if (!generation.cancelled) generation.events.onError(error)
 }
 
-/** Ends one whose caller has left. */
+/** Ends a generation whose caller disconnected. */
 export function abandonGeneration(generation: Generation): void {
   generation.state = 'ended'
   generation.request.grammar?.close()
 }
 
-function pass(generation: Generation, text: string): void {
+function sendText(generation: Generation, text: string): void {
   if (text === '') return
-  generation.bytes_passed += Buffer.byteLength(text)
-  const waiting = generation.places.findIndex(({ start }) => start >= generation.bytes_passed)
-  const places = generation.places.splice(0, waiting < 0 ? generation.places.length : waiting)
-  generation.events.onText(
-    text,
-    places.map(({ place }) => place),
-  )
+  generation.bytes_sent += Buffer.byteLength(text)
+  const firstUnsent = generation.unsent_logprobs.findIndex(({ start }) => start >= generation.bytes_sent)
+  generation.events.onText(text, takeLogprobs(generation, firstUnsent < 0 ? undefined : firstUnsent))
 }
 
-/** Ends with what was held back. */
-function finish(generation: Generation, finish_reason: FinishReason): true {
+/** Removes and returns the first `count` unsent log-probabilities, or all. */
+function takeLogprobs({ unsent_logprobs }: Generation, count = unsent_logprobs.length): TokenLogprobs[] {
+  return unsent_logprobs.splice(0, count).map(({ token_logprobs }) => token_logprobs)
+}
+
+/** Sends the text held back as a possible stop sequence, then ends. */
+function flushAndEnd(generation: Generation, finish_reason: FinishReason): true {
   const rest = generation.output.finish()
-  const places = generation.places.splice(0).map(({ place }) => place)
-  if (rest !== '' || places.length > 0) generation.events.onText(rest, places)
+  const logprobs = takeLogprobs(generation)
+  if (rest !== '' || logprobs.length > 0) generation.events.onText(rest, logprobs)
   return end(generation, finish_reason)
 }
 

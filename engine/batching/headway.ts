@@ -1,40 +1,40 @@
-// Whether the work of requests moves on: what readiness tells.
+// Progress watchdog: readiness fails when there is work but no step has finished for too long.
 
-export type Headway = {
-  /** There is work from now on; what it returns says, once, that it has ended. */
-  begin(): () => void
-  /** Work has moved on by a step: a decode, a piece of a prompt, a piece of a text that becomes tokens. */
-  note(): void
-  /** How long there has been work without a step, in milliseconds; 0 until that is longer than any step may take. */
+export type ProgressWatchdog = {
+  /** Registers work in progress. The returned function marks its end; a second call does nothing. */
+  beginWork(): () => void
+  /** A step has finished: a decode, a chunk of a prompt, a piece of text that is tokenized. */
+  recordProgress(): void
+  /** Milliseconds with work but without progress; 0 up to `stalled_after_ms`. */
   stalledMs(): number
 }
 
-/** `stalled_after_ms`: longer than any single step. `now`: the time in milliseconds. */
-export function createHeadway({
+/** `stalled_after_ms`: longer than any single step. `now`: a clock in milliseconds. */
+export function createProgressWatchdog({
   stalled_after_ms = 15_000,
   now = () => performance.now(),
 }: {
   stalled_after_ms?: number
   now?: () => number
-} = {}): Headway {
-  let works = 0
-  let moved_at = now()
+} = {}): ProgressWatchdog {
+  let inProgress = 0
+  let progress_at = now()
   return {
-    begin() {
-      if (works++ === 0) moved_at = now()
+    beginWork() {
+      if (inProgress++ === 0) progress_at = now()
       let ended = false
       return () => {
         if (ended) return
         ended = true
-        works--
-        moved_at = now()
+        inProgress--
+        progress_at = now()
       }
     },
-    note() {
-      moved_at = now()
+    recordProgress() {
+      progress_at = now()
     },
     stalledMs() {
-      const stalled_ms = works === 0 ? 0 : now() - moved_at
+      const stalled_ms = inProgress === 0 ? 0 : now() - progress_at
       return stalled_ms > stalled_after_ms ? stalled_ms : 0
     },
   }

@@ -1,82 +1,83 @@
-// How long a step may take for prompts, and how many of their tokens that is, so that other streams wait no longer than
-// agreed.
+// Chunked prefill: how long one step may compute prompts (the prefill budget), how many tokens that is, and which
+// prompts get them. Bounds the time that a long prompt delays the other streams.
 
-// A long prompt is computed in pieces of about this time, all lanes with prompts together, between two steps of the
-// other streams. Many prompts that wait get longer pieces, since a step costs nearly as much with few streams as with
-// all of them, and so do prompts that hold up no stream: short pieces take half as long again. But a client that leaves
-// is noticed between two steps.
-const promptMs = 150
-const promptMsMax = 350
+// A long prompt is computed in chunks of about this time, shared by all runners that prefill. The budget is larger when
+// many prompts wait, as a step costs nearly as much with few streams as with all of them, and when no stream is
+// decoding: small chunks take half as long again in total. The maximum bounds how late a disconnect is noticed, as that
+// happens between steps.
+const budgetMs = 150
+const budgetMsMax = 350
 
-const chunkMin = 16
-const chunkFirst = 64
-const weight = 0.3
+const chunkTokensMin = 16
+const chunkTokensFirst = 64
+/** Weight of a new measurement in the moving average. */
+const smoothing = 0.3
 
-export type PromptPace = {
-  /** Tokens, beyond the first of each sequence, that take about `ms` milliseconds, by the steps measured so far. */
-  tokens(ms: number): number
-  /** A step over `rows` sequences with this many tokens beyond the first of each took `ms` milliseconds. */
-  measured(rows: number, tokens: number, ms: number): void
+export type PrefillSpeed = {
+  /** Prompt tokens that fit into `ms` milliseconds, by the steps measured so far. */
+  tokensIn(ms: number): number
+  /** A step over `rows` sequences, with `tokens` beyond the first of each, took `ms` milliseconds. */
+  record(rows: number, tokens: number, ms: number): void
 }
 
 /**
- * A step costs what its sequences cost with one token each, and something for each token more: the library computes
- * these apart.
+ * Estimates the prefill speed. Model: a step costs what its sequences cost with one token each, plus a constant per
+ * additional token.
  */
-export function createPromptPace(): PromptPace {
-  // Of steps with one token a sequence, by the logarithm of their number.
-  const plainMs: number[] = []
+export function createPrefillSpeed(): PrefillSpeed {
+  // Duration of steps with one token per sequence, indexed by log2 of the number of sequences.
+  const decodeMs: number[] = []
   let msPerToken: number | null = null
-  const moved = (before: number | null | undefined, now: number) =>
-    before == null ? now : (1 - weight) * before + weight * now
-  const bucket = (rows: number) => Math.round(Math.log2(Math.max(1, rows)))
-  const plain = (rows: number): number => {
-    for (let at = bucket(rows); at >= 0; at--) if (plainMs[at] !== undefined) return plainMs[at]!
+  const average = (before: number | null | undefined, now: number) =>
+    before == null ? now : (1 - smoothing) * before + smoothing * now
+  const bucketOf = (rows: number) => Math.round(Math.log2(Math.max(1, rows)))
+  const decodeMsOf = (rows: number): number => {
+    for (let bucket = bucketOf(rows); bucket >= 0; bucket--)
+      if (decodeMs[bucket] !== undefined) return decodeMs[bucket]!
     return 0
   }
   return {
-    tokens: (ms) => (msPerToken === null ? chunkFirst : Math.max(chunkMin, Math.floor(ms / msPerToken))),
-    measured(rows, tokens, ms) {
-      if (tokens === 0) plainMs[bucket(rows)] = moved(plainMs[bucket(rows)], ms)
-      // Of a few tokens, the time is the step's own cost and tells nothing about a long chunk.
-      if (tokens < chunkMin) return
-      // A step that was slow for another reason must not make the chunks so small that none is measured again.
-      msPerToken = moved(msPerToken, Math.max(ms - plain(rows), ms / 4) / tokens)
+    tokensIn: (ms) => (msPerToken === null ? chunkTokensFirst : Math.max(chunkTokensMin, Math.floor(ms / msPerToken))),
+    record(rows, tokens, ms) {
+      if (tokens === 0) decodeMs[bucketOf(rows)] = average(decodeMs[bucketOf(rows)], ms)
+      // A chunk this small measures the step's fixed cost, not the cost per token.
+      if (tokens < chunkTokensMin) return
+      // At least a quarter of the time counts as prefill. Otherwise one step that was slow for another reason could
+      // shrink the chunks below what is measured.
+      msPerToken = average(msPerToken, Math.max(ms - decodeMsOf(rows), ms / 4) / tokens)
     },
   }
 }
 
 /**
- * Milliseconds for the prompts of one lane in its next step, by how many prompts and answers each of `lanes` has. Lanes
- * share alike: a long prompt alone in its lane does not stand behind the many of another.
+ * Prefill budget of one runner for its next step, in milliseconds. Runners with prompts get equal shares, so that a
+ * single long prompt does not wait for the many prompts of another runner.
  */
-export function promptTime(lanes: readonly { prompts(): number; answers(): number }[]): number {
-  const waiting = lanes.map((lane) => lane.prompts()).filter((prompts) => prompts > 0)
-  const all = waiting.reduce((sum, prompts) => sum + prompts, 0)
-  const holdsUp = lanes.some((lane) => lane.answers() > 0)
-  return (holdsUp ? Math.min(promptMsMax, promptMs * all) : promptMsMax) / Math.max(1, waiting.length)
+export function prefillBudgetMs(runners: readonly { prefilling(): number; decoding(): number }[]): number {
+  const waiting = runners.map((runner) => runner.prefilling()).filter((prompts) => prompts > 0)
+  const prompts = waiting.reduce((sum, count) => sum + count, 0)
+  const delaysStreams = runners.some((runner) => runner.decoding() > 0)
+  return (delaysStreams ? Math.min(budgetMsMax, budgetMs * prompts) : budgetMsMax) / Math.max(1, waiting.length)
 }
 
-// Who gets how many of the tokens of prompts that a step may hold.
-
-type Waiting = { left: number; since_ms: number }
+type Prefill = { tokens_left: number; since_ms: number }
 
 /**
- * Shares `tokens` among prompts of which `left` tokens are not computed yet: the shortest first, so that most answers
- * begin soon, but a quarter to the oldest, so that a long one is not overtaken for ever.
+ * Shares a budget of `tokens` among prompts. The shortest come first, so that most answers start soon. The oldest gets
+ * a quarter, so that a long prompt does not starve.
  */
-export function allot<T extends Waiting>(prompts: readonly T[], tokens: number): Map<T, number> {
+export function sharePrefillBudget<T extends Prefill>(prompts: readonly T[], tokens: number): Map<T, number> {
   const shares = new Map<T, number>()
   if (prompts.length === 0) return shares
   let rest = tokens
-  const give = (prompt: T, wanted: number) => {
-    const given = Math.min(wanted, rest)
-    rest -= given
-    if (given > 0) shares.set(prompt, (shares.get(prompt) ?? 0) + given)
+  const assign = (prompt: T, wanted: number) => {
+    const count = Math.min(wanted, rest)
+    rest -= count
+    if (count > 0) shares.set(prompt, (shares.get(prompt) ?? 0) + count)
   }
   const oldest = prompts.reduce((first, prompt) => (prompt.since_ms < first.since_ms ? prompt : first))
-  give(oldest, Math.min(oldest.left, Math.ceil(tokens / 4)))
-  for (const prompt of prompts.toSorted((a, b) => a.left - b.left || a.since_ms - b.since_ms))
-    give(prompt, prompt.left - (shares.get(prompt) ?? 0))
+  assign(oldest, Math.min(oldest.tokens_left, Math.ceil(tokens / 4)))
+  for (const prompt of prompts.toSorted((a, b) => a.tokens_left - b.tokens_left || a.since_ms - b.since_ms))
+    assign(prompt, prompt.tokens_left - (shares.get(prompt) ?? 0))
   return shares
 }

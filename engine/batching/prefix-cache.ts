@@ -1,69 +1,75 @@
-// Which cached beginning a new prompt can start from. A slot keeps its cache after its request has ended, so the next
-// turn of the same conversation computes only what is new, and requests that share a long beginning compute it once.
+// Prefix cache: chooses the slot for a new request by the longest cached prefix of its prompt. A slot keeps its KV
+// cache after its request has ended. So the next request of a conversation computes only its new tokens, and requests
+// with a long common prefix compute it once.
 import type { Generation } from './generation.ts'
 
 export type Slot = {
   index: number
-  /** The tokens whose keys and values are in the slot's cache. */
+  /** The tokens whose keys and values are in the slot's KV cache. */
   cached: number[]
   account: string
   used_at: number
   generation: Generation | null
 }
 
-export type Placement =
+export type SlotChoice =
   | { kind: 'wait' }
-  /** Keep `keep` tokens of the slot itself, or copy `keep` tokens of `donor` into it. */
+  /** Keep the first `keep` tokens of the slot, or copy them from `donor`. */
   | { kind: 'slot'; slot: Slot; donor: Slot | null; keep: number }
 
 /**
- * How many tokens a copy has to spare to be faster than computing them. It moves the whole cache of a slot, `cached`
- * tokens; computing a token costs as much as moving about a hundred.
+ * Tokens that a copy must save to be faster than computing them. A copy moves all `cached` tokens of a slot. Computing
+ * one token costs about as much as moving a hundred.
  */
 export const copyGainMin = (cached: number) => 16 + cached / 64
 
 /**
- * Chooses a free slot for `generation`. 'wait' when no slot is free, or when another slot is just computing a beginning
- * that this prompt shares: waiting for it costs less than computing it twice.
+ * Chooses a free slot for `generation`. 'wait' if no slot is free, or if another slot is computing a prefix that this
+ * prompt shares: waiting costs less than computing it twice.
  */
-export function place(slots: readonly Slot[], generation: Generation, sharing: boolean): Placement {
-  const near = nearestFree(slots)
-  if (!near) return { kind: 'wait' }
-  // A batch of another size rounds differently: who asks for a seed gets the same computation each time, from the first
-  // token on.
-  if (!sharing || generation.moved || generation.request.sampling.seed !== null)
-    return { kind: 'slot', slot: near, donor: null, keep: 0 }
+export function chooseSlot(slots: readonly Slot[], generation: Generation, canShare: boolean): SlotChoice {
+  const nearest = nearestFreeSlot(slots)
+  if (!nearest) return { kind: 'wait' }
+  // A request with a seed computes its whole prompt: batches of different sizes round differently, and a seed promises
+  // the same result each time.
+  if (!canShare || generation.migration || generation.request.sampling.seed !== null)
+    return { kind: 'slot', slot: nearest, donor: null, keep: 0 }
 
   const { prompt, account } = generation.request
   const own = slots.filter((slot) => slot.account === account)
-  const shared = (tokens: readonly number[]) => commonPrefix(tokens, prompt, prompt.length - 1)
-  let best = { slot: near, donor: null as Slot | null, keep: near.account === account ? shared(near.cached) : 0 }
+  const sharedTokens = (tokens: readonly number[]) => commonPrefix(tokens, prompt, prompt.length - 1)
+  let best = {
+    slot: nearest,
+    donor: null as Slot | null,
+    keep: nearest.account === account ? sharedTokens(nearest.cached) : 0,
+  }
   for (const slot of own) {
-    const keep = shared(slot.cached)
-    // A slot of which less than half fits is left for its own conversation to come back to.
+    const keep = sharedTokens(slot.cached)
+    // If less than half of a slot fits, leave it for the next request of its own conversation.
     if (slot.generation !== null || keep <= best.keep || keep * 2 < slot.cached.length) continue
-    if (runsWith(slots, slot) <= runsWith(slots, near)) best = { slot, donor: null, keep }
-    else if (keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: near, donor: slot, keep }
+    if (countRuns(slots, slot) <= countRuns(slots, nearest)) best = { slot, donor: null, keep }
+    else if (keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: nearest, donor: slot, keep }
   }
   for (const slot of own) {
-    const keep = shared(slot.cached)
-    if (slot !== near && keep >= best.keep + copyGainMin(slot.cached.length)) best = { slot: near, donor: slot, keep }
+    const keep = sharedTokens(slot.cached)
+    if (slot !== nearest && keep >= best.keep + copyGainMin(slot.cached.length))
+      best = { slot: nearest, donor: slot, keep }
   }
-  const isComing = (slot: Slot) =>
+  const isComputingPrefix = (slot: Slot) =>
     slot.generation !== null &&
-    shared(slot.generation.request.prompt) >=
+    sharedTokens(slot.generation.request.prompt) >=
       Math.max(best.keep + copyGainMin(slot.cached.length), slot.cached.length + 1)
-  if (own.some(isComing)) return { kind: 'wait' }
+  if (own.some(isComputingPrefix)) return { kind: 'wait' }
   return { kind: 'slot', ...best }
 }
 
-/** Of the slots that leave the fewest gaps between those in use, the one unused for longest. */
-export function nearestFree(slots: readonly Slot[]): Slot | null {
+/** The least recently used of the free slots that leave the fewest gaps between slots in use. */
+export function nearestFreeSlot(slots: readonly Slot[]): Slot | null {
   let best: Slot | null = null
   let fewest = Number.POSITIVE_INFINITY
   for (const slot of slots) {
     if (slot.generation !== null) continue
-    const runs = runsWith(slots, slot)
+    const runs = countRuns(slots, slot)
     if (best && (runs > fewest || (runs === fewest && slot.used_at >= best.used_at))) continue
     best = slot
     fewest = runs
@@ -72,20 +78,21 @@ export function nearestFree(slots: readonly Slot[]): Slot | null {
 }
 
 /**
- * How many runs of neighbours the slots in use make together with `more`. The library decodes each run by itself:
+ * Counts the runs of adjacent slots in use, as if `extra` were in use too. The library decodes each run separately, so
  * scattered slots cost as much as that many steps.
  */
-export function runsWith(slots: readonly Slot[], more: Slot | null): number {
+export function countRuns(slots: readonly Slot[], extra: Slot | null): number {
   let runs = 0
   let inRun = false
   for (const slot of slots) {
-    const used = slot === more || slot.generation !== null
+    const used = slot === extra || slot.generation !== null
     if (used && !inRun) runs++
     inRun = used
   }
   return runs
 }
 
+/** Length of the common prefix, at most `max`. */
 export function commonPrefix(a: readonly number[], b: readonly number[], max: number): number {
   const end = Math.min(a.length, b.length, max)
   let length = 0

@@ -1,235 +1,238 @@
-// The lanes that exist, and the memory they share. A lane without requests is kept for a while, since making one costs
-// a tenth of a second, and given up for another that needs its memory. A lane that is too small moves into a bigger
-// one.
+// Runner pool: all batch runners and the memory they share. An idle runner stays for a while, as creating one takes a
+// tenth of a second, and is evicted (LRU) when another needs its memory. A runner that is too small moves into a
+// context with more slots.
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { ServedModel } from '../models/models.ts'
 import { failGeneration, type Generation } from './generation.ts'
-import { createLane, type Lane, type LaneOptions } from './runner.ts'
-import { type LaneShape, laneShapes, type MemoryLimits } from './slot-sizes.ts'
+import { createRunner, type Runner, type RunnerOptions } from './runner.ts'
+import { type MemoryLimits, type RunnerShape, runnerShapes } from './slot-sizes.ts'
 
 export type Backend = {
   makeContext(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Context
-  /** The same without holding up what is computed meanwhile. */
-  makeContextAside(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
-  /** How many adapters are in memory. */
+  /** The same on another thread, so that decoding continues. */
+  makeContextAsync(served: ServedModel, slots: number, tokensPerSlot: number, batchTokens: number): Promise<Context>
+  /** Number of adapters in memory. */
   adapters(): number
-  /** Whether next tokens may be guessed. */
+  /** Enables speculative decoding. */
   speculate: boolean
 }
 
-export type PooledLane = {
+export type PooledRunner = {
   served: ServedModel
-  /** The place of `shape` among those of the model. */
-  size: number
-  shape: LaneShape
-  lane: Lane | null
-  /** A context that is being made for the lane, and then the context until the lane takes it. */
-  coming: { slots: number; context: Context | null } | null
-  /** Requests that no lane has taken yet. */
+  /** Index of `shape` in the model's size classes. */
+  size_class: number
+  shape: RunnerShape
+  runner: Runner | null
+  /** A context in creation; `context` is null until it is ready. The runner takes it at the next `ensureRunner`. */
+  pending_context: { slots: number; context: Context | null } | null
+  /** Requests that wait for the runner to exist. */
   waiting: Generation[]
   waiting_since_ms: number
-  /** When growing may be tried again, after it failed. */
-  grow_at_ms: number
+  /** Earliest time to try to grow again after a failure. */
+  grow_retry_at_ms: number
   closed: boolean
 }
-export type LanePool = {
-  all(): PooledLane[]
-  get(served: ServedModel, size: number): PooledLane
+export type RunnerPool = {
+  all(): PooledRunner[]
+  get(served: ServedModel, size_class: number): PooledRunner
   /**
-   * The lane, with as many slots as have been made; null while there is none. Begins to make one, or a bigger one,
-   * where memory allows.
+   * The runner, or null while there is none. Starts creating one, or a bigger one, if requests wait and memory allows.
    */
-  ready(pooled: PooledLane): Lane | null
-  close(pooled: PooledLane): void
-  /** Resolves when no context of the model is being made any more. */
-  settled(served: ServedModel): Promise<void>
+  ensureRunner(pooled: PooledRunner): Runner | null
+  close(pooled: PooledRunner): void
+  /** Resolves when no context of the model is in creation. */
+  contextsSettled(served: ServedModel): Promise<void>
   closeIdle(nowMs: number): void
   bytes(): number
 }
 export type PoolHooks = {
-  /** A lane has become ready, or cannot be made. */
+  /** A context is ready, or could not be created. */
   onChange(): void
-  onFault(pooled: PooledLane, error: unknown): void
-  /** One answer failed by what should not happen. */
-  onAnswerFault(pooled: PooledLane, error: unknown): void
+  /** A runner could not be created. */
+  onFault(pooled: PooledRunner, error: unknown): void
+  /** An unexpected error that does not stop the runner, such as one failed generation. */
+  onGenerationFault(pooled: PooledRunner, error: unknown): void
 }
 
 const batchTokens = 1024
 const idleMsMax = 60_000
-const growAgainMs = 10_000
-const idleKept = 4
-// Compute buffers and logits of a context, about what they were measured to be for small models, and what each adapter
-// in memory adds.
+const growRetryMs = 10_000
+const idleRunnersMax = 4
+// Memory of a context for compute buffers and logits, as measured with small models, and what each adapter in memory
+// adds to it.
 const contextBytes = 48 * 1024 * 1024
 const bytesPerAdapter = 1024 * 1024
 
-export function createLanePool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): LanePool {
-  let pooledLanes: PooledLane[] = []
-  const underWay = new Set<{ pooled: PooledLane; slots: number; made: Promise<void> }>()
-  const bytesFor = (pooled: PooledLane, slots: number) =>
+export function createRunnerPool(backend: Backend, limits: MemoryLimits, hooks: PoolHooks): RunnerPool {
+  let runners: PooledRunner[] = []
+  const creations = new Set<{ pooled: PooledRunner; slots: number; done: Promise<void> }>()
+  const bytesFor = (pooled: PooledRunner, slots: number) =>
     contextBytes + backend.adapters() * bytesPerAdapter + slots * pooled.shape.bytes_per_slot
-  const bytesOf = (pooled: PooledLane) =>
-    [pooled.lane?.slotCount(), pooled.coming?.slots].reduce<number>(
+  const bytesOf = (pooled: PooledRunner) =>
+    [pooled.runner?.slotCount(), pooled.pending_context?.slots].reduce<number>(
       (sum, slots) => sum + (slots ? bytesFor(pooled, slots) : 0),
       0,
     )
-  /** What is being made for lanes that were closed meanwhile is memory too, until it is there and freed. */
-  const abandonedBytes = () =>
-    [...underWay].reduce((sum, { pooled, slots }) => (pooled.closed ? sum + bytesFor(pooled, slots) : sum), 0)
-  const bytes = () => pooledLanes.reduce((sum, pooled) => sum + bytesOf(pooled), abandonedBytes())
-  const isIdle = (pooled: PooledLane) => pooled.lane !== null && !pooled.coming && !hasWork(pooled)
-  const usedAt = (pooled: PooledLane) => pooled.lane?.used_at_ms ?? 0
-  const idleOldestFirst = () => pooledLanes.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
+  /** Contexts in creation for closed runners use memory too, until they are ready and freed. */
+  const closedBytes = () =>
+    [...creations].reduce((sum, { pooled, slots }) => (pooled.closed ? sum + bytesFor(pooled, slots) : sum), 0)
+  const bytes = () => runners.reduce((sum, pooled) => sum + bytesOf(pooled), closedBytes())
+  const isIdle = (pooled: PooledRunner) => pooled.runner !== null && !pooled.pending_context && !hasWork(pooled)
+  const usedAt = (pooled: PooledRunner) => pooled.runner?.used_at_ms ?? 0
+  const idleLeastRecentFirst = () => runners.filter(isIdle).sort((a, b) => usedAt(a) - usedAt(b))
 
+  /** Closes idle runners until `needed` bytes are free. False, without closing any, if that is not enough. */
   const makeRoom = (needed: number): boolean => {
-    const idle_bytes = idleOldestFirst().reduce((sum, pooled) => sum + bytesOf(pooled), 0)
+    const idle_bytes = idleLeastRecentFirst().reduce((sum, pooled) => sum + bytesOf(pooled), 0)
     if (bytes() - idle_bytes + needed > limits.total_bytes) return false
-    for (const idle of idleOldestFirst()) {
+    for (const idle of idleLeastRecentFirst()) {
       if (bytes() + needed <= limits.total_bytes) return true
       close(idle)
     }
     return bytes() + needed <= limits.total_bytes
   }
 
-  const close = (pooled: PooledLane) => {
-    pooledLanes = pooledLanes.filter((other) => other !== pooled)
+  const close = (pooled: PooledRunner) => {
+    runners = runners.filter((other) => other !== pooled)
     pooled.closed = true
     for (const generation of pooled.waiting.splice(0))
       failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
-    pooled.lane?.close()
-    pooled.coming?.context?.free()
-    pooled.lane = null
-    pooled.coming = null
+    pooled.runner?.close()
+    pooled.pending_context?.context?.free()
+    pooled.runner = null
+    pooled.pending_context = null
   }
 
-  const get = (served: ServedModel, size: number): PooledLane => {
-    const found = pooledLanes.find((pooled) => pooled.served === served && pooled.size === size)
+  const get = (served: ServedModel, size_class: number): PooledRunner => {
+    const found = runners.find((pooled) => pooled.served === served && pooled.size_class === size_class)
     if (found) return found
-    const shape = laneShapes(served.model, limits)[size]!
-    const pooled: PooledLane = {
+    const shape = runnerShapes(served.model, limits)[size_class]!
+    const pooled: PooledRunner = {
       served,
-      size,
+      size_class,
       shape,
-      lane: null,
-      coming: null,
+      runner: null,
+      pending_context: null,
       waiting: [],
       waiting_since_ms: performance.now(),
-      grow_at_ms: 0,
+      grow_retry_at_ms: 0,
       closed: false,
     }
-    pooledLanes.push(pooled)
+    runners.push(pooled)
     return pooled
   }
 
-  const borrow = (pooled: PooledLane): LaneOptions['borrow'] => {
+  const importPrefixFor = (pooled: PooledRunner): RunnerOptions['importPrefix'] => {
     const { served } = pooled
     return (prompt, account, tokens) => {
-      for (const other of pooledLanes) {
-        const lent =
+      for (const other of runners) {
+        const prefix =
           other !== pooled && other.served === served
-            ? other.lane?.lend(prompt, account, tokens, pooled.shape.tokens_per_slot)
+            ? other.runner?.exportPrefix(prompt, account, tokens, pooled.shape.tokens_per_slot)
             : null
-        if (lent) return lent
+        if (prefix) return prefix
       }
       return null
     }
   }
 
-  const make = (pooled: PooledLane, slots: number, context: Context): Lane => {
-    const { served, shape, size } = pooled
-    return createLane({
+  const makeRunner = (pooled: PooledRunner, slots: number, context: Context): Runner => {
+    const { served, shape, size_class } = pooled
+    return createRunner({
       vocab: served.model.vocab,
       context,
       slots,
       tokens_per_slot: shape.tokens_per_slot,
       batch_tokens: batchTokens,
-      can_share_prefix: served.model.can_share_prefix,
+      can_share_prefix: served.model.can_truncate_cache,
       speculate: backend.speculate,
       makeContext: (count) => backend.makeContext(served, count, shape.tokens_per_slot, batchTokens),
-      onFault: (error) => hooks.onAnswerFault(pooled, error),
-      onOutgrown: (generation) => waitIn(get(served, size + 1), generation),
-      borrow: borrow(pooled),
+      onFault: (error) => hooks.onGenerationFault(pooled, error),
+      onOutgrown: (generation) => enqueue(get(served, size_class + 1), generation),
+      importPrefix: importPrefixFor(pooled),
     })
   }
 
-  const begin = (pooled: PooledLane, slots: number) => {
-    const coming: PooledLane['coming'] = { slots, context: null }
-    pooled.coming = coming
-    const made = backend.makeContextAside(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens).then(
+  const startContext = (pooled: PooledRunner, slots: number) => {
+    const pending: PooledRunner['pending_context'] = { slots, context: null }
+    pooled.pending_context = pending
+    const done = backend.makeContextAsync(pooled.served, slots, pooled.shape.tokens_per_slot, batchTokens).then(
       (context) => {
         if (pooled.closed) return context.free()
-        coming.context = context
+        pending.context = context
         hooks.onChange()
       },
       (error) => {
-        pooled.coming = null
-        // A lane that cannot grow goes on as it is.
-        pooled.grow_at_ms = performance.now() + growAgainMs
-        if (pooled.lane) hooks.onAnswerFault(pooled, error)
+        pooled.pending_context = null
+        // A runner that cannot grow continues with the slots it has.
+        pooled.grow_retry_at_ms = performance.now() + growRetryMs
+        if (pooled.runner) hooks.onGenerationFault(pooled, error)
         else if (!pooled.closed) hooks.onFault(pooled, error)
         hooks.onChange()
       },
     )
-    const making = { pooled, slots, made }
-    underWay.add(making)
-    void made.finally(() => underWay.delete(making))
+    const creation = { pooled, slots, done }
+    creations.add(creation)
+    void done.finally(() => creations.delete(creation))
   }
 
-  /** How many slots the waiting requests call for, as far as shape and memory allow; 0 where no more can be had now. */
-  const slotsToMake = (pooled: PooledLane): number => {
-    const { lane, shape } = pooled
-    const now = lane?.slotCount() ?? 0
-    const waiting = pooled.waiting.length + (lane?.waiting.length ?? 0)
-    const free = now - (lane?.running() ?? 0)
-    if (waiting <= free || (lane && performance.now() < pooled.grow_at_ms)) return 0
-    // Of hundreds of adapters most are asked one thing at a time.
+  /** Number of slots that the waiting requests need, within shape and memory; 0: do not grow now. */
+  const slotsToMake = (pooled: PooledRunner): number => {
+    const { runner, shape } = pooled
+    const now = runner?.slotCount() ?? 0
+    const waiting = pooled.waiting.length + (runner?.waiting.length ?? 0)
+    const free = now - (runner?.running() ?? 0)
+    if (waiting <= free || (runner && performance.now() < pooled.grow_retry_at_ms)) return 0
+    // Of hundreds of adapters, most get one request at a time.
     const first = pooled.served.adapter ? 1 : shape.slots_first
-    let slots = Math.min(shape.slots, Math.max(lane ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
+    let slots = Math.min(shape.slots, Math.max(runner ? now * 2 : first, nextPowerOfTwo(waiting + now - free)))
     while (slots > now && !makeRoom(bytesFor(pooled, slots))) slots = Math.floor(slots / 2)
     if (slots > now) return slots
-    // A single lane may be over the limit: the smallest there is must run somewhere.
-    return !lane && bytes() === 0 ? 1 : 0
+    // The only runner may exceed the limit with one slot: otherwise the model could not run at all.
+    return !runner && bytes() === 0 ? 1 : 0
   }
 
   return {
-    all: () => pooledLanes,
+    all: () => runners,
     bytes,
     close,
     get,
-    async settled(served) {
-      await Promise.all([...underWay].filter((each) => each.pooled.served === served).map(({ made }) => made))
+    async contextsSettled(served) {
+      await Promise.all([...creations].filter((each) => each.pooled.served === served).map(({ done: made }) => made))
     },
-    ready(pooled) {
-      const { coming } = pooled
-      if (coming?.context) {
-        pooled.coming = null
-        if (pooled.lane) pooled.lane.moveInto(coming.context, coming.slots)
-        else pooled.lane = make(pooled, coming.slots, coming.context)
+    ensureRunner(pooled) {
+      const pending = pooled.pending_context
+      if (pending?.context) {
+        pooled.pending_context = null
+        if (pooled.runner) pooled.runner.growInto(pending.context, pending.slots)
+        else pooled.runner = makeRunner(pooled, pending.slots, pending.context)
       }
-      if (!pooled.coming) {
+      if (!pooled.pending_context) {
         const slots = slotsToMake(pooled)
-        if (slots > 0) begin(pooled, slots)
+        if (slots > 0) startContext(pooled, slots)
       }
-      return pooled.lane
+      return pooled.runner
     },
     closeIdle(nowMs) {
-      const idle = idleOldestFirst()
-      for (const pooled of idle.slice(0, Math.max(0, idle.length - idleKept)))
+      const idle = idleLeastRecentFirst()
+      for (const pooled of idle.slice(0, Math.max(0, idle.length - idleRunnersMax)))
         if (nowMs - usedAt(pooled) > idleMsMax) close(pooled)
-      for (const pooled of pooledLanes.filter((other) => !other.lane && !other.coming && other.waiting.length === 0))
+      for (const pooled of runners.filter(
+        (other) => !other.runner && !other.pending_context && other.waiting.length === 0,
+      ))
         close(pooled)
     },
   }
 }
 
-export function waitIn(pooled: PooledLane, generation: Generation): void {
+export function enqueue(pooled: PooledRunner, generation: Generation): void {
   if (pooled.waiting.length === 0) pooled.waiting_since_ms = performance.now()
   pooled.waiting.push(generation)
 }
 
-export function hasWork({ lane, waiting }: PooledLane): boolean {
-  return waiting.length > 0 || (lane !== null && (lane.running() > 0 || lane.waiting.length > 0))
+export function hasWork({ runner, waiting }: PooledRunner): boolean {
+  return waiting.length > 0 || (runner !== null && (runner.running() > 0 || runner.waiting.length > 0))
 }
 
 function nextPowerOfTwo(count: number): number {

@@ -1,122 +1,123 @@
-// A lane: the requests for one model with one adapter (or none), decoded together. Requests join and leave at any step.
+// Batch runner: decodes the requests for one model with one adapter (or none) together, with continuous batching:
+// requests join and leave the batch at any step.
 import { ApiError } from '../../contract/errors.ts'
 import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
-import { createSpeculation } from '../sampling/speculative.ts'
-import { createBatchFiller, type Running, startRunning } from './batch.ts'
-import { abandonGeneration, acceptToken, chooseToken, failGeneration, type Generation } from './generation.ts'
-import { createSlots, type Lent, type Slots } from './kv-cache.ts'
-import { createPromptPace } from './prefill.ts'
-import { commonPrefix, nearestFree, type Placement, place, runsWith, type Slot } from './prefix-cache.ts'
+import { createDrafter } from '../sampling/speculative.ts'
+import { createBatchFiller, type RunningSequence, startSequence } from './batch.ts'
+import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
+import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
+import { createPrefillSpeed } from './prefill.ts'
+import { chooseSlot, commonPrefix, countRuns, nearestFreeSlot, type Slot, type SlotChoice } from './prefix-cache.ts'
 
-export type LaneOptions = {
+export type RunnerOptions = {
   vocab: Vocab
   context: Context
   slots: number
-  /** Prompt and answer together; an answer that needs more is handed over to `onOutgrown`. */
+  /** For prompt and answer together. A generation that needs more goes to `onOutgrown`. */
   tokens_per_slot: number
-  /** Tokens that one step may hold, prompt and output together. */
+  /** Tokens in the batch of one step: prompts, last tokens and draft tokens. */
   batch_tokens: number
   can_share_prefix: boolean
-  /** Whether next tokens are guessed while few requests run. */
+  /** Enables speculative decoding while few requests run. */
   speculate: boolean
   makeContext(slots: number): Context
-  /** Something that should not happen failed one answer. */
+  /** An unexpected error failed one generation. */
   onFault(error: unknown): void
-  /** Takes a generation whose `moved` says where to go on. */
+  /** Takes over a generation whose slot is too short. Its `migration` holds its state. */
   onOutgrown(generation: Generation): void
   /**
-   * A beginning of a prompt of this account that a lane of other slots has cached, if a copy of it pays beside the
-   * `tokens` that the slot has already.
+   * A cached prefix of this prompt from another runner of the model. Null if a copy saves too little over the `tokens`
+   * that the slot has cached already.
    */
-  borrow(prompt: readonly number[], account: string, tokens: number): Lent | null
+  importPrefix(prompt: readonly number[], account: string, tokens: number): CachedPrefix | null
 }
 
 export type StepStats = { prompt_tokens: number; output_tokens: number; seconds: number; failed: boolean }
 
-export type Lane = {
+export type Runner = {
   waiting: Generation[]
   running(): number
   slotCount(): number
-  /** How many prompts are not computed to their end. */
-  prompts(): number
-  /** How many answers are being written. */
-  answers(): number
-  /** Goes on in a context of more slots; what runs and what is cached moves along. */
-  moveInto(wider: Context, slots: number): void
-  lend: Slots['lend']
+  /** Number of prompts not fully computed, including waiting ones. */
+  prefilling(): number
+  /** Number of answers in generation. */
+  decoding(): number
+  /** Moves all sequences and caches into a context with more slots. */
+  growInto(larger: Context, slots: number): void
+  exportPrefix: KvCache['exportPrefix']
   used_at_ms: number
-  /** Admits what fits, decodes one batch and passes the new text on. Null when nothing was left to compute. */
-  step(prompt_ms: number): StepStats | null
+  /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
+  step(prefill_ms: number): StepStats | null
   close(): void
 }
 
-// How long one step waits for the mask of a grammar, which is made by another thread while the step before is computed.
+// How long one step waits for a grammar's mask, which another thread computes during the step before.
 const maskWaitMs = 1
 const maskWaitAloneMs = 5
-// Moving a sequence costs about two steps; one that ends soon stays where it is.
+// Moving a sequence to another slot costs about two steps, so one that ends soon stays.
 const moveTokensMin = 16
 
-export function createLane(options: LaneOptions): Lane {
+export function createRunner(options: RunnerOptions): Runner {
   const { vocab } = options
-  const slots = createSlots(options.context, options.slots, options.tokens_per_slot)
-  // In ascending order of slots, as the batch needs it.
-  let running: Running[] = []
-  const pace = createPromptPace()
-  const fill = createBatchFiller(slots, options)
+  const cache = createKvCache(options.context, options.slots, options.tokens_per_slot)
+  // In ascending order of slots, as the library requires for a batch.
+  let running: RunningSequence[] = []
+  const prefillSpeed = createPrefillSpeed()
+  const fillBatch = createBatchFiller(cache, options)
   let clock = 0
 
-  const leave = (entry: Running) => {
+  const vacate = (entry: RunningSequence) => {
     entry.slot.generation = null
     entry.slot.used_at = ++clock
     running = running.filter((other) => other !== entry)
   }
 
   const dropCancelled = () => {
-    for (const generation of lane.waiting) if (generation.cancelled) abandonGeneration(generation)
-    lane.waiting = lane.waiting.filter((generation) => generation.state === 'waiting')
+    for (const generation of runner.waiting) if (generation.cancelled) abandonGeneration(generation)
+    runner.waiting = runner.waiting.filter((generation) => generation.state === 'waiting')
     for (const entry of running) {
       if (entry.generation.cancelled) abandonGeneration(entry.generation)
-      if (entry.generation.state === 'ended') leave(entry)
+      if (entry.generation.state === 'ended') vacate(entry)
     }
   }
 
   const admit = () => {
-    const left: Generation[] = []
-    for (const generation of lane.waiting) {
-      const placement: Placement =
-        running.length === slots.all().length
+    const stillWaiting: Generation[] = []
+    for (const generation of runner.waiting) {
+      const choice: SlotChoice =
+        running.length === cache.slots().length
           ? { kind: 'wait' }
-          : place(slots.all(), generation, options.can_share_prefix)
-      if (placement.kind === 'wait') {
-        left.push(generation)
+          : chooseSlot(cache.slots(), generation, options.can_share_prefix)
+      if (choice.kind === 'wait') {
+        stillWaiting.push(generation)
         continue
       }
-      join(generation, placement.slot, placement.donor, placement.keep)
+      start(generation, choice.slot, choice.donor, choice.keep)
     }
-    lane.waiting = left
+    runner.waiting = stillWaiting
     running.sort((a, b) => a.slot.index - b.slot.index)
   }
 
-  // A grammar's masks cannot be taken back. Who asks for a seed gets the same computation each time: no rows that
-  // depend on what else is running.
-  const speculationFor = ({ grammar, sampling }: Generation['request']) =>
+  // No drafts with a grammar: its masks cannot be rolled back after a rejected token. None with a seed either: whether
+  // drafts are made depends on the load, and batches of different sizes round differently.
+  const drafterFor = ({ grammar, sampling }: Generation['request']) =>
     options.speculate && options.can_share_prefix && !grammar && sampling.seed === null
-      ? createSpeculation(vocab.isEndOfGeneration)
+      ? createDrafter(vocab.isEndOfGeneration)
       : null
 
-  const join = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
-    const { request, moved } = generation
-    if (donor) slots.copy(donor, slot)
-    slots.cut(slot, keep)
-    const entry = startRunning(slot, generation, speculationFor(request))
-    if (moved) {
-      if (moved.saved) slots.fill(slot, moved.saved, moved.tokens.slice())
+  const start = (generation: Generation, slot: Slot, donor: Slot | null, keep: number) => {
+    const { request, migration } = generation
+    if (donor) cache.copy(donor, slot)
+    cache.truncate(slot, keep)
+    const entry = startSequence(slot, generation, drafterFor(request))
+    if (migration) {
+      if (migration.saved) cache.restore(slot, migration.saved, migration.tokens.slice())
     } else {
-      const shares = options.can_share_prefix && request.sampling.seed === null
-      const lent = shares ? options.borrow(request.prompt, request.account, keep) : null
-      if (lent) slots.fill(slot, lent.saved, lent.tokens)
-      slots.cut(
+      const canShare = options.can_share_prefix && request.sampling.seed === null
+      const prefix = canShare ? options.importPrefix(request.prompt, request.account, keep) : null
+      if (prefix) cache.restore(slot, prefix.saved, prefix.tokens)
+      cache.truncate(
         slot,
         Math.min(slot.cached.length, commonPrefix(slot.cached, request.prompt, request.prompt.length - 1)),
       )
@@ -126,58 +127,62 @@ export function createLane(options: LaneOptions): Lane {
         queue_ms: performance.now() - generation.submitted_at_ms,
       })
     }
-    generation.moved = null
+    generation.migration = null
     generation.state = 'running'
     slot.generation = generation
     slot.account = request.account
     running.push(entry)
   }
 
-  /** Hands over the answers that their slot has no room for. */
-  const sendOutgrown = () => {
+  /** Hands over the generations whose slot is full. */
+  const handOverOutgrown = () => {
     for (const entry of running) {
       const { slot, generation } = entry
-      if (entry.next < 0 || entry.held || slot.cached.length < options.tokens_per_slot) continue
-      generation.moved = { tokens: slot.cached.slice(), next: entry.next, saved: slots.context().save(slot.index) }
+      if (entry.next_token < 0 || entry.pending_logits || slot.cached.length < options.tokens_per_slot) continue
+      generation.migration = {
+        tokens: slot.cached.slice(),
+        next_token: entry.next_token,
+        saved: cache.context().save(slot.index),
+      }
       generation.state = 'waiting'
-      leave(entry)
+      vacate(entry)
       options.onOutgrown(generation)
     }
   }
 
-  /** Closes a gap between the slots in use, if one is worth it: at most one sequence a step. */
-  const closeGap = () => {
-    const runs = runsWith(slots.all(), null)
-    if (runs < 2 || running.some(({ held }) => held)) return
+  /** Moves at most one sequence into a gap between the slots in use, if that pays. */
+  const compactSlots = () => {
+    const runs = countRuns(cache.slots(), null)
+    if (runs < 2 || running.some(({ pending_logits }) => pending_logits)) return
     for (const entry of running) {
       const { slot, generation } = entry
-      if (entry.next < 0 || generation.request.max_tokens - generation.completion_tokens < moveTokensMin) continue
+      if (entry.next_token < 0 || generation.request.max_tokens - generation.completion_tokens < moveTokensMin) continue
       slot.generation = null
-      const near = nearestFree(slots.all())!
-      const better = near !== slot && runsWith(slots.all(), near) < runs
-      const to = better ? near : slot
-      if (better) slots.copy(slot, near)
+      const near = nearestFreeSlot(cache.slots())!
+      const isBetter = near !== slot && countRuns(cache.slots(), near) < runs
+      const to = isBetter ? near : slot
+      if (isBetter) cache.copy(slot, near)
       Object.assign(to, { generation, account: slot.account })
       entry.slot = to
-      if (!better) continue
+      if (!isBetter) continue
       slot.used_at = ++clock
       running.sort((a, b) => a.slot.index - b.slot.index)
       return
     }
   }
 
-  /** Chooses a token for the entry from these logits. False where it ended, or must wait, or failed with it. */
-  const advance = (entry: Running, logits: Float32Array, wait_ms: number): boolean => {
+  /** Samples a token for the entry from these logits. False if it has ended, failed, or waits for its mask. */
+  const sampleNext = (entry: RunningSequence, logits: Float32Array, wait_ms: number): boolean => {
     try {
-      const chosen = chooseToken(entry.generation, vocab, logits, wait_ms)
-      if (!chosen) {
-        entry.held ??= Float32Array.from(logits)
+      const sampled = sampleToken(entry.generation, vocab, logits, wait_ms)
+      if (!sampled) {
+        entry.pending_logits ??= Float32Array.from(logits)
         return false
       }
-      entry.held = null
-      entry.next = chosen.token
-      if (!acceptToken(entry.generation, vocab, chosen)) return true
-      leave(entry)
+      entry.pending_logits = null
+      entry.next_token = sampled.token
+      if (!acceptToken(entry.generation, vocab, sampled)) return true
+      vacate(entry)
     } catch (error) {
       if (!(error instanceof ApiError)) options.onFault(error)
       fail(
@@ -190,45 +195,47 @@ export function createLane(options: LaneOptions): Lane {
     return false
   }
 
-  const advanceAll = (): number => {
+  /** Samples for all sequences in the batch and verifies their drafts. Returns the number of tokens. */
+  const sampleAll = (): number => {
     let tokens = 0
     for (const entry of running) {
-      if (entry.logits_at < 0) continue
-      const { guessed, slot, generation } = entry
-      const before = generation.completion_tokens
-      let right = 0
+      if (entry.logits_index < 0) continue
+      const { draft, slot, generation } = entry
+      const tokensBefore = generation.completion_tokens
+      let accepted = 0
       while (
-        advance(entry, slots.context().logits(entry.logits_at + right, vocab.size), maskWaitMs) &&
-        guessed[right] === entry.next
+        sampleNext(entry, cache.context().logits(entry.logits_index + accepted, vocab.size), maskWaitMs) &&
+        draft[accepted] === entry.next_token
       )
-        right++
-      tokens += generation.completion_tokens - before
-      if (guessed.length === 0) continue
-      entry.speculation!.checked(guessed.length, right)
-      slots.cut(slot, slot.cached.length - (guessed.length - right))
-      entry.guessed = []
+        accepted++
+      tokens += generation.completion_tokens - tokensBefore
+      if (draft.length === 0) continue
+      entry.drafter!.recordResult(draft.length, accepted)
+      cache.truncate(slot, slot.cached.length - (draft.length - accepted))
+      entry.draft = []
     }
     return tokens
   }
 
-  /** Goes on with those that waited for a mask, where it is there. */
-  const releaseHeld = (): number => {
-    const held = running.filter((entry) => entry.held)
-    const wait_ms = held.length === running.length ? maskWaitAloneMs : 0
+  /** Samples for the sequences that wait for a mask, where it is ready. Returns the number of tokens. */
+  const samplePending = (): number => {
+    const pending = running.filter((entry) => entry.pending_logits)
+    const wait_ms = pending.length === running.length ? maskWaitAloneMs : 0
     let tokens = 0
-    held.forEach((entry, index) => {
-      const before = entry.generation.completion_tokens
-      advance(entry, entry.held!, index === 0 ? wait_ms : 0)
-      tokens += entry.generation.completion_tokens - before
+    pending.forEach((entry, index) => {
+      const tokensBefore = entry.generation.completion_tokens
+      sampleNext(entry, entry.pending_logits!, index === 0 ? wait_ms : 0)
+      tokens += entry.generation.completion_tokens - tokensBefore
     })
     return tokens
   }
 
-  const fail = (entry: Running, error: ApiError) => {
-    leave(entry)
+  const fail = (entry: RunningSequence, error: ApiError) => {
+    vacate(entry)
     failGeneration(entry.generation, error)
   }
 
+  /** After a failed decode: fails all running generations and starts with an empty context. */
   const rebuild = () => {
     for (const entry of running)
       fail(
@@ -238,52 +245,52 @@ export function createLane(options: LaneOptions): Lane {
           'The engine failed to compute this answer. Other requests are not affected; try again.',
         ),
       )
-    slots.context().free()
-    slots.replace(options.makeContext(slots.all().length))
+    cache.context().free()
+    cache.reset(options.makeContext(cache.slots().length))
   }
 
-  const lane: Lane = {
+  const runner: Runner = {
     waiting: [],
     used_at_ms: performance.now(),
     running: () => running.length,
-    prompts: () => lane.waiting.length + running.length - lane.answers(),
-    answers: () => running.filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
-    slotCount: () => slots.all().length,
-    moveInto(wider, count) {
-      // Where a cache cannot be moved, its tokens are computed again.
-      for (const entry of running) if (entry.next >= 0) entry.tokens = entry.slot.cached.slice()
-      slots.moveInto(wider, count)
-      for (const entry of running) entry.slot = slots.all()[entry.slot.index]!
+    prefilling: () => runner.waiting.length + running.length - runner.decoding(),
+    decoding: () => running.filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
+    slotCount: () => cache.slots().length,
+    growInto(larger, count) {
+      // Tokens of a cache that cannot be moved are computed again.
+      for (const entry of running) if (entry.next_token >= 0) entry.tokens = entry.slot.cached.slice()
+      cache.growInto(larger, count)
+      for (const entry of running) entry.slot = cache.slots()[entry.slot.index]!
     },
-    lend: slots.lend,
-    step(prompt_ms) {
+    exportPrefix: cache.exportPrefix,
+    step(prefill_ms) {
       dropCancelled()
       admit()
       if (running.length === 0) return null
-      lane.used_at_ms = performance.now()
-      const released = releaseHeld()
-      sendOutgrown()
-      closeGap()
-      const { prompt_tokens, rows } = fill(running, pace.tokens(prompt_ms))
-      const context = slots.context()
+      runner.used_at_ms = performance.now()
+      const pending_tokens = samplePending()
+      handOverOutgrown()
+      compactSlots()
+      const { prompt_tokens, rows } = fillBatch(running, prefillSpeed.tokensIn(prefill_ms))
+      const context = cache.context()
       const length = context.batchLength()
-      if (length === 0) return { prompt_tokens: 0, output_tokens: released, seconds: 0, failed: false }
+      if (length === 0) return { prompt_tokens: 0, output_tokens: pending_tokens, seconds: 0, failed: false }
       const failed = context.decode() !== 0
-      const seconds = (performance.now() - lane.used_at_ms) / 1000
+      const seconds = (performance.now() - runner.used_at_ms) / 1000
       if (failed) {
         rebuild()
         return { prompt_tokens: 0, output_tokens: 0, seconds, failed }
       }
-      pace.measured(rows, Math.max(0, length - rows), seconds * 1000)
-      return { prompt_tokens, output_tokens: released + advanceAll(), seconds, failed }
+      prefillSpeed.record(rows, Math.max(0, length - rows), seconds * 1000)
+      return { prompt_tokens, output_tokens: pending_tokens + sampleAll(), seconds, failed }
     },
     close() {
       for (const entry of running) fail(entry, new ApiError('engine_failed', 'The model was unloaded.'))
-      for (const generation of lane.waiting)
+      for (const generation of runner.waiting)
         failGeneration(generation, new ApiError('engine_unavailable', 'The model was unloaded.'))
-      lane.waiting = []
-      slots.context().free()
+      runner.waiting = []
+      cache.context().free()
     },
   }
-  return lane
+  return runner
 }

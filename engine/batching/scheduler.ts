@@ -1,6 +1,6 @@
-// The loop that computes: one lane after another, one step each, and a turn of the event loop after every step, so that
-// new requests, hang-ups and the end of the parent are seen between any two steps.
-import { setImmediate as nextTurn } from 'node:timers/promises'
+// Scheduler: runs one step of each batch runner in round robin. Yields to the event loop after every step, so that new
+// requests, disconnects and the end of the parent process are handled between any two steps.
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { ServedModel } from '../models/models.ts'
 import {
@@ -11,26 +11,27 @@ import {
   type GenerationEvents,
   type GenerationRequest,
 } from './generation.ts'
-import { promptTime } from './prefill.ts'
+import { prefillBudgetMs } from './prefill.ts'
 import type { StepStats } from './runner.ts'
-import { type Backend, createLanePool, hasWork, type PooledLane, waitIn } from './runner-pool.ts'
+import { type Backend, createRunnerPool, enqueue, hasWork, type PooledRunner } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'
-import type { Rests } from './yielding.ts'
+import type { CpuThrottle } from './yielding.ts'
 
 export type Submission = {
-  /** Of the model's lanes, the one to begin in. */ size: number
+  /** Index of the slot size to start with, in the model's `runnerShapes`. */
+  size_class: number
   request: GenerationRequest
   events: GenerationEvents
 }
-export type Submitted = { cancel(): void; progress(): { completion_tokens: number; cached_tokens: number } }
-export type SchedulerCounts = { running: number; waiting: number; lanes: number; lane_bytes: number }
+export type GenerationHandle = { cancel(): void; progress(): { completion_tokens: number; cached_tokens: number } }
+export type SchedulerCounts = { running: number; waiting: number; runners: number; runner_bytes: number }
 export type Scheduler = {
   /**
-   * Queues generations for one model, all or none, and returns the ways to cancel them. Throws ApiError overloaded when
-   * the queue is full.
+   * Queues generations for one model, all or none, and returns a handle for each. Throws ApiError overloaded if the
+   * queue is full.
    */
-  submit(served: ServedModel, submissions: readonly Submission[]): Submitted[]
-  /** Frees the lanes of a model, failing what still runs in them. */
+  submit(served: ServedModel, submissions: readonly Submission[]): GenerationHandle[]
+  /** Frees the runners of a model. Fails the generations that still run in them. */
   release(served: ServedModel): Promise<void>
   counts(): SchedulerCounts
 }
@@ -42,141 +43,152 @@ const idleCheckMs = 5000
 type Hooks = {
   onStep(stats: StepStats): void
   onFault(error: unknown, model: string): void
-  /** Called when there are requests again; what it returns, when there are none. */
+  /** Called when the first request arrives. The returned function is called when none are left. */
   onBusy(): () => void
 }
 
-export function createScheduler(backend: Backend, limits: MemoryLimits, rests: Rests, hooks: Hooks): Scheduler {
+export function createScheduler(
+  backend: Backend,
+  limits: MemoryLimits,
+  throttle: CpuThrottle,
+  hooks: Hooks,
+): Scheduler {
   let looping = false
-  let idle: (() => void) | null = null
+  let onIdle: (() => void) | null = null
 
-  const fault = (pooled: PooledLane, error: unknown) => {
+  const failRunner = (pooled: PooledRunner, error: unknown) => {
     hooks.onFault(error, pooled.served.name)
     for (const generation of pooled.waiting.splice(0))
-      failGeneration(generation, new ApiError('engine_failed', `No lane could be made for ${pooled.served.name}.`))
+      failGeneration(
+        generation,
+        new ApiError('engine_failed', `No batch runner could be created for ${pooled.served.name}.`),
+      )
     pool.close(pooled)
   }
   const wake = () => {
     if (!looping) setImmediate(() => void (looping || loop()))
   }
-  const pool = createLanePool(backend, limits, {
+  const pool = createRunnerPool(backend, limits, {
     onChange: wake,
-    onFault: fault,
-    onAnswerFault: (pooled, error) => hooks.onFault(error, pooled.served.name),
+    onFault: failRunner,
+    onGenerationFault: (pooled, error) => hooks.onFault(error, pooled.served.name),
   })
 
   const loop = async () => {
     looping = true
-    for (let busy = withWork(); busy.length > 0; busy = withWork()) {
+    for (let busy = runnersWithWork(); busy.length > 0; busy = runnersWithWork()) {
       for (const pooled of busy) {
         stepOnce(pooled)
-        await (rests.due() ?? nextTurn())
+        await (throttle.pauseIfDue() ?? yieldToEventLoop())
       }
     }
     looping = false
-    settle()
+    notifyIfIdle()
   }
 
-  const settle = () => {
-    if (!idle || pool.all().some((pooled) => hasWork(pooled))) return
-    idle()
-    idle = null
+  /** Reports the end of work, once there is none. */
+  const notifyIfIdle = () => {
+    if (!onIdle || pool.all().some((pooled) => hasWork(pooled))) return
+    onIdle()
+    onIdle = null
   }
 
-  const stepOnce = (pooled: PooledLane) => {
-    const { lane } = pooled
-    // It may have been closed while another was stepped.
-    if (!lane) return
+  const stepOnce = (pooled: PooledRunner) => {
+    const { runner } = pooled
+    // It may have been closed during another runner's step.
+    if (!runner) return
     try {
       const began_ms = performance.now()
-      const stats = lane.step(promptTime(pool.all().flatMap((other) => other.lane ?? [])))
+      const stats = runner.step(prefillBudgetMs(pool.all().flatMap((other) => other.runner ?? [])))
       if (!stats) return
-      rests.computed(performance.now() - began_ms)
+      throttle.recordCompute(performance.now() - began_ms)
       hooks.onStep(stats)
-      if (stats.failed) hooks.onFault(new Error('llama_decode failed; the lane was rebuilt'), pooled.served.name)
+      if (stats.failed)
+        hooks.onFault(new Error('llama_decode failed; the batch runner was rebuilt'), pooled.served.name)
     } catch (error) {
-      fault(pooled, error)
+      failRunner(pooled, error)
     }
   }
 
-  /** Hands what waits for a lane to it, once there is one. */
-  const admit = (pooled: PooledLane) => {
+  /** Moves waiting requests to their runner, once it exists. */
+  const admit = (pooled: PooledRunner) => {
     try {
       for (const generation of pooled.waiting) if (generation.cancelled) abandonGeneration(generation)
       pooled.waiting = pooled.waiting.filter((generation) => generation.state === 'waiting')
-      // What was made for requests that have left is taken all the same, or nobody could give it up.
-      if (!hasWork(pooled) && !pooled.coming?.context) return
-      const lane = pool.ready(pooled)
-      if (lane) lane.waiting.push(...pooled.waiting.splice(0))
-      else if (!pooled.coming && pooled.waiting.length > 0) waitForMemory(pooled)
+      // Take a finished context even if its requests are gone: only a runner can be evicted as idle.
+      if (!hasWork(pooled) && !pooled.pending_context?.context) return
+      const runner = pool.ensureRunner(pooled)
+      if (runner) runner.waiting.push(...pooled.waiting.splice(0))
+      else if (!pooled.pending_context && pooled.waiting.length > 0) failIfMemoryWaitTooLong(pooled)
     } catch (error) {
-      fault(pooled, error)
+      failRunner(pooled, error)
     }
   }
 
-  const waitForMemory = (pooled: PooledLane) => {
+  /** Fails the waiting requests once they have waited too long for memory. */
+  const failIfMemoryWaitTooLong = (pooled: PooledRunner) => {
     if (performance.now() - pooled.waiting_since_ms > memoryWaitMsMax) {
-      const busy = new ApiError(
+      const overloaded = new ApiError(
         'overloaded',
         'Other models are using all the memory for requests. Try again in a moment.',
       )
-      for (const generation of pooled.waiting.splice(0)) failGeneration(generation, busy)
+      for (const generation of pooled.waiting.splice(0)) failGeneration(generation, overloaded)
     }
   }
 
-  const withWork = (): PooledLane[] => {
+  const runnersWithWork = (): PooledRunner[] => {
     for (const pooled of pool.all()) admit(pooled)
-    return pool.all().filter((pooled) => pooled.lane && hasWork(pooled))
+    return pool.all().filter((pooled) => pooled.runner && hasWork(pooled))
   }
 
   setInterval(() => {
     pool.closeIdle(performance.now())
-    // Whoever waits for memory is told when it has been too long, also while nothing runs.
+    // Requests that wait for memory time out in the loop, so wake it even if nothing runs.
     if (pool.all().some(({ waiting }) => waiting.length > 0)) wake()
-    else settle()
+    else notifyIfIdle()
   }, idleCheckMs).unref()
 
   return {
     submit(served, submissions) {
       const waiting = pool.all().reduce((sum, pooled) => (pooled.served === served ? sum + waitingIn(pooled) : sum), 0)
-      // One request may ask for many answers; it is not refused for its own sake.
+      // A request with many answers is never rejected when nothing else waits.
       if (waiting > 0 && waiting + submissions.length > waitingMax)
         throw new ApiError(
           'overloaded',
           `${waiting} requests for ${served.name} are waiting already. Try again in a moment.`,
         )
-      const generations = submissions.map(({ size, request, events }) => {
-        const pooled = pool.get(served, size)
+      const generations = submissions.map(({ size_class, request, events }) => {
+        const pooled = pool.get(served, size_class)
         const generation = createGeneration(request, events)
-        waitIn(pooled, generation)
+        enqueue(pooled, generation)
         return generation
       })
-      idle ??= hooks.onBusy()
+      onIdle ??= hooks.onBusy()
       wake()
       return generations.map((generation) => ({ cancel: () => cancel(generation), progress: () => generation }))
     },
     async release(served) {
       for (const pooled of pool.all().filter((other) => other.served === served)) pool.close(pooled)
-      settle()
-      await pool.settled(served)
+      notifyIfIdle()
+      await pool.contextsSettled(served)
     },
     counts() {
-      const sum = (of: (pooled: PooledLane) => number) => pool.all().reduce((total, pooled) => total + of(pooled), 0)
+      const sum = (of: (pooled: PooledRunner) => number) => pool.all().reduce((total, pooled) => total + of(pooled), 0)
       return {
-        running: sum(({ lane }) => lane?.running() ?? 0),
+        running: sum(({ runner }) => runner?.running() ?? 0),
         waiting: sum(waitingIn),
-        lanes: sum(({ lane }) => (lane ? 1 : 0)),
-        lane_bytes: pool.bytes(),
+        runners: sum(({ runner }) => (runner ? 1 : 0)),
+        runner_bytes: pool.bytes(),
       }
     },
   }
 }
 
 function cancel(generation: Generation): void {
-  // The lane sees it before its next step, and the slot is free for another request then.
+  // The runner frees the slot before its next step.
   generation.cancelled = true
 }
 
-function waitingIn({ lane, waiting }: PooledLane): number {
-  return waiting.length + (lane?.waiting.length ?? 0)
+function waitingIn({ runner, waiting }: PooledRunner): number {
+  return waiting.length + (runner?.waiting.length ?? 0)
 }

@@ -1,21 +1,22 @@
-// Work outside of the slots (embeddings, probabilities of prompts) on the thread that streams need, too.
+// Work outside the slots (embeddings, log-probabilities of prompts), on the same thread as decoding, to which it
+// yields.
 import { setTimeout as sleep } from 'node:timers/promises'
 
-export type Beside = {
-  /** Whether answers are under way. */
-  isBusy(): boolean
+export type SideWork = {
+  /** Whether any sequence is running. */
+  isDecoding(): boolean
   /**
-   * After a piece of work that took so long: leaves as much time to the answers under way, so that these keep half of
-   * the thread.
+   * Call after each piece of work. While sequences run, waits for as long as the piece took, so that decoding gets half
+   * of the thread.
    */
-  rest(worked_ms: number): Promise<void>
+  yieldAfter(worked_ms: number): Promise<void>
 }
 
-export function createBeside(isBusy: () => boolean): Beside {
+export function createSideWork(isDecoding: () => boolean): SideWork {
   return {
-    isBusy,
-    async rest(worked_ms) {
-      if (isBusy()) await sleep(worked_ms)
+    isDecoding,
+    async yieldAfter(worked_ms) {
+      if (isDecoding()) await sleep(worked_ms)
     },
   }
 }

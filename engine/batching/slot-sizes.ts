@@ -1,15 +1,16 @@
-// The size classes of lanes and what they may cost. Models claim contexts of 8,000 tokens and more; reserving that for
-// every request would leave room for a few, so a request begins in a lane of short slots and moves on when its answer
-// outgrows them.
+// Size classes of slots and their memory limits. Models have contexts of 8,000 tokens and more. Reserving that much KV
+// cache for every request would leave room for few, so a request starts in a runner with short slots and migrates to
+// longer ones when its answer outgrows them.
 import type { Model } from '../llama/model.ts'
 
-export type LaneShape = { slots: number; slots_first: number; tokens_per_slot: number; bytes_per_slot: number }
+export type RunnerShape = { slots: number; slots_first: number; tokens_per_slot: number; bytes_per_slot: number }
 
 export type MemoryLimits = {
-  /** Slots of the shortest lane, where the memory allows. */
+  /** Slots of the runner with the shortest slots, if memory allows. */
   slots: number
-  lane_bytes: number
-  /** Of all lanes together. */
+  /** Maximum for one runner. */
+  runner_bytes: number
+  /** Maximum for all runners together. */
   total_bytes: number
 }
 
@@ -18,45 +19,45 @@ const classes = [
   { tokens: 2048, share: 1 / 2 },
   { tokens: 16_384, share: 1 / 16 },
 ]
-// The library rounds a sequence's length up to this.
+// The library rounds the length of a sequence up to a multiple of this.
 const lengthStep = 256
-// A lane begins small and grows when requests wait: clearing the memory of many slots takes seconds.
+// A runner starts small and grows when requests wait: clearing the memory of many slots takes seconds.
 const slotsFirst = 4
-// An answer is first given this much room: most end before.
+// Room for the answer in the first slot. Most answers are shorter.
 const answerTokensExpected = 256
 
 /**
- * What the lanes of a model look like, shortest slots first; the last take its whole context, or what the memory allows
- * of it.
+ * The runners of a model by size class, shortest slots first. The last has slots of the model's whole context, or as
+ * much of it as memory allows.
  */
-export function laneShapes(
+export function runnerShapes(
   model: Pick<Model, 'context_length' | 'kv_bytes_per_token'>,
   limits: MemoryLimits,
-): LaneShape[] {
+): RunnerShape[] {
   const length = Math.max(lengthStep, Math.floor(model.context_length / lengthStep) * lengthStep)
-  const shapes: LaneShape[] = []
+  const shapes: RunnerShape[] = []
   for (const { tokens, share } of classes) {
     const slots = Math.max(1, Math.round(limits.slots * share))
     const shape = fit(
       Math.min(tokens, length),
       slots,
       model.kv_bytes_per_token,
-      Math.min(limits.lane_bytes, limits.total_bytes),
+      Math.min(limits.runner_bytes, limits.total_bytes),
     )
     if (shape.tokens_per_slot > (shapes.at(-1)?.tokens_per_slot ?? 0)) shapes.push(shape)
   }
   return shapes
 }
 
-/** The place in `shapes` of the lane that a request begins in. */
-export function firstSize(shapes: readonly LaneShape[], prompt_tokens: number, max_tokens: number): number {
+/** The index in `shapes` of the runner that a request starts in. */
+export function firstSizeClass(shapes: readonly RunnerShape[], prompt_tokens: number, max_tokens: number): number {
   const needed = prompt_tokens + Math.min(max_tokens, answerTokensExpected)
   const size = shapes.findIndex((shape) => shape.tokens_per_slot >= needed)
   return size < 0 ? shapes.length - 1 : size
 }
 
-/** Fewer slots first, then shorter ones, until the lane costs no more than `bytes`. */
-function fit(tokens: number, slots: number, bytesPerToken: number, bytes: number): LaneShape {
+/** Reduces the number of slots, then their length, until the runner needs at most `bytes`. */
+function fit(tokens: number, slots: number, bytesPerToken: number, bytes: number): RunnerShape {
   const perToken = Math.max(1, bytesPerToken)
   const tokensAffordable = Math.floor(bytes / perToken / lengthStep) * lengthStep
   const tokens_per_slot = Math.max(lengthStep, Math.min(tokens, tokensAffordable))

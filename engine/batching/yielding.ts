@@ -1,47 +1,47 @@
-// Leaves a share of the cores' time to other programs while this one computes without a pause: a training beside it
-// would starve, since its priority is the lowest. Compute threads that share a core wait for each other at every step,
-// so the cores are left whole, for a moment at a time, between two steps.
+// CPU throttle: pauses the engine between steps so that other processes, such as a trainer at the lowest priority, get
+// a share of the CPU. All compute threads pause together: threads that share a core with another process would wait for
+// each other at every step.
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Long enough for another program to get on, short enough for a stream to look smooth. */
-const rest_ms = { least: 50, most: 100 }
-/** What a long step leaves owing is not paid for by the streams of the next seconds. */
+/** Long enough for another process to make progress, short enough for a stream to look smooth. */
+const pauseMs = { min: 50, max: 100 }
+/** Caps what one long step adds, so that the streams of the next seconds do not pay for it. */
 const owedMsMax = 200
 
-export type Rests = {
-  /** Leaves this share of the time, 0 to 1, for the next `for_ms`. */
-  leave(share: number, for_ms: number): void
-  /** The cores were used for so long. */
-  computed(ms: number): void
-  /** Resolves when computing may go on: at once, where no rest is due. */
-  due(): Promise<void> | undefined
+export type CpuThrottle = {
+  /** Yields this share of the time, 0 to 1, for the next `for_ms`. */
+  yieldShare(share: number, for_ms: number): void
+  /** The cores were busy for `ms` milliseconds, up to now. */
+  recordCompute(ms: number): void
+  /** Undefined if no pause is due; else resolves after it. */
+  pauseIfDue(): Promise<void> | undefined
 }
 
-export function createRests(now: () => number = () => performance.now()): Rests {
+export function createCpuThrottle(now: () => number = () => performance.now()): CpuThrottle {
   let share = 0
   let until_ms = 0
   let owed_ms = 0
   let idleSince_ms = now()
-  let resting: Promise<void> | undefined
+  let pause: Promise<void> | undefined
   return {
-    leave(wanted, for_ms) {
+    yieldShare(wanted, for_ms) {
       share = wanted
       until_ms = now() + for_ms
     },
-    computed(ms) {
+    recordCompute(ms) {
       const at = now()
-      // What the cores were free between two pieces of work was a rest too.
+      // Idle time between two pieces of work counts as a pause.
       owed_ms = Math.max(0, owed_ms - Math.max(0, at - ms - idleSince_ms))
       idleSince_ms = at
       owed_ms = share > 0 && at < until_ms ? Math.min(owedMsMax, owed_ms + (ms * share) / (1 - share)) : 0
     },
-    due() {
-      if (resting) return resting
-      if (owed_ms < rest_ms.least) return undefined
-      resting = sleep(Math.min(owed_ms, rest_ms.most)).then(() => {
-        resting = undefined
+    pauseIfDue() {
+      if (pause) return pause
+      if (owed_ms < pauseMs.min) return undefined
+      pause = sleep(Math.min(owed_ms, pauseMs.max)).then(() => {
+        pause = undefined
       })
-      return resting
+      return pause
     },
   }
 }

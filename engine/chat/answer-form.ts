@@ -1,5 +1,5 @@
-// The grammar of an answer: JSON, calls of tools, or either, with the model's thoughts before it.
-// The types are those of XGrammar's structural tag format.
+// Grammar of an answer: JSON, tool calls, or either, after optional reasoning. The types are those of XGrammar's
+// structural tag format.
 import type { GrammarSpec } from '../grammar/session.ts'
 import type { ToolPlan } from './tool-choice.ts'
 import type { CallSyntax } from './tool-formats.ts'
@@ -16,13 +16,13 @@ type Format =
   | { type: 'tags_with_separator'; tags: Tag[]; separator: string; at_least_one: boolean; stop_after_first: boolean }
   | Tag
 
-/** Whether the model thinks, and whether the prompt has begun its thoughts for it. */
-export type Thinking = 'never' | 'perhaps' | 'begun'
-export type JsonForm = { kind: 'json_object' } | { kind: 'json_schema'; schema: Schema }
+/** `optional`: the answer may begin with reasoning. `started`: the prompt already ends in an open <think>. */
+export type Thinking = 'never' | 'optional' | 'started'
+export type JsonFormat = { kind: 'json_object' } | { kind: 'json_schema'; schema: Schema }
 
-/** Null where the answer is free. */
-export function answerForm(
-  json: JsonForm | null,
+/** Null if the answer is unconstrained. */
+export function answerGrammar(
+  json: JsonFormat | null,
   plan: ToolPlan | null,
   syntax: CallSyntax,
   thinking: Thinking,
@@ -35,7 +35,7 @@ export function answerForm(
   }
 }
 
-function body(json: JsonForm | null, plan: ToolPlan | null, syntax: CallSyntax, thinking: Thinking): Format {
+function body(json: JsonFormat | null, plan: ToolPlan | null, syntax: CallSyntax, thinking: Thinking): Format {
   if (!plan) return jsonValue(json!)
   if (plan.required) return calls(plan, syntax)
   return json ? jsonOrCalls(json, plan, syntax) : textOrCalls(plan, syntax, thinking)
@@ -51,13 +51,13 @@ function calls(plan: ToolPlan, syntax: CallSyntax): Format {
 }
 
 function textOrCalls(plan: ToolPlan, syntax: CallSyntax, thinking: Thinking): Format {
-  if (syntax.alone) {
-    // Text that could be taken for a call is excluded by its first character, as is text that could be taken for
-    // thoughts, after which a call may come.
-    const notFirst = thinking === 'perhaps' ? '{<' : '{'
+  if (syntax.exclusive) {
+    // Plain text must not look like a call or like reasoning (after which a call may follow), so exclude it by its
+    // first character.
+    const excludedFirst = thinking === 'optional' ? '{<' : '{'
     return {
       type: 'or',
-      elements: [calls(plan, syntax), { type: 'regex', pattern: `([^ \\n\\t\\r${notFirst}][^\\x00]*)?` }],
+      elements: [calls(plan, syntax), { type: 'regex', pattern: `([^ \\n\\t\\r${excludedFirst}][^\\x00]*)?` }],
     }
   }
   const inList = syntax.opening !== ''
@@ -73,35 +73,35 @@ function textOrCalls(plan: ToolPlan, syntax: CallSyntax, thinking: Thinking): Fo
   }
 }
 
-function jsonOrCalls(json: JsonForm, plan: ToolPlan, syntax: CallSyntax): Format {
-  const either = calls(plan, syntax)
+function jsonOrCalls(json: JsonFormat, plan: ToolPlan, syntax: CallSyntax): Format {
+  const callsFormat = calls(plan, syntax)
   const value = jsonValue(json)
-  // Of alternatives, XGrammar wants all or none to be without an end of their own, as a list of tags is.
-  const alike: Format =
-    either.type === 'tags_with_separator'
-      ? { ...either, tags: [{ type: 'tag', begin: '', content: value, end: '' }], stop_after_first: true }
+  // XGrammar requires that either all alternatives or none have an end of their own; a list of tags has none.
+  const valueFormat: Format =
+    callsFormat.type === 'tags_with_separator'
+      ? { ...callsFormat, tags: [{ type: 'tag', begin: '', content: value, end: '' }], stop_after_first: true }
       : value
-  return { type: 'or', elements: [alike, either] }
+  return { type: 'or', elements: [valueFormat, callsFormat] }
 }
 
-function withThoughts(form: Format, thinking: Thinking): Format {
-  if (thinking === 'never') return form
-  // Models end their thoughts with an empty line. Free text has it anyway, forms need it said.
-  const gap: Format[] = form.type === 'triggered_tags' ? [] : [{ type: 'const_string', value: '\n\n' }]
+function withThoughts(answer: Format, thinking: Thinking): Format {
+  if (thinking === 'never') return answer
+  // Models write an empty line after </think>. Free text allows it anyway; other formats must require it.
+  const gap: Format[] = answer.type === 'triggered_tags' ? [] : [{ type: 'const_string', value: '\n\n' }]
   const thoughts = (begin: string): Format[] => [
     { type: 'tag', begin, content: { type: 'any_text' }, end: '</think>' },
     ...gap,
   ]
-  if (thinking === 'begun') return { type: 'sequence', elements: [...thoughts(''), form] }
-  // Thoughts or nothing, then the form: said once, since it can be large.
-  const perhaps: Format = {
+  if (thinking === 'started') return { type: 'sequence', elements: [...thoughts(''), answer] }
+  // Optional reasoning, then the answer. One sequence, not two alternatives: the answer's grammar can be large.
+  const optionalThoughts: Format = {
     type: 'or',
     elements: [
       { type: 'sequence', elements: thoughts('<think>') },
       { type: 'regex', pattern: '()' },
     ],
   }
-  return { type: 'sequence', elements: [perhaps, form] }
+  return { type: 'sequence', elements: [optionalThoughts, answer] }
 }
 
 function callTag(name: string, schema: Schema, syntax: CallSyntax): Tag {
@@ -113,7 +113,7 @@ function callTag(name: string, schema: Schema, syntax: CallSyntax): Tag {
   }
 }
 
-function jsonValue(json: JsonForm): Format {
+function jsonValue(json: JsonFormat): Format {
   return {
     type: 'json_schema',
     json_schema: json.kind === 'json_schema' ? json.schema : { type: 'object', additionalProperties: true },

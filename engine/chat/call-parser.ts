@@ -1,127 +1,127 @@
-// Calls of tools in an answer. All but the arguments is constant, and the grammar holds the model to it; what does not
-// fit is content.
+// Incremental parser of tool calls. Matches their constant parts exactly, as the grammar enforces them; text that does
+// not match is content.
 import { randomBytes } from 'node:crypto'
 import { createJsonScan, type JsonScan } from './json-scan.ts'
-import { beginningAtEnd, blankFrom, isSpace } from './partial-marks.ts'
+import { isSpace, partialSuffixLength, trailingBlankStart } from './partial-marks.ts'
 import type { ReplyParser, ReplyPart } from './reply-parser.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
-type Match = { name: string; length: number } | 'perhaps' | null
+type Match = { name: string; length: number } | 'partial' | null
 
-/** Text before the first call is content, less the blanks at its end; nothing after a call is. */
+/** Text before the first call is content, without trailing whitespace. Text after a call is dropped. */
 export function createCallParser(syntax: CallSyntax, names: readonly string[], callsMax: number): ReplyParser {
   const first = names.map((name) => ({ name, text: syntax.opening + syntax.head(name) }))
   const later = names.map((name) => ({ name, text: syntax.head(name) }))
-  const nextTrigger = syntax.opening === '' ? syntax.trigger : commonBeginning(later.map(({ text }) => text))
-  let held = ''
+  const nextTrigger = syntax.opening === '' ? syntax.trigger : commonPrefix(later.map(({ text }) => text))
+  let buffer = ''
   let calls = 0
-  let arguments_: JsonScan | null = null
-  /** Whether a call may still begin. */
+  let argumentsScan: JsonScan | null = null
+  /** Whether another call may start. */
   let open = true
 
   const content = (text: string): ReplyPart[] => (text === '' ? [] : [{ kind: 'content', text }])
 
-  const begin = ({ name, length }: { name: string; length: number }): ReplyPart => {
-    held = held.slice(length)
-    arguments_ = createJsonScan()
+  const startCall = ({ name, length }: { name: string; length: number }): ReplyPart => {
+    buffer = buffer.slice(length)
+    argumentsScan = createJsonScan()
     return { kind: 'tool_call', index: calls++, id: `call_${randomBytes(12).toString('hex')}`, name, arguments: '' }
   }
 
   const inArguments = (scan: JsonScan): ReplyPart[] | null => {
-    const { length, ended } = scan.take(held)
-    const text = held.slice(0, length)
-    held = held.slice(length)
+    const { length, ended } = scan.scan(buffer)
+    const text = buffer.slice(0, length)
+    buffer = buffer.slice(length)
     if (ended) {
-      arguments_ = null
+      argumentsScan = null
       open = calls < callsMax
     }
     if (text === '' && !ended) return null
     return text === '' ? [] : [{ kind: 'tool_call', index: calls - 1, arguments: text }]
   }
 
-  /** A call that is the whole answer: it begins at once, or the rest is text. */
+  /** The call must be the whole answer: it starts at once, or the rest is text. */
   const atStart = (): ReplyPart[] | null => {
-    const start = held.length - held.trimStart().length
-    if (start === held.length) return null
-    const match = matching(held.slice(start), first)
-    if (match === 'perhaps') return null
-    if (match) return [begin({ name: match.name, length: start + match.length })]
+    const start = buffer.length - buffer.trimStart().length
+    if (start === buffer.length) return null
+    const match = matching(buffer.slice(start), first)
+    if (match === 'partial') return null
+    if (match) return [startCall({ name: match.name, length: start + match.length })]
     open = false
     return []
   }
 
   const inText = (): ReplyPart[] | null => {
-    const place = held.indexOf(syntax.trigger)
-    if (place < 0) {
-      const sure = blankFrom(held, held.length - beginningAtEnd(held, syntax.trigger), isSpace)
-      const text = held.slice(0, sure)
-      held = held.slice(sure)
+    const triggerAt = buffer.indexOf(syntax.trigger)
+    if (triggerAt < 0) {
+      const safeEnd = trailingBlankStart(buffer, buffer.length - partialSuffixLength(buffer, syntax.trigger), isSpace)
+      const text = buffer.slice(0, safeEnd)
+      buffer = buffer.slice(safeEnd)
       return text === '' ? null : content(text)
     }
-    const match = matching(held.slice(place), first)
-    const end = match ? blankFrom(held, place, isSpace) : place + syntax.trigger.length
-    const text = held.slice(0, end)
-    if (match === 'perhaps') {
-      held = held.slice(end)
+    const match = matching(buffer.slice(triggerAt), first)
+    const end = match ? trailingBlankStart(buffer, triggerAt, isSpace) : triggerAt + syntax.trigger.length
+    const text = buffer.slice(0, end)
+    if (match === 'partial') {
+      buffer = buffer.slice(end)
       return text === '' ? null : content(text)
     }
-    if (match) return [...content(text), begin({ name: match.name, length: place + match.length })]
-    held = held.slice(end)
+    if (match) return [...content(text), startCall({ name: match.name, length: triggerAt + match.length })]
+    buffer = buffer.slice(end)
     return content(text)
   }
 
   const betweenCalls = (): ReplyPart[] | null => {
-    const place = held.indexOf(nextTrigger)
-    held = held.slice(place < 0 ? held.length - beginningAtEnd(held, nextTrigger) : place)
-    if (place < 0) return null
-    const match = matching(held, later)
-    if (match === 'perhaps') return null
-    if (match) return [begin(match)]
-    held = held.slice(nextTrigger.length)
+    const triggerAt = buffer.indexOf(nextTrigger)
+    buffer = buffer.slice(triggerAt < 0 ? buffer.length - partialSuffixLength(buffer, nextTrigger) : triggerAt)
+    if (triggerAt < 0) return null
+    const match = matching(buffer, later)
+    if (match === 'partial') return null
+    if (match) return [startCall(match)]
+    buffer = buffer.slice(nextTrigger.length)
     return []
   }
 
   const step = (): ReplyPart[] | null => {
-    if (arguments_) return inArguments(arguments_)
+    if (argumentsScan) return inArguments(argumentsScan)
     if (!open) {
-      const text = held
-      held = ''
+      const text = buffer
+      buffer = ''
       return text === '' || calls > 0 ? null : content(text)
     }
     if (calls > 0) return betweenCalls()
-    return syntax.alone ? atStart() : inText()
+    return syntax.exclusive ? atStart() : inText()
   }
 
   return {
     push(text) {
-      held += text
+      buffer += text
       const parts: ReplyPart[] = []
       for (let more = step(); more !== null; more = step()) parts.push(...more)
       return parts
     },
     finish() {
-      const text = held
-      held = ''
-      // A call that was cut off before its name was whole is not shown as text.
+      const text = buffer
+      buffer = ''
+      // Do not emit a truncated call as text.
       const cutOff =
         calls > 0 ||
-        (syntax.alone ? open && text.trimStart().startsWith(syntax.trigger) : text.includes(syntax.trigger))
+        (syntax.exclusive ? open && text.trimStart().startsWith(syntax.trigger) : text.includes(syntax.trigger))
       return cutOff ? [] : content(text)
     },
     calledTools: () => calls > 0,
   }
 }
 
-function matching(text: string, beginnings: readonly { name: string; text: string }[]): Match {
-  let perhaps = false
-  for (const { name, text: beginning } of beginnings) {
-    if (text.startsWith(beginning)) return { name, length: beginning.length }
-    perhaps ||= beginning.startsWith(text)
+function matching(text: string, candidates: readonly { name: string; text: string }[]): Match {
+  let isPartial = false
+  for (const { name, text: prefix } of candidates) {
+    if (text.startsWith(prefix)) return { name, length: prefix.length }
+    isPartial ||= prefix.startsWith(text)
   }
-  return perhaps ? 'perhaps' : null
+  return isPartial ? 'partial' : null
 }
 
-function commonBeginning(texts: readonly string[]): string {
+function commonPrefix(texts: readonly string[]): string {
   let common = texts[0] ?? ''
   for (const text of texts) while (!text.startsWith(common)) common = common.slice(0, -1)
   return common

@@ -1,21 +1,20 @@
-// Control tokens whose text matters: some vocabularies have the marks of thoughts and calls as such, which are no text
-// otherwise.
+// Control tokens treated as text: some vocabularies have <think> or <tool_call> as control tokens, which have no text.
 import type { GrammarVocab } from '../grammar/grammars.ts'
 import { type ChatModel, readTemplate } from './template.ts'
 
 export type Controls = {
-  /** The text of each such token. */
+  /** Text of each such token. */
   texts: ReadonlyMap<number, Buffer>
-  /** The vocabulary with these tokens as text; the same object for the same model. */
+  /** The vocabulary with these tokens as text. One object per model. */
   grammar_vocab: GrammarVocab
 }
 
-const known = new WeakMap<object, Controls>()
+const cache = new WeakMap<object, Controls>()
 
-/** Those of the model's own template. */
+/** The control tokens that the model's template uses as markers. */
 export function controlsOf(model: ChatModel): Controls {
-  const before = known.get(model)
-  if (before) return before
+  const cached = cache.get(model)
+  if (cached) return cached
   const { vocab } = model
   const texts = new Map<number, Buffer>()
   for (const text of readTemplate(model).control_texts) {
@@ -30,6 +29,6 @@ export function controlsOf(model: ChatModel): Controls {
       bytes: (token) => texts.get(token) ?? vocab.bytes(token),
     },
   }
-  known.set(model, controls)
+  cache.set(model, controls)
   return controls
 }

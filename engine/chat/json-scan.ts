@@ -1,21 +1,19 @@
-// Where a JSON value ends, in text that comes in pieces.
+// Incremental scanner for the end of a JSON value in streamed text.
 
 export type JsonScan = {
-  /**
-   * Takes the next text; returns how many of its characters belong to the value, and whether it has ended with them.
-   */
-  take(text: string): { length: number; ended: boolean }
+  /** Scans the next text. Returns how many of its characters belong to the value, and whether the value ends there. */
+  scan(text: string): { length: number; ended: boolean }
 }
 
-/** Looks at brackets and quotes only: what is between them need not be right. */
+/** Matches brackets and quotes only; does not validate the JSON. */
 export function createJsonScan(): JsonScan {
   let depth = 0
-  let began = false
+  let started = false
   let inString = false
   let escaped = false
 
   return {
-    take(text) {
+    scan(text) {
       for (let index = 0; index < text.length; index++) {
         const char = text[index]!
         if (inString) {
@@ -27,17 +25,17 @@ export function createJsonScan(): JsonScan {
           }
         } else if (char === '"') {
           inString = true
-          began = true
+          started = true
         } else if (char === '{' || char === '[') {
           depth++
-          began = true
+          started = true
         } else if (char === '}' || char === ']') {
-          // A bracket that nothing has opened is what follows a bare word or number.
+          // An unopened bracket ends a bare word or number.
           if (depth === 0) return { length: index, ended: true }
           depth--
           if (depth === 0) return { length: index + 1, ended: true }
-        } else if (depth === 0 && began && /[\s,]/.test(char)) return { length: index, ended: true }
-        else began = true
+        } else if (depth === 0 && started && /[\s,]/.test(char)) return { length: index, ended: true }
+        else started = true
       }
       return { length: text.length, ended: false }
     },

@@ -1,11 +1,11 @@
-// The caller's messages in the form that chat templates read.
+// Converts request messages to the variables of chat templates.
 import { createHash } from 'node:crypto'
 import type { ChatMessage, ContentPart, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type ChatModel, isWithin } from './template.ts'
+import { type ChatModel, isWithinBounds } from './template.ts'
 import type { ToolFormat } from './tool-formats.ts'
 
-/** `arguments`: text, or what it says as JSON. */
+/** `arguments`: JSON text, or the parsed value. */
 export type TemplateCall = { id: string; type: 'function'; function: { name: string; arguments: unknown } }
 export type TemplateMessage = {
   role: string
@@ -13,7 +13,7 @@ export type TemplateMessage = {
   reasoning_content?: string
   tool_calls?: TemplateCall[]
   tool_call_id?: string
-  /** Of the tool that a result is of. */
+  /** Tool name of a result. */
   name?: string
 }
 export type TemplateTool = {
@@ -24,18 +24,18 @@ export type TemplateTool = {
 const argumentBounds = { depth: 32, values: 20_000, characters: 1_000_000 }
 
 /**
- * Messages for a template. Throws ApiError: parameter_not_supported for a part that the model can't read,
- * invalid_request for a tool result that no call asked for.
+ * Converts messages for a template. Throws ApiError parameter_not_supported for a part that the model can't read,
+ * invalid_request for a tool result without a matching call.
  */
 export function templateMessages(
   model: ChatModel,
   messages: readonly ChatMessage[],
   takesReasoning: boolean,
 ): TemplateMessage[] {
-  const reads = modalitiesOf(model)
+  const modalities = modalitiesOf(model)
   const names = new Map<string, string>()
   return messages.map((message, index) => {
-    const content = contentText(message.content, reads, index)
+    const content = contentText(message.content, modalities, index)
     if (message.role === 'tool') {
       const name = names.get(message.tool_call_id)
       if (name === undefined)
@@ -55,7 +55,7 @@ export function templateMessages(
       role: 'assistant',
       content,
       ...(takesReasoning && message.reasoning_content != null && { reasoning_content: message.reasoning_content }),
-      // Some templates ask only whether the key is there.
+      // Omitted when empty: some templates only test whether the key exists.
       ...(calls.length > 0 && {
         tool_calls: calls.map(({ id, function: { name, arguments: text } }) => ({
           id,
@@ -67,15 +67,15 @@ export function templateMessages(
   })
 }
 
-/** What templates that know tools want of calls in the history. */
+/** Adapts calls in the history to a template that supports tools. */
 export function adaptHistory(messages: TemplateMessage[], format: ToolFormat['name']): TemplateMessage[] {
   const parsed = messages.map(withParsedArguments)
   if (format === 'mistral') return parsed.map(withShortIds)
-  return format === 'llama' ? oneCallAMessage(parsed) : parsed
+  return format === 'llama' ? splitParallelCalls(parsed) : parsed
 }
 
 export function templateTool({ function: { name, description, parameters } }: Tool): TemplateTool {
-  // Templates join these as text or read into them, so they are always there.
+  // Always set: templates join them as text or access their fields.
   return {
     type: 'function',
     function: { name, description: description ?? '', parameters: parameters ?? { type: 'object', properties: {} } },
@@ -83,31 +83,31 @@ export function templateTool({ function: { name, description, parameters } }: To
 }
 
 type Modality = 'text' | 'image'
-/** What a model can read. Every model of this engine reads text only; one that sees says so here. */
+/** Modalities that a model reads. So far every model of this engine reads text only. */
 function modalitiesOf(_model: ChatModel): ReadonlySet<Modality> {
   return new Set(['text'])
 }
 
 function contentText(
   content: string | ContentPart[] | null | undefined,
-  reads: ReadonlySet<Modality>,
+  modalities: ReadonlySet<Modality>,
   index: number,
 ): string {
   if (content == null) return ''
   if (typeof content === 'string') return content
-  return content.map((part) => partText(part, reads, index)).join('')
+  return content.map((part) => partText(part, modalities, index)).join('')
 }
 
-function partText(part: ContentPart, reads: ReadonlySet<Modality>, index: number): string {
+function partText(part: ContentPart, modalities: ReadonlySet<Modality>, index: number): string {
   if (part.type === 'text') return part.text
   if (part.type === 'refusal') return part.refusal
-  const why = reads.has('image')
+  const why = modalities.has('image')
     ? 'This engine passes no images on.'
     : 'This model reads text only, so it can’t be sent images. Ask a model that sees.'
   throw new ApiError('parameter_not_supported', why, { param: `messages.${index}.content` })
 }
 
-/** Templates write arguments as JSON themselves. What is not JSON, or is out of proportion, stays the text it is. */
+/** Templates serialize arguments themselves, so parse them. Invalid or oversized JSON stays text. */
 function withParsedArguments(message: TemplateMessage): TemplateMessage {
   const { tool_calls } = message
   if (!tool_calls) return message
@@ -115,24 +115,21 @@ function withParsedArguments(message: TemplateMessage): TemplateMessage {
     ...message,
     tool_calls: tool_calls.map((call) => ({
       ...call,
-      function: { ...call.function, arguments: parsed(call.function.arguments) },
+      function: { ...call.function, arguments: parseArguments(call.function.arguments) },
     })),
   }
 }
 
-function parsed(text: unknown): unknown {
+function parseArguments(text: unknown): unknown {
   try {
     const values: unknown = JSON.parse(String(text))
-    return isWithin(values, argumentBounds) ? values : text
+    return isWithinBounds(values, argumentBounds) ? values : text
   } catch {
     return text
   }
 }
 
-/**
- * Mistral's templates refuse ids that are not nine letters and digits: others are replaced, the same one always by the
- * same.
- */
+/** Mistral's templates require ids of nine letters and digits. Others are replaced by a hash, equal ids by the same. */
 function withShortIds(message: TemplateMessage): TemplateMessage {
   const { tool_calls, tool_call_id } = message
   return {
@@ -146,24 +143,27 @@ function shortId(id: string): string {
   return /^[a-zA-Z0-9]{9}$/.test(id) ? id : createHash('sha256').update(id).digest('hex').slice(0, 9)
 }
 
-/** Llama's templates refuse a message of several calls: each gets a message of its own, with its result after it. */
-function oneCallAMessage(messages: readonly TemplateMessage[]): TemplateMessage[] {
-  const out: TemplateMessage[] = []
+/**
+ * Llama's templates reject several calls in one message: split it into one message per call, each followed by its
+ * result.
+ */
+function splitParallelCalls(messages: readonly TemplateMessage[]): TemplateMessage[] {
+  const split: TemplateMessage[] = []
   for (let index = 0; index < messages.length; index++) {
     const message = messages[index]!
     if (!message.tool_calls || message.tool_calls.length < 2) {
-      out.push(message)
+      split.push(message)
       continue
     }
     const results: TemplateMessage[] = []
     while (messages[index + 1]?.role === 'tool') results.push(messages[++index]!)
-    const left = new Set(results)
+    const unmatched = new Set(results)
     for (const call of message.tool_calls) {
-      out.push({ ...message, tool_calls: [call] })
-      const result = results.find((each) => each.tool_call_id === call.id && left.delete(each))
-      if (result) out.push(result)
+      split.push({ ...message, tool_calls: [call] })
+      const result = results.find((each) => each.tool_call_id === call.id && unmatched.delete(each))
+      if (result) split.push(result)
     }
-    out.push(...left)
+    split.push(...unmatched)
   }
-  return out
+  return split
 }

@@ -1,15 +1,15 @@
-// What of a text that is still coming has to wait.
+// Partial markers and trailing blanks at the end of streamed text.
 
-/** How many characters at the end of `text` may be the beginning of `mark`. */
-export function beginningAtEnd(text: string, mark: string): number {
-  for (let length = Math.min(text.length, mark.length - 1); length > 0; length--)
-    if (text.endsWith(mark.slice(0, length))) return length
+/** Length of the longest suffix of `text` that is a proper prefix of `mark`. */
+export function partialSuffixLength(text: string, marker: string): number {
+  for (let length = Math.min(text.length, marker.length - 1); length > 0; length--)
+    if (text.endsWith(marker.slice(0, length))) return length
   return 0
 }
 
-/** The place from which `text`, up to `end`, has nothing but the characters that `blank` knows. */
-export function blankFrom(text: string, end: number, blank: (char: string) => boolean): number {
-  while (end > 0 && blank(text[end - 1]!)) end--
+/** Start of the run of `isBlank` characters that ends at `end`. */
+export function trailingBlankStart(text: string, end: number, isBlank: (char: string) => boolean): number {
+  while (end > 0 && isBlank(text[end - 1]!)) end--
   return end
 }
 

@@ -1,5 +1,5 @@
-// The model's own chat template: read once, run with the caller's data, which is bounded since it is the template that
-// multiplies it.
+// The model's own chat template (Jinja): parsed once, rendered with bounded input, since a template can multiply its
+// input.
 import { Template } from '@huggingface/jinja'
 import { ApiError } from '../../contract/errors.ts'
 import type { Model } from '../llama/model.ts'
@@ -11,25 +11,25 @@ export type ChatModel = Pick<Model, 'chat_template' | 'vocab' | 'parse_control_t
 
 export type ChatTemplate = {
   tool_format: ToolFormat
-  /** Whether the model thinks between <think> and </think> before it answers. */
+  /** Whether the model reasons between <think> and </think> before it answers. */
   thinks: boolean
-  /** Whether earlier thoughts are wanted back in messages. */
-  takes_reasoning: boolean
+  /** Whether the template renders `reasoning_content` of earlier messages. */
+  accepts_reasoning: boolean
   /**
-   * Texts of answers' forms that some vocabularies have as control tokens: where they do, grammar and parser need them
-   * as text.
+   * Markers of answers (<think>, <tool_call>) that are control tokens in some vocabularies. Grammar and parser need
+   * them as text.
    */
   control_texts: string[]
-  /** Throws whatever the template raises, and as `renderUserText` does. */
+  /** Throws what the template raises, and what `renderUserText` throws. */
   render(variables: Variables): PromptText
 }
 
-const known = new WeakMap<object, ChatTemplate>()
+const cache = new WeakMap<object, ChatTemplate>()
 
-/** The template of `model`. Throws ApiError model_not_callable where it has none that can be read. */
+/** The parsed template of `model`. Throws ApiError model_not_callable if it has none or it can't be parsed. */
 export function readTemplate(model: ChatModel): ChatTemplate {
-  const before = known.get(model)
-  if (before) return before
+  const cached = cache.get(model)
+  if (cached) return cached
   const source = model.chat_template
   if (source === null)
     throw new ApiError('model_not_callable', 'This model has no chat template, so it cannot be asked with messages.', {
@@ -42,44 +42,49 @@ export function readTemplate(model: ChatModel): ChatTemplate {
   const control_texts = [...(thinks ? ['<think>', '</think>'] : []), ...tool_format.control_texts]
   const render = (variables: Variables) =>
     template.render({ ...variables, add_generation_prompt: true, bos_token: bos_text, eos_token: eos_text })
-  const read: ChatTemplate = {
+  const chatTemplate: ChatTemplate = {
     tool_format,
     thinks,
     control_texts,
-    takes_reasoning: source.includes('reasoning_content'),
+    accepts_reasoning: source.includes('reasoning_content'),
     render: (variables) =>
       renderUserText(model.vocab, render, variables, {
         answer_texts: control_texts,
         parse_control_tokens: model.parse_control_tokens,
       }),
   }
-  known.set(model, read)
-  return read
+  cache.set(model, chatTemplate)
+  return chatTemplate
 }
 
-// Set by the service itself, or names that the template language has already.
-const reserved = new Set(
-  'messages tools add_generation_prompt bos_token eos_token namespace range raise_exception strftime_now true false none True False None'.split(
-    ' ',
-  ),
+// Variables that the service sets, and names that Jinja defines.
+const reservedNames = new Set(
+  (
+    'messages tools add_generation_prompt bos_token eos_token namespace range raise_exception strftime_now ' +
+    'true false none True False None'
+  ).split(' '),
 )
-// A template counts with `range` and indents by numbers: a large one would be memory.
+// Numbers are bounded too: a template passes them to `range` and to indentation, where large ones take memory.
 const kwargsBounds = { depth: 16, values: 2000, characters: 65_536, number: 1_000_000 }
 
-/** The caller's further variables of the template. Throws ApiError where one is not free to set, or too large. */
+/**
+ * Validates the request's chat_template_kwargs. Throws ApiError invalid_request if a name is reserved or the values are
+ * too large.
+ */
 export function readKwargs(kwargs: Record<string, unknown> | null | undefined): Record<string, unknown> {
   if (!kwargs) return {}
   const param = 'chat_template_kwargs'
   for (const name of Object.keys(kwargs)) {
-    if (!/^[A-Za-z_][A-Za-z0-9_]{0,63}$/.test(name) || reserved.has(name))
+    if (!/^[A-Za-z_][A-Za-z0-9_]{0,63}$/.test(name) || reservedNames.has(name))
       throw new ApiError('invalid_request', `chat_template_kwargs may not set '${name.slice(0, 80)}'.`, {
         param: `${param}.${name.slice(0, 80)}`,
       })
   }
-  if (!isWithin(kwargs, kwargsBounds))
+  if (!isWithinBounds(kwargs, kwargsBounds))
     throw new ApiError(
       'invalid_request',
-      `chat_template_kwargs may hold ${kwargsBounds.values} values and ${kwargsBounds.characters} characters, nested ${kwargsBounds.depth} deep, and no number beyond ${kwargsBounds.number}.`,
+      `chat_template_kwargs may hold ${kwargsBounds.values} values and ${kwargsBounds.characters} characters, ` +
+        `nested ${kwargsBounds.depth} deep, and no number beyond ${kwargsBounds.number}.`,
       { param },
     )
   return kwargs
@@ -87,11 +92,8 @@ export function readKwargs(kwargs: Record<string, unknown> | null | undefined): 
 
 type Bounds = { depth: number; values: number; characters: number; number?: number }
 
-/**
- * Whether JSON data stays within bounds that keep what a template writes of it (indented, a copy a level) in
- * proportion.
- */
-export function isWithin(data: unknown, { depth, values, characters, number = Infinity }: Bounds): boolean {
+/** Whether JSON data is small enough to render: templates write it indented, once per level. */
+export function isWithinBounds(data: unknown, { depth, values, characters, number = Infinity }: Bounds): boolean {
   let valuesLeft = values
   let charactersLeft = characters
   const visit = (value: unknown, depthLeft: number): boolean => {

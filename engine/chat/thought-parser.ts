@@ -1,55 +1,57 @@
-// The thoughts at the beginning of an answer, apart from what comes after them.
-import { beginningAtEnd, blankFrom, isNewline } from './partial-marks.ts'
+// Incremental parser of the reasoning (<think>…</think>) at the start of an answer.
+import { isNewline, partialSuffixLength, trailingBlankStart } from './partial-marks.ts'
 import type { ReplyParser, ReplyPart } from './reply-parser.ts'
 
-const opening = '<think>'
-const closing = '</think>'
+const openingTag = '<think>'
+const closingTag = '</think>'
 
-/**
- * Passes what follows the thoughts to `answer`. Newlines at both ends of the thoughts, and after them, are left out.
- */
-export function createThoughtParser(begun: boolean, answer: ReplyParser): ReplyParser {
-  let held = ''
+/** Passes the text after the reasoning to `answer`. Drops newlines around and after the reasoning. */
+export function createThoughtParser(startedInPrompt: boolean, answer: ReplyParser): ReplyParser {
+  let buffer = ''
   let state: 'start' | 'first thought' | 'thoughts' | 'gap' | 'answer' = 'start'
 
   const reasoning = (text: string): ReplyPart[] => (text === '' ? [] : [{ kind: 'reasoning', text }])
 
-  /** Goes on as far as the held text tells; returns null where it needs more. */
+  /** Advances as far as the buffered text allows. Returns null if it needs more. */
   const step = (): ReplyPart[] | null => {
     if (state === 'start') {
-      const text = held.trimStart()
-      if (opening.startsWith(text) && text !== opening) return null
-      const opens = text.startsWith(opening)
-      if (opens) held = text.slice(opening.length)
-      state = opens || begun ? 'first thought' : 'answer'
+      const text = buffer.trimStart()
+      if (openingTag.startsWith(text) && text !== openingTag) return null
+      const opens = text.startsWith(openingTag)
+      if (opens) buffer = text.slice(openingTag.length)
+      state = opens || startedInPrompt ? 'first thought' : 'answer'
       return []
     }
     if (state === 'first thought') {
-      held = withoutNewlines(held)
-      if (held === '') return null
+      buffer = withoutNewlines(buffer)
+      if (buffer === '') return null
       state = 'thoughts'
       return []
     }
     if (state === 'thoughts') {
-      const end = held.indexOf(closing)
-      const sure = blankFrom(held, end < 0 ? held.length - beginningAtEnd(held, closing) : end, isNewline)
-      const text = held.slice(0, sure)
+      const end = buffer.indexOf(closingTag)
+      const safeEnd = trailingBlankStart(
+        buffer,
+        end < 0 ? buffer.length - partialSuffixLength(buffer, closingTag) : end,
+        isNewline,
+      )
+      const text = buffer.slice(0, safeEnd)
       if (end >= 0) {
-        held = held.slice(end + closing.length)
+        buffer = buffer.slice(end + closingTag.length)
         state = 'gap'
         return reasoning(text)
       }
-      held = held.slice(sure)
+      buffer = buffer.slice(safeEnd)
       return text === '' ? null : reasoning(text)
     }
     if (state === 'gap') {
-      held = withoutNewlines(held)
-      if (held === '') return null
+      buffer = withoutNewlines(buffer)
+      if (buffer === '') return null
       state = 'answer'
       return []
     }
-    const text = held
-    held = ''
+    const text = buffer
+    buffer = ''
     return text === '' ? null : answer.push(text)
   }
 
@@ -61,16 +63,17 @@ export function createThoughtParser(begun: boolean, answer: ReplyParser): ReplyP
 
   return {
     push(text) {
-      if (state === 'answer' && held === '') return answer.push(text)
-      held += text
+      if (state === 'answer' && buffer === '') return answer.push(text)
+      buffer += text
       return steps()
     },
     finish() {
-      if (state === 'start') state = begun ? 'first thought' : 'answer'
+      if (state === 'start') state = startedInPrompt ? 'first thought' : 'answer'
       const parts = steps()
-      // A beginning of the closing tag that nothing followed was a thought.
-      if (state === 'thoughts') parts.push(...reasoning(held.slice(0, blankFrom(held, held.length, isNewline))))
-      held = ''
+      // A partial closing tag at the end of the answer is reasoning.
+      if (state === 'thoughts')
+        parts.push(...reasoning(buffer.slice(0, trailingBlankStart(buffer, buffer.length, isNewline))))
+      buffer = ''
       return [...parts, ...answer.finish()]
     },
     calledTools: () => answer.calledTools(),

@@ -1,40 +1,40 @@
-// Which tools an answer may call, how often, and what their arguments must look like.
+// Resolves tools and tool_choice: which tools an answer may call, how often, and the schemas of their arguments.
 import type { ChatRequest, Tool } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { schemaRules } from '../grammar/schema-rules.ts'
 import { type TemplateTool, templateTool } from './messages.ts'
-import { isWithin } from './template.ts'
+import { isWithinBounds } from './template.ts'
 import { callsMax, type ToolFormat } from './tool-formats.ts'
 
 export type ToolPlan = {
-  /** What the model is shown. */
+  /** Tools in the prompt. */
   shown: TemplateTool[]
-  /** What it may call. */
+  /** Tools that the answer may call. */
   callable: { name: string; schema: Record<string, unknown> }[]
-  /** Whether it must. */
+  /** Whether it must call one. */
   required: boolean
   calls_max: number
 }
 
 const anyObject = { type: 'object', additionalProperties: true }
 const noArguments = { type: 'object', properties: {}, additionalProperties: false }
-/** Of all schemas that are enforced in one answer, as JSON. */
+/** Total size of the schemas enforced in one answer, as JSON. */
 const schemaCharactersMax = 80_000
-/** Of all tools together: a template writes them indented, level by level. */
+/** Bounds of all tools together: templates write them indented, once per level. */
 const toolBounds = { depth: 32, values: 20_000, characters: 500_000 }
 
-/** Null where the answer can have no calls. Throws ApiError for tools and choices that contradict each other. */
+/** Null if the answer can have no calls. Throws ApiError if tools and choice contradict each other. */
 export function planTools(
   request: Pick<ChatRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>,
   { syntax, name }: ToolFormat,
 ): ToolPlan | null {
-  // A model that was not trained on calls does not know when to end a list of them, so it has to be asked for.
+  // A model not trained on tool calls does not know when to stop, so parallel calls are opt-in.
   const parallel = name === 'prompted' ? request.parallel_tool_calls === true : request.parallel_tool_calls !== false
 
   const tools = request.tools ?? []
   const choice = request.tool_choice ?? 'auto'
-  refuseDoubles(tools)
-  if (!isWithin(tools, toolBounds))
+  rejectDuplicates(tools)
+  if (!isWithinBounds(tools, toolBounds))
     throw new ApiError(
       'invalid_request',
       'The tools are too many, too large or nested too deep. Send fewer, or simpler ones.',
@@ -63,11 +63,11 @@ export function planTools(
     shown: tools.map(templateTool),
     callable: withinBudget(callable),
     required: choice !== 'auto',
-    calls_max: named !== null || syntax.alone || !parallel ? 1 : callsMax,
+    calls_max: named !== null || syntax.exclusive || !parallel ? 1 : callsMax,
   }
 }
 
-/** Whether a JSON schema can be enforced while the answer is decoded. */
+/** Whether a JSON schema can be enforced during decoding. */
 export function isEnforceable(schema: unknown): boolean {
   try {
     schemaRules(schema)
@@ -78,8 +78,8 @@ export function isEnforceable(schema: unknown): boolean {
   }
 }
 
-/** Runs a check of a schema that came in the field `param`. */
-export function checkSchemaOf(schema: unknown, param: string): void {
+/** Throws ApiError if a schema can't be enforced. `param` is the request field of the schema. */
+export function requireEnforceable(schema: unknown, param: string): void {
   try {
     schemaRules(schema)
   } catch (error) {
@@ -93,37 +93,32 @@ function argumentsSchema({ function: { parameters, strict } }: Tool, index: numb
   if (!parameters) return noArguments
   if (parameters.type !== undefined && parameters.type !== 'object')
     throw new ApiError('invalid_request', "A tool's parameters must be a schema of type 'object'.", { param })
-  if (isEmptyList(parameters)) return noArguments
+  if (takesNoArguments(parameters)) return noArguments
   const schema = parameters.properties === undefined ? parameters : { type: 'object', ...parameters }
-  if (strict) checkSchemaOf(schema, param)
+  if (strict) requireEnforceable(schema, param)
   return strict || isEnforceable(schema) ? schema : anyObject
 }
 
-/**
- * All schemas are one grammar: the largest give way, unless their tools are strict, until the rest can be made into
- * one.
- */
+/** All schemas become one grammar. Beyond the size limit the largest non-strict schemas are relaxed to any object. */
 function withinBudget(
   callable: { name: string; schema: Record<string, unknown>; strict: boolean }[],
 ): ToolPlan['callable'] {
   const sizes = callable.map(({ schema }) => JSON.stringify(schema).length)
-  let left = sizes.reduce((sum, size) => sum + size, 0)
-  const loose = new Set<number>()
+  let total = sizes.reduce((sum, size) => sum + size, 0)
+  const relaxed = new Set<number>()
   const largestFirst = [...sizes.keys()]
     .filter((index) => !callable[index]!.strict)
     .sort((a, b) => sizes[b]! - sizes[a]!)
   for (const index of largestFirst) {
-    if (left <= schemaCharactersMax) break
-    loose.add(index)
-    left -= sizes[index]!
+    if (total <= schemaCharactersMax) break
+    relaxed.add(index)
+    total -= sizes[index]!
   }
-  return callable.map(({ name, schema }, index) => ({ name, schema: loose.has(index) ? anyObject : schema }))
+  return callable.map(({ name, schema }, index) => ({ name, schema: relaxed.has(index) ? anyObject : schema }))
 }
 
-/**
- * A schema that says nothing of any argument: the tool takes none, unless it says that it takes what it doesn't name.
- */
-function isEmptyList(parameters: Record<string, unknown>): boolean {
+/** Whether a schema has no arguments and does not allow unnamed ones. */
+function takesNoArguments(parameters: Record<string, unknown>): boolean {
   const {
     type: _,
     properties,
@@ -145,7 +140,7 @@ function isEmpty(value: unknown): boolean {
   return typeof value === 'object' && value !== null && Object.keys(value).length === 0
 }
 
-function refuseDoubles(tools: readonly Tool[]): void {
+function rejectDuplicates(tools: readonly Tool[]): void {
   const names = new Set<string>()
   for (const [
     index,

@@ -1,33 +1,32 @@
-// How models write calls of tools. Which form a model was trained on is read from its template.
+// Syntax in which models write tool calls, detected from their templates.
 
 /**
- * Around the JSON of the arguments everything is constant, so that a grammar can hold a model to it and a parser needs
- * no guessing.
+ * Everything but the JSON arguments is constant text, so a grammar can enforce it and a parser can match it exactly.
  */
 export type CallSyntax = {
-  /** What tells that a call, or the list of calls, begins. */
+  /** Text that starts a call or a list of calls. */
   trigger: string
-  /** Before the first call; begins with the trigger, where it is not empty. */
+  /** Before the first call. Starts with the trigger if not empty. */
   opening: string
-  /** From the beginning of a call to its arguments. */
+  /** From the start of a call to its arguments. */
   head(name: string): string
   /** After the arguments. */
   tail: string
   separator: string
   /** After the last call. */
   closing: string
-  /** Whether a call is the whole answer, and the only one. */
-  alone: boolean
+  /** Whether a call must be the whole answer, and the only call. */
+  exclusive: boolean
 }
 
 export type ToolFormat = {
   name: 'hermes' | 'mistral' | 'llama' | 'prompted'
   syntax: CallSyntax
-  /** Marks of calls that a vocabulary may have as control tokens. */
+  /** Markers of calls that may be control tokens in a vocabulary. */
   control_texts: string[]
 }
 
-/** The largest number of calls in one answer, and so in a message of the history. */
+/** Limit of calls in one answer, and so in one message of the history. */
 export const callsMax = 128
 
 const hermes: CallSyntax = {
@@ -37,7 +36,7 @@ const hermes: CallSyntax = {
   tail: '}\n</tool_call>',
   separator: '\n',
   closing: '',
-  alone: false,
+  exclusive: false,
 }
 
 const mistral = (space: string): CallSyntax => ({
@@ -47,7 +46,7 @@ const mistral = (space: string): CallSyntax => ({
   tail: '}',
   separator: ', ',
   closing: ']',
-  alone: false,
+  exclusive: false,
 })
 
 const llama: CallSyntax = {
@@ -57,13 +56,12 @@ const llama: CallSyntax = {
   tail: '}',
   separator: '',
   closing: '',
-  alone: true,
+  exclusive: true,
 }
 
-/** The format that a template asks for; `prompted` where it knows no tools or a form that is not known here. */
+/** Detects the format of a template. `prompted` if it has no tools or an unknown format. */
 export function detectToolFormat(template: string): ToolFormat {
-  // Templates write the quotes of their prose with or without a backslash, and cut their texts in pieces where they
-  // like.
+  // Templates may escape quotes and may split their text at any point.
   const hermesCall = /<tool_call>(?:\\n|[\s"'~+{}-])*\{\\?"name\\?": /
   const otherForm = /<function=|<arg_key>|\[ARGS\]|\[CALL_ID\]/
   if (/\btools\b/.test(template) && !otherForm.test(template)) {

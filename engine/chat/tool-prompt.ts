@@ -1,5 +1,5 @@
-// Tools for models whose template does not know them: the wording, and the history's calls and results as text.
-// docs/tools.md quotes it.
+// Tool calling for models whose template has no tools: describes the tools in a system message and writes the history's
+// calls and results as text. docs/tools.md quotes the prompt.
 import type { TemplateMessage, TemplateTool } from './messages.ts'
 import { type CallSyntax, detectToolFormat } from './tool-formats.ts'
 
@@ -7,7 +7,8 @@ const syntax: CallSyntax = detectToolFormat('').syntax
 
 export function toolPrompt(tools: readonly TemplateTool[]): string {
   return [
-    'You can call tools. Each line between <tools> and </tools> describes one of them as JSON, with the schema of its arguments:',
+    'You can call tools. Each line between <tools> and </tools> describes one of them as JSON, ' +
+      'with the schema of its arguments:',
     '<tools>',
     ...tools.map((tool) => JSON.stringify(tool.function)),
     '</tools>',
@@ -15,47 +16,46 @@ export function toolPrompt(tools: readonly TemplateTool[]): string {
     '<tool_call>',
     '{"name": "the name", "arguments": {"an argument": "its value"}}',
     '</tool_call>',
-    'The results then come between <tool_response> and </tool_response>. Where no tool is needed, answer in plain text.',
+    'The results then come between <tool_response> and </tool_response>. ' +
+      'Where no tool is needed, answer in plain text.',
   ].join('\n')
 }
 
-/** Puts the description of the tools into the caller's own system message, or before the conversation as one. */
+/** Appends the tool prompt to the system message, or adds one. */
 export function withToolPrompt(
   messages: readonly TemplateMessage[],
   tools: readonly TemplateTool[],
 ): TemplateMessage[] {
   const [first, ...rest] = messages
-  if (first?.role === 'system') return [{ ...first, content: joined(first.content, toolPrompt(tools)) }, ...rest]
+  if (first?.role === 'system')
+    return [{ ...first, content: joinParagraphs(first.content, toolPrompt(tools)) }, ...rest]
   return [{ role: 'system', content: toolPrompt(tools) }, ...messages]
 }
 
-/** For templates that take no system message: what it says goes before the first thing that the user says. */
-export function systemIntoUser(messages: readonly TemplateMessage[]): TemplateMessage[] {
+/** For templates without a system role: moves the system message into the first user message. */
+export function mergeSystemIntoUser(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const [system, ...rest] = messages
   const user = rest.findIndex(({ role }) => role === 'user')
   if (user < 0) return [{ role: 'user', content: system!.content }, ...rest]
   return rest.map((message, index) =>
-    index === user ? { ...message, content: joined(system!.content, message.content) } : message,
+    index === user ? { ...message, content: joinParagraphs(system!.content, message.content) } : message,
   )
 }
 
-/**
- * Calls and results as text: a call in the assistant's turn, results in one of the user's, together with what the user
- * says after them.
- */
+/** Rewrites calls as assistant text, and results as user text merged with the user message that follows. */
 export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessage[] {
   const out: TemplateMessage[] = []
-  let answering = false
+  let inToolResults = false
   for (const { tool_calls, tool_call_id, name, ...message } of messages) {
     const last = out.at(-1)
     if (message.role === 'tool') {
       const response = `<tool_response>\n${message.content}\n</tool_response>`
-      if (answering) last!.content += `\n${response}`
+      if (inToolResults) last!.content += `\n${response}`
       else out.push({ role: 'user', content: response })
-      answering = true
+      inToolResults = true
       continue
     }
-    if (answering && message.role === 'user') last!.content = joined(last!.content, message.content)
+    if (inToolResults && message.role === 'user') last!.content = joinParagraphs(last!.content, message.content)
     else if (!tool_calls) out.push(message)
     else {
       const calls = tool_calls.map(
@@ -66,11 +66,11 @@ export function callsAsText(messages: readonly TemplateMessage[]): TemplateMessa
         content: [message.content, ...calls].filter((text) => text !== '').join(syntax.separator),
       })
     }
-    answering = false
+    inToolResults = false
   }
   return out
 }
 
-function joined(before: string, after: string): string {
+function joinParagraphs(before: string, after: string): string {
   return [before, after].filter((text) => text !== '').join('\n\n')
 }

@@ -1,34 +1,35 @@
-// Keeps the caller's words words: written control tokens in them are marked, so that only those that the template
-// writes become tokens.
+// Prevents control-token injection: marks control tokens spelled in the caller's texts, so that only those of the
+// template become tokens.
 import { ApiError } from '../../contract/errors.ts'
 import type { SpecialToken, Vocab } from '../llama/vocab.ts'
+import type { SpecialTokenFinder } from '../tokenizer/special-tokens.ts'
 import { findersOf, type PromptText } from '../tokenizer/tokenizer.ts'
 
-/** What a template is run with. */
+/** Variables of a template. */
 export type Variables = Record<string, unknown>
 export type RenderOptions = {
-  /** Texts of an answer's form (thoughts, calls), which stay control tokens in what the assistant says. */
+  /** Markers of answers (<think>, <tool_call>), which stay control tokens in assistant messages. */
   answer_texts: readonly string[]
-  /** Every written control token becomes one, whoever wrote it. */
+  /** Turn every spelled control token into a token, whoever wrote it. */
   parse_control_tokens: boolean
 }
 
-// Noncharacters of Unicode, which no text is meant to have.
-const marks = Array.from({ length: 32 }, (_, index) => String.fromCharCode(0xfdd0 + index))
+// Unicode noncharacters, which regular text does not contain.
+const markerCandidates = Array.from({ length: 32 }, (_, index) => String.fromCharCode(0xfdd0 + index))
 
 type ControlTexts = {
   longest: number
-  /** Matches every character that a control text begins with. */
-  beginning: RegExp
-  /** Every text that a control text ends with. */
-  ends: ReadonlySet<string>
+  /** Matches the first character of any control text. */
+  firstCharacters: RegExp
+  /** Every proper suffix of a control text. */
+  suffixes: ReadonlySet<string>
   joined: string
 }
 
 /**
- * Renders a conversation so that no control token comes from the caller's texts: neither whole, nor of parts that the
- * template joins. The rendering without its marks is what the template makes of the texts as they are. Throws ApiError
- * invalid_request where it makes something else of them.
+ * Renders a conversation so that no control token comes from the caller's texts, neither whole nor from parts that the
+ * template joins. Without its markers, the result equals the plain rendering. Throws ApiError invalid_request if the
+ * template rewrites such texts, so that the two differ.
  */
 export function renderUserText(
   vocab: Vocab,
@@ -39,92 +40,93 @@ export function renderUserText(
   const plain = render(variables)
   if (options.parse_control_tokens) return { text: plain, controls: 'all' }
   const controls = controlTextsOf(vocab)
-  if (!someText(variables, (text) => isSuspicious(text, controls))) return { text: plain, controls: 'all' }
-  const mark = marks.find((each) => !plain.includes(each) && !someText(variables, (text) => text.includes(each)))
-  if (mark === undefined)
-    throw refusal('The messages have every noncharacter of Unicode (U+FDD0 to U+FDEF) in them. Remove one.')
-
-  const full = render(
-    marked(variables, (text, exempt) => markBeginnings(text, controls, mark, exempt), options.answer_texts),
+  if (!someText(variables, (text) => mayFormControl(text, controls))) return { text: plain, controls: 'all' }
+  const marker = markerCandidates.find(
+    (each) => !plain.includes(each) && !someText(variables, (text) => text.includes(each)),
   )
-  if (full.replaceAll(mark, '') === plain) return { text: full, controls: { unless_marked_by: mark } }
-  // The template looks for such texts, as many do for </think>: only whole control tokens are marked.
+  if (marker === undefined)
+    throw messagesError('The messages have every noncharacter of Unicode (U+FDD0 to U+FDEF) in them. Remove one.')
+
+  const fullyMarked = render(
+    mapTexts(variables, (text, exempt) => markFirstCharacters(text, controls, marker, exempt), options.answer_texts),
+  )
+  if (fullyMarked.replaceAll(marker, '') === plain) return { text: fullyMarked, controls: { escape_marker: marker } }
+  // The template searches its input for such texts, often </think>. Mark only whole control tokens instead.
   const { control } = findersOf(vocab)
-  const narrow = render(
-    marked(variables, (text, exempt) => markWhole(text, control, mark, exempt), options.answer_texts),
+  const sparselyMarked = render(
+    mapTexts(variables, (text, exempt) => markWhole(text, control, marker, exempt), options.answer_texts),
   )
   if (
-    narrow.replaceAll(mark, '') === plain &&
-    sameControls([...control.partition(full)], [...control.partition(narrow)])
+    sparselyMarked.replaceAll(marker, '') === plain &&
+    sameControls([...control.partition(fullyMarked)], [...control.partition(sparselyMarked)])
   )
-    return { text: narrow, controls: { unless_marked_by: mark } }
-  throw refusal(
-    'The model’s chat template rewrites parts of these messages that spell control tokens of the model, such as <|im_end|>, so they cannot be kept apart from its own. Remove them from the messages, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true.',
+    return { text: sparselyMarked, controls: { escape_marker: marker } }
+  throw messagesError(
+    'The model’s chat template rewrites parts of these messages that spell control tokens of the model, ' +
+      'such as <|im_end|>, so they cannot be kept apart from its own. Remove them from the messages, ' +
+      'or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true.',
   )
 }
 
-const refusal = (message: string) => new ApiError('invalid_request', message, { param: 'messages' })
+const messagesError = (message: string) => new ApiError('invalid_request', message, { param: 'messages' })
 
-const known = new WeakMap<Vocab, ControlTexts>()
+const cache = new WeakMap<Vocab, ControlTexts>()
 function controlTextsOf(vocab: Vocab): ControlTexts {
-  const before = known.get(vocab)
-  if (before) return before
+  const cached = cache.get(vocab)
+  if (cached) return cached
   const texts = vocab.special_tokens.filter(({ control, text }) => control && text.length > 1).map(({ text }) => text)
   const firsts = [...new Set(texts.map(firstOf))].map((first) => first.replace(/[\\\]^-]/, '\\$&'))
   const controls: ControlTexts = {
     longest: Math.max(0, ...texts.map((text) => text.length)),
-    beginning: new RegExp(`[${firsts.join('')}]`, 'gu'),
-    ends: new Set(
+    firstCharacters: new RegExp(`[${firsts.join('')}]`, 'gu'),
+    suffixes: new Set(
       texts.flatMap((text) => Array.from({ length: text.length - 1 }, (_, index) => text.slice(index + 1))),
     ),
     joined: texts.join('\n'),
   }
-  known.set(vocab, controls)
+  cache.set(vocab, controls)
   return controls
 }
 
 const firstOf = (text: string) => String.fromCodePoint(text.codePointAt(0)!)
 
-/** Whether a control text may begin in a text, or go on in it beside what a template writes. */
-function isSuspicious(text: string, controls: ControlTexts): boolean {
-  controls.beginning.lastIndex = 0
-  return controls.beginning.test(text) || goesOn(text, controls)
+/** Whether part of a control text may be in this text, possibly joined with the template's text. */
+function mayFormControl(text: string, controls: ControlTexts): boolean {
+  controls.firstCharacters.lastIndex = 0
+  return controls.firstCharacters.test(text) || mayContinueControl(text, controls)
 }
 
-/** Whether a text may be the middle or the end of a control text that a template has begun. */
-function goesOn(text: string, { longest, ends, joined }: ControlTexts): boolean {
+/** Whether a text may continue a control text that the template has started. */
+function mayContinueControl(text: string, { longest, suffixes, joined }: ControlTexts): boolean {
   for (let length = 1; length < longest && length <= text.length; length++)
-    if (ends.has(text.slice(0, length))) return true
+    if (suffixes.has(text.slice(0, length))) return true
   return text !== '' && text.length < longest && joined.includes(text)
 }
 
-/**
- * A mark after each character that a control text may begin with, so that none can, even of pieces that a template puts
- * together.
- */
-function markBeginnings(text: string, controls: ControlTexts, mark: string, exempt: readonly string[]): string {
+/** Inserts the marker after each possible first character, so that not even joined pieces form a control text. */
+function markFirstCharacters(text: string, controls: ControlTexts, marker: string, exempt: readonly string[]): string {
   const inside = exempt.some((each) => text.includes(each))
-    ? text.replace(controls.beginning, (first, at: number) =>
-        exempt.some((each) => text.startsWith(each, at)) ? first : first + mark,
+    ? text.replace(controls.firstCharacters, (first, at: number) =>
+        exempt.some((each) => text.startsWith(each, at)) ? first : first + marker,
       )
-    : text.replace(controls.beginning, `$&${mark}`)
-  return goesOn(text, controls) ? mark + inside : inside
+    : text.replace(controls.firstCharacters, `$&${marker}`)
+  return mayContinueControl(text, controls) ? marker + inside : inside
 }
 
-/** A mark after the first character of every whole control text. */
+/** Inserts the marker after the first character of every whole control text. */
 function markWhole(
   text: string,
-  finder: { at(text: string, place: number): SpecialToken | null },
-  mark: string,
+  finder: Pick<SpecialTokenFinder, 'matchAt'>,
+  marker: string,
   exempt: readonly string[],
 ): string {
   const parts: string[] = []
   let from = 0
   for (let at = 0; at < text.length; at++) {
-    const found = finder.at(text, at)
+    const found = finder.matchAt(text, at)
     if (!found || exempt.includes(found.text)) continue
     const next = at + firstOf(found.text).length
-    parts.push(text.slice(from, next), mark)
+    parts.push(text.slice(from, next), marker)
     from = next
   }
   return parts.join('') + text.slice(from)
@@ -138,27 +140,25 @@ const sameControls = (one: readonly (string | SpecialToken)[], other: readonly (
 }
 
 const roles = new Set<unknown>(['system', 'user', 'assistant', 'tool'])
-/** Templates compare roles; these are the service's own words. */
+/** Not marked: templates compare roles, and the service sets these. */
 const isRole = (key: string, value: unknown) => key === 'role' && roles.has(value)
 
-/**
- * Whether a field is named by the caller (properties and arguments of tools, odd keys of schemas) and not by the
- * protocol.
- */
+/** Whether the caller chose the field's name (tool properties and arguments, unusual schema keys), not the protocol. */
 const isNamedByCaller = (key: string, parent: string) =>
   parent === 'properties' || parent === 'arguments' || !/^\w+$/.test(key)
 
-function someText(value: unknown, found: (text: string) => boolean, parent = ''): boolean {
-  if (typeof value === 'string') return found(value)
+function someText(value: unknown, matches: (text: string) => boolean, parent = ''): boolean {
+  if (typeof value === 'string') return matches(value)
   if (typeof value !== 'object' || value === null) return false
-  if (Array.isArray(value)) return value.some((each) => someText(each, found))
+  if (Array.isArray(value)) return value.some((each) => someText(each, matches))
   return Object.entries(value).some(
-    ([key, each]) => (isNamedByCaller(key, parent) && found(key)) || (!isRole(key, each) && someText(each, found, key)),
+    ([key, each]) =>
+      (isNamedByCaller(key, parent) && matches(key)) || (!isRole(key, each) && someText(each, matches, key)),
   )
 }
 
-/** A copy with every text of the caller's changed. */
-function marked(
+/** Copies the variables and changes every text that comes from the caller. */
+function mapTexts(
   variables: Variables,
   change: (text: string, exempt: readonly string[]) => string,
   answerTexts: readonly string[],

@@ -1,9 +1,9 @@
-// Embeddings: the texts of all requests for a model are computed together, as many at once as a batch holds.
-import { setImmediate as nextTurn } from 'node:timers/promises'
+// Embeddings: batches the texts of all requests for a model.
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
-import type { Headway } from '../batching/headway.ts'
-import type { Beside } from '../batching/side-work.ts'
-import type { Rests } from '../batching/yielding.ts'
+import type { ProgressWatchdog } from '../batching/headway.ts'
+import type { SideWork } from '../batching/side-work.ts'
+import type { CpuThrottle } from '../batching/yielding.ts'
 import type { Context } from '../llama/context.ts'
 import type { Model } from '../llama/model.ts'
 import type { ServedModel } from '../models/models.ts'
@@ -11,19 +11,20 @@ import type { ServedModel } from '../models/models.ts'
 export type EmbeddingShape = { sequences: number; tokens_per_sequence: number; batch_tokens: number }
 
 const sequencesMax = 32
-const besideTokens = 128
+/** Smaller while sequences are decoding, since these wait for the whole batch. */
+const batchTokensWhileDecoding = 128
 const batchTokensMin = 1024
 const batchTokensMax = 8192
-// A model that reads in one direction has a cache, whose memory is reserved for every sequence.
-const cachedTokensMax = 4096
+// A causal model has a KV cache, which takes memory for every token.
+const causalTokensMax = 4096
 
-/** A text must fit a batch whole: every token may look at every other. */
+/** A text must fit into one batch: with bidirectional attention, every token may attend to every other. */
 export function embeddingShape({
   context_length,
-  reads_both_ways,
-}: Pick<Model, 'context_length' | 'reads_both_ways'>): EmbeddingShape {
+  is_bidirectional: reads_both_ways,
+}: Pick<Model, 'context_length' | 'is_bidirectional'>): EmbeddingShape {
   const batch_tokens = Math.min(
-    reads_both_ways ? batchTokensMax : cachedTokensMax,
+    reads_both_ways ? batchTokensMax : causalTokensMax,
     Math.max(batchTokensMin, context_length),
   )
   return reads_both_ways
@@ -31,45 +32,45 @@ export function embeddingShape({
     : { sequences: 1, tokens_per_sequence: batch_tokens, batch_tokens }
 }
 
-/** Tokens of the longest text. */
-export function embeddedTokensMax(model: Pick<Model, 'context_length' | 'reads_both_ways'>): number {
+/** Maximum tokens of a text. */
+export function embeddedTokensMax(model: Pick<Model, 'context_length' | 'is_bidirectional'>): number {
   return Math.min(model.context_length, embeddingShape(model).batch_tokens)
 }
 
 export type Embedder = {
   /**
-   * The vectors of `texts` (tokens each, none longer than `embeddedTokensMax`), of length 1. Fails when `signal`
-   * aborts.
+   * Returns the embeddings of `texts`, normalized to length 1. Each text is tokens, at most `embeddedTokensMax`.
+   * Rejects when `signal` aborts.
    */
   embed(served: ServedModel, texts: readonly number[][], signal: AbortSignal): Promise<Float32Array[]>
-  /** Frees what there is for the model. */
+  /** Frees the context of the model and fails its waiting texts. */
   release(served: ServedModel): Promise<void>
 }
 
 type Job = {
   tokens: readonly number[]
   signal: AbortSignal
-  done(vector: Float32Array): void
-  failed(error: unknown): void
+  resolve(vector: Float32Array): void
+  reject(error: unknown): void
 }
-type Line = { context: Promise<Context>; jobs: Job[]; working: boolean; released: boolean }
+type EmbeddingQueue = { context: Promise<Context>; jobs: Job[]; working: boolean; released: boolean }
 
 export function createEmbedder(
   makeContext: (served: ServedModel, shape: EmbeddingShape) => Promise<Context>,
-  rests: Rests,
-  headway: Pick<Headway, 'begin' | 'note'>,
-  beside: Beside,
+  throttle: CpuThrottle,
+  watchdog: Pick<ProgressWatchdog, 'beginWork' | 'recordProgress'>,
+  sideWork: SideWork,
 ): Embedder {
-  const lines = new Map<ServedModel, Line>()
-  const left = () => new ApiError('engine_unavailable', 'The caller has left.')
+  const queues = new Map<ServedModel, EmbeddingQueue>()
+  const callerLeft = () => new ApiError('engine_unavailable', 'The caller has left.')
 
-  const takeBatch = (line: Line, { sequences, batch_tokens }: EmbeddingShape): Job[] => {
+  const takeBatch = (queue: EmbeddingQueue, { sequences, batch_tokens }: EmbeddingShape): Job[] => {
     const batch: Job[] = []
-    // Answers under way wait for the whole batch; one text has to be computed whole.
-    let room = beside.isBusy() ? besideTokens : batch_tokens
-    line.jobs = line.jobs.filter((job) => {
+    // A single text is never split.
+    let room = sideWork.isDecoding() ? batchTokensWhileDecoding : batch_tokens
+    queue.jobs = queue.jobs.filter((job) => {
       if (job.signal.aborted) {
-        job.failed(left())
+        job.reject(callerLeft())
         return false
       }
       if (
@@ -90,60 +91,61 @@ export function createEmbedder(
       for (const [position, token] of tokens.entries()) context.add(token, position, sequence, true)
     }
     if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these embeddings.')
-    for (const [sequence, job] of batch.entries()) job.done(normalized(context.embedding(sequence)))
+    for (const [sequence, job] of batch.entries()) job.resolve(normalized(context.embedding(sequence)))
   }
 
-  const work = async (served: ServedModel, line: Line) => {
-    line.working = true
-    const idle = headway.begin()
+  const processQueue = async (served: ServedModel, queue: EmbeddingQueue) => {
+    queue.working = true
+    const endWork = watchdog.beginWork()
     try {
-      const context = await line.context
-      while (line.jobs.length > 0 && !line.released) {
+      const context = await queue.context
+      while (queue.jobs.length > 0 && !queue.released) {
         const began_ms = performance.now()
-        const batch = takeBatch(line, embeddingShape(served.model))
+        const batch = takeBatch(queue, embeddingShape(served.model))
         try {
           if (batch.length > 0) compute(context, batch)
-          rests.computed(performance.now() - began_ms)
+          throttle.recordCompute(performance.now() - began_ms)
         } catch (error) {
-          for (const job of batch) job.failed(error)
+          for (const job of batch) job.reject(error)
         }
         const worked_ms = performance.now() - began_ms
-        headway.note()
-        await (rests.due() ?? nextTurn())
-        await beside.rest(worked_ms)
+        watchdog.recordProgress()
+        await (throttle.pauseIfDue() ?? yieldToEventLoop())
+        await sideWork.yieldAfter(worked_ms)
       }
     } catch (error) {
-      // The context could not be made; the next request tries again.
-      if (lines.get(served) === line) lines.delete(served)
-      for (const job of line.jobs.splice(0)) job.failed(error)
+      // The context could not be created. The next request tries again.
+      if (queues.get(served) === queue) queues.delete(served)
+      for (const job of queue.jobs.splice(0)) job.reject(error)
     }
-    idle()
-    line.working = false
+    endWork()
+    queue.working = false
   }
 
   return {
     async embed(served, texts, signal) {
-      if (signal.aborted) throw left()
-      const line = lines.get(served) ?? {
+      if (signal.aborted) throw callerLeft()
+      const queue = queues.get(served) ?? {
         context: makeContext(served, embeddingShape(served.model)),
         jobs: [],
         working: false,
         released: false,
       }
-      lines.set(served, line)
+      queues.set(served, queue)
       const vectors = texts.map(
-        (tokens) => new Promise<Float32Array>((done, failed) => line.jobs.push({ tokens, signal, done, failed })),
+        (tokens) =>
+          new Promise<Float32Array>((resolve, reject) => queue.jobs.push({ tokens, signal, resolve, reject })),
       )
-      if (!line.working) void work(served, line)
+      if (!queue.working) void processQueue(served, queue)
       return Promise.all(vectors)
     },
     async release(served) {
-      const line = lines.get(served)
-      if (!line) return
-      lines.delete(served)
-      line.released = true
-      for (const job of line.jobs.splice(0)) job.failed(new ApiError('engine_unavailable', 'The model was unloaded.'))
-      await line.context.then(
+      const queue = queues.get(served)
+      if (!queue) return
+      queues.delete(served)
+      queue.released = true
+      for (const job of queue.jobs.splice(0)) job.reject(new ApiError('engine_unavailable', 'The model was unloaded.'))
+      await queue.context.then(
         (context) => context.free(),
         () => {},
       )
@@ -151,7 +153,7 @@ export function createEmbedder(
   }
 }
 
-/** The vector of the same direction with length 1. */
+/** The vector scaled to length 1. */
 export function normalized(vector: Float32Array): Float32Array {
   let sum = 0
   for (const value of vector) sum += value * value

@@ -1,15 +1,15 @@
-// Rules in XGrammar's EBNF, in a form that it reads rightly. XGrammar 0.1.27 joins the states of alternatives that
-// begin alike in a way that lets texts through that belong to none of them (["acbb", "bab", "baba"] allows "acbba"). So
-// alternatives are written with beginnings that all differ: texts as a tree of their characters, and the others each as
-// a rule of its own, with a reference in it, so that XGrammar does not put it back in place.
+// Writes rules in XGrammar's EBNF, in a form that avoids a bug: XGrammar 0.1.27 merges alternatives with a common
+// prefix so that texts of neither are accepted (["acbb", "bab", "baba"] allows "acbba"). So all alternatives get
+// disjoint FIRST sets: texts become a tree of their characters, and each other alternative becomes a rule of its own,
+// with a reference in it so that XGrammar does not inline it.
 import {
   any,
   type Expr,
+  empty,
   intersectRanges,
   invertRanges,
   joinRanges,
   lastCodePoint,
-  nothing,
   type Range,
   type Rules,
   seq,
@@ -20,13 +20,13 @@ const lastAscii = 0x7f
 
 export function writeEbnf(rules: Rules): string {
   const lines: string[] = []
-  let made = 0
+  let ruleCount = 0
 
-  /** A rule of its own for what is written. */
-  const apart = (expr: Expr): string => {
-    const name = `a${++made}`
+  /** Writes an expression as a separate rule. Returns its name. */
+  const separateRule = (expr: Expr): string => {
+    const name = `a${++ruleCount}`
     const body = write(expr)
-    if (refersTo(expr)) lines.push(`${name} ::= ${body}\n`)
+    if (hasReference(expr)) lines.push(`${name} ::= ${body}\n`)
     else lines.push(`${name} ::= ${name}.in\n`, `${name}.in ::= ${body}\n`)
     return name
   }
@@ -45,22 +45,22 @@ export function writeEbnf(rules: Rules): string {
 
   const writeAny = (parts: readonly Expr[]): string => {
     const flat = flatten(parts)
-    const texts = flat.map(plainText).filter((one) => one !== null)
-    const all = [...byFirst(texts), ...flat.filter((one) => plainText(one) === null)]
-    const firsts = all.map((one) => firstOf(one, rules))
-    const clashes = clashesAmong(firsts)
+    const texts = flat.map(literalText).filter((one) => one !== null)
+    const all = [...groupByFirstCharacter(texts), ...flat.filter((one) => literalText(one) === null)]
+    const firstSets = all.map((one) => firstSetOf(one, rules))
+    const clashes = clashFinder(firstSets)
     const written = all.map((one, index) =>
-      one === nothing ? '""' : clashes(firsts[index]!) ? apart(one) : write(one),
+      one === empty ? '""' : clashes(firstSets[index]!) ? separateRule(one) : write(one),
     )
     return `(${written.join(' | ')})`
   }
 
   const writeChars = (ranges: readonly Range[]): string => {
     const sorted = joinRanges(ranges)
-    // XGrammar reads "every character but these" more cheaply than ranges over all of Unicode.
+    // XGrammar handles negated classes faster than ranges over all of Unicode.
     if (sorted.some(([from, to]) => from <= lastAscii + 1 && to === lastCodePoint))
       return bracketed(invertRanges(sorted), true)
-    // Other ranges beyond ASCII are misread; who makes rules keeps to ASCII, all characters beyond it, and texts.
+    // XGrammar misreads other ranges beyond ASCII. Rules use only ASCII, all characters beyond it, and texts.
     if (sorted.at(-1)![1] > lastAscii) throw new Error('A range of characters beyond ASCII can not be written.')
     return bracketed(sorted, false)
   }
@@ -73,15 +73,15 @@ function flatten(parts: readonly Expr[]): Expr[] {
   return parts.flatMap((part) => (part.kind === 'any' ? flatten(part.parts) : [part]))
 }
 
-function plainText(expr: Expr): string | null {
+function literalText(expr: Expr): string | null {
   if (expr.kind === 'text') return expr.text
   if (expr.kind !== 'seq') return null
-  const texts = expr.parts.map(plainText)
+  const texts = expr.parts.map(literalText)
   return texts.includes(null) ? null : texts.join('')
 }
 
-/** The texts as alternatives that each begin with another character. */
-function byFirst(texts: readonly string[]): Expr[] {
+/** Groups texts into alternatives with distinct first characters. */
+function groupByFirstCharacter(texts: readonly string[]): Expr[] {
   const groups = new Map<string, string[]>()
   for (const one of new Set(texts)) {
     const first = one === '' ? '' : String.fromCodePoint(one.codePointAt(0)!)
@@ -90,37 +90,39 @@ function byFirst(texts: readonly string[]): Expr[] {
     else groups.set(first, [one])
   }
   return [...groups].map(([first, group]) => {
-    if (first === '') return nothing
+    if (first === '') return empty
     if (group.length === 1) return text(group[0]!)
     const common = group.reduce(commonPrefix)
-    return seq(text(common), any(...byFirst(group.map((one) => one.slice(common.length)))))
+    return seq(text(common), any(...groupByFirstCharacter(group.map((one) => one.slice(common.length)))))
   })
 }
 
 function commonPrefix(a: string, b: string): string {
   let end = 0
   while (end < a.length && a[end] === b[end]) end++
-  // Not between the two halves of a character.
+  // Do not split a surrogate pair.
   return a.slice(0, end > 0 && end < a.length && (a.codePointAt(end - 1) ?? 0) > 0xffff ? end - 1 : end)
 }
 
-/** What a part begins with: ASCII characters, other ones, or a rule that stays a rule; null where that is not plain. */
-type First = { ascii: Range[]; others: boolean; rule: string | null }
+/**
+ * FIRST set of an expression: ASCII characters, any others, or a rule that XGrammar does not inline. Null if unknown.
+ */
+type FirstSet = { ascii: Range[]; others: boolean; rule: string | null }
 
-function firstOf(expr: Expr, rules: Rules): First | null {
-  if (expr === nothing) return { ascii: [], others: false, rule: null }
+function firstSetOf(expr: Expr, rules: Rules): FirstSet | null {
+  if (expr === empty) return { ascii: [], others: false, rule: null }
   if (expr.kind === 'text') {
     const code = expr.text.codePointAt(0)
-    return code === undefined ? null : ofRanges([[code, code]])
+    return code === undefined ? null : firstSetOfRanges([[code, code]])
   }
-  if (expr.kind === 'chars') return ofRanges(expr.ranges)
-  if (expr.kind === 'seq') return expr.parts.length === 0 ? null : firstOf(expr.parts[0]!, rules)
+  if (expr.kind === 'chars') return firstSetOfRanges(expr.ranges)
+  if (expr.kind === 'seq') return expr.parts.length === 0 ? null : firstSetOf(expr.parts[0]!, rules)
   if (expr.kind !== 'rule') return null
   const named = rules.get(expr.name)
-  return named && refersTo(named) ? { ascii: [], others: false, rule: expr.name } : null
+  return named && hasReference(named) ? { ascii: [], others: false, rule: expr.name } : null
 }
 
-function ofRanges(ranges: readonly Range[]): First {
+function firstSetOfRanges(ranges: readonly Range[]): FirstSet {
   return {
     ascii: intersectRanges(ranges, [[0, lastAscii]]),
     others: ranges.some(([, to]) => to > lastAscii),
@@ -128,13 +130,13 @@ function ofRanges(ranges: readonly Range[]): First {
   }
 }
 
-/** Whether a beginning may be that of another among `firsts`, which it is one of. */
-function clashesAmong(firsts: readonly (First | null)[]): (first: First | null) => boolean {
+/** Returns a test whether a FIRST set overlaps another one in `firstSets`. */
+function clashFinder(firstSets: readonly (FirstSet | null)[]): (first: FirstSet | null) => boolean {
   let unknown = 0
   let others = 0
   const named = new Map<string, number>()
   const ascii = new Uint32Array(lastAscii + 1)
-  for (const first of firsts) {
+  for (const first of firstSets) {
     if (!first) unknown++
     else {
       if (first.others) others++
@@ -150,11 +152,11 @@ function clashesAmong(firsts: readonly (First | null)[]): (first: First | null) 
     first.ascii.some(([from, to]) => ascii.subarray(from, to + 1).some((count) => count > 1))
 }
 
-/** Whether a rule of this body holds a reference in what XGrammar makes of it. */
-function refersTo(expr: Expr): boolean {
+/** Whether XGrammar keeps a reference in a rule with this body. */
+function hasReference(expr: Expr): boolean {
   if (expr.kind === 'rule') return true
-  if (expr.kind === 'seq' || expr.kind === 'any') return expr.parts.some(refersTo)
-  return expr.kind === 'repeat' && refersTo(expr.part)
+  if (expr.kind === 'seq' || expr.kind === 'any') return expr.parts.some(hasReference)
+  return expr.kind === 'repeat' && hasReference(expr.part)
 }
 
 function quoted(value: string): string {

@@ -1,77 +1,78 @@
-// Structured output: sessions that say which tokens may come next, so that what a model writes follows a grammar. All
-// work is done in worker threads.
+// Structured output: sessions return the mask of tokens that may come next, so that the output follows a grammar.
+// Worker threads do all the work.
 import { createHash } from 'node:crypto'
 import { ApiError } from '../../contract/errors.ts'
 import { writeEbnf } from './ebnf.ts'
 import { addJsonRules } from './json-rules.ts'
-import { prune, type Rules, resolveTag, rule } from './rules.ts'
-import { heavyPlaces } from './schema-check.ts'
+import { prune, type Rules, rule } from './rules.ts'
+import { costlyPaths } from './schema-check.ts'
 import { schemaRules } from './schema-rules.ts'
 import type { GrammarSpec } from './session.ts'
 import { readVocab } from './session-memory.ts'
+import { resolveTag } from './structural-tag.ts'
 import { createVocabGrammars, defaultLimits, type GrammarLimits, type VocabGrammars } from './vocab-grammars.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
 export type { GrammarSpec }
 
-/** A model's tokens. One object per model, as what is made for it is kept by it. */
+/** A model's tokens. Use one object per model: it is the key of the cached grammars. */
 export type GrammarVocab = {
   size: number
-  /** Bytes of each token, empty for control tokens. */
+  /** Bytes of a token; empty for control tokens. */
   bytes(token: number): Uint8Array
   isEndOfGeneration(token: number): boolean
 }
 
 export type GrammarSession = {
   /**
-   * The tokens that may come next: bit i % 32 of word i / 32, in memory that is valid until the next `accept`.
-   * End-of-generation tokens are in it exactly where the text is complete; where nothing else is, the text has ended.
-   * Null: not ready within `wait_ms` (the thread sleeps that long at most); ask again. Throws ApiError where the
-   * session has failed: `schema_not_enforceable`, `engine_failed`.
+   * Mask of the tokens that may come next: bit i % 32 of word i / 32. The memory is valid until the next `accept`. End
+   * tokens are in the mask exactly if the text is complete; if nothing else is, the text has ended. Blocks the thread
+   * for up to `wait_ms`. Returns null if the mask is not ready by then: ask again. Throws ApiError
+   * `schema_not_enforceable` or `engine_failed` if the session has failed.
    */
   mask(wait_ms: number): Uint32Array | null
-  /** The token that was chosen. Its successor's mask is worked out meanwhile. */
+  /** Accepts the sampled token. The worker computes the next mask meanwhile. */
   accept(token: number): void
   close(): void
 }
 
 export type Grammars = {
   /**
-   * Checks, compiles (or finds compiled) and opens. Accounts take turns at compiling. Throws ApiError:
-   * `schema_not_enforceable`, with what to change; `overloaded`, when too many costly grammars are in use, or of the
-   * account wait to be compiled.
+   * Validates and compiles a grammar (or finds it in the cache) and opens a session. Trials are scheduled round robin
+   * over the accounts. Throws ApiError: `schema_not_enforceable`, with what to change; `overloaded`, if too many costly
+   * grammars are in use or too many of the account wait.
    */
   open(vocab: GrammarVocab, spec: GrammarSpec, signal?: AbortSignal, account?: string): Promise<GrammarSession>
   close(): Promise<void>
 }
 
-/** `options`: other bounds than the defaults, which are in `vocab-grammars.ts`. */
+/** `options` override the default limits of `vocab-grammars.ts`. */
 export function createGrammars(options: Partial<GrammarLimits> = {}): Grammars {
   const limits = { ...defaultLimits, ...options }
   const byVocab = new WeakMap<GrammarVocab, Promise<VocabGrammars>>()
-  const all = new Set<VocabGrammars>()
+  const vocabGrammars = new Set<VocabGrammars>()
   let sweeping: NodeJS.Timeout | undefined
   let isClosed = false
 
   const sweep = (): void => {
     let running = false
-    for (const one of all) running = one.sweep() || running
+    for (const one of vocabGrammars) running = one.sweep() || running
     if (running) return
     clearInterval(sweeping)
     sweeping = undefined
   }
 
   const forVocab = (vocab: GrammarVocab): Promise<VocabGrammars> => {
-    let made = byVocab.get(vocab)
-    if (!made) {
-      made = readVocab(vocab).then((data) => {
+    let pending = byVocab.get(vocab)
+    if (!pending) {
+      pending = readVocab(vocab).then((data) => {
         const one = createVocabGrammars(data, limits)
-        all.add(one)
+        vocabGrammars.add(one)
         return one
       })
-      byVocab.set(vocab, made)
+      byVocab.set(vocab, pending)
     }
-    return made
+    return pending
   }
 
   return {
@@ -86,12 +87,12 @@ export function createGrammars(options: Partial<GrammarLimits> = {}): Grammars {
     async close() {
       isClosed = true
       clearInterval(sweeping)
-      await Promise.all([...all].map((one) => one.end()))
+      await Promise.all([...vocabGrammars].map((one) => one.end()))
     },
   }
 }
 
-function sourceOf(spec: GrammarSpec): { key: string; source: GrammarSource; heavyPlaces: () => string[] } {
+function sourceOf(spec: GrammarSpec): { key: string; source: GrammarSource; costlyPaths: () => string[] } {
   const source: GrammarSource =
     spec.kind === 'structural_tag'
       ? { kind: 'tag', tag: resolveTag(spec.tag) }
@@ -100,8 +101,8 @@ function sourceOf(spec: GrammarSpec): { key: string; source: GrammarSource; heav
   return {
     key,
     source,
-    heavyPlaces: () =>
-      heavyPlaces(spec.kind === 'structural_tag' ? spec.tag : spec.kind === 'json_schema' ? spec.schema : {}),
+    costlyPaths: () =>
+      costlyPaths(spec.kind === 'structural_tag' ? spec.tag : spec.kind === 'json_schema' ? spec.schema : {}),
   }
 }
 

@@ -1,46 +1,46 @@
-// One worker thread as its owner sees it: what it was asked, how long it is at it, and its end.
+// Owner's handle of a worker thread: sends it jobs, watches their time limits and reports its exit.
 import { Worker } from 'node:worker_threads'
 import { control, elapsed, type SessionMemory, stateWord, type VocabData, working } from './session-memory.ts'
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 
-/** Why a job of compiling or probing came to nothing. */
-export class JobLost extends Error {
-  /** The job itself was at fault: it took too long, or the worker broke at it. */
-  readonly guilty: boolean
-  constructor(guilty: boolean, why: string) {
-    super(why)
-    this.guilty = guilty
+/** A compile or probe job failed. */
+export class JobFailed extends Error {
+  /** Whether the job itself caused it, by taking too long or crashing the worker. */
+  readonly atFault: boolean
+  constructor(atFault: boolean, reason: string) {
+    super(reason)
+    this.atFault = atFault
   }
 }
 
-/** A session as hosts know it; it outlives the host that serves it. */
-export type HostedSession = { id: number; grammar: string; memory: SessionMemory; tokens: number[] }
+/** State of a session, enough to move it to another worker. */
+export type SessionState = { id: number; grammar: string; memory: SessionMemory; tokens: number[] }
 
-export type Host = {
-  /** Resolves once it can work, or has ended. */
+export type GrammarWorker = {
+  /** Resolves when the worker is ready or has ended. */
   readonly started: Promise<void>
-  readonly sessions: Map<number, HostedSession>
+  readonly sessions: Map<number, SessionState>
   readonly memory_bytes: number
   readonly isRunning: boolean
-  /** Something that it was asked is not done yet. */
+  /** Whether a job is unfinished. */
   readonly isBusy: boolean
-  /** When it was last asked something, in milliseconds. */
+  /** Time of the last job, in milliseconds. */
   used_at: number
-  /** Compiles once; how long that took, in milliseconds. Rejects with JobLost. */
+  /** Compiles a grammar once. Returns how long that took, in milliseconds. Rejects with JobFailed. */
   compile(grammar: string, source: GrammarSource): Promise<number>
   probe(grammar: string): Promise<{ slowest_ms: number; stuck: boolean }>
-  /** Serves a session, from its tokens on; its grammar is compiled. */
-  open(session: HostedSession): void
-  accept(session: HostedSession, token: number): void
-  close(session: HostedSession): void
-  /** Ends the worker when the job that it is at takes too long. */
+  /** Serves a session after its `tokens`. The grammar must be compiled. */
+  open(session: SessionState): void
+  accept(session: SessionState, token: number): void
+  close(session: SessionState): void
+  /** Terminates the worker if its current job exceeds its time limit. */
   check(): void
   end(): Promise<void>
 }
 
-export type HostOptions = {
+export type WorkerOptions = {
   vocab: VocabData
-  /** It tries grammars out, and gives way to other work. */
+  /** Runs trials, at low priority. */
   isTrial: boolean
   limits: {
     start_ms: number
@@ -51,70 +51,71 @@ export type HostOptions = {
     memory_bytes: number
     grammars: number
   }
-  /**
-   * The worker has ended by itself or was ended at a job that took too long; `guilty` is the session that it was at, if
-   * it was at one.
-   */
-  onGone(host: Host, guilty: HostedSession | null): void
+  /** The worker crashed or was terminated for a slow job. `atFault` is the session that it was serving then, if any. */
+  onExit(worker: GrammarWorker, atFault: SessionState | null): void
 }
 
 const checkEvery_ms = 100
 let jobs = 0
 
-/** A number that no other job or session has. */
+/** A unique number for a job or session. */
 export function nextJob(): number {
   jobs = (jobs % 0x3fffffff) + 1
   return jobs
 }
 
-type Waiting = { resolve(message: FromWorker & { kind: 'done' }): void; reject(error: JobLost): void; limit_ms: number }
+type PendingJob = {
+  resolve(message: FromWorker & { kind: 'done' }): void
+  reject(error: JobFailed): void
+  limit_ms: number
+}
 
-export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host {
+export function startWorker({ vocab, isTrial, limits, onExit }: WorkerOptions): GrammarWorker {
   const words = new Int32Array(new SharedArrayBuffer(4 * control.words))
-  const worker = new Worker(new URL('./worker.ts', import.meta.url), {
+  const thread = new Worker(new URL('./worker.ts', import.meta.url), {
     workerData: {
       vocab,
       control: words.buffer as SharedArrayBuffer,
       memory_bytes: limits.memory_bytes,
       isTrial,
     } satisfies WorkerData,
-    // XGrammar writes its complaints there; what matters of them comes as a message.
+    // XGrammar logs there; errors also come as messages.
     stdout: true,
     stderr: true,
   })
-  worker.unref()
-  worker.stdout.resume()
-  worker.stderr.resume()
+  thread.unref()
+  thread.stdout.resume()
+  thread.stderr.resume()
 
   const started_at = Date.now()
-  const sessions = new Map<number, HostedSession>()
-  const waiting = new Map<number, Waiting>()
+  const sessions = new Map<number, SessionState>()
+  const pendingJobs = new Map<number, PendingJob>()
   const compiled = new Map<string, Promise<number>>()
-  let sent = 0
+  let jobsSent = 0
   let state: 'running' | 'ending' | 'gone' = 'running'
-  let guilty = 0
+  let jobAtFault = 0
   const started = Promise.withResolvers<void>()
   let timer: NodeJS.Timeout | undefined
 
   const post = (message: ToWorker): void => {
-    host.used_at = Date.now()
+    self.used_at = Date.now()
     if (state !== 'running') return
-    sent++
-    worker.postMessage(message)
+    jobsSent++
+    thread.postMessage(message)
     timer ??= setInterval(check, checkEvery_ms).unref()
   }
 
-  const ask = (message: ToWorker & { kind: 'compile' | 'probe' }, limit_ms: number) =>
+  const request = (message: ToWorker & { kind: 'compile' | 'probe' }, limit_ms: number) =>
     new Promise<FromWorker & { kind: 'done' }>((resolve, reject) => {
-      if (state !== 'running') return reject(new JobLost(false, 'The worker has ended.'))
-      waiting.set(message.job, { resolve, reject, limit_ms })
+      if (state !== 'running') return reject(new JobFailed(false, 'The worker has ended.'))
+      pendingJobs.set(message.job, { resolve, reject, limit_ms })
       post(message)
     })
 
   const check = (): void => {
     if (state !== 'running') return
     const isStarted = Atomics.load(words, control.started) === 1
-    if (isStarted && sent === Atomics.load(words, control.done)) {
+    if (isStarted && jobsSent === Atomics.load(words, control.done)) {
       clearInterval(timer)
       timer = undefined
       return
@@ -124,51 +125,52 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
     const isLate =
       job === 0
         ? !isStarted && Date.now() - started_at > limits.start_ms
-        : elapsed(since) > (waiting.get(job)?.limit_ms ?? limits.mask_ms)
-    // Read again: the worker may have gone on between the two words.
-    if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since) stop(job)
+        : elapsed(since) > (pendingJobs.get(job)?.limit_ms ?? limits.mask_ms)
+    // Read again: the worker may have started another job between the two reads.
+    if (isLate && Atomics.load(words, control.job) === job && Atomics.load(words, control.since) === since)
+      terminate(job)
   }
 
-  const stop = (job: number): void => {
+  const terminate = (job: number): void => {
     state = 'ending'
-    guilty = job
-    void worker.terminate()
+    jobAtFault = job
+    void thread.terminate()
   }
 
   timer = setInterval(check, checkEvery_ms).unref()
-  worker.on('message', (message: FromWorker) => {
+  thread.on('message', (message: FromWorker) => {
     if (message.kind === 'started') return started.resolve()
-    const asked = waiting.get(message.job)
-    waiting.delete(message.job)
-    if (message.kind === 'done') asked?.resolve(message)
+    const pending = pendingJobs.get(message.job)
+    pendingJobs.delete(message.job)
+    if (message.kind === 'done') pending?.resolve(message)
     else {
-      asked?.reject(new JobLost(true, message.why))
-      if (state === 'running') stop(message.job)
+      pending?.reject(new JobFailed(true, message.reason))
+      if (state === 'running') terminate(message.job)
     }
   })
-  worker.on('error', () => {
-    // What it was is in the message before, or it ran out of memory; `exit` follows.
+  thread.on('error', () => {
+    // The cause came as a message, or the worker ran out of memory. `exit` follows.
   })
-  worker.on('exit', () => {
+  thread.on('exit', () => {
     clearInterval(timer)
     const isEnded = state === 'gone'
-    if (state === 'running') guilty = Atomics.load(words, control.job)
+    if (state === 'running') jobAtFault = Atomics.load(words, control.job)
     state = 'gone'
     started.resolve()
-    for (const [job, { reject }] of waiting) reject(new JobLost(job === guilty, 'The worker has ended.'))
-    waiting.clear()
-    if (!isEnded) onGone(host, sessions.get(guilty) ?? null)
+    for (const [job, { reject }] of pendingJobs) reject(new JobFailed(job === jobAtFault, 'The worker has ended.'))
+    pendingJobs.clear()
+    if (!isEnded) onExit(self, sessions.get(jobAtFault) ?? null)
   })
 
   const forgetOldest = (): void => {
     const oldest = compiled.keys().next().value
     if (compiled.size < limits.grammars || oldest === undefined) return
     compiled.delete(oldest)
-    // Sessions that use it keep it alive.
+    // Open sessions keep the grammar alive.
     post({ kind: 'forget', job: nextJob(), grammar: oldest })
   }
 
-  const host: Host = {
+  const self: GrammarWorker = {
     started: started.promise,
     sessions,
     used_at: Date.now(),
@@ -179,23 +181,23 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
       return state === 'running'
     },
     get isBusy() {
-      return sent !== Atomics.load(words, control.done)
+      return jobsSent !== Atomics.load(words, control.done)
     },
     compile(grammar, source) {
-      let made = compiled.get(grammar)
-      if (made) compiled.delete(grammar)
+      let compilation = compiled.get(grammar)
+      if (compilation) compiled.delete(grammar)
       else {
         forgetOldest()
-        made = ask({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
+        compilation = request({ kind: 'compile', job: nextJob(), grammar, source }, limits.compile_ms).then(
           ({ elapsed_ms }) => elapsed_ms,
         )
-        made.catch(() => compiled.delete(grammar))
+        compilation.catch(() => compiled.delete(grammar))
       }
-      compiled.set(grammar, made)
-      return made
+      compiled.set(grammar, compilation)
+      return compilation
     },
     async probe(grammar) {
-      const { slowest_ms = 0, stuck = false } = await ask(
+      const { slowest_ms = 0, stuck = false } = await request(
         { kind: 'probe', job: nextJob(), grammar, masks: limits.probe_masks, total_ms: limits.probe_ms },
         limits.probe_ms + limits.mask_ms,
       )
@@ -222,8 +224,8 @@ export function startHost({ vocab, isTrial, limits, onGone }: HostOptions): Host
     async end() {
       clearInterval(timer)
       state = 'gone'
-      await worker.terminate()
+      await thread.terminate()
     },
   }
-  return host
+  return self
 }

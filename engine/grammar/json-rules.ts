@@ -1,13 +1,13 @@
-// The grammar of JSON itself: whitespace, strings, any value, given values.
+// Grammar rules of JSON: whitespace, strings, any value, constants.
 import {
   any,
   chars,
   type Expr,
+  empty,
   intersectRanges,
   invertRanges,
   lastCodePoint,
-  maybe,
-  nothing,
+  optional,
   type Range,
   type Rules,
   repeat,
@@ -16,10 +16,9 @@ import {
   text,
 } from './rules.ts'
 
-// Models were tuned on compact, spaced and indented JSON, so all are allowed; the bound stops a weak model that writes
-// blanks for ever.
+// Models write compact, spaced or indented JSON, so all are allowed. The bound stops a weak model that repeats blanks.
 const whitespaceMax = 20
-// The bounds on digits keep every number finite where it is read back, and end a model that repeats a digit.
+// These bounds keep every number finite when parsed, and stop a model that repeats a digit.
 const integerDigitsMax = 19
 const fractionDigitsMax = 16
 const exponentDigitsMax = 2
@@ -28,7 +27,7 @@ export const ws = rule('ws')
 export const value = rule('value')
 export const string = rule('string')
 
-/** The characters that a JSON string may hold as they are. */
+/** The characters that a JSON string may contain unescaped. */
 export const plainRanges: Range[] = [
   [0x20, 0x21],
   [0x23, 0x5b],
@@ -50,29 +49,28 @@ const hexDigit = chars([0x30, 0x39], [0x41, 0x46], [0x61, 0x66])
 
 export const digits = (min: number, max: number): Expr => repeat(digit, min, max)
 export const fraction = seq(text('.'), digits(1, fractionDigitsMax))
-export const integer = any(text('0'), seq(maybe(text('-')), digitFromOne, digits(0, integerDigitsMax - 1)))
+export const integer = any(text('0'), seq(optional(text('-')), digitFromOne, digits(0, integerDigitsMax - 1)))
 export const number = seq(
-  maybe(text('-')),
+  optional(text('-')),
   any(text('0'), seq(digitFromOne, digits(0, integerDigitsMax - 1))),
-  maybe(fraction),
-  maybe(seq(chars([0x45, 0x45], [0x65, 0x65]), maybe(chars([0x2b, 0x2b], [0x2d, 0x2d])), digits(1, exponentDigitsMax))),
+  optional(fraction),
+  optional(
+    seq(chars([0x45, 0x45], [0x65, 0x65]), optional(chars([0x2b, 0x2b], [0x2d, 0x2d])), digits(1, exponentDigitsMax)),
+  ),
 )
 export const boolean = any(text('true'), text('false'))
 
 export function addJsonRules(rules: Rules): void {
   rules.set('value', any(rule('object'), rule('array'), string, rule('number'), rule('literal')))
-  rules.set('object', listed('{', seq(string, ws, text(':'), ws, value), '}', 0, null))
-  rules.set('array', listed('[', value, ']', 0, null))
+  rules.set('object', delimitedList('{', seq(string, ws, text(':'), ws, value), '}', 0, null))
+  rules.set('array', delimitedList('[', value, ']', 0, null))
   rules.set('number', number)
   rules.set('literal', any(boolean, text('null')))
   rules.set('string', seq(text('"'), rule('chars')))
-  // A rule that calls itself, not a repetition of alternatives: XGrammar then knows most tokens of a string without
-  // looking (0.02 ms a mask, not 27).
+  // Recursion instead of a repetition of alternatives: XGrammar can then precompute most tokens of a string (0.02 ms a
+  // mask instead of 27).
   rules.set('chars', any(text('"'), seq(plain, rule('chars')), seq(text('\\'), rule('escape'), rule('chars'))))
-  rules.set(
-    'any_chars',
-    any(nothing, seq(plain, rule('any_chars')), seq(text('\\'), rule('escape'), rule('any_chars'))),
-  )
+  rules.set('any_chars', any(empty, seq(plain, rule('any_chars')), seq(text('\\'), rule('escape'), rule('any_chars'))))
   rules.set(
     'escape',
     any(
@@ -83,8 +81,8 @@ export function addJsonRules(rules: Rules): void {
   rules.set('ws', repeat(chars([0x20, 0x20], [0x0a, 0x0a], [0x0d, 0x0d], [0x09, 0x09]), 0, whitespaceMax))
 }
 
-/** An array's or object's text: `min` to `max` (null: any number of) parts between the brackets, with commas. */
-export function listed(open: string, part: Expr, close: string, min: number, max: number | null): Expr {
+/** An array or object: `min` to `max` (null: unbounded) comma-separated parts between brackets. */
+export function delimitedList(open: string, part: Expr, close: string, min: number, max: number | null): Expr {
   if (max === 0) return seq(text(open), ws, text(close))
   const filled = seq(
     part,
@@ -95,15 +93,17 @@ export function listed(open: string, part: Expr, close: string, min: number, max
   return seq(text(open), ws, min === 0 ? any(text(close), filled) : filled)
 }
 
-/** Exactly this value, whatever the whitespace in it; an object's properties in their order. */
-export function literal(given: unknown): Expr {
-  const parts = Array.isArray(given)
-    ? given.map(literal)
-    : typeof given === 'object' && given !== null
-      ? Object.entries(given).map(([key, inner]) => seq(text(JSON.stringify(key)), ws, text(':'), ws, literal(inner)))
+/** Exactly this value with any whitespace; the properties of objects in their order. */
+export function literal(constant: unknown): Expr {
+  const parts = Array.isArray(constant)
+    ? constant.map(literal)
+    : typeof constant === 'object' && constant !== null
+      ? Object.entries(constant).map(([key, inner]) =>
+          seq(text(JSON.stringify(key)), ws, text(':'), ws, literal(inner)),
+        )
       : null
-  if (!parts) return text(JSON.stringify(given))
-  const [open, close] = Array.isArray(given) ? ['[', ']'] : ['{', '}']
+  if (!parts) return text(JSON.stringify(constant))
+  const [open, close] = Array.isArray(constant) ? ['[', ']'] : ['{', '}']
   return seq(
     text(open),
     ws,
@@ -113,17 +113,17 @@ export function literal(given: unknown): Expr {
 }
 
 /**
- * A property's name, quoted, that is none of `names`: a tree of the names' characters that is left at the first one
- * that differs. An escape could spell a name in other letters, so there is none before that.
+ * A quoted property name other than `names`. A trie of the names, left at the first differing character. No escape may
+ * come before that: it could spell one of the names.
  */
 export function keyExcept(names: readonly string[], rules: Rules, prefix: string): Expr {
   type Branch = { ends: boolean; next: Map<number, Branch> }
-  const top: Branch = { ends: false, next: new Map() }
+  const root: Branch = { ends: false, next: new Map() }
   for (const name of names) {
-    let branch: Branch | null = top
+    let branch: Branch | null = root
     for (const char of name) {
       const code = char.codePointAt(0)!
-      // A character that JSON must escape can't be reached without an escape.
+      // Stop here: a character that JSON must escape is unreachable without an escape.
       if (code < 0x20 || char === '"' || char === '\\') {
         branch = null
         break
@@ -133,24 +133,25 @@ export function keyExcept(names: readonly string[], rules: Rules, prefix: string
     }
     if (branch) branch.ends = true
   }
-  let made = 0
-  const open: { branch: Branch; name: string }[] = [{ branch: top, name: `${prefix}_0` }]
-  for (let step = open.pop(); step; step = open.pop()) {
+  let branchCount = 0
+  const pending: { branch: Branch; name: string }[] = [{ branch: root, name: `${prefix}_0` }]
+  for (let step = pending.pop(); step; step = pending.pop()) {
     const { branch, name } = step
-    const taken = [...branch.next.keys()].map((code): Range => [code, code])
-    // Ranges with holes beyond ASCII are misread by XGrammar: where a name goes on there, others go on in ASCII.
-    const within: Range[] = taken.some(([code]) => code > 0x7f) ? [[0, 0x7f]] : [[0, lastCodePoint]]
+    const branchRanges = [...branch.next.keys()].map((code): Range => [code, code])
+    // XGrammar misreads ranges with holes beyond ASCII. Where a name continues there, other names continue in ASCII
+    // only.
+    const within: Range[] = branchRanges.some(([code]) => code > 0x7f) ? [[0, 0x7f]] : [[0, lastCodePoint]]
     const parts: Expr[] = [
       seq(
-        { kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(taken)), within) },
+        { kind: 'chars', ranges: intersectRanges(intersectRanges(plain.ranges, invertRanges(branchRanges)), within) },
         rule('chars'),
       ),
     ]
     if (!branch.ends) parts.push(text('"'))
     for (const [code, next] of branch.next) {
-      const inner = `${prefix}_${++made}`
+      const inner = `${prefix}_${++branchCount}`
       parts.push(seq(text(String.fromCodePoint(code)), rule(inner)))
-      open.push({ branch: next, name: inner })
+      pending.push({ branch: next, name: inner })
     }
     rules.set(name, any(...parts))
   }

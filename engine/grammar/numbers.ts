@@ -1,18 +1,18 @@
-// Numbers between bounds, digit by digit.
+// Grammar rules for numbers within bounds, digit by digit.
 
 import { digits } from './json-rules.ts'
-import { any, chars, type Expr, never, nothing, repeat, seq, text } from './rules.ts'
+import { any, chars, type Expr, empty, never, repeat, seq, text } from './rules.ts'
 
-/** A bound on a number; `open`: the bound itself is left out. */
+/** A bound on a number. `open`: excludes the bound itself. */
 export type Bound = { value: number; open: boolean }
 
 const integerDigitsMax = 19
-// Texts of up to 15 digits are different numbers also where they are read back; of more, 4.9999999999999999 would be 5.
+// Decimals of up to 15 digits are distinct as floats; with more, 4.9999999999999999 would be 5.
 const exactDigits = 15
 
 const digitsBetween = (from: string, to: string): Expr => chars([from.charCodeAt(0), to.charCodeAt(0)])
 
-/** Integers from `min` to `max`, both within; null: as far as 19 digits reach. */
+/** Integers from `min` to `max`, inclusive. Null: unbounded, up to 19 digits. */
 export function integersBetween(min: bigint | null, max: bigint | null): Expr {
   const parts: Expr[] = []
   if (max === null || max >= 0n) parts.push(naturals(min !== null && min > 0n ? min : 0n, max))
@@ -27,32 +27,37 @@ function naturals(from: bigint, to: bigint | null): Expr {
   if (from > last) return never
   const parts: Expr[] = []
   for (let length = String(from).length; length <= String(last).length; length++) {
-    const first = length === 1 ? 0n : 10n ** BigInt(length - 1)
-    const top = 10n ** BigInt(length) - 1n
-    parts.push(sameLength(String(from > first ? from : first), String(last < top ? last : top)))
+    const firstOfLength = length === 1 ? 0n : 10n ** BigInt(length - 1)
+    const lastOfLength = 10n ** BigInt(length) - 1n
+    parts.push(
+      integersOfLength(
+        String(from > firstOfLength ? from : firstOfLength),
+        String(last < lastOfLength ? last : lastOfLength),
+      ),
+    )
   }
   return any(...parts)
 }
 
-/** Digits from `low` to `high`, which are of one length. */
-function sameLength(low: string, high: string): Expr {
-  if (low.length === 0) return nothing
+/** Integers from `low` to `high`, which have the same number of digits. */
+function integersOfLength(low: string, high: string): Expr {
+  if (low.length === 0) return empty
   const rest = low.length - 1
-  if (low[0] === high[0]) return seq(digitsBetween(low[0]!, low[0]!), sameLength(low.slice(1), high.slice(1)))
+  if (low[0] === high[0]) return seq(digitsBetween(low[0]!, low[0]!), integersOfLength(low.slice(1), high.slice(1)))
   if (/^0*$/.test(low.slice(1)) && /^9*$/.test(high.slice(1)))
     return seq(digitsBetween(low[0]!, high[0]!), digits(rest, rest))
   const parts = [
-    seq(digitsBetween(low[0]!, low[0]!), sameLength(low.slice(1), '9'.repeat(rest))),
-    seq(digitsBetween(high[0]!, high[0]!), sameLength('0'.repeat(rest), high.slice(1))),
+    seq(digitsBetween(low[0]!, low[0]!), integersOfLength(low.slice(1), '9'.repeat(rest))),
+    seq(digitsBetween(high[0]!, high[0]!), integersOfLength('0'.repeat(rest), high.slice(1))),
   ]
-  const [above, below] = [next(low[0]!, 1), next(high[0]!, -1)]
+  const [above, below] = [stepDigit(low[0]!, 1), stepDigit(high[0]!, -1)]
   if (above <= below) parts.push(seq(digitsBetween(above, below), digits(rest, rest)))
   return any(...parts)
 }
 
-const next = (digit: string, by: number): string => String.fromCharCode(digit.charCodeAt(0) + by)
+const stepDigit = (digit: string, by: number): string => String.fromCharCode(digit.charCodeAt(0) + by)
 
-/** Numbers between the bounds, written without an exponent. */
+/** Numbers within the bounds, without an exponent. */
 export function numbersBetween(min: Bound | null, max: Bound | null): Expr {
   const parts: Expr[] = []
   const negated = (bound: Bound | null): Bound | null => bound && { value: -bound.value, open: bound.open }
@@ -62,52 +67,59 @@ export function numbersBetween(min: Bound | null, max: Bound | null): Expr {
   return any(...parts)
 }
 
-/** Numbers of zero and more between the bounds. */
+/** Numbers of 0 or more within the bounds. */
 function decimals(low: Bound, high: Bound | null): Expr {
   if (high && (high.value < low.value || (high.value === low.value && (high.open || low.open)))) return never
-  const [lowInteger, lowFraction] = written(low.value)
-  const [highInteger, highFraction] = high ? written(high.value) : [null, '']
-  const room = Math.max(0, exactDigits - String(highInteger ?? lowInteger).length)
-  const at = (integer: bigint, fractions: Expr): Expr => seq(text(String(integer)), fractions)
-  if (lowInteger === highInteger) return at(lowInteger, fractions(low, lowFraction, high, highFraction, room))
-  const parts = [at(lowInteger, fractions(low, lowFraction, null, '', room))]
+  const [lowInteger, lowFraction] = splitDecimal(low.value)
+  const [highInteger, highFraction] = high ? splitDecimal(high.value) : [null, '']
+  const digitsMax = Math.max(0, exactDigits - String(highInteger ?? lowInteger).length)
+  const withFraction = (integer: bigint, fractions: Expr): Expr => seq(text(String(integer)), fractions)
+  if (lowInteger === highInteger)
+    return withFraction(lowInteger, fractions(low, lowFraction, high, highFraction, digitsMax))
+  const parts = [withFraction(lowInteger, fractions(low, lowFraction, null, '', digitsMax))]
   if (highInteger === null || lowInteger + 1n <= highInteger - 1n)
     parts.push(
       seq(
         naturals(lowInteger + 1n, highInteger === null ? null : highInteger - 1n),
-        fractions(null, '', null, '', room),
+        fractions(null, '', null, '', digitsMax),
       ),
     )
-  if (highInteger !== null) parts.push(at(highInteger, fractions(null, '', high, highFraction, room)))
+  if (highInteger !== null) parts.push(withFraction(highInteger, fractions(null, '', high, highFraction, digitsMax)))
   return any(...parts)
 }
 
-/** What may follow the integer part: nothing or a point and digits, between the bounds' digits behind the point. */
-function fractions(low: Bound | null, lowDigits: string, high: Bound | null, highDigits: string, room: number): Expr {
+/** Fraction after the integer part: empty, or a point and digits, within the fraction digits of the bounds. */
+function fractions(
+  low: Bound | null,
+  lowDigits: string,
+  high: Bound | null,
+  highDigits: string,
+  digitsMax: number,
+): Expr {
   const zeroFits = lowDigits === '' && !low?.open && !(high?.open && highDigits === '')
   const some = seq(
     text('.'),
     fractionDigits(
       low && { digits: lowDigits, open: low.open },
       high && { digits: highDigits, open: high.open },
-      room,
+      digitsMax,
       true,
     ),
   )
-  return zeroFits ? any(nothing, some) : some
+  return zeroFits ? any(empty, some) : some
 }
 
 type Digits = { digits: string; open: boolean }
 
-/** Up to `room` digits whose value lies between those of the bounds that are still touched (null: passed already). */
-function fractionDigits(lower: Digits | null, high: Digits | null, room: number, first: boolean): Expr {
-  // A lower bound without digits left is passed by whatever follows.
+/** Up to `digitsMax` digits between the remaining digits of the bounds (null: no longer restricting). */
+function fractionDigits(lower: Digits | null, high: Digits | null, digitsMax: number, first: boolean): Expr {
+  // A lower bound without digits left is satisfied by any digits.
   const low = lower?.digits === '' && !lower.open ? null : lower
-  if (!low && !high) return first && room === 0 ? never : digits(first ? 1 : 0, room)
+  if (!low && !high) return first && digitsMax === 0 ? never : digits(first ? 1 : 0, digitsMax)
   const parts: Expr[] = []
   const endFits = !(low && (low.digits !== '' || low.open)) && !(high && high.digits === '' && high.open)
-  if (!first && endFits) parts.push(nothing)
-  if (room > 0) {
+  if (!first && endFits) parts.push(empty)
+  if (digitsMax > 0) {
     const from = low?.digits[0] ?? '0'
     const to = high ? (high.digits[0] ?? '0') : '9'
     const after = (bound: Digits | null, touched: boolean): Digits | null =>
@@ -116,22 +128,22 @@ function fractionDigits(lower: Digits | null, high: Digits | null, room: number,
     for (const digit of ends)
       if (digit >= from && digit <= to)
         parts.push(
-          seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), room - 1, false)),
+          seq(text(digit), fractionDigits(after(low, digit === from), after(high, digit === to), digitsMax - 1, false)),
         )
-    const inner: [string, string] = [low ? next(from, 1) : from, high ? next(to, -1) : to]
-    if (inner[0] <= inner[1]) parts.push(seq(digitsBetween(...inner), repeat(chars([0x30, 0x39]), 0, room - 1)))
+    const inner: [string, string] = [low ? stepDigit(from, 1) : from, high ? stepDigit(to, -1) : to]
+    if (inner[0] <= inner[1]) parts.push(seq(digitsBetween(...inner), repeat(chars([0x30, 0x39]), 0, digitsMax - 1)))
   }
   return parts.length === 0 ? never : any(...parts)
 }
 
-/** The integer part, and the digits behind the point without zeros at their end. */
-function written(value: number): [bigint, string] {
+/** Splits a number into its integer part and its fraction digits, without trailing zeros. */
+function splitDecimal(value: number): [bigint, string] {
   const [, mantissa, exponent] = /^([\d.]+)(?:e([+-]\d+))?$/.exec(String(value))!
   const [integer, behind = ''] = mantissa!.split('.')
   const shift = Number(exponent ?? 0)
   if (shift >= 0) {
-    const moved = behind.padEnd(shift, '0')
-    return [BigInt(integer! + moved.slice(0, shift)), moved.slice(shift)]
+    const shifted = behind.padEnd(shift, '0')
+    return [BigInt(integer! + shifted.slice(0, shift)), shifted.slice(shift)]
   }
   return [0n, '0'.repeat(-shift - 1) + integer + behind]
 }

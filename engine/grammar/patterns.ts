@@ -1,4 +1,4 @@
-// Regular expressions of JavaScript, as far as a grammar can follow them, as the text of a JSON string.
+// Translates JavaScript regular expressions to grammar rules for the content of a JSON string.
 import { plainRanges } from './json-rules.ts'
 import {
   any,
@@ -14,7 +14,7 @@ import {
   text,
 } from './rules.ts'
 
-/** The grammar of a string's content between its quotes, and how many characters it may have (null: any number). */
+/** Grammar of a string's content between its quotes, with its length in characters (null: unbounded). */
 export type Pattern = { expr: Expr; min_length: number; max_length: number | null }
 
 type Part =
@@ -53,9 +53,9 @@ const classes: Record<string, readonly Range[]> = {
   s: spaceRanges,
   S: invertRanges(spaceRanges),
 }
-const controls: Record<string, number> = { t: 9, n: 10, v: 11, f: 12, r: 13, 0: 0 }
+const controlEscapes: Record<string, number> = { t: 9, n: 10, v: 11, f: 12, r: 13, 0: 0 }
 
-/** Reads a pattern. Throws an Error whose message tells what of it a grammar can't follow. */
+/** Parses a pattern. Throws an Error that names the unsupported part. */
 export function readPattern(source: string): Pattern {
   assertRegExp(source)
   const branches = parse(source).map((branch) => {
@@ -65,9 +65,13 @@ export function readPattern(source: string): Pattern {
     if (anchored.end) parts.pop()
     const inner: Part = { kind: 'seq', parts }
     const [min, max] = lengthOf(inner)
-    // Without an anchor the pattern may stand anywhere in the string.
-    const around = rule('any_chars')
-    const exprs = [...(anchored.start ? [] : [around]), ...parts.map(toExpr), ...(anchored.end ? [] : [around])]
+    // Without an anchor the pattern may match anywhere in the string.
+    const anyCharacters = rule('any_chars')
+    const exprs = [
+      ...(anchored.start ? [] : [anyCharacters]),
+      ...parts.map(toExpr),
+      ...(anchored.end ? [] : [anyCharacters]),
+    ]
     return { expr: seq(...exprs), min_length: min, max_length: anchored.start && anchored.end ? max : null }
   })
   return {
@@ -91,7 +95,7 @@ function assertRegExp(source: string): void {
   }
 }
 
-/** The top alternatives of a pattern. */
+/** Parses a pattern into its top-level alternatives. */
 function parse(source: string): Part[] {
   const input = [...source]
   let at = 0
@@ -120,7 +124,7 @@ function parse(source: string): Part[] {
     if (opening) at += opening[0].length
     else if (input[at] === '?')
       throw new Error(
-        'looking ahead or behind ((?=, (?!, (?<=, (?<!) is not possible; write what may stand there instead.',
+        'lookahead and lookbehind ((?=, (?!, (?<=, (?<!) are not supported; write what may come there instead.',
       )
     const parts = alternatives(depth + 1)
     at++
@@ -171,8 +175,9 @@ function parse(source: string): Part[] {
       const code = Number.parseInt(hex[1] ?? hex[2] ?? hex[3]!, 16)
       return [[code, code]]
     }
-    if (Object.hasOwn(controls, char) && !/\d/.test(input[at] ?? '')) return [[controls[char]!, controls[char]!]]
-    if (/[A-Za-z0-9]/.test(char)) throw new Error(`\\${char} is not possible.`)
+    if (Object.hasOwn(controlEscapes, char) && !/\d/.test(input[at] ?? ''))
+      return [[controlEscapes[char]!, controlEscapes[char]!]]
+    if (/[A-Za-z0-9]/.test(char)) throw new Error(`\\${char} is not supported.`)
     return [codeRange(char)]
   }
 
@@ -189,7 +194,7 @@ function toExpr(part: Part): Expr {
   if (part.kind === 'repeat') return repeat(toExpr(part.part), part.min, part.max)
   if (part.kind !== 'set')
     throw new Error(
-      '^ and $ can only stand at the beginning and the end of the pattern, or of its outermost alternatives.',
+      '^ and $ are allowed only at the start and the end of the pattern, or of its outermost alternatives.',
     )
   const plain = intersectRanges(part.ranges, plainRanges)
   if (plain.length > 0) {
@@ -198,7 +203,7 @@ function toExpr(part: Part): Expr {
       throw new Error('a class of characters beyond ASCII only is possible where it lists up to 64 of them.')
     return any(...usable)
   }
-  // Characters that JSON must escape are only written where nothing else fits, as one escape each.
+  // Characters that JSON must escape are used only if the class has no others, one escape each.
   const codes = part.ranges.flatMap(([from, to]) =>
     Array.from({ length: Math.max(0, Math.min(to, lastCodePoint, from + 64) - from + 1) }, (_, index) => from + index),
   )
@@ -213,9 +218,9 @@ const beyondAscii: Range[] = [
 const listedMax = 64
 
 /**
- * What XGrammar reads rightly of a class: ASCII, all characters beyond it, or single ones. It misreads ranges beyond
- * ASCII, so a class that has some of those characters keeps its ASCII part. A dot takes U+2028 and U+2029, too, as it
- * does in most dialects.
+ * The part of a character class that XGrammar reads correctly: ASCII, all characters beyond ASCII, or single
+ * characters. It misreads ranges beyond ASCII, so a class with more than `listedMax` such characters keeps only its
+ * ASCII part. A dot also matches U+2028 and U+2029, as in most regex dialects.
  */
 function usableRanges(ranges: readonly Range[]): Expr[] {
   const ascii = intersectRanges(ranges, [[0, 0x7f]])
@@ -251,7 +256,7 @@ function lengthOf(part: Part): [min: number, max: number | null] {
   )
 }
 
-// The formats of strings that can be enforced, as patterns. Each is what its standard allows or less of it, never more.
+// Supported string formats as patterns. Each allows a subset of its standard, never more.
 const label = '[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?'
 const date =
   '(\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))' +
@@ -273,16 +278,19 @@ const sources: Record<string, string> = {
   hostname: `^${label}(\\.${label}){0,3}$`,
   ipv4: `^(${byte}\\.){3}${byte}$`,
   ipv6:
-    `^((${hex}:){7}${hex}|(${hex}:){1,7}:|(${hex}:){1,6}:${hex}|(${hex}:){1,5}(:${hex}){1,2}|(${hex}:){1,4}(:${hex}){1,3}` +
+    `^((${hex}:){7}${hex}|(${hex}:){1,7}:|(${hex}:){1,6}:${hex}|(${hex}:){1,5}(:${hex}){1,2}` +
+    `|(${hex}:){1,4}(:${hex}){1,3}` +
     `|(${hex}:){1,3}(:${hex}){1,4}|(${hex}:){1,2}(:${hex}){1,5}|${hex}:(:${hex}){1,6}|:((:${hex}){1,7}|:))$`,
   uuid: '^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$',
-  uri: `^[a-z][a-z0-9+.-]*://[A-Za-z0-9]+([.-][A-Za-z0-9]+)*(:[1-9]\\d{0,3})?(/${path}*)*(\\?(${path}|[/?])*)?(#(${path}|[/?])*)?$`,
+  uri:
+    '^[a-z][a-z0-9+.-]*://[A-Za-z0-9]+([.-][A-Za-z0-9]+)*(:[1-9]\\d{0,3})?' +
+    `(/${path}*)*(\\?(${path}|[/?])*)?(#(${path}|[/?])*)?$`,
 }
 
-/** The names of the formats that can be enforced. */
+/** Names of the supported formats. */
 export const knownFormats = Object.keys(sources)
 
-/** The pattern of a format, or null where it is not known. */
+/** The pattern of a format, or null if it is not supported. */
 export function formatPattern(format: string): string | null {
   return Object.hasOwn(sources, format) ? sources[format]! : null
 }

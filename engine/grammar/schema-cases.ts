@@ -1,9 +1,9 @@
-// Whether the cases of a oneOf can be told apart, and where references lead.
+// Whether the cases of a oneOf exclude each other, and resolution of references.
 import type { SchemaNode } from './schema-check.ts'
 
-const followMax = 16
+const dereferencesMax = 16
 
-/** Where a reference inside of the schema leads, with the pointer in its one spelling; null when there is nothing. */
+/** Resolves a reference within the schema. Returns the node and the normalized pointer; null if there is none. */
 export function resolvePointer(schema: unknown, ref: unknown): { node: unknown; pointer: string } | null {
   if (typeof ref !== 'string' || (ref !== '#' && !ref.startsWith('#/'))) return null
   let decoded: string
@@ -21,11 +21,11 @@ export function resolvePointer(schema: unknown, ref: unknown): { node: unknown; 
   return { node, pointer: decoded }
 }
 
-/** True only where no document can fit both. */
-export function areApart(schema: unknown, a: unknown, b: unknown): boolean {
-  const [first, second] = [follow(schema, a), follow(schema, b)]
+/** True only if no document can match both schemas. */
+export function areExclusive(schema: unknown, a: unknown, b: unknown): boolean {
+  const [first, second] = [dereference(schema, a), dereference(schema, b)]
   if (!first || !second) return false
-  const [typesA, typesB] = [kindsOf(first), kindsOf(second)]
+  const [typesA, typesB] = [typesOfNode(first), typesOfNode(second)]
   if (typesA && typesB && areDisjoint(typesA, typesB)) return true
   const [valuesA, valuesB] = [valuesOf(first), valuesOf(second)]
   if (valuesA && valuesB) return areDisjoint(valuesA, valuesB)
@@ -33,16 +33,16 @@ export function areApart(schema: unknown, a: unknown, b: unknown): boolean {
   if (!onlyObjects(typesA) || !onlyObjects(typesB)) return false
   return [...requiredOf(first)].some((name) => {
     if (!requiredOf(second).has(name)) return false
-    const [inA, inB] = [follow(schema, propertyOf(first, name)), follow(schema, propertyOf(second, name))]
+    const [inA, inB] = [dereference(schema, propertyOf(first, name)), dereference(schema, propertyOf(second, name))]
     const [a, b] = [inA && valuesOf(inA), inB && valuesOf(inB)]
     return Boolean(a && b && areDisjoint(a, b))
   })
 }
 
-/** The schema itself, behind references and an allOf of one. */
-function follow(schema: unknown, start: unknown): SchemaNode | null {
+/** Follows references and an allOf with one schema. */
+function dereference(schema: unknown, start: unknown): SchemaNode | null {
   let node = start
-  for (let step = 0; step < followMax; step++) {
+  for (let step = 0; step < dereferencesMax; step++) {
     if (typeof node !== 'object' || node === null) return null
     const { $ref, allOf } = node as SchemaNode
     if ($ref !== undefined) node = resolvePointer(schema, $ref)?.node
@@ -62,30 +62,30 @@ function areDisjoint(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
   return true
 }
 
-/** Remembered for each schema: a case is compared with every other one. */
-function remembered<T>(of: (node: SchemaNode) => T): (node: SchemaNode) => T {
+/** Memoizes per schema, since each case is compared with every other. */
+function memoized<T>(of: (node: SchemaNode) => T): (node: SchemaNode) => T {
   const known = new WeakMap<SchemaNode, T>()
   return (node) => {
-    let found = known.get(node)
-    if (found === undefined) {
-      found = of(node)
-      known.set(node, found)
+    let memo = known.get(node)
+    if (memo === undefined) {
+      memo = of(node)
+      known.set(node, memo)
     }
-    return found
+    return memo
   }
 }
 
-const requiredOf = remembered((node) => new Set<string>(Array.isArray(node.required) ? node.required : []))
+const requiredOf = memoized((node) => new Set<string>(Array.isArray(node.required) ? node.required : []))
 
-const valuesOf = remembered((node): Set<string> | null => {
+const valuesOf = memoized((node): Set<string> | null => {
   const values = node.const !== undefined ? [node.const] : node.enum
-  // Objects with their properties in another order are equal but spelled apart, so only simple values are compared.
+  // Only scalars are compared: equal objects may list their properties in another order.
   if (!Array.isArray(values) || values.some((value) => typeof value === 'object' && value !== null)) return null
   return new Set(values.map((value) => JSON.stringify(value)))
 })
 
-/** The types that a document of this schema may have; null where nothing narrows them down. */
-const kindsOf = remembered((node): Set<string> | null => {
+/** The types that a document of this schema may have; null if unrestricted. */
+const typesOfNode = memoized((node): Set<string> | null => {
   const values = node.const !== undefined ? [node.const] : Array.isArray(node.enum) ? node.enum : null
   if (values)
     return new Set(values.map((value) => (value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value)))

@@ -1,4 +1,4 @@
-// The size of a schema, and its keywords: everything that the grammar would not truly enforce is refused by name, never
+// Checks the size and the keywords of a schema. Keywords that the grammar can't enforce are rejected by name, never
 // ignored.
 import { ApiError } from '../../contract/errors.ts'
 
@@ -7,16 +7,18 @@ const nodesMax = 5_000
 const textMax = 200_000
 const enumMax = 2_000
 
-/** Keywords that say nothing of what a document may be. */
+/** Keywords that do not constrain documents. */
 const annotations = new Set(
-  'title description default example examples deprecated readOnly writeOnly $comment $schema $id $anchor $defs definitions discriminator contentEncoding contentMediaType'.split(
-    ' ',
-  ),
+  (
+    'title description default example examples deprecated readOnly writeOnly $comment $schema $id $anchor ' +
+    '$defs definitions discriminator contentEncoding contentMediaType'
+  ).split(' '),
 )
 const enforced = new Set(
   (
-    'type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items prefixItems minItems maxItems uniqueItems ' +
-    'pattern format minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum'
+    'type enum const $ref anyOf oneOf allOf properties required additionalProperties propertyNames items ' +
+    'prefixItems minItems maxItems uniqueItems pattern format minLength maxLength minimum maximum ' +
+    'exclusiveMinimum exclusiveMaximum'
   ).split(' '),
 )
 const advice = new Map([
@@ -38,107 +40,107 @@ const advice = new Map([
   ['nullable', 'use a type of ["…", "null"].'],
 ])
 
-export const tooLarge = (what: string) =>
+export const tooLargeError = (what: string) =>
   new ApiError(
     'schema_not_enforceable',
     `The schema is too large: it has more than ${what}. Make it smaller, or split the task.`,
   )
 
-/** Refuses a schema that is too large to be looked at, before anything walks it by recursion. */
+/** Rejects a schema that is too large, before recursive code walks it. Throws ApiError `schema_not_enforceable`. */
 export function checkSize(schema: unknown): void {
-  const open: { value: unknown; depth: number; key: string }[] = [{ value: schema, depth: 0, key: '' }]
+  const pending: { value: unknown; depth: number; key: string }[] = [{ value: schema, depth: 0, key: '' }]
   let nodes = 0
   let length = 0
-  for (let step = open.pop(); step; step = open.pop()) {
+  for (let step = pending.pop(); step; step = pending.pop()) {
     const { value, depth, key } = step
     length += key.length + (typeof value === 'string' ? value.length : 8)
-    if (length > textMax) throw tooLarge(`${textMax} characters`)
+    if (length > textMax) throw tooLargeError(`${textMax} characters`)
     if (typeof value !== 'object' || value === null) continue
-    if (depth > depthMax) throw tooLarge(`${depthMax} levels of objects and arrays`)
-    if (++nodes > nodesMax) throw tooLarge(`${nodesMax} objects and arrays`)
+    if (depth > depthMax) throw tooLargeError(`${depthMax} levels of objects and arrays`)
+    if (++nodes > nodesMax) throw tooLargeError(`${nodesMax} objects and arrays`)
     if (Array.isArray(value)) {
-      if (key === 'enum' && value.length > enumMax) throw tooLarge(`${enumMax} values in an enum`)
-      if (value.length > textMax) throw tooLarge(`${textMax} values in an array`)
-      for (const inner of value) open.push({ value: inner, depth: depth + 1, key: '' })
-    } else for (const [name, inner] of Object.entries(value)) open.push({ value: inner, depth: depth + 1, key: name })
+      if (key === 'enum' && value.length > enumMax) throw tooLargeError(`${enumMax} values in an enum`)
+      if (value.length > textMax) throw tooLargeError(`${textMax} values in an array`)
+      for (const inner of value) pending.push({ value: inner, depth: depth + 1, key: '' })
+    } else
+      for (const [name, inner] of Object.entries(value)) pending.push({ value: inner, depth: depth + 1, key: name })
   }
 }
 
-const heavyKeywords: Record<string, number> = { maxLength: 50, minLength: 50, maxItems: 50, minItems: 50 }
-const placesMax = 5
+const costlyAbove: Record<string, number> = { maxLength: 50, minLength: 50, maxItems: 50, minItems: 50 }
+const pathsMax = 5
 
-/**
- * The places of a schema (or of a tag with schemas in it) that most likely make its grammar costly, as JSON pointers.
- */
-export function heavyPlaces(schema: unknown): string[] {
-  const places: string[] = []
-  const open: { value: unknown; path: string }[] = [{ value: schema, path: '' }]
-  for (let step = open.pop(); step && places.length < placesMax; step = open.pop()) {
+/** JSON pointers to the parts of a schema (or structural tag) that most likely make its grammar costly. */
+export function costlyPaths(schema: unknown): string[] {
+  const paths: string[] = []
+  const pending: { value: unknown; path: string }[] = [{ value: schema, path: '' }]
+  for (let step = pending.pop(); step && paths.length < pathsMax; step = pending.pop()) {
     if (typeof step.value !== 'object' || step.value === null) continue
     for (const [key, inner] of Object.entries(step.value)) {
-      const path = under(step.path, key)
+      const path = childPath(step.path, key)
       if (
         (key === 'pattern' && typeof inner === 'string') ||
-        (typeof inner === 'number' && inner > (heavyKeywords[key] ?? Number.POSITIVE_INFINITY))
+        (typeof inner === 'number' && inner > (costlyAbove[key] ?? Number.POSITIVE_INFINITY))
       )
-        places.push(path)
-      else if (Array.isArray(inner) && inner.length > 50) places.push(path)
-      open.push({ value: inner, path })
+        paths.push(path)
+      else if (Array.isArray(inner) && inner.length > 50) paths.push(path)
+      pending.push({ value: inner, path })
     }
   }
-  return places
+  return paths
 }
 
 export type SchemaNode = Record<string, unknown>
 
-/** Whether a keyword only annotates. */
-export function annotates(key: string): boolean {
+/** Whether a keyword is an annotation only. */
+export function isAnnotation(key: string): boolean {
   return annotations.has(key) || key.startsWith('x-')
 }
 
-/** The keywords of one schema that constrain, each known to be one that is enforced. */
-export function constraints(node: SchemaNode, path: string): SchemaNode {
-  const kept: SchemaNode = {}
+/** The constraining keywords of one schema. Throws ApiError if one is not supported. */
+export function constrainingKeywords(node: SchemaNode, path: string): SchemaNode {
+  const constraining: SchemaNode = {}
   for (const [key, value] of Object.entries(node)) {
     if (key === '$id' && path !== '')
-      throw refusal(under(path, key), 'an $id inside of a schema changes what its references mean; leave it out.')
-    if (annotates(key)) continue
+      throw schemaError(
+        childPath(path, key),
+        'an $id inside of a schema changes what its references mean; leave it out.',
+      )
+    if (isAnnotation(key)) continue
     if (!enforced.has(key)) {
       const hint = advice.get(key)
-      throw refusal(
-        under(path, key),
-        `${JSON.stringify(key)} is ${hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'}`,
+      throw schemaError(
+        childPath(path, key),
+        `${JSON.stringify(key)} is ` +
+          (hint ? `not supported; ${hint}` : 'not a keyword that is known here; leave it out.'),
       )
     }
     if (key === 'uniqueItems') {
       if (value !== false)
-        throw refusal(
-          under(path, key),
-          'the items of an array can not be kept different from each other; leave it out.',
-        )
-    } else kept[key] = value
+        throw schemaError(childPath(path, key), 'unique items of an array cannot be enforced; leave it out.')
+    } else constraining[key] = value
   }
-  return kept
+  return constraining
 }
 
-/** A keyword's value that must be a whole number of zero and more; undefined where it is missing. */
+/** The value of a keyword that must be a non-negative integer; undefined if missing. */
 export function sizeOf(node: SchemaNode, key: string, path: string): number | undefined {
   const value = node[key]
   if (value === undefined) return undefined
   if (!Number.isSafeInteger(value) || (value as number) < 0)
-    throw refusal(under(path, key), 'it has to be a whole number of zero or more.')
+    throw schemaError(childPath(path, key), 'it has to be a whole number of zero or more.')
   return value as number
 }
 
-/** The types that a schema names, or that its keywords are about; null where it allows all. */
+/** The types that a schema names or that its keywords imply; null if unrestricted. */
 export function typesOf(node: SchemaNode, path: string): string[] | null {
   const { type } = node
   if (type !== undefined) {
     const types = Array.isArray(type) ? type : [type]
-    if (types.length === 0) throw refusal(under(path, 'type'), 'no type is left.')
+    if (types.length === 0) throw schemaError(childPath(path, 'type'), 'no type is left.')
     for (const one of types)
       if (!typeNames.includes(one))
-        throw refusal(under(path, 'type'), `${JSON.stringify(one)} is not a type; use ${typeNames.join(', ')}.`)
+        throw schemaError(childPath(path, 'type'), `${JSON.stringify(one)} is not a type; use ${typeNames.join(', ')}.`)
     return [...new Set(types as string[])]
   }
   const implied = Object.entries(keywordsOf).filter(([, keywords]) => keywords.some((key) => node[key] !== undefined))
@@ -153,24 +155,25 @@ const keywordsOf: Record<string, string[]> = {
   number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
 }
 
-// Both quote the schema, which may hold anything of any length.
+// Both quote the schema, whose texts may be very long.
 const pathCharactersMax = 300
 const whyCharactersMax = 600
 
-/** The error of a schema that can't be enforced; `path` is a JSON pointer into the schema, '' for its top. */
-export function refusal(path: string, why: string): ApiError {
-  const place = shortened(path, pathCharactersMax)
+/** Error for a schema that can't be enforced. `path` is a JSON pointer into the schema, '' for its top. */
+export function schemaError(path: string, reason: string): ApiError {
+  const shownPath = truncated(path, pathCharactersMax)
   return new ApiError(
     'schema_not_enforceable',
-    `The schema ${place === '' ? 'at its top' : `at ${place}`} can't be enforced: ${shortened(why, whyCharactersMax)}`,
-    { details: { path: place } },
+    `The schema ${shownPath === '' ? 'at its top' : `at ${shownPath}`} can't be enforced: ` +
+      truncated(reason, whyCharactersMax),
+    { details: { path: shownPath } },
   )
 }
 
-/** A JSON pointer's next part. */
-export function under(path: string, key: string | number): string {
+/** Appends a key to a JSON pointer. */
+export function childPath(path: string, key: string | number): string {
   return `${path}/${String(key).replaceAll('~', '~0').replaceAll('/', '~1')}`
 }
 
-const shortened = (text: string, characters: number) =>
+const truncated = (text: string, characters: number) =>
   text.length <= characters ? text : `${text.slice(0, characters)}…`

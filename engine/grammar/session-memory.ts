@@ -1,7 +1,8 @@
-// What the decoding thread and a worker share of one session: a state word and the mask of the next token.
+// Shared memory between the decode thread and a worker: a state word and the mask of the next token for each session,
+// and the vocabulary.
 import type { GrammarVocab } from './grammars.ts'
 
-/** What a session's state word says in its two lowest bits; above them it counts the tokens that were accepted. */
+/** Status in the two lowest bits of a state word; the bits above count the accepted tokens. */
 export const working = 0
 export const ready = 1
 export const failed = 2
@@ -24,16 +25,16 @@ export function stateWord(accepted: number, status: number): number {
   return accepted * 4 + status
 }
 
-/** Words that a worker and its owner share. */
+/** Indices of the words that a worker shares with its owner. */
 export const control = {
-  /** The job that the worker is at (0: none), and when it began: milliseconds, in the lowest 30 bits. */
+  /** The current job (0: none), and its start in milliseconds (lowest 30 bits). */
   job: 0,
   since: 1,
-  /** Jobs done since the worker started. */
+  /** Jobs finished since the worker started. */
   done: 2,
-  /** How much memory the grammars take, in KiB. */
+  /** Memory of the grammars, in KiB. */
   memory_kib: 3,
-  /** 1 once the worker can work. */
+  /** 1 once the worker is ready. */
   started: 4,
   words: 5,
 } as const
@@ -46,10 +47,7 @@ export function elapsed(since: number): number {
   return (clock() - since) & 0x3fffffff
 }
 
-/**
- * A vocabulary as it is sent to workers, in shared memory: the bytes of all tokens one after the other, and where each
- * begins.
- */
+/** A vocabulary in shared memory: the bytes of all tokens, concatenated, and the offset of each. */
 export type VocabData = {
   size: number
   bytes: Uint8Array<SharedArrayBuffer>
@@ -59,7 +57,7 @@ export type VocabData = {
 
 const tokensAtOnce = 4_096
 
-/** Gathers the bytes of all tokens, in steps between which other work is done. */
+/** Collects the bytes of all tokens, yielding to the event loop in between. */
 export async function readVocab(vocab: GrammarVocab): Promise<VocabData> {
   const starts = new Int32Array(new SharedArrayBuffer(4 * (vocab.size + 1)))
   const parts: Uint8Array[] = []

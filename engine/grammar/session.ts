@@ -1,20 +1,20 @@
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSession } from './grammars.ts'
-import type { Host, HostedSession } from './host.ts'
+import type { GrammarWorker, SessionState } from './host.ts'
 import { failed, ready, stateWord, working } from './session-memory.ts'
 
-/** A session with the worker that serves it at the time; without one while it moves to another. */
-export type HeldSession = GrammarSession &
-  HostedSession & { host: Host | null; readonly isClosed: boolean; fail(error: ApiError): void }
+/** A session with its current worker. Null while it moves to another worker. */
+export type WorkerSession = GrammarSession &
+  SessionState & { worker: GrammarWorker | null; readonly isClosed: boolean; fail(error: ApiError): void }
 
-export function holdSession(hosted: HostedSession, onClose: () => void): HeldSession {
-  const { state, mask } = hosted.memory
+export function createSession(initial: SessionState, onClose: () => void): WorkerSession {
+  const { state, mask } = initial.memory
   let error: ApiError | null = null
   let isClosed = false
 
-  const session: HeldSession = {
-    ...hosted,
-    host: null,
+  const session: WorkerSession = {
+    ...initial,
+    worker: null,
     get isClosed() {
       return isClosed
     },
@@ -22,27 +22,24 @@ export function holdSession(hosted: HostedSession, onClose: () => void): HeldSes
       error ??= reason
     },
     mask(wait_ms) {
-      const until = performance.now() + wait_ms
+      const deadline = performance.now() + wait_ms
       for (;;) {
         if (error) throw error
         const word = Atomics.load(state, 0)
         if ((word & 3) === ready) return mask
         if ((word & 3) === failed)
-          throw new ApiError(
-            'engine_failed',
-            'The text left its grammar, or the model has no token that goes on in it.',
-          )
-        // Timers may wait while a busy thread asks for masks; so each question looks after the worker, too.
-        session.host?.check()
-        const left = until - performance.now()
-        if (left <= 0) return null
-        Atomics.wait(state, 0, word, left)
+          throw new ApiError('engine_failed', 'The text left its grammar, or the model has no token that continues it.')
+        // Timers may be late while the thread is busy with masks, so check the worker here too.
+        session.worker?.check()
+        const left_ms = deadline - performance.now()
+        if (left_ms <= 0) return null
+        Atomics.wait(state, 0, word, left_ms)
       }
     },
     accept(token) {
       session.tokens.push(token)
       Atomics.store(state, 0, stateWord(session.tokens.length, working))
-      session.host?.accept(session, token)
+      session.worker?.accept(session, token)
     },
     close() {
       if (isClosed) return
@@ -53,7 +50,7 @@ export function holdSession(hosted: HostedSession, onClose: () => void): HeldSes
   return session
 }
 
-// What an answer is held to while it is decoded.
+// Constraint on an answer while it is decoded.
 
 /** `tag` is XGrammar's structural tag: `{ type: 'structural_tag', format }`. */
 export type GrammarSpec =

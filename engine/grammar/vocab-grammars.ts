@@ -1,115 +1,116 @@
-// The workers of one vocabulary. A grammar is tried out in a worker of its own first: cheap ones are then served by one
-// worker for all, costly ones stay where they were compiled, and hostile ones end with the worker that they held up.
+// Grammar workers of one vocabulary. A new grammar first gets a trial in a separate worker. Cheap grammars are then
+// served by one shared worker, costly ones keep the worker that compiled them, and hostile ones end with the worker
+// that they block.
 import { ApiError } from '../../contract/errors.ts'
 import type { GrammarSession } from './grammars.ts'
-import { type Host, type HostedSession, JobLost, nextJob, startHost } from './host.ts'
-import { type HeldSession, holdSession } from './session.ts'
+import { type GrammarWorker, JobFailed, nextJob, type SessionState, startWorker } from './host.ts'
+import { createSession, type WorkerSession } from './session.ts'
 import { createSessionMemory, type VocabData } from './session-memory.ts'
 import { createTrials } from './trials.ts'
 import { createVerdicts, type Verdict } from './verdicts.ts'
 import type { GrammarSource } from './worker-messages.ts'
 
 export const defaultLimits = {
-  /** The longest start of a worker, compile, walk of the trial, and mask. */
+  /** Time limits of a worker's start, a compile, a probe and a mask. */
   start_ms: 30_000,
   compile_ms: 6_000,
   probe_ms: 1_500,
   mask_ms: 1_000,
-  /** Masks of the trial's walk. */
+  /** Masks computed in a probe. */
   probe_masks: 50,
-  /** A compile and a mask up to these are cheap. */
+  /** Up to these times a grammar is cheap. */
   cheap_compile_ms: 100,
   cheap_mask_ms: 20,
-  /** The slowest mask of a trial's walk that is served at all. */
+  /** A grammar with a slower mask in the probe is rejected. */
   slow_mask_ms: 250,
-  /** Memory at which a worker's grammar is stopped, and at which an idle worker is started afresh. */
+  /** Memory at which a worker is stopped, and above which an idle worker is restarted. */
   memory_bytes: 768 * 2 ** 20,
   restart_bytes: 256 * 2 ** 20,
-  /** Compiled grammars that a worker keeps, and verdicts that are remembered. */
+  /** Cached compiled grammars per worker, and cached verdicts. */
   grammars: 64,
-  /** Workers that serve a costly grammar each. */
+  /** Limit of workers that serve one costly grammar each. */
   costly_workers: 4,
   slice_ms: 250,
   account_trials: 16,
   trial_wait_ms: 10_000,
-  /** How long an idle worker is kept, and how long a refusal for its cost holds. */
+  /** How long an idle worker stays, and how long a rejection is cached. */
   idle_ms: 60_000,
-  refusal_ms: 60_000,
+  rejection_ms: 60_000,
 }
 export type GrammarLimits = typeof defaultLimits
 
-export type Wanted = {
+export type GrammarRequest = {
   account: string
   key: string
   source: GrammarSource
   isTrusted: boolean
-  heavyPlaces: () => string[]
+  costlyPaths: () => string[]
 }
 
 export type VocabGrammars = {
-  open(wanted: Wanted, signal?: AbortSignal): Promise<GrammarSession>
-  /** Ends what nobody has used for a while; whether a worker is left. */
+  open(request: GrammarRequest, signal?: AbortSignal): Promise<GrammarSession>
+  /** Ends idle workers. Returns whether any worker is left. */
   sweep(): boolean
   end(): Promise<void>
 }
 
-type Served = HeldSession & {
-  wanted: Wanted
+type ServedSession = WorkerSession & {
+  request: GrammarRequest
   moves: number
-  /** Aborts when the session is closed. */
+  /** Aborts when the session closes. */
   closed: AbortController
 }
-type Judging = { verdict: Promise<Verdict>; askers: number; given_up: AbortController }
+type SharedTrial = { verdict: Promise<Verdict>; waiters: number; abandoned: AbortController }
 
 const movesMax = 3
 const attemptsMax = 3
 
 export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): VocabGrammars {
   const verdicts = createVerdicts(limits)
-  const costly = new Map<string, Host>()
-  const held = new Map<number, Served>()
-  const judging = new Map<string, Judging>()
-  let shared: Host | null = null
+  const costly = new Map<string, GrammarWorker>()
+  const openSessions = new Map<number, ServedSession>()
+  const sharedTrials = new Map<string, SharedTrial>()
+  let shared: GrammarWorker | null = null
   let isEnded = false
 
-  const start = (isTrial: boolean): Host => {
+  const start = (isTrial: boolean): GrammarWorker => {
     if (isEnded) throw new ApiError('shutting_down', 'The engine is stopping.')
-    return startHost({ vocab, isTrial, limits, onGone })
+    return startWorker({ vocab, isTrial, limits, onExit: onExit })
   }
   const trials = createTrials(() => start(true), limits)
-  const sharedHost = (): Host => {
+  const ensureSharedWorker = (): GrammarWorker => {
     shared ??= start(false)
     return shared
   }
 
-  const drop = (host: Host): void => {
-    if (shared === host) shared = null
-    trials.drop(host)
-    for (const [key, one] of costly) if (one === host) costly.delete(key)
+  const forgetWorker = (worker: GrammarWorker): void => {
+    if (shared === worker) shared = null
+    trials.detach(worker)
+    for (const [key, one] of costly) if (one === worker) costly.delete(key)
   }
 
-  const onGone = (host: Host, guilty: HostedSession | null): void => {
-    drop(host)
-    for (const { id } of host.sessions.values()) {
-      const session = held.get(id)
+  const onExit = (worker: GrammarWorker, atFault: SessionState | null): void => {
+    forgetWorker(worker)
+    for (const { id } of worker.sessions.values()) {
+      const session = openSessions.get(id)
       if (!session) continue
-      session.host = null
-      if (id === guilty?.id) {
-        verdicts.blame(
-          session.wanted.key,
-          tooCostly(session.wanted, `one of its masks took more than ${limits.mask_ms} ms`),
+      session.worker = null
+      if (id === atFault?.id) {
+        verdicts.addStrike(
+          session.request.key,
+          tooCostly(session.request, `one of its masks took more than ${limits.mask_ms} ms`),
         )
-        session.fail(tooCostly(session.wanted, `one of its masks took more than ${limits.mask_ms} ms`))
-      } else void move(session)
+        session.fail(tooCostly(session.request, `one of its masks took more than ${limits.mask_ms} ms`))
+      } else void moveToNewWorker(session)
     }
   }
 
-  /** Serves a session on from its tokens after its worker has ended. */
-  const move = async (session: Served): Promise<void> => {
+  /** Moves a session to another worker after its worker has ended; replays its tokens. */
+  const moveToNewWorker = async (session: ServedSession): Promise<void> => {
     try {
       if (++session.moves > movesMax)
         throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
-      await place(session)
+      await assignWorker(session)
     } catch (error) {
       session.fail(
         error instanceof ApiError
@@ -119,149 +120,152 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
     }
   }
 
-  const place = async (session: Served): Promise<void> => {
+  const assignWorker = async (session: ServedSession): Promise<void> => {
     for (let attempt = 1; ; attempt++) {
-      const host = await hostFor(session.wanted, session.closed.signal)
+      const worker = await workerFor(session.request, session.closed.signal)
       if (session.isClosed) return
-      if (host.isRunning) {
-        session.host = host
-        return host.open(session)
+      if (worker.isRunning) {
+        session.worker = worker
+        return worker.open(session)
       }
       if (attempt === attemptsMax)
         throw new ApiError('engine_failed', 'The worker of the grammar ended again and again. Try again.')
     }
   }
 
-  /** A worker that has this grammar compiled. */
-  const hostFor = async (wanted: Wanted, signal: AbortSignal): Promise<Host> => {
+  /** Returns a worker that has compiled the grammar. */
+  const workerFor = async (request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> => {
     for (let attempt = 1; ; attempt++) {
       try {
-        const verdict = wanted.isTrusted ? 'cheap' : await judge(wanted, signal)
+        const verdict = request.isTrusted ? 'cheap' : await verdictOf(request, signal)
         if (verdict instanceof ApiError) throw verdict
-        const host =
-          verdict === 'cheap' ? sharedHost() : (costly.get(wanted.key) ?? (await compileCostly(wanted, signal)))
-        await host.compile(wanted.key, wanted.source)
-        return host
+        const worker =
+          verdict === 'cheap'
+            ? ensureSharedWorker()
+            : (costly.get(request.key) ?? (await compileCostly(request, signal)))
+        await worker.compile(request.key, request.source)
+        return worker
       } catch (error) {
-        if (!(error instanceof JobLost)) throw error
-        if (error.guilty) verdicts.blame(wanted.key, tooCostly(wanted, 'it takes too long to compile'))
+        if (!(error instanceof JobFailed)) throw error
+        if (error.atFault) verdicts.addStrike(request.key, tooCostly(request, 'it takes too long to compile'))
         if (attempt === attemptsMax)
-          throw error.guilty
-            ? tooCostly(wanted, 'it takes too long to compile')
+          throw error.atFault
+            ? tooCostly(request, 'it takes too long to compile')
             : new ApiError('engine_failed', error.message)
       }
     }
   }
 
-  /** Requests of one account for one grammar share its trial, which ends when none of them is left. */
-  const judge = async (wanted: Wanted, signal: AbortSignal): Promise<Verdict> => {
-    const known = verdicts.get(wanted.key)
-    if (known) return known
-    const asked = JSON.stringify([wanted.account, wanted.key])
-    const shared = judging.get(asked) ?? startJudging(wanted)
-    const forget = () => judging.get(asked) === shared && judging.delete(asked)
-    judging.set(asked, shared)
-    shared.askers++
+  /** Requests of one account for the same grammar share its trial. It is aborted when none of them is left. */
+  const verdictOf = async (request: GrammarRequest, signal: AbortSignal): Promise<Verdict> => {
+    const cached = verdicts.get(request.key)
+    if (cached) return cached
+    const trialKey = JSON.stringify([request.account, request.key])
+    const trial = sharedTrials.get(trialKey) ?? startTrial(request)
+    const forget = () => sharedTrials.get(trialKey) === trial && sharedTrials.delete(trialKey)
+    sharedTrials.set(trialKey, trial)
+    trial.waiters++
     const giveUp = () => {
-      if (--shared.askers > 0) return
+      if (--trial.waiters > 0) return
       forget()
-      shared.given_up.abort()
+      trial.abandoned.abort()
     }
     signal.addEventListener('abort', giveUp)
     try {
-      return await shared.verdict
+      return await trial.verdict
     } finally {
       forget()
       signal.removeEventListener('abort', giveUp)
     }
   }
 
-  const startJudging = (wanted: Wanted): Judging => {
-    const given_up = new AbortController()
-    const work = async (host: Host) => verdicts.get(wanted.key) ?? tryOut(host, wanted)
-    return { verdict: trials.run(wanted.account, 'new', work, given_up.signal), askers: 0, given_up }
+  const startTrial = (request: GrammarRequest): SharedTrial => {
+    const abandoned = new AbortController()
+    const work = async (worker: GrammarWorker) => verdicts.get(request.key) ?? runTrial(worker, request)
+    return { verdict: trials.run(request.account, 'new', work, abandoned.signal), waiters: 0, abandoned }
   }
 
-  const tryOut = async (host: Host, wanted: Wanted): Promise<Verdict> => {
-    // Most grammars turn out cheap: the worker that will serve them starts meanwhile.
-    sharedHost()
+  const runTrial = async (worker: GrammarWorker, request: GrammarRequest): Promise<Verdict> => {
+    // Most grammars are cheap: start the shared worker meanwhile.
+    ensureSharedWorker()
     let stage = `it takes more than ${limits.compile_ms} ms to compile, or more memory than a grammar may use`
     try {
-      const compile_ms = await host.compile(wanted.key, wanted.source)
+      const compile_ms = await worker.compile(request.key, request.source)
       stage = 'its masks take too long'
-      const { slowest_ms, stuck } = await host.probe(wanted.key)
+      const { slowest_ms, stuck } = await worker.probe(request.key)
       if (stuck)
         return verdicts.set(
-          wanted.key,
+          request.key,
           new ApiError(
             'schema_not_enforceable',
             'This model has no tokens for the texts that the schema asks for. Use other names and values.',
           ),
         )
-      if (slowest_ms > limits.slow_mask_ms) return verdicts.set(wanted.key, tooCostly(wanted, stage))
+      if (slowest_ms > limits.slow_mask_ms) return verdicts.set(request.key, tooCostly(request, stage))
       if (compile_ms <= limits.cheap_compile_ms && slowest_ms <= limits.cheap_mask_ms)
-        return verdicts.set(wanted.key, 'cheap')
-      verdicts.set(wanted.key, 'costly')
-      promote(host, wanted.key)
+        return verdicts.set(request.key, 'cheap')
+      verdicts.set(request.key, 'costly')
+      keepAsCostly(worker, request.key)
       return 'costly'
     } catch (error) {
-      drop(host)
-      if (error instanceof JobLost && error.guilty) return verdicts.set(wanted.key, tooCostly(wanted, stage))
+      forgetWorker(worker)
+      if (error instanceof JobFailed && error.atFault) return verdicts.set(request.key, tooCostly(request, stage))
       throw error
     }
   }
 
-  const compileCostly = (wanted: Wanted, signal: AbortSignal): Promise<Host> => {
-    const work = async (host: Host) => {
-      const made = costly.get(wanted.key)
-      if (made) return made
-      makeRoom()
-      await host.compile(wanted.key, wanted.source)
-      promote(host, wanted.key)
-      return host
+  const compileCostly = (request: GrammarRequest, signal: AbortSignal): Promise<GrammarWorker> => {
+    const work = async (worker: GrammarWorker) => {
+      const existing = costly.get(request.key)
+      if (existing) return existing
+      evictIdleWorker()
+      await worker.compile(request.key, request.source)
+      keepAsCostly(worker, request.key)
+      return worker
     }
-    return trials.run(wanted.account, 'costly', work, signal)
+    return trials.run(request.account, 'costly', work, signal)
   }
 
-  const promote = (host: Host, key: string): void => {
-    makeRoom()
-    trials.drop(host)
-    costly.set(key, host)
+  const keepAsCostly = (worker: GrammarWorker, key: string): void => {
+    evictIdleWorker()
+    trials.detach(worker)
+    costly.set(key, worker)
   }
 
-  const makeRoom = (): void => {
+  const evictIdleWorker = (): void => {
     if (costly.size < limits.costly_workers) return
     const idle = [...costly]
-      .filter(([, host]) => host.sessions.size === 0 && !host.isBusy)
+      .filter(([, worker]) => worker.sessions.size === 0 && !worker.isBusy)
       .sort(([, a], [, b]) => a.used_at - b.used_at)[0]
     if (!idle)
       throw new ApiError(
         'overloaded',
-        'Too many costly schemas are in use. Try again shortly, or simplify the schema (long maxLength and maxItems, patterns).',
+        'Too many costly schemas are in use. Try again shortly, or simplify the schema ' +
+          '(long maxLength and maxItems, patterns).',
       )
     costly.delete(idle[0])
     void idle[1].end()
   }
 
   return {
-    async open(wanted, signal) {
+    async open(request, signal) {
       const id = nextJob()
       const session = Object.assign(
-        holdSession({ id, grammar: wanted.key, memory: createSessionMemory(vocab.size), tokens: [] }, () => {
-          held.delete(id)
+        createSession({ id, grammar: request.key, memory: createSessionMemory(vocab.size), tokens: [] }, () => {
+          openSessions.delete(id)
           session.closed.abort(new ApiError('engine_unavailable', 'The caller has left.'))
-          const { host } = session
-          host?.close(session)
-          if (host && host === shared && host.sessions.size === 0 && host.memory_bytes > limits.restart_bytes) {
-            drop(host)
-            void host.end()
+          const { worker } = session
+          worker?.close(session)
+          if (worker && worker === shared && worker.sessions.size === 0 && worker.memory_bytes > limits.restart_bytes) {
+            forgetWorker(worker)
+            void worker.end()
           }
         }),
-        { wanted, moves: 0, closed: new AbortController() },
+        { request, moves: 0, closed: new AbortController() },
       )
-      held.set(id, session)
+      openSessions.set(id, session)
       try {
-        await untilAborted(place(session), signal)
+        await untilAborted(assignWorker(session), signal)
       } catch (error) {
         session.close()
         throw error
@@ -269,29 +273,30 @@ export function createVocabGrammars(vocab: VocabData, limits: GrammarLimits): Vo
       return session
     },
     sweep() {
-      const hosts = [shared, ...trials.hosts(), ...costly.values()].filter((host) => host !== null)
-      const idle = hosts.filter(
-        (host) => host.sessions.size === 0 && !host.isBusy && Date.now() - host.used_at > limits.idle_ms,
+      const workers = [shared, ...trials.workers(), ...costly.values()].filter((worker) => worker !== null)
+      const idle = workers.filter(
+        (worker) => worker.sessions.size === 0 && !worker.isBusy && Date.now() - worker.used_at > limits.idle_ms,
       )
-      for (const host of idle) {
-        drop(host)
-        void host.end()
+      for (const worker of idle) {
+        forgetWorker(worker)
+        void worker.end()
       }
-      return hosts.length > idle.length
+      return workers.length > idle.length
     },
     async end() {
       isEnded = true
-      for (const session of held.values()) session.fail(new ApiError('shutting_down', 'The engine is stopping.'))
-      await Promise.all([shared, ...trials.hosts(), ...costly.values()].map((host) => host?.end()))
+      for (const session of openSessions.values())
+        session.fail(new ApiError('shutting_down', 'The engine is stopping.'))
+      await Promise.all([shared, ...trials.workers(), ...costly.values()].map((worker) => worker?.end()))
     },
   }
 }
 
-function tooCostly(wanted: Wanted, why: string): ApiError {
-  const places = wanted.heavyPlaces()
-  const what = places.length > 0 ? `Simplify ${places.join(', ')}.` : 'Use fewer alternatives and less nesting.'
-  return new ApiError('schema_not_enforceable', `The schema is too costly to enforce: ${why}. ${what}`, {
-    details: { paths: places },
+function tooCostly(request: GrammarRequest, reason: string): ApiError {
+  const paths = request.costlyPaths()
+  const what = paths.length > 0 ? `Simplify ${paths.join(', ')}.` : 'Use fewer alternatives and less nesting.'
+  return new ApiError('schema_not_enforceable', `The schema is too costly to enforce: ${reason}. ${what}`, {
+    details: { paths },
   })
 }
 

@@ -1,11 +1,11 @@
 import type { VocabData } from './session-memory.ts'
 
-/** A grammar as XGrammar takes it. */
+/** A grammar in XGrammar's input formats. */
 export type GrammarSource = { kind: 'ebnf'; ebnf: string } | { kind: 'tag'; tag: object }
 
 export type WorkerData = { vocab: VocabData; control: SharedArrayBuffer; memory_bytes: number; isTrial: boolean }
 
-/** Each message is a job, numbered by `job`; those of one session carry the session's number. */
+/** Each message is a job with a unique number. Jobs of a session carry the session's number. */
 export type ToWorker =
   | { kind: 'compile'; job: number; grammar: string; source: GrammarSource }
   | { kind: 'probe'; job: number; grammar: string; masks: number; total_ms: number }
@@ -19,8 +19,10 @@ export type FromWorker =
   | {
       kind: 'done'
       job: number
-      elapsed_ms: number /** Of a probe. */
-      slowest_ms?: number /** No token went on. */
+      elapsed_ms: number
+      /** Slowest mask of a probe. */
+      slowest_ms?: number
+      /** Whether a probe found no allowed token. */
       stuck?: boolean
     }
-  | { kind: 'failed'; job: number; why: string }
+  | { kind: 'failed'; job: number; reason: string }

@@ -1,4 +1,4 @@
-// The thread that holds XGrammar: compiles grammars and works out masks, one job after the other. Started by host.ts.
+// Worker thread that runs XGrammar: compiles grammars and computes token masks, one job at a time. Started by host.ts.
 import { setPriority } from 'node:os'
 import { parentPort, workerData } from 'node:worker_threads'
 import {
@@ -16,13 +16,13 @@ import {
 import type { FromWorker, GrammarSource, ToWorker, WorkerData } from './worker-messages.ts'
 import { type CompiledGrammar, loadXGrammar, type Matcher } from './xgrammar.ts'
 
-// A third of the share of others, where the cores are in use: enough for what is cheap.
+// About a third of the normal CPU share under load; enough for cheap grammars.
 const trialNice = 5
 
 type Session = { matcher: Matcher; memory: SessionMemory; accepted: number }
 
 const { vocab, control: controlBuffer, memory_bytes, isTrial } = workerData as WorkerData
-// On Linux that is of this thread alone: answers under way come before the trials of new grammars.
+// On Linux the priority applies to this thread only: decoding comes before trials of new grammars.
 if (isTrial && process.platform === 'linux') setPriority(trialNice)
 const words = new Int32Array(controlBuffer)
 const port = parentPort!
@@ -39,33 +39,33 @@ const writable = writableTokens(vocab)
 const grammars = new Map<string, CompiledGrammar>()
 const sessions = new Map<number, Session>()
 
-let last = Promise.resolve()
+let queue = Promise.resolve()
 port.on('message', (message: ToWorker) => {
-  last = last.then(() => work(message))
+  queue = queue.then(() => runJob(message))
 })
 Atomics.store(words, control.started, 1)
 port.postMessage({ kind: 'started' } satisfies FromWorker)
 
-async function work(message: ToWorker): Promise<void> {
+async function runJob(message: ToWorker): Promise<void> {
   const began = performance.now()
   Atomics.store(words, control.since, clock())
   Atomics.store(words, control.job, message.job)
   try {
-    const found = await handle(message)
+    const result = await handle(message)
     if (message.kind === 'compile' || message.kind === 'probe')
       port.postMessage({
         kind: 'done',
         job: message.job,
         elapsed_ms: performance.now() - began,
-        ...found,
+        ...result,
       } satisfies FromWorker)
   } catch (error) {
     port.postMessage({
       kind: 'failed',
       job: message.job,
-      why: String((error as Error)?.message ?? error),
+      reason: String((error as Error)?.message ?? error),
     } satisfies FromWorker)
-    // An aborted WebAssembly module is of no more use; the owner starts another worker.
+    // An aborted WebAssembly module is unusable; the owner starts another worker.
     throw error
   }
   Atomics.store(words, control.memory_kib, memoryBytes() / 1024)
@@ -101,47 +101,46 @@ async function open({ job, grammar, memory, tokens }: ToWorker & { kind: 'open' 
   const session: Session = { matcher, memory: viewSessionMemory(memory), accepted: tokens.length }
   sessions.set(job, session)
   if (tokens.every((token) => matcher.acceptToken(token))) await writeMask(session)
-  else refuse(session)
+  else fail(session)
 }
 
 async function accept(id: number, token: number): Promise<void> {
   const session = sessions.get(id)
   if (!session) return
   session.accepted++
-  // An end token that ends the generation of the caller may come after the matcher has ended; there is nothing left to
-  // follow.
-  if (!session.matcher.isTerminated() && !session.matcher.acceptToken(token)) refuse(session)
+  // The caller may accept an end token after the matcher has terminated; there is nothing left to match.
+  if (!session.matcher.isTerminated() && !session.matcher.acceptToken(token)) fail(session)
   else await writeMask(session)
 }
 
 async function writeMask({ matcher, memory, accepted }: Session): Promise<void> {
-  // Tokens were accepted meanwhile: the mask of the last one is what will be asked for.
+  // More tokens are queued: only the mask after the last one is needed.
   if (Atomics.load(memory.state, 0) !== stateWord(accepted, working)) return
-  if (matcher.isTerminated()) endOnly(memory.mask)
+  if (matcher.isTerminated()) allowEndTokensOnly(memory.mask)
   else {
     const mask = await matcher.getNextTokenBitmask()
     let isEmpty = 0
     for (let word = 0; word < memory.mask.length; word++) isEmpty |= memory.mask[word] = mask[word]! & writable[word]!
-    if (isEmpty === 0) return refuse({ memory, accepted })
+    if (isEmpty === 0) return fail({ memory, accepted })
   }
-  settle(memory, accepted, ready)
+  publish(memory, accepted, ready)
 }
 
-function endOnly(mask: Uint32Array): void {
+function allowEndTokensOnly(mask: Uint32Array): void {
   mask.fill(0)
   for (const token of vocab.end_tokens) mask[token >> 5]! |= 1 << (token & 31)
 }
 
-function refuse({ memory, accepted }: Pick<Session, 'memory' | 'accepted'>): void {
-  settle(memory, accepted, failed)
+function fail({ memory, accepted }: Pick<Session, 'memory' | 'accepted'>): void {
+  publish(memory, accepted, failed)
 }
 
-function settle(memory: SessionMemory, accepted: number, status: number): void {
+function publish(memory: SessionMemory, accepted: number, status: number): void {
   Atomics.compareExchange(memory.state, 0, stateWord(accepted, working), stateWord(accepted, status))
   Atomics.notify(memory.state, 0)
 }
 
-/** Walks at random through the grammar, and tells the longest time that a mask took. */
+/** Walks randomly through the grammar and measures the slowest mask, in milliseconds. `stuck`: no token is allowed. */
 async function probe(
   grammar: string,
   masks: number,
@@ -168,7 +167,7 @@ async function probe(
   return { slowest_ms, stuck: false }
 }
 
-/** The tokens in the spelling of GPT-2's vocabulary, in which every byte is a printable character. */
+/** Spells the tokens as in GPT-2's vocabulary, where every byte is a printable character. */
 function spellings({ size, bytes, starts }: VocabData): string[] {
   let others = 256
   const spelling = Array.from({ length: 256 }, (_, byte) => {
@@ -182,10 +181,7 @@ function spellings({ size, bytes, starts }: VocabData): string[] {
   })
 }
 
-/**
- * A mask of the tokens that have bytes, and of those that end a generation: other control tokens never belong into a
- * document.
- */
+/** Mask of the tokens that have bytes, and of end tokens. Other control tokens never belong in a document. */
 function writableTokens({ size, starts, end_tokens }: VocabData): Uint32Array {
   const mask = new Uint32Array(maskWords(size))
   for (let token = 0; token < size; token++)

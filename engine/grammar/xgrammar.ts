@@ -1,5 +1,4 @@
-// XGrammar, which is compiled to WebAssembly in one script. It is loaded in worker threads only: everything in it
-// blocks.
+// Loads XGrammar, a single script compiled to WebAssembly. For worker threads only: all its functions block.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
@@ -29,21 +28,21 @@ export type XGrammar = {
   GrammarMatcher: { createGrammarMatcher(grammar: CompiledGrammar): Promise<Matcher> }
 }
 
-// The types of Node leave WebAssembly to those of browsers; this is what is used of it.
+// Node's types lack WebAssembly; these are the parts in use.
 type Memory = { readonly buffer: ArrayBuffer; grow(pages: number): number }
 type Instantiated = { instance: { exports: Record<string, unknown> } }
 type Wasm = { Memory: new () => Memory; instantiate(code: unknown, imports: unknown): Promise<Instantiated> }
 const { WebAssembly: wasm } = globalThis as unknown as { WebAssembly: Wasm }
 
 /**
- * Loads XGrammar with a memory of its own, which may grow to `memory_bytes`; beyond that its next allocation aborts it,
- * for good.
+ * Loads XGrammar with a separate memory that may grow to `memory_bytes`. An allocation beyond that aborts it
+ * permanently.
  */
 export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memoryBytes: () => number } {
   const require = createRequire(import.meta.url)
   const file = require.resolve('@mlc-ai/web-xgrammar')
   let memory: Memory | undefined
-  // The script keeps its memory to itself; it is caught here as it is made, to be bounded and measured.
+  // The script does not export its memory; intercept its creation to limit and measure it.
   const bounded = Object.create(wasm, {
     instantiate: {
       value: async (code: unknown, imports: unknown) => {
@@ -54,7 +53,7 @@ export function loadXGrammar(memory_bytes: number): { xgrammar: XGrammar; memory
       },
     },
   })
-  // The package calls itself a module but holds a CommonJS script, which neither import nor require can load.
+  // The package claims to be an ES module but is a CommonJS script, so neither import nor require can load it.
   const exports = {} as XGrammar
   const script = new Function(
     'exports',

@@ -1,27 +1,27 @@
-// What requests used whose clients left before the end: a gateway asks for it, since no answer could tell.
+// Usage of aborted requests. The client disconnected before the final usage was sent, so the gateway looks it up here.
 import type { Usage } from '../../contract/sampling.ts'
 
-export type LeftUsage = {
-  note(request_id: string, usage: Usage): void
-  /** Undefined where nothing is known of the request, or no more. */
+export type AbortedUsage = {
+  record(request_id: string, usage: Usage): void
+  /** Undefined if the request is unknown or its entry has expired. */
   get(request_id: string): Usage | undefined
 }
 
-const keptMs = 60_000
-const keptMax = 10_000
+const retentionMs = 60_000
+const entriesMax = 10_000
 
-export function createLeftUsage(now: () => number = () => performance.now()): LeftUsage {
-  // In the order of their times.
-  const notes = new Map<string, { usage: Usage; at_ms: number }>()
+export function createAbortedUsage(now: () => number = () => performance.now()): AbortedUsage {
+  // Map order is insertion order: oldest first.
+  const entries = new Map<string, { usage: Usage; at_ms: number }>()
   return {
-    note(request_id, usage) {
-      for (const [id, { at_ms }] of notes) {
-        if (notes.size < keptMax && now() - at_ms < keptMs) break
-        notes.delete(id)
+    record(request_id, usage) {
+      for (const [id, { at_ms }] of entries) {
+        if (entries.size < entriesMax && now() - at_ms < retentionMs) break
+        entries.delete(id)
       }
-      notes.delete(request_id)
-      notes.set(request_id, { usage, at_ms: now() })
+      entries.delete(request_id)
+      entries.set(request_id, { usage, at_ms: now() })
     },
-    get: (request_id) => notes.get(request_id)?.usage,
+    get: (request_id) => entries.get(request_id)?.usage,
   }
 }

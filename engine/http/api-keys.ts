@@ -1,5 +1,5 @@
-// The keys that may call a stand-alone engine. They come from a file or the environment and never from the command
-// line, which every user of a machine can read.
+// API keys of a stand-alone engine. Read from a file or the environment, never from the command line, which every user
+// of the machine can read.
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { IncomingMessage } from 'node:http'
@@ -9,27 +9,28 @@ export const keyVariable = 'TUNERY_ENGINE_KEY'
 const charactersMin = 16
 
 export interface ApiKeys {
-  /** Throws ApiError invalid_api_key unless the request carries one of them. */
+  /** Throws ApiError invalid_api_key unless the request carries a valid key. */
   check(request: IncomingMessage): void
 }
 
 /**
- * The keys of the file, one a line, or the one in the environment; null where neither is given. Throws where something
- * is given that cannot be a key, so that no server is open because of an empty file.
+ * Reads the keys from the file (one per line) or from the environment. Returns null if neither is set. Throws if a key
+ * is malformed or the file has none: an empty file must not open the server.
  */
 export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): ApiKeys | null {
-  const given = env[keyVariable]
-  if (file === undefined && given === undefined) return null
-  if (file !== undefined && given !== undefined)
+  const keyFromEnv = env[keyVariable]
+  if (file === undefined && keyFromEnv === undefined) return null
+  if (file !== undefined && keyFromEnv !== undefined)
     throw new Error(`Give the keys in --api-key-file or in ${keyVariable}, not in both.`)
-  const lines = (file === undefined ? given! : textOf(file)).split('\n').map((line) => line.trim())
+  const lines = (file === undefined ? keyFromEnv! : readText(file)).split('\n').map((line) => line.trim())
   const keys = lines.filter((line) => line !== '' && !line.startsWith('#'))
-  const from = file === undefined ? keyVariable : `The file of --api-key-file, ${file},`
+  const source = file === undefined ? keyVariable : `The file of --api-key-file, ${file},`
   if (keys.length === 0)
-    throw new Error(`${from} holds no key. Put one in, or leave the setting out to serve whoever reaches the port.`)
+    throw new Error(`${source} holds no key. Put one in, or leave the setting out to serve whoever reaches the port.`)
   if (!keys.every((key) => key.length >= charactersMin && /^[\x21-\x7e]+$/.test(key)))
     throw new Error(
-      `${from} holds a key that is not ${charactersMin} or more ASCII characters without blanks. 'openssl rand -hex 24' makes one.`,
+      `${source} holds a key that is not ${charactersMin} or more ASCII characters without blanks. ` +
+        "'openssl rand -hex 24' makes one.",
     )
   const digests = keys.map(digest)
   return {
@@ -40,7 +41,7 @@ export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): A
       const key = /^\s*bearer\s+(\S+)\s*$/i.exec(header)?.[1]
       if (key === undefined) throw new ApiError('invalid_api_key', 'The Authorization header must be `Bearer <key>`.')
       const presented = digest(key)
-      // All are compared, whichever fits: the time tells nothing.
+      // Compare with every key, so that the timing reveals nothing.
       if (digests.filter((each) => timingSafeEqual(each, presented)).length === 0)
         throw new ApiError('invalid_api_key', 'This API key is not valid here.')
     },
@@ -49,7 +50,7 @@ export function readApiKeys(file: string | undefined, env: NodeJS.ProcessEnv): A
 
 const digest = (key: string) => createHash('sha256').update(key).digest()
 
-function textOf(file: string): string {
+function readText(file: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {

@@ -1,4 +1,4 @@
-// Reading requests and writing answers on plain node:http.
+// Request bodies and JSON responses on plain node:http.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { z } from 'zod'
 import { ApiError, errorBody } from '../../contract/errors.ts'
@@ -8,8 +8,8 @@ const bodyBytesMax = 8 * 1024 * 1024
 const issuesMax = 10
 
 /**
- * The body as JSON, checked by `schema`. Throws ApiError: body_too_large, invalid_json, invalid_request naming the
- * first bad field.
+ * Parses the body as JSON and validates it with `schema`. Throws ApiError: body_too_large, invalid_json, or
+ * invalid_request naming the first bad field.
  */
 export async function readBody<T>(request: IncomingMessage, schema: z.ZodType<T>): Promise<T> {
   const bytes = await readBytes(request)
@@ -49,7 +49,7 @@ function parseJson(bytes: Buffer): unknown {
   }
 }
 
-/** A header that is there once and not empty. */
+/** The header's value, or undefined if it is missing, empty or repeated. */
 export function header(request: IncomingMessage, name: string): string | undefined {
   const value = request.headers[name]
   return typeof value === 'string' && value !== '' ? value : undefined
@@ -72,18 +72,18 @@ export function sendJson(
 }
 
 /**
- * Answers with an error, unless the client is gone. What is not an ApiError becomes a 500 that tells nothing of the
- * inside.
+ * Sends an error response, unless the client has disconnected. An error that is not an ApiError becomes a 500 without
+ * internal details.
  */
 export function sendError(response: ServerResponse, error: unknown): void {
   if (response.headersSent || response.destroyed) return void response.end()
-  const known = toApiError(error)
+  const apiError = toApiError(error)
   const headers: Record<string, string> = {}
-  if (known.status === 503) headers['retry-after'] = '1'
-  if (known.status === 401) headers['www-authenticate'] = 'Bearer'
-  // Neither side can know where an unread body ends and the next request begins.
-  if (known.code === 'body_too_large') headers.connection = 'close'
-  sendJson(response, known.status, errorBody(known, true), headers)
+  if (apiError.status === 503) headers['retry-after'] = '1'
+  if (apiError.status === 401) headers['www-authenticate'] = 'Bearer'
+  // Close the connection: the unread rest of the body would be parsed as the next request.
+  if (apiError.code === 'body_too_large') headers.connection = 'close'
+  sendJson(response, apiError.status, errorBody(apiError, true), headers)
 }
 
 export function toApiError(error: unknown): ApiError {

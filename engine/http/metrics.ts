@@ -1,4 +1,4 @@
-// What /metrics tells.
+// Prometheus metrics of the engine.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { StepStats } from '../batching/runner.ts'
 import type { SchedulerCounts } from '../batching/scheduler.ts'
@@ -23,7 +23,7 @@ export function createMetrics(
   })
   const promptTokens = new Counter({
     name: 'tunery_engine_prompt_tokens_total',
-    help: 'Prompt tokens computed; those taken from a cache are not.',
+    help: 'Prompt tokens computed, without those reused from the KV cache.',
     registers,
   })
   const outputTokens = new Counter({
@@ -49,8 +49,8 @@ export function createMetrics(
     })
   gauge('sequences_running', 'Sequences being computed.', () => counts().running)
   gauge('sequences_waiting', 'Requests waiting for a slot.', () => counts().waiting)
-  gauge('lanes', 'Contexts in memory.', () => counts().lanes)
-  gauge('lane_bytes', 'Memory of all lanes, about.', () => counts().lane_bytes)
+  gauge('lanes', 'Contexts in memory.', () => counts().runners)
+  gauge('lane_bytes', 'Approximate memory of all contexts.', () => counts().runner_bytes)
   gauge('base_models', 'Base models loaded.', () => models().bases)
   gauge('adapters', 'Adapters loaded.', () => models().adapters)
   gauge('process_cpu_ms', 'Processor time of the process, all threads.', () =>

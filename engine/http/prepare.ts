@@ -1,9 +1,9 @@
-// From a valid request to what a lane computes: sampling, limits, and the size of lane that it needs.
+// From a validated request to a generation: sampling parameters, length limits and the runner size to start in.
 import type { ChatRequest } from '../../contract/chat.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { type Sampling, samplingDefaults } from '../../contract/sampling.ts'
 import type { GenerationRequest } from '../batching/generation.ts'
-import { firstSize, laneShapes, type MemoryLimits } from '../batching/slot-sizes.ts'
+import { firstSizeClass, type MemoryLimits, runnerShapes } from '../batching/slot-sizes.ts'
 import type { Model } from '../llama/model.ts'
 import type { SamplingParams } from '../sampling/sampler.ts'
 import type { TokenizeOptions } from '../tokenizer/tokenizer.ts'
@@ -11,11 +11,11 @@ import type { TokenizeOptions } from '../tokenizer/tokenizer.ts'
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
   request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account'>
-  /** Of the model's lanes, the one to begin in. */
-  size: number
+  /** Index of the runner size to start in. */
+  size_class: number
 }
 
-/** `param` names the field that the prompt came from. Throws as `requireRoom` does. */
+/** `param` is the request field of the prompt. Throws like `requirePromptFits`. */
 export function prepareGeneration(
   model: Model,
   limits: MemoryLimits,
@@ -23,24 +23,24 @@ export function prepareGeneration(
   fields: SamplingFields,
   param: string,
 ): PreparedGeneration {
-  requireRoom(model, limits, prompt, param)
-  const shapes = laneShapes(model, limits)
+  requirePromptFits(model, limits, prompt, param)
+  const shapes = runnerShapes(model, limits)
   const context_length = shapes.at(-1)!.tokens_per_slot
-  const wanted = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
-  const max_tokens = Math.min(wanted, context_length - prompt.length)
+  const requested = fields.max_completion_tokens ?? fields.max_tokens ?? samplingDefaults.max_tokens
+  const max_tokens = Math.min(requested, context_length - prompt.length)
   const stop = fields.stop == null ? [] : typeof fields.stop === 'string' ? [fields.stop] : fields.stop
   return {
     request: { prompt, max_tokens, stop, sampling: samplingOf(fields) },
-    size: firstSize(shapes, prompt.length, max_tokens),
+    size_class: firstSizeClass(shapes, prompt.length, max_tokens),
   }
 }
 
 /**
- * Throws ApiError context_length_exceeded when a prompt leaves no room for an answer, invalid_request when it has no
- * tokens at all.
+ * Throws ApiError context_length_exceeded if the prompt leaves no room for an answer, invalid_request if it has no
+ * tokens.
  */
-export function requireRoom(model: Model, limits: MemoryLimits, prompt: readonly number[], param: string): void {
-  // Vocabularies may lack single characters, such as some control characters, and leave them out.
+export function requirePromptFits(model: Model, limits: MemoryLimits, prompt: readonly number[], param: string): void {
+  // Some vocabularies have no token for certain characters, such as control characters.
   if (prompt.length === 0)
     throw new ApiError('invalid_request', `The ${param} has nothing that this model has a token for.`, { param })
   const context_length = servedContextLength(model, limits)
@@ -48,8 +48,8 @@ export function requireRoom(model: Model, limits: MemoryLimits, prompt: readonly
 }
 
 /**
- * How far the tokens of a prompt are counted, so that the error for one that is too long can say by how much, and the
- * error for those that go further.
+ * Token limit of the tokenizer, and the error beyond it. The limit is twice the context, so that the error for a
+ * moderately long prompt gives the exact length.
  */
 export function promptBounds(
   model: Model,
@@ -63,10 +63,11 @@ export function promptBounds(
   }
 }
 
-function promptTooLong(tokens: number, least: string, context_length: number, param: string): ApiError {
+function promptTooLong(tokens: number, qualifier: string, context_length: number, param: string): ApiError {
   return new ApiError(
     'context_length_exceeded',
-    `The prompt has ${least}${tokens} tokens; this model takes ${context_length}, prompt and answer together. Shorten the ${param}.`,
+    `The prompt has ${qualifier}${tokens} tokens; this model takes ${context_length}, prompt and answer together. ` +
+      `Shorten the ${param}.`,
     { details: { prompt_tokens: tokens, context_length }, param },
   )
 }
@@ -85,7 +86,7 @@ function samplingOf(fields: SamplingFields): SamplingParams {
   }
 }
 
-/** Tokens, prompt and answer together, that one request for this model may take here. */
+/** Context length of one request for this model here, in tokens: prompt and answer together. */
 export function servedContextLength(model: Model, limits: MemoryLimits): number {
-  return laneShapes(model, limits).at(-1)!.tokens_per_slot
+  return runnerShapes(model, limits).at(-1)!.tokens_per_slot
 }

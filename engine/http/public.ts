@@ -1,41 +1,41 @@
-// How the engine meets strangers: on a port, where no service stands in front of it.
+// HTTP server of a stand-alone engine: listens on a port, with no gateway in front.
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import { ApiError } from '../../contract/errors.ts'
 import {
-  carefulHeaders,
+  type ClientTimeouts,
+  clientTimeouts,
   maxHeadBytes,
   maxHeaderFields,
-  type Patience,
-  patience,
+  securityHeaders,
 } from '../../lib/http/client-timeouts.ts'
 import { createRefusals } from '../../lib/http/refusals.ts'
 import { endSlowBodies, endSlowReaders } from '../../lib/http/slow-clients.ts'
 import type { ApiKeys } from './api-keys.ts'
 
 export type PublicAccess = {
-  /** Null: whoever reaches the port may call. */
+  /** Null: no key is required. */
   keys: ApiKeys | null
-  /** How long clients may take; what the whole of Tunery gives them where left out. */
-  times?: Patience
+  /** Client timeouts. Default: those of the whole service. */
+  timeouts?: ClientTimeouts
 }
 
 const connectionsMax = 10_000
-/** What load balancers ask, which carry no key. */
-const open = new Set(['/health', '/health/live', '/health/ready'])
+/** Health checks of load balancers, which send no key. */
+const keylessPaths = new Set(['/health', '/health/live', '/health/ready'])
 
 export const newRequestId = () => `req_${randomUUID().replaceAll('-', '')}`
 
-/** A server that gives its clients no more time, connections and bytes than they need. */
-export function createPublicServer({ times = patience }: PublicAccess, listener: RequestListener): Server {
-  const { head_ms, body_ms, idle_ms, unread_ms } = times
+/** HTTP server with limits on connections, header size and client timeouts. */
+export function createPublicServer({ timeouts = clientTimeouts }: PublicAccess, listener: RequestListener): Server {
+  const { head_ms, body_ms, idle_ms, unread_ms } = timeouts
   const { refuse, clientError } = createRefusals(newRequestId)
   const server = createServer(
     {
       maxHeaderSize: maxHeadBytes,
       headersTimeout: head_ms,
       connectionsCheckingInterval: Math.ceil(head_ms / 5),
-      // A long answer takes as long as it takes; slow-bodies.ts looks after the request's side.
+      // No limit for the response; slow-clients.ts limits the upload of the body.
       requestTimeout: 0,
       keepAliveTimeout: idle_ms,
     },
@@ -48,10 +48,13 @@ export function createPublicServer({ times = patience }: PublicAccess, listener:
   return server
 }
 
-/** Throws an ApiError where the request is none of a client that may make it. `path` is the route's. */
+/**
+ * Sets the security headers and checks the number of header fields and the API key. `path` is the matched route. Throws
+ * ApiError invalid_request or invalid_api_key.
+ */
 export function admit({ keys }: PublicAccess, request: IncomingMessage, response: ServerResponse, path: string): void {
-  for (const [name, value] of carefulHeaders) response.setHeader(name, value)
+  for (const [name, value] of securityHeaders) response.setHeader(name, value)
   if (request.rawHeaders.length > 2 * maxHeaderFields)
     throw new ApiError('invalid_request', `The request has more than ${maxHeaderFields} header fields. Send fewer.`)
-  if (!open.has(path)) keys?.check(request)
+  if (!keylessPaths.has(path)) keys?.check(request)
 }

@@ -1,13 +1,13 @@
-// The HTTP surface: which path and method goes where.
+// HTTP routes of the engine, and where it listens.
 
 import { chmodSync, statSync, unlinkSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { ApiError } from '../../contract/errors.ts'
 import { drain } from '../../lib/http/refusals.ts'
-import type { Headway } from '../batching/headway.ts'
-import type { Rests } from '../batching/yielding.ts'
-import type { LeftUsage } from './aborted-usage.ts'
+import type { ProgressWatchdog } from '../batching/headway.ts'
+import type { CpuThrottle } from '../batching/yielding.ts'
+import type { AbortedUsage } from './aborted-usage.ts'
 import { sendError, sendJson } from './io.ts'
 import type { Metrics } from './metrics.ts'
 import { admit, createPublicServer, newRequestId, type PublicAccess } from './public.ts'
@@ -21,25 +21,22 @@ import { type EchoServices, type ScoreServices, scoreTokens } from './routes/sco
 export type HttpServices = GenerationServices &
   EmbeddingServices &
   ScoreServices &
-  EchoServices & { metrics: Metrics; rests: Rests; headway: Headway; isStopping(): boolean }
+  EchoServices & { metrics: Metrics; cpuThrottle: CpuThrottle; watchdog: ProgressWatchdog; isStopping(): boolean }
 type Handler = (request: IncomingMessage, response: ServerResponse) => void | Promise<void>
 
 type Routes = Record<string, Record<string, Handler>>
 
-/**
- * Builds the server; listening is the caller's. `access` is null where only the service that started this process can
- * reach it.
- */
+/** Builds the server; the caller calls `listen`. `access` is null on the private unix socket of the service. */
 export function createHttpServer(services: HttpServices, access: PublicAccess | null): Server {
   const { models, limits, metrics } = services
   const live: Handler = (_, response) => sendJson(response, 200, { status: 'ok' })
   const ready: Handler = (_, response) => {
     if (services.isStopping()) throw new ApiError('shutting_down', 'The engine is stopping.')
-    const stalled_ms = services.headway.stalledMs()
+    const stalled_ms = services.watchdog.stalledMs()
     if (stalled_ms > 0)
       throw new ApiError(
         'engine_unavailable',
-        `The engine has had work for ${Math.round(stalled_ms / 1000)} s without any headway.`,
+        `The engine has had work for ${Math.round(stalled_ms / 1000)} s without any progress.`,
       )
     sendJson(response, 200, { status: 'ok' })
   }
@@ -63,7 +60,7 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   const find = (request: IncomingMessage, response: ServerResponse, path: string): Handler => {
     const methods = routes[path]
     if (!methods) throw new ApiError('not_found', `There is no ${path} here.`)
-    // Of an answer to HEAD, Node sends the head alone.
+    // Node drops the body of a HEAD response.
     const handler = methods[request.method === 'HEAD' ? 'GET' : (request.method ?? '')]
     if (handler) return handler
     response.setHeader('allow', Object.keys(methods).join(', '))
@@ -83,8 +80,7 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
     } catch (error) {
       if (!(error instanceof ApiError) && !request.destroyed) services.onFault(error)
       if (access && !request.complete) {
-        // What is left of the body makes the connection unfit for another request; its client is to read the answer all
-        // the same.
+        // Drain the unread body so that the client can read the error, then close: the connection cannot be reused.
         response.setHeader('connection', 'close')
         await drain(request)
       }
@@ -96,31 +92,31 @@ export function createHttpServer(services: HttpServices, access: PublicAccess | 
   return access ? createPublicServer(access, listener) : createServer({ keepAliveTimeout: 60_000 }, listener)
 }
 
-/** What only the service may ask for: these name files of this machine, and tell of requests of anyone. */
+/** Routes for the service only: they take local file paths and expose the usage of any request. */
 function internalRoutes(services: HttpServices): Routes {
-  const { models, left, rests } = services
+  const { models, abortedUsage, cpuThrottle } = services
   return {
     '/v1/load_lora_adapter': { POST: (request, response) => loadAdapter(models, request, response) },
     '/v1/unload_lora_adapter': { POST: (request, response) => unloadAdapter(models, request, response) },
     '/internal/score': { POST: (request, response) => scoreTokens(services, request, response) },
-    [leftUsagePath]: { GET: (request, response) => sendLeftUsage(left, request, response) },
+    [abortedUsagePath]: { GET: (request, response) => sendAbortedUsage(abortedUsage, request, response) },
     '/internal/load_model': { POST: (request, response) => loadModel(models, request, response) },
-    '/internal/leave_cores': { POST: (request, response) => leaveCores(rests, request, response) },
+    '/internal/leave_cores': { POST: (request, response) => leaveCores(cpuThrottle, request, response) },
     '/internal/unload_model': { POST: (request, response) => unloadModel(models, request, response) },
   }
 }
 
-const leftUsagePath = '/internal/usage/{request_id}'
+const abortedUsagePath = '/internal/usage/{request_id}'
 
-/** The route that a path asks for. One has a parameter; on a port, `/api/v1` stands for `/v1`. */
+/** Maps a path to its route. Removes `/api` on a port; matches the usage route, which has a parameter. */
 function routeOf(path: string, isPublic: boolean): string {
   if (isPublic) return path.startsWith('/api/v1/') ? path.slice('/api'.length) : path
-  return path.startsWith('/internal/usage/') ? leftUsagePath : path
+  return path.startsWith('/internal/usage/') ? abortedUsagePath : path
 }
 
-function sendLeftUsage(left: LeftUsage, request: IncomingMessage, response: ServerResponse): void {
+function sendAbortedUsage(abortedUsage: AbortedUsage, request: IncomingMessage, response: ServerResponse): void {
   const id = pathOf(request.url ?? '/').slice('/internal/usage/'.length)
-  const usage = left.get(decodeURIComponent(id))
+  const usage = abortedUsage.get(decodeURIComponent(id))
   if (!usage) throw new ApiError('not_found', 'Nothing is known of such a request.')
   sendJson(response, 200, usage)
 }
@@ -131,15 +127,15 @@ function pathOf(url: string): string {
 }
 
 function requestId(request: IncomingMessage): string {
-  const given = request.headers['x-request-id']
-  return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : newRequestId()
+  const fromClient = request.headers['x-request-id']
+  return typeof fromClient === 'string' && /^[\w.:-]{1,128}$/.test(fromClient) ? fromClient : newRequestId()
 }
 
-// Where the server listens: a unix socket that only this user may open, or a host and port.
+// Listen addresses: a unix socket that only this user may open, or host and port.
 
 export type Address = { path: string } | { host: string; port: number }
 
-/** Reads `unix:/path`, `HOST:PORT` or `[IPv6]:PORT`. Throws on anything else. */
+/** Parses `unix:/path`, `HOST:PORT` or `[IPv6]:PORT`. Throws on anything else. */
 export function parseAddress(text: string): Address {
   if (text.startsWith('unix:/')) return { path: text.slice('unix:'.length) }
   const match = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(text)
@@ -148,10 +144,10 @@ export function parseAddress(text: string): Address {
   return { host: match[1] ?? match[2]!, port }
 }
 
-/** Listens and returns the address in the form of `--listen`, with the real port where 0 was asked for. */
+/** Listens and returns the address in the form of `--listen`, with the actual port if 0 was given. */
 export async function listen(server: Server, address: Address): Promise<string> {
   if ('path' in address) await removeStaleSocket(address.path)
-  // The socket has its mode from its first moment on: between listening and a chmod, others could connect.
+  // Set the mode by umask: between listen and a chmod, other users could connect.
   const umask = process.umask(0o177)
   try {
     await new Promise<void>((resolve, reject) =>

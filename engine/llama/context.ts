@@ -1,6 +1,6 @@
-// One llama context: the key-value caches of a fixed number of sequences, and the batch that is decoded over them.
+// A llama.cpp context: the KV cache of a fixed number of sequences, and the batch that is decoded over them.
 import koffi from 'koffi'
-import { aside, type Library } from './library.ts'
+import { callAsync, type Library } from './library.ts'
 import type { Model } from './model.ts'
 import type { ContextParams, Pointer } from './structs.ts'
 
@@ -12,54 +12,52 @@ export type ContextOptions = {
   threadpool: Pointer
   adapter: Pointer
   outputs?: number
-  /** The context makes embeddings, one of each sequence, instead of logits. */
+  /** Computes one embedding per sequence instead of logits. */
   embeddings?: boolean
-  /** Called once, when the context's memory has been freed or could not be had. */
+  /** Called once, when the context is freed or could not be created. */
   onFree?: () => void
 }
 
 export type Context = {
-  /** What the library granted; it rounds up. */
+  /** As the library granted it, rounded up. */
   tokens_per_sequence: number
-  /** Puts a token into the batch and returns its index there. Sequences must be added in ascending order. */
+  /** Adds a token to the batch and returns its index. Sequences must be added in ascending order. */
   add(token: number, position: number, sequence: number, wantsLogits: boolean): number
   batchLength(): number
-  /** Computes the batch and empties it. 0 is success, 1 no room in the cache, less than 0 a failure. */
+  /** Computes the batch and empties it. 0: success; 1: the KV cache is full; negative: failure. */
   decode(): number
   /**
-   * The logits of the token at this index of the batch decoded last, in the library's own memory: to be read (and
-   * changed) before the next decode.
+   * Logits of the token at this index of the last decoded batch, in the library's own memory. Use (and change) them
+   * before the next decode.
    */
   logits(index: number, vocabSize: number): Float32Array
-  /** The embedding of a sequence of the batch decoded last, in memory of its own. */
+  /** A copy of the embedding of a sequence in the last decoded batch. */
   embedding(sequence: number): Float32Array
-  /** Forgets a sequence from `position` on. False when the model's memory cannot be cut there; it is unchanged then. */
+  /** Removes a sequence's cache from `position` on. False, and unchanged, if the model cannot truncate there. */
   truncate(sequence: number, position: number): boolean
-  /** Copies the whole cache of one sequence over another's. The copy is made in the next decode. */
+  /** Copies the whole cache of one sequence to another. The library does it in the next decode. */
   copy(from: number, to: number): void
   /**
-   * The cache of a sequence, for any sequence of a context of the same model and adapter. Null where this model's
+   * Copies the cache of a sequence, to restore in any context of the same model and adapter. Null if the model's cache
    * cannot be moved.
    */
   save(sequence: number): SavedSequence | null
-  /** False where it does not fit; the sequence is empty then. */
+  /** False if it does not fit; the sequence is then empty. */
   restore(sequence: number, saved: SavedSequence): boolean
   /** A second call does nothing. */
   free(): void
 }
 
-const pieceTokensMax = 512
+const microBatchTokensMax = 512
 
-/**
- * Reserves the memory and attaches adapter and threads. Throws where the library refuses, mostly for want of memory.
- */
+/** Allocates the memory and attaches adapter and threads. Throws if the library refuses, mostly for lack of memory. */
 export function createContext(library: Library, model: Model, options: ContextOptions): Context {
   return wrap(library, model, options, library.llama_init_from_model(model.handle, paramsOf(library, options)))
 }
 
-/** The same on another thread: clearing the memory takes a second for two gigabytes, and streams go on meanwhile. */
-export async function createContextAside(library: Library, model: Model, options: ContextOptions): Promise<Context> {
-  const handle = await aside<Pointer>((done) =>
+/** The same on another thread: clearing two gigabytes takes a second, during which streams continue. */
+export async function createContextAsync(library: Library, model: Model, options: ContextOptions): Promise<Context> {
+  const handle = await callAsync<Pointer>((done) =>
     library.llama_init_from_model.async(model.handle, paramsOf(library, options), done),
   )
   return wrap(library, model, options, handle)
@@ -71,10 +69,10 @@ function paramsOf(library: Library, options: ContextOptions): ContextParams {
     ...library.llama_context_default_params(),
     n_ctx: sequences * options.tokens_per_sequence,
     n_batch: capacity,
-    // What is computed in one piece costs memory; an embedding's text must be whole in it.
-    n_ubatch: options.embeddings ? capacity : Math.min(capacity, pieceTokensMax),
+    // A larger micro-batch needs more memory. The whole text of an embedding must fit into one.
+    n_ubatch: options.embeddings ? capacity : Math.min(capacity, microBatchTokensMax),
     n_seq_max: sequences,
-    // Without this the library reserves logits for every token of a batch: a hundred megabytes for a small vocabulary.
+    // Otherwise the library reserves logits for every token of a batch: 100 MB even for a small vocabulary.
     n_outputs_max: options.embeddings ? capacity : (options.outputs ?? sequences),
     embeddings: options.embeddings ?? false,
     n_threads: threads,
@@ -99,19 +97,19 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
   const batch = allocateBatch(options.batch_tokens)
   let length = 0
   let freed = false
-  // Of each token of the batch: which row of logits is its own.
+  // Row of logits of each token in the batch, or -1.
   const rowOf = new Int32Array(options.batch_tokens)
   let rows = 0
-  // The library keeps its logits in one place, which moves only to grow. A view of it counts as that much memory for
-  // V8, which with a new one each step would collect garbage twice a second, on the cores that compute.
-  let seen = { address: 0n, logits: new Float32Array() }
-  let current: Float32Array | null = null
-  const logitsNow = (numbers: number): Float32Array => {
+  // Reuse one view of the library's logits buffer, which moves only when it grows. V8 counts each view as that much
+  // memory: a new one per step would trigger garbage collection twice a second, on the cores that compute.
+  let view = { address: 0n, logits: new Float32Array() }
+  let batchLogits: Float32Array | null = null
+  const viewLogits = (numbers: number): Float32Array => {
     const pointer = library.llama_get_logits(handle)
     const address = koffi.address(pointer)
-    if (address !== seen.address || numbers > seen.logits.length)
-      seen = { address, logits: new Float32Array(koffi.view(pointer, numbers * 4)) }
-    return seen.logits
+    if (address !== view.address || numbers > view.logits.length)
+      view = { address, logits: new Float32Array(koffi.view(pointer, numbers * 4)) }
+    return view.logits
   }
 
   return {
@@ -129,12 +127,12 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
     decode() {
       const tokens = length
       length = 0
-      current = null
+      batchLogits = null
       return library.llama_decode(handle, { ...batch.struct, n_tokens: tokens })
     },
     logits(index, vocabSize) {
-      current ??= logitsNow(rows * vocabSize)
-      return current.subarray(rowOf[index]! * vocabSize, (rowOf[index]! + 1) * vocabSize)
+      batchLogits ??= viewLogits(rows * vocabSize)
+      return batchLogits.subarray(rowOf[index]! * vocabSize, (rowOf[index]! + 1) * vocabSize)
     },
     embedding(sequence) {
       const vector = library.llama_get_embeddings_seq(handle, sequence)
@@ -147,10 +145,10 @@ function wrap(library: Library, model: Model, options: ContextOptions, handle: P
       if (!model.has_plain_cache) return null
       const state = Buffer.allocUnsafe(Number(library.llama_state_seq_get_size(handle, sequence)))
       library.llama_state_seq_get_data(handle, state, state.length, sequence)
-      return savedSequence(state)
+      return parseSequenceState(state)
     },
     restore(sequence, saved) {
-      const state = stateOf(saved, sequence, sequences)
+      const state = toSequenceState(saved, sequence, sequences)
       if (Number(library.llama_state_seq_set_data(handle, state, state.length, sequence)) > 0) return true
       library.llama_memory_seq_rm(memory, sequence, -1, -1)
       return false
@@ -200,15 +198,14 @@ function allocateBatch(capacity: number) {
   }
 }
 
-// One pool of compute threads for every context of the process: two pools on the same cores would spin against each
-// other.
+// One pool of compute threads for all contexts: two pools on the same cores would spin against each other.
 
 const threadpoolNew = koffi.proto('void* tunery_threadpool_new(ggml_threadpool_params* params)')
 
 /**
- * Starts `threads` compute threads. `poll` is how long a thread spins for the next graph before it sleeps, in units of
- * 131,072 pause instructions (1 is some milliseconds, 50 the library's default): enough to bridge the gap between two
- * steps is enough, and an idle engine uses no processor at all. Lives as long as the process.
+ * Starts `threads` compute threads for the life of the process. `poll` is how long a thread spins for the next graph
+ * before it sleeps, in units of 131,072 pause instructions (1 is some milliseconds, 50 the library's default). 1
+ * bridges the gap between two steps and lets an idle engine use no CPU.
  */
 export function createThreadpool(library: Library, threads: number, poll = 1): Pointer {
   const create = library.ggml_backend_reg_get_proc_address(
@@ -224,19 +221,17 @@ export function createThreadpool(library: Library, threads: number, poll = 1): P
   return pool
 }
 
-// The cache of one sequence on its way from one context to another.
-
-/** What the library wrote of a sequence's cells, without the numbers that belong to the context it came from. */
+/** The saved cache of one sequence, without the fields that belong to the context it came from. */
 export type SavedSequence = { magic: number; cells: Buffer }
 
-// Of the library's state of a sequence: a magic number, the sequence's number, how many sequences the context has, then
-// the cells of each sequence. One that was not saved has none, which is a single zero. The library takes a state only
-// into a context of as many sequences, so the zeros are written anew. This is the layout of a plain cache alone; others
-// are not moved.
+// The library's format of a sequence state, 32-bit numbers: magic, sequence number, number of sequences of the context,
+// then the cells of each sequence (a single zero for a sequence not saved). The library restores a state only into a
+// context with the same number of sequences, so the zeros are rewritten. Only plain caches have this format; others are
+// not moved.
 const bytes = 4
 const headBytes = 3 * bytes
 
-export function savedSequence(state: Buffer): SavedSequence {
+export function parseSequenceState(state: Buffer): SavedSequence {
   const sequence = state.readInt32LE(bytes)
   const sequences = state.readUInt32LE(2 * bytes)
   return {
@@ -245,8 +240,8 @@ export function savedSequence(state: Buffer): SavedSequence {
   }
 }
 
-/** The state as a context of `sequences` sequences takes it for its sequence number `sequence`. */
-export function stateOf({ magic, cells }: SavedSequence, sequence: number, sequences: number): Buffer {
+/** The state in the library's format, for sequence `sequence` of a context with `sequences` sequences. */
+export function toSequenceState({ magic, cells }: SavedSequence, sequence: number, sequences: number): Buffer {
   const head = Buffer.alloc(headBytes + bytes * sequence)
   head.writeUInt32LE(magic, 0)
   head.writeInt32LE(sequence, bytes)

@@ -1,5 +1,5 @@
-// A struct that follows another version's header would hand wrong numbers to C without any error. The library's own
-// defaults are known values at known places: reading them back through our structs shows a shift at once.
+// Checks the struct layouts at start. Structs of another version's header would pass wrong numbers to C without an
+// error. The library's default parameters have known values, so reading them back through our structs reveals a shift.
 import type { LlamaFunctions } from './functions.ts'
 import type { ContextParams, ModelParams, QuantizeParams, ThreadpoolParams } from './structs.ts'
 
@@ -89,7 +89,7 @@ const threadpoolDefaults: Omit<ThreadpoolParams, 'cpumask'> = {
   paused: false,
 }
 
-/** Throws, naming each field, where the library's default parameters do not read as the header of our version says. */
+/** Throws, naming each field, if the library's defaults differ from those of our header version. */
 export function assertDefaultParams(library: LlamaFunctions): void {
   const wrong = [
     ...differences('llama_model_params', modelDefaults, library.llama_model_default_params()),
@@ -99,7 +99,8 @@ export function assertDefaultParams(library: LlamaFunctions): void {
   ]
   if (wrong.length > 0)
     throw new Error(
-      `The llama.cpp library does not match the structs of this engine (another version?). Run 'npm run setup'. ${wrong.join('; ')}`,
+      'The llama.cpp library does not match the structs of this engine (another version?). ' +
+        `Run 'npm run setup'. ${wrong.join('; ')}`,
     )
 }
 

@@ -1,33 +1,33 @@
-// Weights in the form that the processor multiplies soonest. The library has no kernel on x64 that multiplies weights
-// of 4 or 5 bits with a minimum (Q4_1, Q5_1) with several tokens at once, AMX apart; in 8 bits it has.
-// docs/decisions/010-weights-in-eight-bits.md has what that gains and costs.
+// Serves 4- and 5-bit weights (Q4_1, Q5_1) as an 8-bit copy (Q8_0) on x64, where that is faster: without AMX, the
+// library has no x64 kernel that multiplies Q4_1 or Q5_1 with several tokens at once. Gains and costs:
+// docs/decisions/010-weights-in-eight-bits.md.
 import { randomUUID } from 'node:crypto'
 import { open, rename, rm, stat, statfs, utimes } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import koffi from 'koffi'
-import { aside, type Library } from './library.ts'
+import { callAsync, type Library } from './library.ts'
 import { freeModel, loadModel, type Model } from './model.ts'
 import type { Pointer } from './structs.ts'
 
-/** Of llama.h's `llama_ftype`: Q4_1 and Q5_1 as a file says them, and what is written. */
+/** Numbers of llama.h's `llama_ftype`: Q4_1 and Q5_1, as strings in the file's metadata. */
 const slowTypes: readonly (string | null)[] = ['3', '9']
 const q8_0 = 7
-/** Larger files stay as they are: what the copy takes beside them on the disk is no longer small. */
+/** Larger files get no copy, as it would take too much disk space. */
 const fileBytesMax = 2e9
 const freeBytesMin = 1e9
-/** With more threads the memory is the bound of single streams, and 8 bits are more to read. */
+/** With more threads, memory bandwidth limits single streams, and 8-bit weights are more to read. */
 const threadsMax = 8
 
 /**
- * Loads a GGUF file, or its copy in 8 bits where that is computed sooner; the copy is made beside the file at the first
- * time, and where that fails the file itself is loaded. A copy belongs to a file of exactly its time of change. Throws
- * as `loadModel` does.
+ * Loads a GGUF file, or its 8-bit copy if that is faster. The first load writes the copy next to the file; if that
+ * fails, it loads the file itself. A copy is valid only with the modification time of its file. Throws like
+ * `loadModel`.
  */
-export async function loadFastest(library: Library, path: string, threads: number): Promise<Model> {
+export async function loadFastestFormat(library: Library, path: string, threads: number): Promise<Model> {
   if (threads > threadsMax || !gainsFromEightBits(library)) return loadModel(library, path)
   const copy = `${path.replace(/\.gguf$/, '')}.eight-bits.gguf`
   const { mtime, size } = await stat(path)
-  if (await belongs(copy, mtime)) {
+  if (await isCopyOf(copy, mtime)) {
     try {
       return await loadModel(library, copy)
     } catch {
@@ -37,23 +37,23 @@ export async function loadFastest(library: Library, path: string, threads: numbe
   const model = await loadModel(library, path)
   if (size > fileBytesMax || !slowTypes.includes(model.file_type)) return model
   try {
-    await write(library, path, copy, mtime, threads, size)
+    await writeCopy(library, path, copy, mtime, threads, size)
     const faster = await loadModel(library, copy)
     freeModel(library, model)
     return faster
   } catch {
-    // A folder that can't be written, or no room: the file itself serves as well, only slower.
+    // The folder is read-only or the disk is full: serve the file itself, only slower.
     return model
   }
 }
 
-async function belongs(copy: string, mtime: Date): Promise<boolean> {
+async function isCopyOf(copy: string, mtime: Date): Promise<boolean> {
   const found = await stat(copy).catch(() => null)
   return found !== null && Math.abs(found.mtimeMs - mtime.getTime()) < 1
 }
 
-/** Whole or not at all, also when several processes write it at once. */
-async function write(
+/** Atomic, even if several processes write it at once. */
+async function writeCopy(
   library: Library,
   path: string,
   copy: string,
@@ -62,7 +62,7 @@ async function write(
   size: number,
 ): Promise<void> {
   const { bavail, bsize } = await statfs(dirname(copy))
-  if (bavail * bsize < 2 * size + freeBytesMin) throw new Error('too little room')
+  if (bavail * bsize < 2 * size + freeBytesMin) throw new Error('not enough disk space')
   const part = `${copy}.${randomUUID()}.part`
   try {
     const params = {
@@ -71,7 +71,7 @@ async function write(
       ftype: q8_0,
       allow_requantize: true,
     }
-    const status = await aside<number>((done) => library.llama_model_quantize.async(path, part, params, done))
+    const status = await callAsync<number>((done) => library.llama_model_quantize.async(path, part, params, done))
     if (status !== 0) throw new Error('the library could not write it')
     const file = await open(part, 'r+')
     try {
@@ -89,7 +89,7 @@ async function write(
 const feature = koffi.struct('ggml_backend_feature', { name: 'const char*', value: 'const char*' })
 const getFeatures = koffi.proto('void* tunery_get_features(void* reg)')
 
-/** Whether an x64 processor computes without AMX, which multiplies the other forms as well, and without a GPU. */
+/** Whether this is an x64 CPU without AMX, which has kernels for all quantizations, and without a GPU. */
 export function gainsFromEightBits(library: Library): boolean {
   if (library.llama_supports_gpu_offload()) return false
   const registered = library.ggml_backend_reg_by_name('CPU')

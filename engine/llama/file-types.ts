@@ -1,4 +1,4 @@
-// The file types of llama.h's `llama_ftype`, by the names that its tools and its users call them.
+// Numbers of llama.h's `llama_ftype`, by the names that its tools use.
 import type { quantizations, unquantized } from '../../contract/exports.ts'
 
 type Name = (typeof unquantized)[number] | (typeof quantizations)[number]

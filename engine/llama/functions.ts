@@ -1,4 +1,4 @@
-// The functions of llama.h and ggml that the engine calls, with their types on both sides.
+// Bindings of the llama.h and ggml functions that the engine calls, with C and TypeScript types.
 import type { LibraryHandle } from 'koffi'
 import './structs.ts'
 import type { Batch, ContextParams, ModelParams, Pointer, QuantizeParams, ThreadpoolParams } from './structs.ts'
@@ -23,7 +23,7 @@ export type Tokenize = (
   parseSpecial: boolean,
 ) => number
 
-/** Binds each C function once. A missing symbol throws here, at start-up, rather than in the middle of a request. */
+/** Binds each C function once. A missing symbol throws here, at start, not in the middle of a request. */
 export function bindFunctions({
   base,
   ggml,

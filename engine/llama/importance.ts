@@ -1,4 +1,4 @@
-// Which inputs of a matrix weigh how much, as llama.h's `llama_model_imatrix_data`.
+// Importance matrix for quantization: how much each input of a matrix matters, as llama.h's `llama_model_imatrix_data`.
 import { readFileSync } from 'node:fs'
 import koffi from 'koffi'
 import { z } from 'zod'
@@ -11,40 +11,42 @@ const Entry = z.object({
 const Header = z.record(z.string(), z.unknown())
 
 export interface ImportanceMatrix {
-  /** Of an array of the struct, as long as `memory` is held. */
+  /** Address of an array of the struct. Valid while `memory` is referenced. */
   address: bigint
   memory: Buffer
 }
 
-/** struct { const char * name; const float * data; size_t size; }, and one of zeros behind the last. */
+/** struct { const char * name; const float * data; size_t size; }; the array ends with one of zeros. */
 const structBytes = 24
 
-/** Of a safetensors file of one float32 vector [inputs] for each matrix, by the matrix's name. */
-export function readImportance(file: string): ImportanceMatrix {
+/** Reads a safetensors file with one float32 vector [inputs] per matrix, by the matrix's name. */
+export function readImportanceMatrix(file: string): ImportanceMatrix {
   const bytes = readFileSync(file)
-  const begin = 8 + Number(bytes.readBigUInt64LE())
-  const header = Header.parse(JSON.parse(bytes.toString('utf8', 8, begin)))
+  const dataStart = 8 + Number(bytes.readBigUInt64LE())
+  const header = Header.parse(JSON.parse(bytes.toString('utf8', 8, dataStart)))
   const vectors = Object.entries(header)
     .filter(([name]) => name !== '__metadata__')
-    .map(([name, told]) => {
-      const { shape, data_offsets } = Entry.parse(told)
+    .map(([name, entry]) => {
+      const { shape, data_offsets } = Entry.parse(entry)
       return {
         name: Buffer.from(`${name}\0`),
         size: shape[0],
-        data: bytes.subarray(begin + data_offsets[0], begin + data_offsets[1]),
+        data: bytes.subarray(dataStart + data_offsets[0], dataStart + data_offsets[1]),
       }
     })
   const table = structBytes * (vectors.length + 1)
-  const numbers = vectors.reduce((sum, { data }) => sum + data.length, 0)
-  // One piece of memory, which nobody moves while the library reads it; what has numbers of four bytes comes first.
-  const memory = Buffer.from(new ArrayBuffer(table + numbers + vectors.reduce((sum, { name }) => sum + name.length, 0)))
+  const dataBytes = vectors.reduce((sum, { data }) => sum + data.length, 0)
+  // One ArrayBuffer, which does not move while the library reads it. The floats come before the names, for alignment.
+  const memory = Buffer.from(
+    new ArrayBuffer(table + dataBytes + vectors.reduce((sum, { name }) => sum + name.length, 0)),
+  )
   const address = koffi.address(memory)
-  let [data_at, name_at] = [table, table + numbers]
+  let [data_at, name_at] = [table, table + dataBytes]
   for (const [index, { name, size, data }] of vectors.entries()) {
     data.copy(memory, data_at)
     name.copy(memory, name_at)
     const values = [address + BigInt(name_at), address + BigInt(data_at), BigInt(size)]
-    for (const [place, value] of values.entries()) memory.writeBigUInt64LE(value, structBytes * index + 8 * place)
+    for (const [field, value] of values.entries()) memory.writeBigUInt64LE(value, structBytes * index + 8 * field)
     data_at += data.length
     name_at += name.length
   }

@@ -1,5 +1,4 @@
-// Finding and opening the C libraries. Kernels are not linked: ggml picks the set for this machine's CPU when they are
-// loaded.
+// Finds and opens the llama.cpp libraries. ggml chooses the kernels for this machine's CPU when it loads its backends.
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import koffi, { type LibraryHandle } from 'koffi'
@@ -15,7 +14,7 @@ const suffix = process.platform === 'darwin' ? 'dylib' : process.platform === 'w
 
 /**
  * Opens the libraries in `dir`, silences their logs, checks the structs and starts the backends.
- * Throws when a library is missing or when it is of another version than the structs here describe.
+ * Throws if a library is missing or has another version than the structs.
  */
 export function openLibrary(dir: string): Library {
   const base = load(dir, 'ggml-base')
@@ -38,20 +37,18 @@ function load(dir: string, name: string): LibraryHandle {
       `The folder of the llama.cpp libraries, ${dir}, does not exist. Run 'npm run setup', or give --lib.`,
     )
   const pattern = new RegExp(`^(lib)?${name}(\\.cuda)?(\\.v?[0-9.]+)?\\.${suffix}$`)
-  // A folder may hold two builds, one over the other: the one without a GPU in its name finds the GPU's kernels as
-  // well.
+  // A folder may hold a CPU and a GPU build. The shorter name, without `.cuda`, loads the GPU kernels too.
   const [file] = readdirSync(dir)
     .filter((entry) => pattern.test(entry))
     .sort((one, other) => one.length - other.length)
   if (!file) throw new Error(`lib${name}.${suffix} is missing in ${dir}. Run 'npm run setup', or give --lib.`)
-  // Global, so that the libraries which need this one find it although no search path names this folder.
+  // Global, so that dependent libraries find it although this folder is not on the search path.
   return koffi.load(join(dir, file), { global: true, lazy: true })
 }
 
 /**
- * Points the library's log at a function that does nothing. Its log lines may come from its own threads, where calling
- * into JavaScript would wait for a main thread that is itself waiting in a decode; a C function that ignores its
- * arguments cannot hang.
+ * Sets a C function that does nothing as log callback. A JavaScript callback could deadlock: the library's threads
+ * would wait for the main thread, which waits in a decode.
  */
 export function silenceLogs(library: Library): void {
   library.llama_log_set(library.handles.llama.symbol('llama_supports_mmap'), null)
@@ -59,25 +56,25 @@ export function silenceLogs(library: Library): void {
 
 export const logCallback = koffi.proto('void tunery_log_callback(int32_t level, const char* text, void* user_data)')
 
-/** Calls into the library on other threads that are under way. Their logs must not come to a function of JavaScript. */
-let callsAside = 0
+/** Calls in progress on other threads. Their logs must not reach a JavaScript callback. */
+let asyncCalls = 0
 
-/** Makes a call of koffi's `async` kind, and counts it. */
-export function aside<T>(start: (done: (error: unknown, result: T) => void) => void): Promise<T> {
-  callsAside++
+/** Makes a koffi `async` call, which runs on another thread, and counts it. */
+export function callAsync<T>(start: (done: (error: unknown, result: T) => void) => void): Promise<T> {
+  asyncCalls++
   return new Promise<T>((resolve, reject) =>
     start((error, result) => (error ? reject(error) : resolve(result))),
   ).finally(() => {
-    callsAside--
+    asyncCalls--
   })
 }
 
 /**
- * Runs `work` and returns what it returned beside the warnings and errors that the library logged meanwhile. Only for
- * calls that do all of their work on the calling thread. Nothing is logged while calls on other threads are under way.
+ * Runs `work` and returns its result with the warnings and errors that the library logged. Only for calls that work
+ * entirely on the calling thread. `logged` is empty while calls on other threads are in progress.
  */
 export function withLogs<T>(library: Library, work: () => T): { result: T; logged: string } {
-  if (callsAside > 0) return { result: work(), logged: '' }
+  if (asyncCalls > 0) return { result: work(), logged: '' }
   const lines: string[] = []
   const callback = koffi.register((level: number, text: string) => {
     if (level === 3 || level === 4) lines.push(text.trim())
@@ -91,22 +88,20 @@ export function withLogs<T>(library: Library, work: () => T): { result: T; logge
   }
 }
 
-// How the C library's memory goes back to the system.
-
-// Of glibc's <malloc.h>.
+// M_MMAP_THRESHOLD of glibc's <malloc.h>.
 const mmapThreshold = -3
 const blockBytes = 1024 * 1024
 
 /**
- * Gives blocks of a megabyte and more back as soon as they are freed. glibc raises that bound by itself to what was
- * freed last, up to 32 MB, and keeps contexts that were given up: with hundreds of adapters in turn, the memory of the
- * process grew to several times what is in use. Does nothing where the C library is another.
+ * Makes glibc return freed blocks of a megabyte and more to the system at once. By default glibc raises this threshold
+ * up to 32 MB and keeps freed contexts: with hundreds of adapters, the process grew to several times the memory in use.
+ * Does nothing with another C library.
  */
-export function returnLargeBlocks(): void {
+export function returnFreedBlocks(): void {
   if (process.platform !== 'linux') return
   try {
     koffi.load('libc.so.6').func('int mallopt(int parameter, int value)')(mmapThreshold, blockBytes)
   } catch {
-    // Not glibc: others give large blocks back anyway.
+    // Not glibc. Other C libraries return large blocks anyway.
   }
 }

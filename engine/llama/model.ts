@@ -1,42 +1,40 @@
-// A base model's weights in memory, and the adapters made for it.
-import { aside, type Library, withLogs } from './library.ts'
+// Loads base models and adapters into memory.
+import { callAsync, type Library, withLogs } from './library.ts'
 import type { Pointer } from './structs.ts'
 import { openVocab, type Vocab } from './vocab.ts'
 
 export type Model = {
   handle: Pointer
   vocab: Vocab
-  /** The template of the GGUF file, in Jinja; null where it has none. */
+  /** Jinja chat template of the GGUF file, or null. */
   chat_template: string | null
-  /**
-   * Whether control tokens that callers write in their messages are taken as such; whoever loads the model may set it.
-   */
+  /** Parse control tokens in callers' messages as control tokens. False by default; the loader may set it. */
   parse_control_tokens: boolean
-  /** Tokens, as the model was trained. */
+  /** Maximum tokens, as the model was trained. */
   context_length: number
-  /** Numbers in an embedding. */
+  /** Dimensions of an embedding. */
   embedding_length: number
-  /** Whether every token looks at those after it too; such a model has no cache of keys and values. */
-  reads_both_ways: boolean
-  /** Whether the model was trained to make embeddings, and not to write. */
-  makes_embeddings: boolean
-  /** Of the key and value caches of all layers in 16 bits. */
+  /** Whether attention is bidirectional. Such a model has no KV cache. */
+  is_bidirectional: boolean
+  /** Whether the model was trained for embeddings instead of text generation. */
+  is_embedding_model: boolean
+  /** KV cache of all layers in 16 bits. */
   kv_bytes_per_token: number
   weight_bytes: number
-  /** GGUF's `general.file_type`: what most of the weights are quantized to; null where the file does not say. */
+  /** GGUF's `general.file_type`: quantization of most weights; null if absent. */
   file_type: string | null
-  /** Whether the cache of a sequence can be cut at any token, so that a beginning can be used again. */
-  can_share_prefix: boolean
-  /** Whether the cache is nothing but keys and values of every token: no windows, no recurrent state. */
+  /** Whether a sequence's cache can be truncated at any token, which the prefix cache needs. */
+  can_truncate_cache: boolean
+  /** Whether the cache is just keys and values of every token: no sliding window, no recurrent state. */
   has_plain_cache: boolean
 }
 
 /**
- * Loads a GGUF file, on another thread, so that streams of other models go on. Throws an Error whose message can be
- * shown when the file is not a model that this engine can run.
+ * Loads a GGUF file on another thread, so that streams of other models continue. Throws an Error for the user if the
+ * file is not a model that this engine can run.
  */
 export async function loadModel(library: Library, path: string): Promise<Model> {
-  const handle = await aside<Pointer>((done) =>
+  const handle = await callAsync<Pointer>((done) =>
     library.llama_model_load_from_file.async(path, library.llama_model_default_params(), done),
   )
   if (!handle) throw new Error(`${path} is not a GGUF file of a model that this engine can run, or is damaged.`)
@@ -52,13 +50,13 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     parse_control_tokens: false,
     context_length: library.llama_model_n_ctx_train(handle),
     embedding_length: library.llama_model_n_embd(handle),
-    reads_both_ways:
+    is_bidirectional:
       metadata(library, handle, `${metadata(library, handle, 'general.architecture')}.attention.causal`) === 'false',
-    makes_embeddings: makesEmbeddings(library, handle),
+    is_embedding_model: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
     file_type: metadata(library, handle, 'general.file_type') ?? null,
     weight_bytes: Number(library.llama_model_size(handle)),
-    can_share_prefix: !isRecurrent,
+    can_truncate_cache: !isRecurrent,
     has_plain_cache: !isRecurrent && library.llama_model_n_swa(handle) === 0,
   }
 }
@@ -67,10 +65,7 @@ export function freeModel(library: Library, model: Model): void {
   library.llama_model_free(model.handle)
 }
 
-/**
- * Loads a GGUF adapter for `model`. Throws an Error with the library's own reason: not an adapter, or one of another
- * base.
- */
+/** Loads a GGUF adapter for `model`. Throws an Error with the library's reason: not an adapter, or for another base. */
 export function loadAdapter(library: Library, model: Model, path: string): Pointer {
   const { result, logged } = withLogs(library, () => library.llama_adapter_lora_init(model.handle, path))
   if (result) return result
@@ -95,7 +90,7 @@ function kvBytesPerToken(library: Library, handle: Pointer): number {
   )
 }
 
-/** Of the kinds of pooling, those that make one vector of a text: mean, first token, last token. */
+/** Pooling types that make one vector per text: mean, first token, last token. */
 const embeddingPoolings = ['1', '2', '3']
 
 function makesEmbeddings(library: Library, handle: Pointer): boolean {

@@ -1,45 +1,44 @@
-// One GGUF file made of another, by the library's own quantization.
+// Quantizes a GGUF file with the library.
 import koffi from 'koffi'
 import { fileTypes } from './file-types.ts'
 import type { ImportanceMatrix } from './importance.ts'
-import { aside, type Library, logCallback, silenceLogs } from './library.ts'
+import { callAsync, type Library, logCallback, silenceLogs } from './library.ts'
 
-/** Rows of a tensor that are held at once: the memory stays small whatever the model. */
+/** Bytes of a tensor in memory at once. Keeps memory small for any model. */
 const bufferBytes = 128 * 2 ** 20
 
-export class NotQuantized extends Error {}
+export class QuantizationFailed extends Error {}
 
-interface Quantizing {
+interface QuantizeOptions {
   source: string
   out: string
   type: keyof typeof fileTypes
   threads: number
-  /** Undefined: all inputs weigh the same. */
+  /** Undefined: all inputs matter equally. */
   importance: ImportanceMatrix | undefined
   onProgress(done: number): void
 }
 
-/** Of the library's log: the tensor that is now being written, and of how many. */
-const place = /^\[\s*(\d+)\/\s*(\d+)\]/
+/** Log line of a tensor being written: its number, and the number of tensors. */
+const tensorLine = /^\[\s*(\d+)\/\s*(\d+)\]/
 
 /**
- * Writes `out`, which is whole only when this resolves. `onProgress` gets the share that is done. Rejects with
- * NotQuantized and the library's reason where the file cannot be made so.
+ * Writes `out`, which is complete only when this resolves. `onProgress` gets the fraction done, 0 to 1. Rejects with
+ * QuantizationFailed and the library's reason if it cannot make this file.
  */
 export async function quantize(
   library: Library,
-  { source, out, type, threads, importance, onProgress }: Quantizing,
+  { source, out, type, threads, importance, onProgress }: QuantizeOptions,
 ): Promise<void> {
   const problems: string[] = []
-  // The library logs from the thread of the call, which waits until this one has heard it.
+  // The library logs from the thread of the call, which waits until this thread has run the callback.
   const callback = koffi.register((level: number, text: string) => {
-    const [, tensor, tensors] = place.exec(text) ?? []
+    const [, tensor, tensors] = tensorLine.exec(text) ?? []
     if (tensor) onProgress((Number(tensor) - 1) / Number(tensors))
     else if (level === logLevels.error) problems.push(text.trim())
   }, koffi.pointer(logCallback))
   library.llama_log_set(callback, null)
   try {
-    // What comes in is in full precision; only types of less are made of it.
     const params = {
       ...library.llama_model_quantize_default_params(),
       nthread: threads,
@@ -47,14 +46,14 @@ export async function quantize(
       imatrix: importance?.address ?? null,
       max_buf_size: bufferBytes,
     }
-    const status = await aside<number>((done) => library.llama_model_quantize.async(source, out, params, done))
+    const status = await callAsync<number>((done) => library.llama_model_quantize.async(source, out, params, done))
     if (status !== 0)
-      throw new NotQuantized(
+      throw new QuantizationFailed(
         problems.map((each) => each.replace(/^\w+: failed to quantize: /, '')).join(' ') ||
           `the library answered ${status}`,
       )
   } finally {
-    // The library's thread has read it by now; what nobody names any more may be gone before.
+    // Keeps the memory referenced, so that it is not collected while the library's thread reads it.
     void importance?.memory
     silenceLogs(library)
     koffi.unregister(callback)

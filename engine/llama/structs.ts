@@ -1,6 +1,6 @@
-// The structs of llama.h and ggml.h that cross the C boundary, field for field in the header's order. tests/engine
-// compares every size and offset with a C program compiled from that header; default-params.ts checks them again at
-// each start.
+// Structs of llama.h and ggml.h that the engine passes to C, with fields in the header's order. structs.test.ts
+// compares every size and offset with a C program compiled from that header; default-params.ts checks them at each
+// start.
 import koffi from 'koffi'
 
 export const modelParamsFields = {
@@ -102,7 +102,7 @@ export const quantizeParamsFields = {
   max_buf_size: 'size_t',
 } as const
 
-/** Every struct by its name in C. Made once: koffi's type names are global to the process. */
+/** Every struct by its C name. Defined once, as koffi's type names are global to the process. */
 export const structs = {
   llama_model_params: koffi.struct('llama_model_params', modelParamsFields),
   llama_context_params: koffi.struct('llama_context_params', contextParamsFields),
@@ -111,7 +111,7 @@ export const structs = {
   ggml_threadpool_params: koffi.struct('ggml_threadpool_params', threadpoolParamsFields),
 } as const
 
-/** An address in the library's memory; null is C's NULL. */
+/** An address in the library's memory; null: NULL. */
 export type Pointer = bigint | null
 
 type Value<T> = T extends 'bool' ? boolean : T extends 'void*' ? Pointer : number

@@ -1,20 +1,20 @@
-// Text to tokens and tokens to bytes.
-import { setImmediate as nextTurn } from 'node:timers/promises'
+// The vocabulary of a model: text to tokens, and tokens to bytes.
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import type { Library } from './library.ts'
 import type { Pointer } from './structs.ts'
 
-/** A token that is recognized by its written form wherever that stands, before the rest of the text is tokenized. */
+/** A token recognized by its written form anywhere in a text, before the rest is tokenized. */
 export type SpecialToken = {
   token: number
   text: string
-  /** It steers the model (roles, ends). The others stand for their own text. */
+  /** A control token (roles, end of text). Other special tokens stand for their own text. */
   control: boolean
-  /** Whether it swallows the white space before it, and after it. */
+  /** Removes the white space before it (`lstrip`) or after it (`rstrip`). */
   lstrip: boolean
   rstrip: boolean
 }
 
-/** How the vocabulary splits text; what is not `bpe`, `spm`, `wpm` or `ugm` has an algorithm of its own. */
+/** Tokenization algorithm: SentencePiece BPE, byte-level BPE, WordPiece, Unigram, or another. */
 export type VocabKind = 'spm' | 'bpe' | 'wpm' | 'ugm' | 'other'
 
 export type Vocab = {
@@ -27,30 +27,27 @@ export type Vocab = {
   /** Whether the model was trained with BOS before every text. */
   wants_bos: boolean
   special_tokens: readonly SpecialToken[]
-  /** Bytes of the longest token: no text has fewer tokens than its bytes divided by this. */
+  /** Bytes of the longest token. A text has at least its bytes divided by this many tokens. */
   longest_token_bytes: number
-  /** Whether the tokenizer puts a space before a text. */
-  adds_space: boolean
-  /** The tokens before and after a text that the model was trained with. */
-  wrapping: { before: number[]; after: number[] }
+  /** Whether the tokenizer adds a space before a text. */
+  adds_space_prefix: boolean
+  /** Tokens that the model was trained with before and after each text, such as [CLS] and [SEP]. */
+  affixes: { before: number[]; after: number[] }
   isEndOfGeneration(token: number): boolean
-  /** How the vocabulary itself writes a token; for control tokens the only text there is. */
+  /** The vocabulary's own form of a token; for control tokens the only text. */
   text(token: number): string
-  /** The bytes that a token stands for; empty for control tokens. May be a part of one UTF-8 character. */
+  /** Bytes of a token, perhaps only part of a UTF-8 character; empty for control tokens. */
   bytes(token: number): Buffer
-  /**
-   * Whether some token has the byte `first` and then the byte `second` inside: where none has, every token ends between
-   * the two.
-   */
-  hasPair(first: number, second: number): boolean
-  /** Tokens of a text in one call, on this thread, for a few KB. Written forms of control tokens are text. */
+  /** Whether any token contains the byte `first` followed by `second`. If none does, no token spans the two. */
+  hasBytePair(first: number, second: number): boolean
+  /** Tokens of a text of a few KB, in one call on this thread. Written control tokens count as text. */
   tokenize(text: string): number[]
 }
 
 const attributes = { unknown: 1 << 0, control: 1 << 3, userDefined: 1 << 4, lstrip: 1 << 7, rstrip: 1 << 8 }
 const kinds: Record<number, VocabKind> = { 1: 'spm', 2: 'bpe', 3: 'wpm', 4: 'ugm' }
-// Reading a vocabulary of 250,000 tokens takes a third of a second: the streams of other models go on in between.
-const tokensAtOnce = 4096
+// Tokens read between yields to other streams: reading a vocabulary of 250,000 takes a third of a second.
+const tokensPerSlice = 4096
 
 export async function openVocab(library: Library, handle: Pointer): Promise<Vocab> {
   const bos = tokenOrNull(library.llama_vocab_bos(handle))
@@ -62,7 +59,7 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
 
   const readBytes = (token: number): Buffer => {
     const length = library.llama_token_to_piece(handle, token, scratch, scratch.length, 0, false)
-    // A negative length is what it needs.
+    // A negative length is the required size.
     if (length < 0) {
       scratch = Buffer.alloc(-length)
       return readBytes(token)
@@ -80,7 +77,7 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
 
   const tokenizeWith = (input: string, wrapped: boolean): number[] => {
     const utf8 = Buffer.from(input, 'utf8')
-    // No token is shorter than a byte, apart from a space that some vocabularies put first.
+    // Every token has at least one byte, except a space that some vocabularies add.
     const out = new Int32Array(utf8.length + 8)
     const count = library.llama_tokenize(handle, utf8, utf8.length, out, out.length, wrapped, false)
     if (count < 0) throw new Error('The tokenizer needs more tokens than the text has bytes.')
@@ -109,7 +106,7 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
       control ? Buffer.byteLength(special_tokens.at(-1)!.text) : 0,
     )
     for (let at = 1; at < piece.length; at++) pairs[(piece[at - 1]! << 8) | piece[at]!] = 1
-    if (token % tokensAtOnce === tokensAtOnce - 1) await nextTurn()
+    if (token % tokensPerSlice === tokensPerSlice - 1) await yieldToEventLoop()
   }
 
   const probe = tokenizeWith('x', false)
@@ -126,11 +123,11 @@ export async function openVocab(library: Library, handle: Pointer): Promise<Voca
     wants_bos: library.llama_vocab_get_add_bos(handle) && bos !== null,
     special_tokens,
     longest_token_bytes,
-    adds_space: probe.length > 0 && Buffer.concat(probe.map(bytes)).toString('latin1').startsWith(' '),
-    wrapping: { before: wrapped.slice(0, Math.max(0, inner)), after: wrapped.slice(Math.max(0, inner) + probe.length) },
+    adds_space_prefix: probe.length > 0 && Buffer.concat(probe.map(bytes)).toString('latin1').startsWith(' '),
+    affixes: { before: wrapped.slice(0, Math.max(0, inner)), after: wrapped.slice(Math.max(0, inner) + probe.length) },
     isEndOfGeneration: (token) => library.llama_vocab_is_eog(handle, token),
     bytes,
-    hasPair: (first, second) => pairs[(first << 8) | second] === 1,
+    hasBytePair: (first, second) => pairs[(first << 8) | second] === 1,
     tokenize: (input) => (input === '' ? [] : tokenizeWith(input, false)),
   }
 }

@@ -1,4 +1,4 @@
-// The memory of adapters. Hundreds may be served; those that were not asked for lately are read from their files again.
+// Adapters in memory: an LRU cache with reference counts. Evicted ones are read from their files again when needed.
 import { statSync } from 'node:fs'
 import type { Library } from '../llama/library.ts'
 import { freeAdapter, loadAdapter, type Model } from '../llama/model.ts'
@@ -7,35 +7,33 @@ import type { Pointer } from '../llama/structs.ts'
 export type Adapter = {
   path: string
   model: Model
-  /** Of the file, which is about what it takes in memory. */
+  /** Size of the file, about the same as in memory. */
   bytes: number
-  /** Null while it is not in memory. */
+  /** Null while not in memory. */
   pointer: Pointer
-  /** Contexts that compute with it. */
-  holders: number
+  /** Number of contexts that use it. */
+  ref_count: number
   used_at: number
 }
 
 export type Adapters = {
-  /**
-   * Reads the adapter's file. Throws an Error with the library's own reason: not an adapter, or one of another base.
-   */
+  /** Reads the adapter's file. Throws an Error with the library's reason: not an adapter, or for another base. */
   open(model: Model, path: string): Adapter
-  /** The adapter's weights, read again where they had to go. To be let go once for each hold. */
-  hold(adapter: Adapter): Pointer
-  letGo(adapter: Adapter): void
-  /** Frees one that nobody holds. */
+  /** Returns the adapter's weights, loading them again if evicted. Call `release` once for each `acquire`. */
+  acquire(adapter: Adapter): Pointer
+  release(adapter: Adapter): void
+  /** Frees an adapter without references. */
   close(adapter: Adapter): void
-  /** How many are in memory. */
+  /** Number of adapters in memory. */
   count(): number
   bytes(): number
 }
 
-// The library lays out every context for the nodes of all adapters that are in memory, and not of its own alone: with a
-// hundred of them, each context took 120 MB more.
+// The library reserves graph nodes in every context for all adapters in memory, not only for its own: with a hundred
+// adapters, each context took 120 MB more.
 const residentMax = 32
 
-/** Keeps those used last, `residentMax` of them and up to `bytesMax`; what is held stays whatever it takes. */
+/** Keeps up to `residentMax` adapters and `bytesMax` bytes. Adapters with references are never evicted. */
 export function createAdapters(library: Library, bytesMax: number): Adapters {
   const resident = new Set<Adapter>()
   let clock = 0
@@ -47,7 +45,7 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
     adapter.pointer = null
   }
   const read = (adapter: Adapter) => {
-    const idle = [...resident].filter(({ holders }) => holders === 0).sort((a, b) => a.used_at - b.used_at)
+    const idle = [...resident].filter(({ ref_count: holders }) => holders === 0).sort((a, b) => a.used_at - b.used_at)
     let over = bytes() + adapter.bytes - bytesMax
     for (const other of idle) {
       if (over <= 0 && resident.size < residentMax) break
@@ -60,18 +58,25 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
 
   return {
     open(model, path) {
-      const adapter: Adapter = { path, model, bytes: statSync(path).size, pointer: null, holders: 0, used_at: ++clock }
+      const adapter: Adapter = {
+        path,
+        model,
+        bytes: statSync(path).size,
+        pointer: null,
+        ref_count: 0,
+        used_at: ++clock,
+      }
       read(adapter)
       return adapter
     },
-    hold(adapter) {
+    acquire(adapter) {
       if (!resident.has(adapter)) read(adapter)
-      adapter.holders++
+      adapter.ref_count++
       adapter.used_at = ++clock
       return adapter.pointer
     },
-    letGo(adapter) {
-      adapter.holders--
+    release(adapter) {
+      adapter.ref_count--
     },
     close: free,
     count: () => resident.size,

@@ -1,4 +1,4 @@
-// The base models and adapters that are loaded, by name.
+// Registry of loaded base models and adapters, by name.
 import { access } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
@@ -15,31 +15,31 @@ export type Models = {
   loadBase(name: string, path: string, options?: { matryoshka?: boolean }): Promise<void>
   loadAdapter(name: string, path: string, baseName: string): Promise<void>
   /**
-   * Takes no new requests for the name, lets the running ones end, then frees the memory. Throws model_not_found,
-   * in_use.
+   * Rejects new requests for the name, waits for the running ones, then frees the memory. Throws ApiError
+   * model_not_found, in_use.
    */
   unload(name: string, kind: 'base' | 'adapter'): Promise<void>
 }
 
-// How long an unload waits for running requests before it ends them.
+// How long an unload waits for running requests before it aborts them.
 const drainMsMax = 30_000
 const drainCheckMs = 20
 
 /**
- * `load` reads a base's file. In `nativeTurn`, nothing else reads or frees adapters or makes contexts. `onFree` must
- * free whatever was made of the model (its lanes) before the model's own memory goes.
+ * `load` reads the file of a base. `nativeMutex` serializes loading and freeing of adapters with context creation.
+ * `onFree` must free what uses the model (its batch runners) before the model's own memory is freed.
  */
 export function createModels(
   library: Library,
   load: (path: string) => Promise<Model>,
   adapters: Adapters,
-  nativeTurn: Mutex,
+  nativeMutex: Mutex,
   onFree: (served: ServedModel) => Promise<void>,
 ): Models {
   const served = new Map<string, ServedModel>()
   const draining = new Map<ServedModel, Promise<void>>()
-  // Loads take their turn: two for one name must not both find it free.
-  const inTurn = createMutex()
+  // Serialized, so that two loads of one name cannot both find it free.
+  const serialize = createMutex()
 
   const get = (name: string): ServedModel => {
     const found = served.get(name)
@@ -47,7 +47,7 @@ export function createModels(
     return found
   }
 
-  /** Whether exactly this is loaded already. */
+  /** Whether this file is loaded already under this name. Throws name_taken if the name has another file. */
   const isLoaded = (name: string, path: string, baseName: string | null): boolean => {
     const found = served.get(name)
     if (!found) return false
@@ -70,11 +70,11 @@ export function createModels(
       path,
       created: Math.floor(Date.now() / 1000),
       model,
-      kind: model.makes_embeddings ? 'embedding' : 'text',
+      kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
       base_name,
       matryoshka,
-      users: 0,
+      active_requests: 0,
       used_at_ms: performance.now(),
       closing: new AbortController(),
     })
@@ -83,7 +83,7 @@ export function createModels(
     await onFree(entry)
     draining.delete(entry)
     const { adapter } = entry
-    if (adapter) await nativeTurn(() => adapters.close(adapter))
+    if (adapter) await nativeMutex(() => adapters.close(adapter))
     else freeModel(library, entry.model)
   }
 
@@ -91,7 +91,7 @@ export function createModels(
     get,
     list: () => [...served.values()],
     loadBase: (name, path, { matryoshka = false } = {}) =>
-      inTurn(async () => {
+      serialize(async () => {
         if (isLoaded(name, path, null)) return
         await assertReadable(path, 'path')
         try {
@@ -103,7 +103,7 @@ export function createModels(
         }
       }),
     loadAdapter: (name, path, baseName) =>
-      inTurn(async () => {
+      serialize(async () => {
         const base = get(baseName)
         if (base.base_name !== null)
           throw new ApiError('invalid_request', `'${baseName}' is an adapter, not a base model.`, {
@@ -112,7 +112,7 @@ export function createModels(
         if (isLoaded(name, path, baseName)) return
         await assertReadable(path, 'lora_path')
         try {
-          add(name, path, base.model, await nativeTurn(() => adapters.open(base.model, path)), baseName)
+          add(name, path, base.model, await nativeMutex(() => adapters.open(base.model, path)), baseName)
         } catch (error) {
           throw new ApiError(
             'invalid_request',
@@ -122,29 +122,29 @@ export function createModels(
         }
       }),
     unload: async (name, kind) => {
-      const { gone } = await inTurn(async () => {
+      const { freed } = await serialize(async () => {
         const entry = get(name)
         if ((entry.base_name === null) !== (kind === 'base'))
           throw new ApiError('model_not_found', `The ${kind} '${name}' is not loaded.`)
-        const onIt = [...served.values()].filter(
+        const dependents = [...served.values()].filter(
           (other) => other !== entry && other.model === entry.model && kind === 'base',
         )
-        if (onIt.length > 0)
+        if (dependents.length > 0)
           throw new ApiError(
             'in_use',
-            `Adapters of '${name}' are loaded: ${onIt.map((other) => other.name).join(', ')}.`,
+            `Adapters of '${name}' are loaded: ${dependents.map((other) => other.name).join(', ')}.`,
             {
-              details: { adapters: onIt.map((other) => other.name) },
+              details: { adapters: dependents.map((other) => other.name) },
             },
           )
         served.delete(name)
-        // An adapter that is still draining needs the weights of its base.
-        const before = [...draining].filter(([other]) => other.model === entry.model).map(([, gone]) => gone)
-        const gone = Promise.all([drained(entry), ...before]).then(() => free(entry))
-        draining.set(entry, gone)
-        return { gone }
+        // Adapters that are still draining need the weights of their base.
+        const earlier = [...draining].filter(([other]) => other.model === entry.model).map(([, freed]) => freed)
+        const freed = Promise.all([waitUntilUnused(entry), ...earlier]).then(() => free(entry))
+        draining.set(entry, freed)
+        return { freed }
       })
-      await gone
+      await freed
     },
   }
 }
@@ -155,17 +155,16 @@ async function assertReadable(path: string, param: string): Promise<void> {
   })
 }
 
-/** Resolves when no request uses the model any more; asks the last ones to end when the time is up. */
-async function drained(entry: ServedModel): Promise<void> {
+/** Resolves when no request uses the model. Aborts the last ones after `drainMsMax`. */
+async function waitUntilUnused(entry: ServedModel): Promise<void> {
   const endAt = performance.now() + drainMsMax
-  while (entry.users > 0) {
+  while (entry.active_requests > 0) {
     if (performance.now() > endAt) entry.closing.abort()
     await sleep(drainCheckMs)
   }
 }
 
-// What can be asked for by name: a base model, or an adapter on one.
-
+/** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {
   name: string
   path: string
@@ -175,13 +174,13 @@ export type ServedModel = {
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null
-  /** The base's name, of an adapter; null for a base. */
+  /** For an adapter, the name of its base; null for a base. */
   base_name: string | null
-  /** Whether the first part of its embeddings is an embedding too (Matryoshka representation learning). */
+  /** Its embeddings can be truncated (Matryoshka representation learning). */
   matryoshka: boolean
-  /** Requests that are using it, from validation to the last byte. Its memory is freed at 0 only. */
-  users: number
+  /** Requests that use it, from validation to the last byte. Its memory is freed only at 0. */
+  active_requests: number
   used_at_ms: number
-  /** Aborted when an unload will wait no longer for the requests. */
+  /** Aborted when an unload stops waiting for running requests. */
   closing: AbortController
 }

@@ -1,82 +1,79 @@
-// Guessing the next tokens by looking the last few up in what has been read and written already ("prompt look-up",
-// Saxena 2023). A guess is checked by the model in the same step, so it changes how fast an answer comes but not what
-// it says.
+// Speculative decoding without a draft model: n-gram prompt lookup ("prompt lookup decoding", Saxena 2023). Searches
+// the prompt and the answer so far for the last few tokens and proposes what followed them as a draft. The model
+// verifies the draft in the same step, so it changes the speed of an answer but not its text.
 
-// How many tokens must have stood together before: many as long as no guess was right, since on a CPU a wrong guess
-// costs as much as writing three or four; few while guesses are right.
-const doubtful = [4] as const
-const confident = [4, 3, 2] as const
-// What the library's kernels take at once: docs/performance.md has what steps cost. With the token before them, guesses
-// make a multiple of it.
-const columns = 4
-const guessFirst = 7
-const guessLeast = 3
-export const guessMax = 15
-/**
- * So many guesses in a row have to be wholly right before longer ones are made: the end of what is repeated is where a
- * guess is lost.
- */
+// Lengths of the n-grams to search for. Long ones until a draft is accepted, as on a CPU a rejected draft costs as much
+// as generating three or four tokens; shorter ones while drafts are accepted.
+const cautiousNgrams = [4] as const
+const confidentNgrams = [4, 3, 2] as const
+// Tokens that the library's kernels compute at once (costs of steps: docs/performance.md). A draft and the token before
+// it together fill a multiple of this.
+const kernelColumns = 4
+const draftTokensFirst = 7
+const draftTokensMin = 3
+export const draftTokensMax = 15
+// Drafts get longer after this many fully accepted ones in a row.
 const hitsToGrow = 2
-// After this many wrong guesses in a row the model is left alone for a while.
+// After this many rejected drafts in a row, no drafts are made for some steps, twice as many each time.
 const missesMax = 3
-const pauseFirst = 16
-const pauseMax = 256
+const pauseStepsFirst = 16
+const pauseStepsMax = 256
 
-/** How many tokens to guess after a prompt that makes `tokens` tokens of a step: the columns are filled up. */
-export const fillUp = (tokens: number) => guessLeast + ((columns - ((tokens + guessLeast) % columns)) % columns)
+/** Draft length after the last `tokens` tokens of a prompt in the batch: fills the kernel's columns. */
+export const draftTokensAfterPrompt = (tokens: number) =>
+  draftTokensMin + ((kernelColumns - ((tokens + draftTokensMin) % kernelColumns)) % kernelColumns)
 
-export type Speculation = {
-  /**
-   * Tokens that may come after `tokens` (prompt and answer so far); empty where there is nothing to go by. At most
-   * `max`.
-   */
-  guess(tokens: readonly number[], max: number): number[]
-  /** How many of the guessed tokens were right. */
-  checked(guessed: number, right: number): void
+export type Drafter = {
+  /** At most `max` draft tokens after `tokens` (prompt and answer so far); empty without a match. */
+  draft(tokens: readonly number[], max: number): number[]
+  /** Reports how many of the draft tokens the model accepted. */
+  recordResult(drafted: number, accepted: number): void
 }
 
-/** `endsAt` tells the tokens that end an answer: what came after one elsewhere is not guessed. */
-export function createSpeculation(endsAt: (token: number) => boolean): Speculation {
-  let length = guessFirst
+/** `endsAt`: whether a token ends an answer. A draft stops before such a token. */
+export function createDrafter(endsAt: (token: number) => boolean): Drafter {
+  let length = draftTokensFirst
   let hits = 0
   let isConfident = false
   let misses = 0
-  let pause = pauseFirst
+  let pauseSteps = pauseStepsFirst
   let skip = 0
   return {
-    guess(tokens, max) {
+    draft(tokens, max) {
       if (skip > 0) {
         skip--
         return []
       }
-      const at = find(tokens, isConfident ? confident : doubtful)
+      const at = findContinuation(tokens, isConfident ? confidentNgrams : cautiousNgrams)
       if (at < 0) return []
-      const guessed = tokens.slice(at, at + Math.min(length, max))
-      const end = guessed.findIndex(endsAt)
-      return end < 0 ? guessed : guessed.slice(0, end)
+      const draft = tokens.slice(at, at + Math.min(length, max))
+      const end = draft.findIndex(endsAt)
+      return end < 0 ? draft : draft.slice(0, end)
     },
-    checked(guessed, right) {
-      // Half right pays for the rows that were computed in vain.
-      isConfident = right * 2 >= guessed
-      hits = right === guessed ? hits + 1 : 0
+    recordResult(drafted, accepted) {
+      // A draft pays off if at least half of it is accepted.
+      isConfident = accepted * 2 >= drafted
+      hits = accepted === drafted ? hits + 1 : 0
       if (isConfident) {
         misses = 0
-        pause = pauseFirst
-        if (hits >= hitsToGrow) length = Math.min(guessMax, length + columns)
+        pauseSteps = pauseStepsFirst
+        if (hits >= hitsToGrow) length = Math.min(draftTokensMax, length + kernelColumns)
         return
       }
-      length = guessLeast
+      length = draftTokensMin
       if (++misses < missesMax) return
       misses = 0
-      skip = pause
-      pause = Math.min(pauseMax, pause * 2)
+      skip = pauseSteps
+      pauseSteps = Math.min(pauseStepsMax, pauseSteps * 2)
     },
   }
 }
 
-/** Where the last occurrence of the final tokens, of as many as one of `counts` says, goes on; or -1. */
-function find(tokens: readonly number[], counts: readonly number[]): number {
-  for (const count of counts) {
+/**
+ * Index of what followed the latest earlier occurrence of the last tokens, or -1. Tries n-grams of each length in turn.
+ */
+function findContinuation(tokens: readonly number[], lengths: readonly number[]): number {
+  for (const count of lengths) {
     const from = tokens.length - count
     for (let at = from - 1; at >= 0; at--) {
       let same = 0

@@ -1,83 +1,79 @@
-// From a token's bytes to the text that may be shown: whole characters only, and nothing that may yet turn out to be a
-// stop sequence.
+// Turns token bytes into output text: whole characters only. Holds back a partial stop sequence while streaming.
 
 export type TextOutput = {
-  /**
-   * Takes the next bytes; returns the text that is certain now, and whether a stop sequence has ended the output before
-   * it.
-   */
+  /** Appends bytes. Returns the text that can be sent now, and whether a stop sequence has ended the output. */
   push(bytes: Uint8Array): { text: string; stopped: boolean }
-  /** The end of generation: what was held back. Bytes that never became a character are U+FFFD. */
+  /** Returns the rest of the text at the end of generation. Incomplete characters become U+FFFD. */
   finish(): string
 }
 
-/** The text of one generation, which ends before the first of the `stop` sequences that appears. */
+/** The text of one generation. It ends before the first `stop` sequence. */
 export function createTextOutput(stop: readonly string[]): TextOutput {
-  // BOM kept: a model that writes one meant it. Lone surrogates can't appear in decoded text, so they can't be waited
-  // for.
+  // ignoreBOM keeps a BOM in the text. Decoded text has no lone surrogates, so a stop sequence with one would never
+  // match; toWellFormed replaces them.
   const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
-  const stops = stop.map((sequence) => createFinder(sequence.toWellFormed()))
-  let held = ''
+  const stops = stop.map((sequence) => createMatcher(sequence.toWellFormed()))
+  /** Decoded text that is not sent yet. */
+  let pending = ''
 
-  /** `read` characters of what is held have been searched. */
-  const release = (read: number): { text: string; stopped: boolean } => {
-    const found = Math.min(...stops.map((finder) => finder.search(held, read)))
-    const end = found < Infinity ? found : held.length - Math.max(0, ...stops.map((finder) => finder.begun()))
-    const text = held.slice(0, end)
-    held = found < Infinity ? '' : held.slice(end)
+  /** Takes what cannot be part of a stop sequence. `searched`: characters of `pending` searched before. */
+  const takeSafe = (searched: number): { text: string; stopped: boolean } => {
+    const found = Math.min(...stops.map((matcher) => matcher.search(pending, searched)))
+    const end =
+      found < Infinity ? found : pending.length - Math.max(0, ...stops.map((matcher) => matcher.partialLength()))
+    const text = pending.slice(0, end)
+    pending = found < Infinity ? '' : pending.slice(end)
     return { text, stopped: found < Infinity }
   }
 
   return {
     push(bytes) {
-      const read = held.length
-      held += decoder.decode(bytes, { stream: true })
-      if (stops.length > 0) return release(read)
-      const text = held
-      held = ''
+      const searched = pending.length
+      pending += decoder.decode(bytes, { stream: true })
+      if (stops.length > 0) return takeSafe(searched)
+      const text = pending
+      pending = ''
       return { text, stopped: false }
     },
     finish() {
-      const read = held.length
-      held += decoder.decode()
-      const { text } = release(read)
-      const rest = text + held
-      held = ''
+      const searched = pending.length
+      pending += decoder.decode()
+      const { text } = takeSafe(searched)
+      const rest = text + pending
+      pending = ''
       return rest
     },
   }
 }
 
-type Finder = {
-  /** Searches on from `from`; where the first appearance begins that ends behind it, or Infinity. */
+type StreamMatcher = {
+  /** Continues the search at `from`. Returns the index of the first match that ends after it, or Infinity. */
   search(text: string, from: number): number
-  /** How many characters at the end of what was searched are a beginning of the sequence. */
-  begun(): number
+  /** Length of the partial match at the end of the searched text. */
+  partialLength(): number
 }
 
-/**
- * Finds a sequence in a text that comes in parts, each character once: long sequences that are nearly there again and
- * again cost no more (Knuth, Morris, Pratt).
- */
-function createFinder(sequence: string): Finder {
-  // Of each beginning that was come to: the length of the longest shorter one that it ends with.
-  const shorter = [0, 0]
+/** Finds a sequence in a stream of text with the Knuth-Morris-Pratt algorithm: each character is read once. */
+function createMatcher(sequence: string): StreamMatcher {
+  // KMP failure function, for each prefix matched so far: the length of its longest proper prefix that is also its
+  // suffix.
+  const fallback = [0, 0]
   let matched = 0
   const advance = (length: number, code: number): number => {
     let at = length
-    while (at > 0 && sequence.charCodeAt(at) !== code) at = shorter[at]!
+    while (at > 0 && sequence.charCodeAt(at) !== code) at = fallback[at]!
     return sequence.charCodeAt(at) === code ? at + 1 : 0
   }
   return {
     search(text, from) {
-      for (let place = from; place < text.length; place++) {
-        matched = advance(matched, text.charCodeAt(place))
-        if (matched > 1 && shorter.length === matched)
-          shorter.push(advance(shorter[matched - 1]!, sequence.charCodeAt(matched - 1)))
-        if (matched === sequence.length) return place + 1 - matched
+      for (let at = from; at < text.length; at++) {
+        matched = advance(matched, text.charCodeAt(at))
+        if (matched > 1 && fallback.length === matched)
+          fallback.push(advance(fallback[matched - 1]!, sequence.charCodeAt(matched - 1)))
+        if (matched === sequence.length) return at + 1 - matched
       }
       return Infinity
     },
-    begun: () => matched,
+    partialLength: () => matched,
   }
 }

@@ -1,10 +1,12 @@
-// Cuts a long text into pieces whose tokens are, one piece after the other, those of the whole text.
+// Splits a long text into pieces that can be tokenized separately: the tokens of all pieces equal those of the whole
+// text.
 import type { Vocab } from '../llama/vocab.ts'
 
+/** In UTF-16 code units. */
 export type PieceBounds = { wanted: number; max: number }
 
-// A piece takes some milliseconds, in which no stream goes on. The library's patterns recurse over texts without a
-// break: those have an end as well.
+// A piece takes some milliseconds, in which no stream continues. The maximum bounds the recursion of the library's
+// patterns over text without a break.
 const boundsDefault: PieceBounds = { wanted: 8192, max: 65_536 }
 
 const letter = /\p{L}/u
@@ -13,48 +15,48 @@ const isHighSurrogate = (code: number) => code >= 0xd800 && code < 0xdc00
 const isLowSurrogate = (code: number) => code >= 0xdc00 && code < 0xe000
 
 /**
- * The pieces of `text`, in order. A cut stands behind a letter, before a word or another letter or a mark, and only
- * where no token of the vocabulary has these two bytes inside: merging never crosses it, and no pattern that splits a
- * text into words looks over it. `max` characters without such a place are cut all the same.
+ * Yields the pieces of `text` in order. A split follows a letter and precedes a word, a letter or punctuation, where no
+ * token of the vocabulary contains the two adjacent bytes. There, no merge crosses the split, and no pre-tokenizer
+ * pattern looks past it. Without such a position, a piece is split after `max`.
  */
-export function* piecesOf(
+export function* splitText(
   text: string,
-  vocab: Pick<Vocab, 'kind' | 'adds_space' | 'hasPair'>,
+  vocab: Pick<Vocab, 'kind' | 'adds_space_prefix' | 'hasBytePair'>,
   { wanted, max }: PieceBounds = boundsDefault,
 ): Generator<string> {
   let from = 0
   while (text.length - from > wanted) {
-    let cut = from + wanted
+    let split = from + wanted
     const end = Math.min(text.length, from + max)
-    while (cut < end && !mayCut(text, cut, vocab)) cut++
-    if (cut === text.length) break
-    if (cut === end && isLowSurrogate(text.charCodeAt(cut))) cut--
-    yield text.slice(from, cut)
-    // The tokenizer puts the space there again.
-    from = vocab.adds_space && text[cut] === ' ' ? cut + 1 : cut
+    while (split < end && !maySplit(text, split, vocab)) split++
+    if (split === text.length) break
+    if (split === end && isLowSurrogate(text.charCodeAt(split))) split--
+    yield text.slice(from, split)
+    // The tokenizer adds this space to the next piece again.
+    from = vocab.adds_space_prefix && text[split] === ' ' ? split + 1 : split
   }
   yield text.slice(from)
 }
 
-function mayCut(text: string, at: number, vocab: Pick<Vocab, 'kind' | 'adds_space' | 'hasPair'>): boolean {
+function maySplit(text: string, at: number, vocab: Pick<Vocab, 'kind' | 'adds_space_prefix' | 'hasBytePair'>): boolean {
   const before = characterBefore(text, at)
   const next = characterAt(text, at)
   if (!letter.test(before)) return false
   const beforeWord = next === ' ' && letter.test(characterAt(text, at + 1))
-  // Words are all that such a vocabulary knows.
+  // WordPiece tokenizes each word separately.
   if (vocab.kind === 'wpm') return beforeWord
   if (vocab.kind === 'other') return false
-  // What follows would get a space that it does not have.
-  if (vocab.adds_space || vocab.kind === 'ugm')
-    return beforeWord && vocab.adds_space && !pairBetween(before, next, vocab)
+  // The tokenizer adds a space to each piece, so split only at a space.
+  if (vocab.adds_space_prefix || vocab.kind === 'ugm')
+    return beforeWord && vocab.adds_space_prefix && !pairBetween(before, next, vocab)
   return (
     (beforeWord || (letterOrPunctuation.test(next) && !isLowSurrogate(text.charCodeAt(at)))) &&
     !pairBetween(before, next, vocab)
   )
 }
 
-const pairBetween = (before: string, next: string, { hasPair }: Pick<Vocab, 'hasPair'>) =>
-  hasPair(Buffer.from(before).at(-1)!, Buffer.from(next)[0]!)
+const pairBetween = (before: string, next: string, { hasBytePair }: Pick<Vocab, 'hasBytePair'>) =>
+  hasBytePair(Buffer.from(before).at(-1)!, Buffer.from(next)[0]!)
 
 function characterAt(text: string, at: number): string {
   return String.fromCodePoint(text.codePointAt(at) ?? 32)

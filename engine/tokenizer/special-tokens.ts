@@ -1,27 +1,27 @@
-// Finds written special tokens in a text, in time that grows with the text alone: the library's own search takes the
-// square of it.
+// Finds the written forms of special tokens in a text with a trie, in linear time. The library's own search takes
+// quadratic time.
 import type { SpecialToken } from '../llama/vocab.ts'
 
-type Node = { token: SpecialToken | null; next: Map<number, Node> }
+type TrieNode = { token: SpecialToken | null; next: Map<number, TrieNode> }
 
-/** What stands between special tokens, or one of these. */
+/** A special token, or text between special tokens. */
 export type Part = string | SpecialToken
 
 export type SpecialTokenFinder = {
   /**
-   * Cuts a text at every special token, the longest where several begin. An empty part between two says that a long
-   * search is going on.
+   * Splits a text at every special token; the longest match wins. An empty part marks a pause in a long search, so that
+   * the caller can yield.
    */
   partition(text: string): Generator<Part>
-  /** The special token that begins at `place` of `text`. */
-  at(text: string, place: number): SpecialToken | null
+  /** The longest special token that starts at `position` of `text`. */
+  matchAt(text: string, position: number): SpecialToken | null
 }
 
-// Characters between two pauses of a search.
-const searchedAtOnce = 32_768
+// Characters searched between two pauses.
+const searchSliceLength = 32_768
 
 export function createSpecialTokenFinder(tokens: readonly SpecialToken[]): SpecialTokenFinder {
-  const root: Node = { token: null, next: new Map() }
+  const root: TrieNode = { token: null, next: new Map() }
   for (const token of tokens) {
     if (token.text === '') continue
     let node = root
@@ -37,10 +37,10 @@ export function createSpecialTokenFinder(tokens: readonly SpecialToken[]): Speci
     node.token ??= token
   }
 
-  const at = (text: string, place: number): SpecialToken | null => {
+  const matchAt = (text: string, position: number): SpecialToken | null => {
     let found: SpecialToken | null = null
-    let node = root.next.get(text.charCodeAt(place))
-    for (let next = place + 1; node; next++) {
+    let node = root.next.get(text.charCodeAt(position))
+    for (let next = position + 1; node; next++) {
       found = node.token ?? found
       node = next < text.length ? node.next.get(text.charCodeAt(next)) : undefined
     }
@@ -48,38 +48,38 @@ export function createSpecialTokenFinder(tokens: readonly SpecialToken[]): Speci
   }
 
   return {
-    at,
+    matchAt,
     *partition(text) {
       let from = 0
       let last: SpecialToken | null = null
-      let pause = searchedAtOnce
-      for (let place = 0; place < text.length; ) {
-        if (place >= pause) {
+      let pause = searchSliceLength
+      for (let position = 0; position < text.length; ) {
+        if (position >= pause) {
           yield ''
-          pause = place + searchedAtOnce
+          pause = position + searchSliceLength
         }
-        const token = at(text, place)
+        const token = matchAt(text, position)
         if (!token) {
-          place++
+          position++
           continue
         }
-        const before = stripped(text, from, place, last?.rstrip, token.lstrip)
-        if (before !== '') yield before
+        const textBefore = strip(text, from, position, last?.rstrip, token.lstrip)
+        if (textBefore !== '') yield textBefore
         yield token
         last = token
-        place += token.text.length
-        from = place
+        position += token.text.length
+        from = position
       }
-      const rest = stripped(text, from, text.length, last?.rstrip, false)
+      const rest = strip(text, from, text.length, last?.rstrip, false)
       if (rest !== '') yield rest
     },
   }
 }
 
-/** The library's own idea of white space, which some tokens swallow. */
+/** White space by the library's definition, which tokens with `lstrip` or `rstrip` remove. */
 const isSpace = (code: number) => code === 32 || (code >= 9 && code <= 13)
 
-function stripped(text: string, from: number, to: number, atStart: boolean | undefined, atEnd: boolean): string {
+function strip(text: string, from: number, to: number, atStart: boolean | undefined, atEnd: boolean): string {
   let [start, end] = [from, to]
   if (atStart) while (start < end && isSpace(text.charCodeAt(start))) start++
   if (atEnd) while (end > start && isSpace(text.charCodeAt(end - 1))) end--

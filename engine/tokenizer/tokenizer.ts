@@ -1,111 +1,108 @@
-// Texts to tokens: in pieces between the steps of the streams, in turn for the accounts that wait, and no further than
-// a text can be used.
-import { setImmediate as nextTurn } from 'node:timers/promises'
+// Tokenizes prompts in slices between decode steps, round robin over accounts. Stops as soon as a prompt is too long.
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { Vocab } from '../llama/vocab.ts'
-import { piecesOf } from './pieces.ts'
+import { splitText } from './pieces.ts'
 import { createSpecialTokenFinder, type Part, type SpecialTokenFinder } from './special-tokens.ts'
 
 export type PromptText = {
   text: string
   /**
-   * What may become control tokens: every written one; those without this mark inside, which is no part of the text;
-   * none.
+   * Which written control tokens become control tokens: all, none, or those without `escape_marker` inside. The marker
+   * itself is not part of the text.
    */
-  controls: 'all' | 'none' | { unless_marked_by: string }
+  controls: 'all' | 'none' | { escape_marker: string }
 }
 
 export type TokenizeOptions = {
   account: string
-  /** Ends the work when it aborts. */
+  /** Aborts the work. */
   signal: AbortSignal
-  /** Work ends with `tooLong` once there are more tokens than this, or must be. */
+  /** A longer text fails with `tooLong`, as soon as its minimum length is known. */
   tokens_max: number
-  /** The error for a text of at least this many tokens. */
+  /** Makes the error for a text of at least this many tokens. */
   tooLong(tokens_min: number): ApiError
 }
 
 export type Tokenizer = {
   /**
-   * The tokens of a text, without any that the model wants around it. Throws ApiError: what `tooLong` says, overloaded
+   * Tokens of a text, without BOS or other tokens around it. Throws ApiError: the one from `tooLong`, or overloaded
    * after half a minute.
    */
   tokenize(vocab: Vocab, prompt: PromptText, options: TokenizeOptions): Promise<number[]>
 }
 
-// Between two turns of the event loop, in which streams go on. Plain text comes at about 1 MB a second.
-const charactersAtOnce = 8192
-// What a text costs beside its characters.
+// Characters per slice, after which streams continue. Plain text is tokenized at about 1 MB per second.
+const sliceCharacters = 8192
+// Fixed cost of a text, in characters.
 const charactersPerText = 64
 const waitMsMax = 30_000
 
-type Step = { tokens: readonly number[]; characters: number }
+type Piece = { tokens: readonly number[]; characters: number }
 type Task = TokenizeOptions & {
-  steps: Generator<Step>
+  pieces: Generator<Piece>
   characters: number
   tokens: number[]
-  until_ms: number
-  done(tokens: number[]): void
-  failed(error: unknown): void
+  deadline_ms: number
+  resolve(tokens: number[]): void
+  reject(error: unknown): void
 }
 
-/**
- * `onProgress` is called after each slice of work, `onBusy` when there is some: what it returns, when there is none.
- */
+/** Calls `onProgress` after each slice of work, `onBusy` when work begins, and the function it returns at its end. */
 export function createTokenizer(
   onProgress: () => void = () => {},
   onBusy: () => () => void = () => () => {},
 ): Tokenizer {
-  /** Of each account, in the order of their turns. */
+  // By account. Insertion order is the round robin.
   const waiting = new Map<string, Task[]>()
   let working = false
 
-  /** Works on the first task of the account whose turn it is. Returns the characters that were read. */
-  const slice = (budget: number): number => {
+  /** Works on the first task of the next account. Returns the characters read. */
+  const runSlice = (budget: number): number => {
     const [account, tasks] = waiting.entries().next().value!
     waiting.delete(account)
     const task = tasks[0]!
-    const before = task.characters
+    const charactersBefore = task.characters
     try {
-      if (work(task, budget)) {
+      if (advanceTask(task, budget)) {
         tasks.shift()
-        task.done(task.tokens)
+        task.resolve(task.tokens)
       }
     } catch (error) {
       tasks.shift()
-      task.failed(error)
+      task.reject(error)
     }
     if (tasks.length > 0) waiting.set(account, tasks)
-    return task.characters - before
+    return task.characters - charactersBefore
   }
 
   const loop = async () => {
     working = true
-    const idle = onBusy()
+    const endWork = onBusy()
     while (waiting.size > 0) {
-      for (let budget = charactersAtOnce; budget > 0 && waiting.size > 0; budget -= charactersPerText)
-        budget -= slice(budget)
+      for (let budget = sliceCharacters; budget > 0 && waiting.size > 0; budget -= charactersPerText)
+        budget -= runSlice(budget)
       onProgress()
-      // Also after the last: texts that come one after the other are one long text to the streams.
-      await nextTurn()
+      // Also after the last slice: many short texts in sequence must not block streams either.
+      await yieldToEventLoop()
     }
-    idle()
+    endWork()
     working = false
   }
 
   return {
     tokenize: (vocab, prompt, options) =>
-      new Promise((done, failed) => {
-        const tokens_min = Math.ceil(Buffer.byteLength(withoutMarks(prompt)) / vocab.longest_token_bytes)
+      new Promise((resolve, reject) => {
+        const tokens_min = Math.ceil(Buffer.byteLength(stripMarkers(prompt)) / vocab.longest_token_bytes)
         if (tokens_min > options.tokens_max) throw options.tooLong(tokens_min)
         const task: Task = {
           ...options,
-          steps: stepsOf(vocab, prompt),
+          pieces: tokenizePieces(vocab, prompt),
           characters: 0,
           tokens: [],
-          until_ms: performance.now() + waitMsMax,
-          done,
-          failed,
+          deadline_ms: performance.now() + waitMsMax,
+          resolve,
+          reject,
         }
         const tasks = waiting.get(options.account)
         if (tasks) tasks.push(task)
@@ -115,14 +112,11 @@ export function createTokenizer(
   }
 }
 
-/** The text that the tokens are of. */
-export const withoutMarks = ({ text, controls }: PromptText): string =>
-  typeof controls === 'object' ? text.replaceAll(controls.unless_marked_by, '') : text
+/** The text without escape markers. */
+export const stripMarkers = ({ text, controls }: PromptText): string =>
+  typeof controls === 'object' ? text.replaceAll(controls.escape_marker, '') : text
 
-/**
- * The tokens of a prompt, with the one BOS that the model wants, whether or not the text has it already. Throws as
- * `tokenize` does.
- */
+/** Tokens of a prompt, with BOS exactly once if the model wants it. Throws like `tokenize`. */
 export async function tokenizePrompt(
   tokenizer: Tokenizer,
   vocab: Vocab,
@@ -134,14 +128,14 @@ export async function tokenizePrompt(
   return tokens
 }
 
-/** Goes on with a task for about `budget` characters; whether it has ended. */
-function work(task: Task, budget: number): boolean {
+/** Advances a task by about `budget` characters. Returns whether it is done. */
+function advanceTask(task: Task, budget: number): boolean {
   if (task.signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
-  if (performance.now() > task.until_ms)
+  if (performance.now() > task.deadline_ms)
     throw new ApiError('overloaded', 'Too many long prompts are being read at the moment. Try again soon.')
   const end = task.characters + budget
   while (task.characters < end) {
-    const { value, done } = task.steps.next()
+    const { value, done } = task.pieces.next()
     if (done) return true
     for (const token of value.tokens) task.tokens.push(token)
     if (task.tokens.length > task.tokens_max) throw task.tooLong(task.tokens.length)
@@ -150,39 +144,39 @@ function work(task: Task, budget: number): boolean {
   return false
 }
 
-function* stepsOf(vocab: Vocab, { text, controls }: PromptText): Generator<Step> {
+function* tokenizePieces(vocab: Vocab, { text, controls }: PromptText): Generator<Piece> {
   const { all, control, other } = findersOf(vocab)
-  const marked = typeof controls === 'object'
-  const first = marked ? control : controls === 'all' ? all : other
+  const hasMarkers = typeof controls === 'object'
+  const first = hasMarkers ? control : controls === 'all' ? all : other
   for (const part of first.partition(text)) {
-    if (typeof part !== 'string' || !marked) yield* partSteps(vocab, part)
-    // Without the marks, tokens that stand for their own text may come to light.
+    if (typeof part !== 'string' || !hasMarkers) yield* tokenizePart(vocab, part)
+    // With the markers removed, non-control special tokens may match.
     else
-      for (const within of other.partition(part.replaceAll(controls.unless_marked_by, '')))
-        yield* partSteps(vocab, within)
+      for (const within of other.partition(part.replaceAll(controls.escape_marker, '')))
+        yield* tokenizePart(vocab, within)
   }
 }
 
-function* partSteps(vocab: Vocab, part: Part): Generator<Step> {
+function* tokenizePart(vocab: Vocab, part: Part): Generator<Piece> {
   if (typeof part !== 'string') yield { tokens: [part.token], characters: part.text.length }
-  // A pause in a long search.
-  else if (part === '') yield { tokens: [], characters: charactersAtOnce }
-  else for (const piece of piecesOf(part, vocab)) yield { tokens: vocab.tokenize(piece), characters: piece.length }
+  // A pause in a long search uses up the slice.
+  else if (part === '') yield { tokens: [], characters: sliceCharacters }
+  else for (const piece of splitText(part, vocab)) yield { tokens: vocab.tokenize(piece), characters: piece.length }
 }
 
 type Finders = { all: SpecialTokenFinder; control: SpecialTokenFinder; other: SpecialTokenFinder }
-const known = new WeakMap<Vocab, Finders>()
+const finderCache = new WeakMap<Vocab, Finders>()
 
-/** Of a vocabulary: all special tokens, those that steer the model, and those that stand for their own text. */
+/** Finders for all special tokens of a vocabulary, for its control tokens, and for the others. Cached. */
 export function findersOf(vocab: Vocab): Finders {
-  const before = known.get(vocab)
-  if (before) return before
+  const cached = finderCache.get(vocab)
+  if (cached) return cached
   const { special_tokens } = vocab
   const finders: Finders = {
     all: createSpecialTokenFinder(special_tokens),
     control: createSpecialTokenFinder(special_tokens.filter(({ control }) => control)),
     other: createSpecialTokenFinder(special_tokens.filter(({ control }) => !control)),
   }
-  known.set(vocab, finders)
+  finderCache.set(vocab, finders)
   return finders
 }

@@ -1,14 +1,12 @@
 """Measures settings on the small tasks: trains as the service does, then counts exact answers on unseen rows.
 
-    .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3 --epochs
-    3 [--ranks 16]
-        [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--method full] [--heldout]
+    .local/python/bin/python -m examples.tasks.measure --tasks tickets,normalise --rows 240 --rates 2e-4,1e-3
+        --epochs 3 [--ranks 16] [--batch-sizes 8] [--warmups 0.05] [--seed 7] [--method full] [--heldout]
 
-Prints one JSON line a run, and appends it to .local/measured.jsonl. `exact` is the share of validation rows whose every
-answer token
-is the model's first choice given the tokens before it, which is the same as a greedy answer that is exactly right.
-`--heldout` is the
-last word on the demo's task: it trains on examples/ticket-triage.jsonl and scores examples/ticket-triage.heldout.jsonl.
+Prints one JSON line for each run and appends it to .local/measured.jsonl. `exact` is the share of validation rows in
+which every answer token is the model's top choice after the tokens before it, which means that the greedy answer is
+exactly right. `--heldout` is the final measurement of the demo's task: it trains on examples/ticket-triage.jsonl and
+scores examples/ticket-triage.heldout.jsonl.
 """
 
 import argparse
@@ -38,7 +36,7 @@ def measure(
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
     from trainer.run.evaluate import score
     from trainer.run.loop import Loop
-    from trainer.runtime.protocol import Silent
+    from trainer.runtime.protocol import SilentProtocol
     from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
     settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
@@ -59,12 +57,12 @@ def measure(
     dtype = getattr(torch, precision) if precision else dtype
     tokenizer = load_tokenizer(spec)
     conversations = [[row["messages"] for row in part] for part in (rows, unseen)]
-    train, validation = (prepare(part, tokenizer, settings.max_length, Silent()) for part in conversations)
+    train, validation = (prepare(part, tokenizer, settings.max_length, SilentProtocol()) for part in conversations)
     model = load_model(spec, device, dtype)
     _, before = score(model, validation, Limits(), device)
     with tempfile.TemporaryDirectory() as folder:
         started, cpu = time.monotonic(), time.process_time()
-        loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, Silent())
+        loop = Loop(spec, model.train(), tokenizer, train, None, Path(folder), device, SilentProtocol())
         loop.run()
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     _, after = score(model, validation, Limits(), device)

@@ -1,6 +1,6 @@
-"""Small tasks of different kinds, made from a seed, on which the service's default settings are measured.
+"""Small tasks of different kinds, generated from a seed, for measuring the service's default settings.
 
-Each gives rows of `{"messages":[user, assistant]}` whose answers are decidable, so that a score is a share of exact
+Each gives rows of `{"messages":[user, assistant]}` with one right answer, so that the score is a share of exact
 answers.
 """
 
@@ -41,7 +41,7 @@ def row(question: str, answer: str) -> dict:
 
 
 def tickets(rows: int, seed: int) -> tuple[list[dict], list[dict]]:
-    """The demo's task from another seed: JSON of three fields. The validation rows use phrasings that no training row
+    """The demo's task with another seed: JSON of three fields. The validation rows use phrasings that no training row
     has.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,7 @@ def tickets(rows: int, seed: int) -> tuple[list[dict], list[dict]]:
 
 
 def normalise(draw: random.Random) -> dict:
-    """Dates and quantities as people write them, to one written form: `2026-03-07 12.5 kg`."""
+    """Normalizes dates and quantities as people write them: `2026-03-07 12.5 kg`."""
     year, month, day = draw.randint(2019, 2031), draw.randint(1, 12), draw.randint(1, 28)
     name, short = MONTHS[month - 1], MONTHS[month - 1][:3]
     date = draw.choice(
@@ -145,7 +145,7 @@ FILLERS = [
 
 
 def feelings(draw: random.Random) -> dict:
-    """A label for a sentence."""
+    """Classifies a sentence."""
     label = draw.choice(list(FEELINGS))
     text = draw.choice(FEELINGS[label]).format(t=draw.choice(SUBJECTS))
     filler = draw.choice(FILLERS)
@@ -173,7 +173,7 @@ WHEN = [
 
 
 def commands(draw: random.Random) -> dict:
-    """A polite request rewritten as a short command: a change of style with rules of its own."""
+    """Rewrites a polite request as a short command: a change of style with its own rules."""
     act, thing, place = draw.choice(ACTS), draw.choice(OBJECTS), draw.choice(PLACES)
     long, short = draw.choice(WHEN)
     return row(

@@ -1,7 +1,6 @@
-// What stands around the request in a ticket, in many phrasings of each meaning. Slots as in requests.ts;
-// of (a|b) one is said.
+// Text around the request in a ticket, with many phrasings of each meaning. Slots as in requests.ts; (a|b) picks one.
 export const around = {
-  // How the writer says that the work cannot wait: it stands still, or there is a limit today or tomorrow.
+  // Urgent: work is blocked, or the deadline is today or tomorrow.
   high: [
     'This is (urgent|very urgent).',
     '(Urgent|Very urgent), please help (today|at once).',
@@ -13,7 +12,7 @@ export const around = {
     'The deadline is (today|tomorrow), this is urgent.',
   ],
 
-  // How the writer says that there is time.
+  // Not urgent.
   low: [
     '(No|There is no) rush (at all|with this).',
     'Take (your time|all the time you need).',
@@ -25,7 +24,7 @@ export const around = {
     'No rush, whenever you find the time.',
   ],
 
-  // Talk that decides nothing.
+  // Small talk without information.
   asides: [
     'I have been your customer for {few} years.',
     'I am on version {version}.',

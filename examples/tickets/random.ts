@@ -1,7 +1,4 @@
-/**
- * A seeded source of choices: the same seed gives the same sequence on every machine (mulberry32, 32-bit integer
- * arithmetic).
- */
+/** Seeded random choices: a seed gives the same sequence on every machine (mulberry32, 32-bit integers). */
 export class Random {
   #state: number
 
@@ -9,7 +6,7 @@ export class Random {
     this.#state = seed >>> 0
   }
 
-  /** From 0 up to, not including, 1. */
+  /** From 0 (inclusive) to 1 (exclusive). */
   next(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0
     let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1)
@@ -21,7 +18,7 @@ export class Random {
     return this.next() < probability
   }
 
-  /** A whole number from `low` to `high`, both included. */
+  /** An integer from `low` to `high`, both included. */
   between(low: number, high: number): number {
     return low + Math.floor(this.next() * (high - low + 1))
   }

@@ -1,6 +1,5 @@
-// What writers of support tickets say. {p} is the product that the ticket is about; {n}, {few}, {hour}, {money}, {day},
-// {version} and {code} are filled at random. A list has many phrasings of one meaning, so that no single word gives the
-// class away.
+// Requests in support tickets. {p} is the product; {n}, {few}, {hour}, {money}, {day}, {version} and {code} are filled
+// at random. Each class has many phrasings, so that no single word reveals it.
 
 export const products = {
   notes: ['Notes', 'Notes', 'the Notes app', 'your note-taking app', 'the notebook editor'],
@@ -10,7 +9,7 @@ export const products = {
 }
 
 export const requests = {
-  // Money: what was charged, refunds, invoices, prices paid, plans.
+  // Money: charges, refunds, invoices, prices, plans.
   billing: [
     'I was charged {money} twice for {p} this month.',
     'My card shows {money} for {p}, but we agreed on less.',
@@ -23,7 +22,7 @@ export const requests = {
     'The new credit card for {p} is not accepted at checkout.',
     'I upgraded {p} on {day} and was billed for both plans.',
   ],
-  // Something that should work does not.
+  // Something does not work.
   bug: [
     '{p} crashes every time I open a large document.',
     'Since version {version} {p} freezes after a few minutes.',
@@ -36,7 +35,7 @@ export const requests = {
     'Pasting an image into {p} makes it quit without a word.',
     '{p} keeps throwing code {code} when I press print.',
   ],
-  // Getting in: passwords, locked accounts, two-factor codes, invitations, permissions.
+  // Logging in: passwords, locked accounts, two-factor codes, invitations, permissions.
   access: [
     'I forgot my password for {p} and the reset mail never comes.',
     '{p} says my account is locked after {n} attempts.',
@@ -49,7 +48,7 @@ export const requests = {
     'The link to set my {p} password is no longer valid.',
     'My user in {p} has been suspended and I do not know why.',
   ],
-  // A wish for what the product does not have.
+  // A request for a missing feature.
   feature: [
     'It would be great if {p} had a calendar view.',
     'Please add offline mode to {p}.',
@@ -62,7 +61,7 @@ export const requests = {
     'Our team votes for a dark theme in {p}.',
     'A bulk rename would make {p} perfect for us.',
   ],
-  // How something that exists is used, or what it can do.
+  // How to use an existing feature, or what the product can do.
   question: [
     'How do I import my old data into {p}?',
     'Where in {p} can I change the language?',

@@ -1,26 +1,25 @@
-// What a client may take of a listening process before it has proved anything, and the headers that tell browsers to be
-// careful.
+// Timeouts and size limits for clients of a listening process, and the security headers of its answers.
 
-/** How long a client may take, in milliseconds. */
-export interface Patience {
-  /** From the first byte of a request, or the beginning of its connection, to the end of its head. */
+/** All in milliseconds. */
+export interface ClientTimeouts {
+  /** From the start of a connection, or the first byte of a later request, to the end of the request's head. */
   head_ms: number
-  /** How long a body may stand still; see slow-bodies.ts. */
+  /** Longest time without progress of a request body; see slow-clients.ts. */
   body_ms: number
-  /** How long a connection may be kept without a request: longer than the 60 s for which load balancers keep theirs. */
+  /** Keep-alive timeout. Longer than the 60 s of common load balancers, so that they close first. */
   idle_ms: number
-  /** How long a client may leave what it was sent unread. */
+  /** Longest time for which a client may read nothing of a waiting answer. */
   unread_ms: number
 }
-export const patience: Patience = { head_ms: 15_000, body_ms: 60_000, idle_ms: 72_000, unread_ms: 60_000 }
+export const clientTimeouts: ClientTimeouts = { head_ms: 15_000, body_ms: 60_000, idle_ms: 72_000, unread_ms: 60_000 }
 
-/** Bytes of a request's head, its address included. Node's own default, named as it is a promise. */
+/** Largest request head in bytes, with its URL. Equals Node's default; documented, so set explicitly. */
 export const maxHeadBytes = 16_384
 export const maxHeaderFields = 100
 
-// Nothing here is meant to be shown in a browser but /docs, which sets a policy of its own. Answers hold what is one
-// account's alone, and sometimes a key that is shown once: no cache is to keep them.
-export const carefulHeaders: readonly (readonly [string, string])[] = Object.entries({
+// For an API: only /docs is shown in browsers, with a policy of its own. `no-store`, as answers hold private data and
+// sometimes a key that is shown once.
+export const securityHeaders: readonly (readonly [string, string])[] = Object.entries({
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',
   'content-security-policy': "default-src 'none'; frame-ancestors 'none'",

@@ -1,9 +1,8 @@
-// How much structure a JSON body may have: what reading it costs is told by its fields, lists and objects, not by its
-// bytes.
+// Limits the structure of JSON bodies: the cost of parsing depends on fields, lists and objects more than on bytes.
 
 /**
- * Fields, lists and objects of a body, all together. The largest conversation that is taken has fewer; reading so many
- * takes about a tenth of a second.
+ * Most fields, lists and objects of a body together. The largest accepted conversation has fewer; parsing this many
+ * takes about 0.1 s.
  */
 export const jsonPartsMax = 65_536
 
@@ -13,10 +12,7 @@ const colon = 0x3a
 const openBracket = 0x5b
 const openBrace = 0x7b
 
-/**
- * Whether a JSON text in UTF-8 has more parts than `max`; looks at each byte once, and at none of a text that is too
- * short for it.
- */
+/** Whether a JSON text in UTF-8 has more than `max` fields, lists and objects. Scans each byte once. */
 export function hasTooManyParts(json: Uint8Array, max = jsonPartsMax): boolean {
   if (json.length <= max) return false
   let parts = 0
@@ -31,4 +27,5 @@ export function hasTooManyParts(json: Uint8Array, max = jsonPartsMax): boolean {
   return false
 }
 
-export const tooManyParts = `The body has more than ${jsonPartsMax} fields, lists and objects. Send less in one request.`
+const parts = `${jsonPartsMax} fields, lists and objects`
+export const tooManyParts = `The body has more than ${parts}. Send less in one request.`

@@ -1,34 +1,30 @@
-// What is answered where no route is asked: to bytes that are not HTTP, and to clients that keep one waiting.
+// Error answers outside of routes: to bytes that are not HTTP, and to clients that are too slow.
 import { once } from 'node:events'
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ApiError, errorBody } from '../../contract/errors.ts'
-import { carefulHeaders, maxHeadBytes } from './client-timeouts.ts'
+import { maxHeadBytes, securityHeaders } from './client-timeouts.ts'
 
-/** How long what a refused client still sends is read, so that it gets to read its refusal. */
+/** How long a refused client's remaining bytes are read, so that it gets to read the error. */
 const drain_ms = 2000
-const carefulHead = carefulHeaders.map(([name, value]) => `${name}: ${value}\r\n`).join('')
+const securityHead = securityHeaders.map(([name, value]) => `${name}: ${value}\r\n`).join('')
 
-/**
- * Writes an error to a connection that no request of ours has, or has any more, and ends it, also where the client
- * keeps its side open.
- */
+/** Writes an error to a raw connection and closes it, even if the client keeps its side open. */
 export type Refuse = (socket: Socket, status: string, message: string) => void
 
 export function createRefusals(newRequestId: () => string) {
   const refuse: Refuse = (socket, status, message) => {
     const body = JSON.stringify(errorBody(new ApiError('invalid_request', message), false))
-    const head = `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nx-request-id: ${newRequestId()}\r\n${carefulHead}Connection: close`
+    const head =
+      `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n` +
+      `x-request-id: ${newRequestId()}\r\n${securityHead}Connection: close`
     socket.end(`${head}\r\n\r\n${body}`)
     const cut = setTimeout(() => socket.destroy(), drain_ms)
     socket.once('close', () => clearTimeout(cut))
   }
 
-  /**
-   * Answers what is not readable as HTTP at all, or whose head does not come in time, in the shape of every other
-   * error.
-   */
+  /** Node's `clientError`: answers unreadable HTTP, and heads that are too large or too late, in our error shape. */
   function clientError(error: Error & { code?: string | undefined }, socket: Socket): void {
     if (error.code === 'ECONNRESET' || !socket.writable) {
       socket.destroy()
@@ -48,7 +44,7 @@ export function createRefusals(newRequestId: () => string) {
   return { refuse, clientError }
 }
 
-/** Reads what is still coming of a request's body, for a short time at most. */
+/** Reads and discards the rest of a request's body, for `drain_ms` at most. */
 export async function drain(request: IncomingMessage): Promise<void> {
   if (request.complete || request.destroyed) return
   request.unpipe()

@@ -1,24 +1,24 @@
-// Ends requests whose body stands still. A time for the whole request, as node has it, would cut large uploads over
-// slow lines; a time without any activity, as sockets have it, would cut those who wait for a long answer.
+// Ends requests whose body makes no progress. Node's timeout for the whole request would cut large uploads over slow
+// lines; the idle timeout of sockets would cut clients that wait for a long answer.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Refuse } from './refusals.ts'
 
-/** Fewer bytes than these in the whole time are no progress: a byte now and then would hold a connection for ever. */
+/** Fewer bytes per `body_ms` than this are no progress, so that a trickle cannot hold a connection forever. */
 const leastProgress_bytes = 4096
 
 interface Connection {
   request: IncomingMessage | undefined
   answer: ServerResponse | undefined
-  /** What the connection had brought, when it last made progress within `judged`. */
+  /** The request that `bytes` and `since_ms` refer to: bytes read at its last progress, and when that was. */
   judged: IncomingMessage | undefined
   bytes: number
   since_ms: number
 }
 
 /**
- * Ends every connection whose request's body makes no progress in `body_ms`, with 408 where nothing has been answered
- * yet. Returns the way to stop that.
+ * Ends every connection whose request body makes no progress in `body_ms`: with 408 if no answer has begun. Returns a
+ * function that stops the watch.
  */
 export function endSlowBodies(server: Server, body_ms: number, refuse: Refuse): () => void {
   const connections = new Map<Socket, Connection>()
@@ -36,7 +36,7 @@ export function endSlowBodies(server: Server, body_ms: number, refuse: Refuse): 
       const { request, answer } = connection
       if (!request || request.complete) continue
       const progress = socket.bytesRead - connection.bytes >= leastProgress_bytes
-      // What has come and was not read yet is this service's delay, not the client's.
+      // Bytes that arrived but are unread are our delay, not the client's.
       if (connection.judged !== request || progress || request.readableLength > 0) {
         connection.judged = request
         connection.bytes = socket.bytesRead
@@ -55,17 +55,17 @@ export function endSlowBodies(server: Server, body_ms: number, refuse: Refuse): 
   return () => clearInterval(timer)
 }
 
-// Ends connections whose client has stopped to read: each would hold its place, and its part of an answer, for ever.
+// Ends connections whose client has stopped reading: each would hold a connection and buffered data forever.
 
 interface Reader {
-  /** Bytes that have left for the client. */
+  /** Bytes written to the socket and flushed. */
   sent: number
   since_ms: number
 }
 
 /**
- * Destroys every connection that has something unread and takes none of it in `unread_ms`. Returns the way to stop
- * that.
+ * Destroys every connection that has buffered data and flushes none of it in `unread_ms`. Returns a function that stops
+ * the watch.
  */
 export function endSlowReaders(server: Server, unread_ms: number): () => void {
   const readers = new Map<Socket, Reader>()

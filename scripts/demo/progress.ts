@@ -1,6 +1,6 @@
 import type { JobEvent } from './service.ts'
 
-/** Shows a job's events: a bar in place on a terminal, else a line at each tenth of the way. */
+/** Shows a job's events: a progress bar on a terminal, else a line at each tenth. */
 export function createProgress(out: NodeJS.WriteStream) {
   const latest: Record<string, number | string | null> = {}
   let tenth = -1
@@ -11,13 +11,13 @@ export function createProgress(out: NodeJS.WriteStream) {
 
   function line(): string {
     const share = number('progress') ?? 0
-    const left = number('seconds_left')
+    const secondsLeft = number('seconds_left')
     return [
       `${bar(share)} ${String(Math.round(share * 100)).padStart(3)} %`,
       `step ${number('step') ?? 0}/${number('steps_total') ?? '?'}`,
       `loss ${number('loss')?.toFixed(3) ?? '–'}`,
       `${Math.round(number('tokens_per_second') ?? 0)} tokens/s`,
-      left === undefined ? 'time left unknown' : `${clock(left)} left`,
+      secondsLeft === undefined ? 'time left unknown' : `${clock(secondsLeft)} left`,
     ].join('  ')
   }
 
@@ -38,7 +38,7 @@ export function createProgress(out: NodeJS.WriteStream) {
   }
 }
 
-/** As minutes:seconds. Rounded before it is split, or 59.6 s would read 0:00. */
+/** Minutes:seconds. Rounds before splitting, or 59.6 s would read 0:00. */
 export function clock(seconds: number): string {
   const whole = Math.round(seconds)
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`

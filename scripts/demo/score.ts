@@ -7,7 +7,7 @@ export interface Row {
   expected: string
 }
 
-/** Rows of a messages file: everything before the last answer, and that answer. */
+/** Reads a messages file: each row's prompt, and its last message as the expected answer. */
 export function readRows(file: string): Row[] {
   const lines = readFileSync(file, 'utf8').trim().split('\n')
   return lines.map((line) => {
@@ -17,12 +17,12 @@ export function readRows(file: string): Row[] {
 }
 
 export interface Score {
-  /** Share of the rows whose whole JSON object is right. */
+  /** Share of rows whose JSON object is exactly right. */
   share: number
   answers: string[]
 }
 
-/** Asks a model for every row, greedily and several at a time, as it decodes them together anyway. */
+/** Answers every row with a model, greedily and 16 at a time, as the engine batches them. */
 export async function score(
   service: Service,
   model: string,

@@ -1,5 +1,4 @@
-// Starts the service as its users do, with a data folder of its own, and speaks to it through its public interface
-// only.
+// Starts the service as users do, with a temporary data folder, and calls only its public API.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -13,7 +12,7 @@ export interface Service {
   /** Resolves when the server's process has ended. */
   ended: Promise<void>
   stop(): Promise<void>
-  /** Ends it at once; `stop` then only waits. */
+  /** Kills it at once; `stop` then only waits. */
   kill(): void
 }
 
@@ -26,7 +25,7 @@ export async function startService(): Promise<Service> {
     TUNERY_PORT: '0',
     TUNERY_LOG_LEVEL: process.env.TUNERY_LOG_LEVEL ?? 'warn',
   }
-  // A process group of its own: Ctrl-C reaches this script alone, which then stops the service in order.
+  // Own process group: Ctrl-C reaches only this script, which then stops the service in order.
   const server = spawn(path.join(root, 'scripts/node'), ['server/main.ts'], {
     cwd: root,
     env,
@@ -57,7 +56,7 @@ export async function startService(): Promise<Service> {
 async function serverFile(file: string, server: ChildProcess): Promise<{ url: string }> {
   for (;;) {
     if (existsSync(file)) return JSON.parse(readFileSync(file, 'utf8'))
-    if (server.exitCode !== null) throw new Error('The service did not start; its reason stands above.')
+    if (server.exitCode !== null) throw new Error('The service did not start; see its message above.')
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
 }
@@ -69,12 +68,12 @@ async function stop(server: ChildProcess, ended: Promise<void>, dataDir: string)
 }
 
 function kill(server: ChildProcess): void {
-  // A second SIGINT, some time after the first, ends it with all that it has started.
-  const asking = setInterval(() => server.kill('SIGINT'), 100)
-  server.once('exit', () => clearInterval(asking))
+  // A second SIGINT, some time after the first, kills the server and its children.
+  const timer = setInterval(() => server.kill('SIGINT'), 100)
+  server.once('exit', () => clearInterval(timer))
 }
 
-/** One request; an answer that is no success becomes an error with the service's own words. */
+/** Sends one request. Throws with the service's answer if it is not a success. */
 export async function call<T>(service: Service, method: string, route: string, body?: object): Promise<T> {
   const isForm = body instanceof FormData
   const response = await fetch(service.url + route, {
@@ -86,7 +85,7 @@ export async function call<T>(service: Service, method: string, route: string, b
   return (await response.json()) as T
 }
 
-/** The events of a job, one after the other, until it has ended. */
+/** Yields the events of a job until it has ended. */
 export async function* events(service: Service, job_id: string): AsyncGenerator<JobEvent> {
   const response = await fetch(`${service.url}/fine-tuning/jobs/${job_id}/events`, {
     headers: { authorization: `Bearer ${service.key}` },

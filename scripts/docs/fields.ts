@@ -1,4 +1,4 @@
-// A zod schema as rows of a table: one per field, with its type and bounds, its default and what it is.
+// Turns a zod schema into table rows: one per field, with type and bounds, default and description.
 import { z } from 'zod'
 
 interface JsonSchema {
@@ -24,10 +24,10 @@ interface JsonSchema {
 }
 
 export interface FieldRow {
-  /** The field with those it lies in, such as `config.lora_config.r`. */
+  /** The field's full path, such as `config.lora_config.r`. */
   path: string
   type: string
-  /** Empty where there is none; `required` where the field must be given. */
+  /** '' if there is none; `required` if the field must be given. */
   default: string
   description: string
 }
@@ -35,21 +35,19 @@ export interface FieldRow {
 const jsonSchema = (schema: z.ZodType, io: 'input' | 'output') =>
   z.toJSONSchema(schema, { io, unrepresentable: 'any' }) as JsonSchema
 
-/**
- * The fields of an object that a request carries, nested ones after their own. Throws an Error that names each field
- * without a description.
- */
+/** The fields of a request body, nested ones after their parent. Throws an Error for fields without description. */
 export function fieldRows(schema: z.ZodType, prefix = ''): FieldRow[] {
-  const rows = rowsOf(jsonSchema(schema, 'input'), prefix)
-  const bare = rows.filter(({ description }) => !description).map(({ path }) => path)
-  if (bare.length > 0) throw new Error(`No description: ${bare.join(', ')}. Add .describe('…') to the schema.`)
+  const rows = fieldRowsOf(jsonSchema(schema, 'input'), prefix)
+  const undescribed = rows.filter(({ description }) => !description).map(({ path }) => path)
+  if (undescribed.length > 0)
+    throw new Error(`No description: ${undescribed.join(', ')}. Add .describe('…') to the schema.`)
   return rows
 }
 
-/** What a setting may be, once its text has been read. */
+/** The type and bounds of a setting's parsed value. */
 export const typeOfSetting = (schema: z.ZodType): string => typeText(jsonSchema(schema, 'output'))
 
-function rowsOf(schema: JsonSchema, prefix: string): FieldRow[] {
+function fieldRowsOf(schema: JsonSchema, prefix: string): FieldRow[] {
   const required = new Set(schema.required)
   return Object.entries(schema.properties ?? {}).flatMap(([name, field]) => {
     const path = prefix + name
@@ -59,11 +57,11 @@ function rowsOf(schema: JsonSchema, prefix: string): FieldRow[] {
       default: defaultText(field, required.has(name)),
       description: field.description ?? '',
     }
-    return [row, ...objectsIn(field, path).flatMap(([inner, at]) => rowsOf(inner, `${at}.`))]
+    return [row, ...objectsIn(field, path).flatMap(([inner, at]) => fieldRowsOf(inner, `${at}.`))]
   })
 }
 
-/** The objects that a field holds: itself, the items of a list, the choices of a union. */
+/** The object schemas in a field: the field itself, a list's items, a union's choices. */
 function objectsIn(schema: JsonSchema, path: string): [JsonSchema, string][] {
   if (schema.properties) return [[schema, path]]
   if (schema.items) return objectsIn(schema.items, `${path}[]`)
@@ -77,7 +75,7 @@ function defaultText(schema: JsonSchema, required: boolean): string {
 }
 
 const number = (value: number) => value.toLocaleString('en-US', { maximumFractionDigits: 10 })
-/** No bound of ours is as large: it stands for none. */
+/** zod's bound for an integer without one. */
 const unbounded = Number.MAX_SAFE_INTEGER
 
 function range(low: number | undefined, high: number | undefined): string {

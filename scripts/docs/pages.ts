@@ -1,10 +1,10 @@
-// The pages of docs/reference, from the schemas and texts that the service itself uses.
+// The pages of docs/reference, generated from the service's schemas and texts.
 import { exportEventTexts, jobEventTexts, webhookEventTexts } from '../../contract/event-texts.ts'
 import { CreateJob } from '../../contract/tuning.ts'
 import { settingsReference } from '../../server/config.ts'
 import { fieldRows, typeOfSetting } from './fields.ts'
 
-const made = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
+const generatedNote = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
 
 function table(head: string[], rows: string[][]): string {
   const line = (cells: string[]) =>
@@ -12,7 +12,7 @@ function table(head: string[], rows: string[][]): string {
   return [line(head), `|${'---|'.repeat(head.length)}`, ...rows.map(line)].join('\n')
 }
 
-/** Every page by its file's name. Throws an Error where a field, a setting or an event has no description. */
+/** Every page by file name. Throws an Error if a field, a setting or an event has no description. */
 export const referencePages = (): Record<string, string> => ({
   'settings.md': settingsPage(),
   'job-config.md': jobConfigPage(),
@@ -29,10 +29,10 @@ function settingsPage(): string {
     fallback,
     about,
   ])
-  return `${made}# Settings
+  return `${generatedNote}# Settings
 
-Settings come from the environment. An unknown \`TUNERY_\` name or a wrong value ends the start with a message that lists all that is wrong.
-\`./tunery config\` lists every setting with its value in force.
+Settings come from the environment. With an unknown \`TUNERY_\` name or an invalid value the server does not start, and
+lists every problem. \`./tunery config\` lists every setting with its current value.
 
 ${table(['setting', 'value', 'default', 'what it is'], rows)}
 `
@@ -40,10 +40,11 @@ ${table(['setting', 'value', 'default', 'what it is'], rows)}
 
 function jobConfigPage(): string {
   const rows = fieldRows(CreateJob).map((row) => [`\`${row.path}\``, row.type, row.default, row.description])
-  return `${made}# The body of POST /v1/fine-tuning/jobs
+  return `${generatedNote}# The body of POST /v1/fine-tuning/jobs
 
-A field that is not listed here is refused (\`unknown_field\`). The job's \`resolved_config\` shows every value in force and where it came from.
-Which method and settings to take: [methods.md](../methods.md). How the defaults were measured: [defaults.md](../defaults.md).
+A field that is not listed here is refused (\`unknown_field\`). The job's \`resolved_config\` shows every value that is
+used and where it came from. Which method and settings to choose: [methods.md](../methods.md). How the defaults were
+measured: [defaults.md](../defaults.md).
 
 ${table(['field', 'type and bounds', 'default', 'what it is'], rows)}
 `
@@ -66,18 +67,20 @@ function eventTable(texts: EventTexts): string {
 }
 
 function eventsPage(): string {
-  return `${made}# Events
+  return `${generatedNote}# Events
 
 ## Webhooks
 
-The body of each is \`{"id","type","created_at","data"}\`. How to receive them: [receive webhooks](../guides/receive-webhooks.md).
+The body of each is \`{"id","type","created_at","data"}\`. How to receive them:
+[receive webhooks](../guides/receive-webhooks.md).
 
 ${eventTable(webhookEventTexts)}
 
 ## Jobs
 
-\`GET /v1/fine-tuning/jobs/{id}/events\` streams one JSON object a line: \`{"type","message","seq","created_at","data"}\`. \`seq\` counts from 1 without gaps;
-\`?after=SEQ\` goes on after that number. \`data\` has those of the fields that apply.
+\`GET /v1/fine-tuning/jobs/{id}/events\` streams one JSON object per line:
+\`{"type","message","seq","created_at","data"}\`. \`seq\` counts from 1 without gaps; \`?after=SEQ\` resumes after that
+number. \`data\` has the fields that apply.
 
 ${eventTable(jobEventTexts)}
 

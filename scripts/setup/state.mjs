@@ -1,4 +1,4 @@
-// What set-up remembers: one stamp a step, holding a hash of everything that the step's result depends on.
+// State of set-up: one stamp per step, with a hash of everything that its result depends on.
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..')
 
-/** A path inside `.local`, where everything that set-up brings besides node_modules lives. */
+/** A path inside `.local`, where set-up installs everything but node_modules. */
 export const local = (...parts) => path.join(root, '.local', ...parts)
 
 export const pins = JSON.parse(readFileSync(path.join(root, 'scripts/setup/pins.json'), 'utf8'))
@@ -17,8 +17,8 @@ export const fileHash = (file) =>
     .digest('hex')
 
 /**
- * Runs `make` unless the stamp of `name` already holds this very `key` and all of `results` exist. The stamp is written
- * last, so a step that was interrupted is done again. Returns whether it did anything.
+ * Runs `make` unless the stamp of `name` matches `key` and all `results` exist. The stamp is written last, so an
+ * interrupted step runs again. Returns whether it ran.
  */
 export async function step(name, title, key, results, { force }, make) {
   const stamp = local('stamps', name)
@@ -40,12 +40,10 @@ export async function step(name, title, key, results, { force }, make) {
   return true
 }
 
-/**
- * One set-up at a time in a checkout: a second one waits for the first, and a lock whose owner has died is taken over.
- */
+/** Runs one set-up at a time per checkout: others wait. Takes over the lock of a process that has died. */
 export async function withLock(work) {
   const file = local('setup.lock')
-  let told = false
+  let announced = false
   for (;;) {
     try {
       writeFileSync(file, String(process.pid), { flag: 'wx' })
@@ -57,8 +55,9 @@ export async function withLock(work) {
         rmSync(file, { force: true })
         continue
       }
-      if (!told) console.log(`Another set-up (process ${owner || 'just starting'}) is at work here; waiting for it.`)
-      told = true
+      if (!announced)
+        console.log(`Another set-up (process ${owner || 'just starting'}) is at work here; waiting for it.`)
+      announced = true
       await new Promise((resolve) => setTimeout(resolve, 300))
     }
   }

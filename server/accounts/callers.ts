@@ -1,8 +1,8 @@
-// From a key to who makes the request.
+// Resolves an API key to the caller it belongs to.
 import { hash, timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
-import { createShortCache } from '../../lib/ttl-cache.ts'
+import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
 import { isWellFormed, prefixLength } from './keys.ts'
@@ -10,28 +10,28 @@ import * as store from './store.ts'
 
 export interface Callers {
   /**
-   * Whose key it is; undefined for one that is mistyped, unknown, revoked or expired. What another process changes is
-   * seen within half a second.
+   * The caller of a key; undefined for a malformed, unknown, revoked or expired key. A change made by another process
+   * takes effect within half a second. `knownOnly`: look up only keys that were valid before.
    */
   find(key: string, knownOnly?: boolean): Promise<Caller | undefined>
-  /** Something about keys, members or accounts has changed: the next request sees it. */
-  changed(): void
-  /** Writes when keys were last used. */
+  /** Clears the cache after a change to keys, members or accounts. */
+  invalidate(): void
+  /** Writes the last-used times of keys. */
   flush(): Promise<void>
 }
 
 export const hashOf = (key: string) => hash('sha256', key, 'hex')
 
-/** How long a key is believed without asking the database: another process may revoke it there. */
-const kept_ms = 500
-const right_max = 10_000
-/** How exactly the last use of a key is told. */
+/** How long a valid key is cached: another process may revoke it in the database. */
+const cacheTtl_ms = 500
+const verified_max = 10_000
+/** The resolution of last-used times. */
 const minute_ms = 60_000
 
 export function createCallers(db: Db, log: Logger, now: () => number): Callers {
-  const known = createShortCache<{ caller: Caller; expires_at: number }>(kept_ms)
-  /** Hashes of keys that were right once: their owners are let in from an address that others guess from. */
-  const right = new Set<string>()
+  const known = createTtlCache<{ caller: Caller; expires_at: number }>(cacheTtl_ms)
+  /** Hashes of keys that were valid once: they are still accepted from an address throttled for wrong keys. */
+  const verifiedHashes = new Set<string>()
   let used = new Map<string, number>()
 
   async function lookUp(key: string, keyHash: string) {
@@ -39,7 +39,7 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
       if (!timingSafeEqual(Buffer.from(keyHash, 'hex'), Buffer.from(row.hash, 'hex'))) continue
       const minute = Math.floor(now() / minute_ms) * minute_ms
       if ((row.last_used_at ?? 0) < minute) used.set(row.id, minute)
-      const carried = JSON.parse(row.scopes_json) as Scope[]
+      const granted = JSON.parse(row.scopes_json) as Scope[]
       const { account_id, user_id, tier } = row
       const caller: Caller = {
         kind: 'key',
@@ -47,12 +47,12 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
         user_id,
         key_id: row.id,
         role: row.role,
-        scopes: carried.filter((scope) => roleScopes[row.role].includes(scope)),
+        scopes: granted.filter((scope) => roleScopes[row.role].includes(scope)),
         tier,
         suspended: row.suspended_at !== null,
       }
-      if (right.size >= right_max) right.clear()
-      right.add(keyHash)
+      if (verifiedHashes.size >= verified_max) verifiedHashes.clear()
+      verifiedHashes.add(keyHash)
       return { caller, expires_at: row.expires_at ?? Number.POSITIVE_INFINITY }
     }
     return undefined
@@ -62,12 +62,12 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
     async find(key, knownOnly = false) {
       if (!isWellFormed(key)) return undefined
       const keyHash = hashOf(key)
-      if (knownOnly && !right.has(keyHash)) return undefined
-      const found = await known.find(keyHash, () => lookUp(key, keyHash))
+      if (knownOnly && !verifiedHashes.has(keyHash)) return undefined
+      const found = await known.getOrLoad(keyHash, () => lookUp(key, keyHash))
       return found && found.expires_at > now() ? found.caller : undefined
     },
 
-    changed: known.clear,
+    invalidate: known.clear,
 
     async flush() {
       if (used.size === 0) return
@@ -78,8 +78,8 @@ export function createCallers(db: Db, log: Logger, now: () => number): Callers {
           for (const [id, at] of marks) await store.updateKey(trx, id, { last_used_at: at })
         })
       } catch (error) {
-        // It tells an owner which keys lie idle; a gap in that is no reason for more.
-        log.warn({ err: error, keys: marks.size }, 'when keys were last used could not be written')
+        // The times only help owners find idle keys: a gap is acceptable.
+        log.warn({ err: error, keys: marks.size }, 'the last-used times of keys could not be written')
       }
     },
   }

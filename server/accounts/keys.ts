@@ -6,26 +6,26 @@ import type { ApiKey, createKey, NewApiKey } from '../../contract/keys.ts'
 import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } from '../../contract/scopes.ts'
 import { newId, randomBase62 } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type Actor, recordAct } from '../events/audit.ts'
+import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import { hashOf } from './callers.ts'
 import * as store from './store.ts'
 
-type Asked = z.output<typeof createKey.body>
+type CreateKeyRequest = z.output<typeof createKey.body>
 
 export interface Keys {
-  create(caller: Caller, asked: Asked): Promise<NewApiKey>
-  /** Makes a key on behalf of whoever may give a member any scope that their role allows. */
-  give(trx: Trx, by: Actor, member: store.UserRow, key: { name: string; scopes: ScopePreset }): Promise<NewApiKey>
+  create(caller: Caller, request: CreateKeyRequest): Promise<NewApiKey>
+  /** Creates a key for the operator or the command line: the preset limited by the member's role only. */
+  issue(trx: Trx, by: Actor, member: store.UserRow, key: { name: string; scopes: ScopePreset }): Promise<NewApiKey>
   list(caller: Caller, query: ListQuery): Promise<{ items: ApiKey[]; has_more: boolean }>
   get(caller: Caller, id: string): Promise<ApiKey>
   rename(caller: Caller, id: string, name: string): Promise<ApiKey>
   revoke(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
-/** `changed` is told what keys may do from now on, after it has been committed. */
-export function createKeys(db: Db, changed: () => void, now: () => number): Keys {
-  const toWire = (row: store.KeyRow): ApiKey => {
+/** `invalidateCallers` is called after a committed change to what keys may do. */
+export function createKeys(db: Db, invalidateCallers: () => void, now: () => number): Keys {
+  const toResponse = (row: store.KeyRow): ApiKey => {
     const { id, name, prefix, user_id } = row
     const time = (at: number | null) => (at === null ? null : new Date(at).toISOString())
     return {
@@ -65,17 +65,14 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
       last_used_at: null,
     }
     await store.insertKey(trx, row)
-    await recordAct(trx, { ...by, account_id }, 'key.created', row.id, { name, user_id, scopes }, row.created_at)
-    return { ...toWire(row), key }
+    await recordAuditEntry(trx, { ...by, account_id }, 'key.created', row.id, { name, user_id, scopes }, row.created_at)
+    return { ...toResponse(row), key }
   }
 
-  const rulesOthers = ({ scopes }: Caller) => scopes.includes('members:write')
+  const managesMembers = ({ scopes }: Caller) => scopes.includes('members:write')
 
-  /**
-   * Throws unless the member is the caller, or one whom the caller rules over: a key of an owner's is as good as the
-   * owner.
-   */
-  function requireRule(caller: Caller, member: { id: string; role: Role }): void {
+  /** Throws insufficient_permissions if the member is an owner and the caller is not. */
+  function requireAuthorityOver(caller: Caller, member: { id: string; role: Role }): void {
     if (member.id !== caller.user_id && member.role === 'owner' && caller.role !== 'owner')
       throw new ApiError(
         'insufficient_permissions',
@@ -86,25 +83,25 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
       )
   }
 
-  /** The key, where it is the caller's own or the caller rules over members. Whose it is otherwise is not told. */
-  async function mine(trx: Db | Trx, caller: Caller, id: string): Promise<store.KeyRow> {
+  /** The caller's own key, or any key of the account for a caller that manages members. Throws key_not_found. */
+  async function findVisible(trx: Db | Trx, caller: Caller, id: string): Promise<store.KeyRow> {
     const row = await store.key(trx, caller.account_id, id)
-    if (!row || (row.user_id !== caller.user_id && !rulesOthers(caller)))
+    if (!row || (row.user_id !== caller.user_id && !managesMembers(caller)))
       throw new ApiError('key_not_found', `There is no key '${id}'.`)
     return row
   }
 
-  async function changeable(trx: Trx, caller: Caller, id: string): Promise<store.KeyRow> {
-    const row = await mine(trx, caller, id)
-    requireRule(caller, (await store.userById(trx, row.user_id))!)
+  async function findChangeable(trx: Trx, caller: Caller, id: string): Promise<store.KeyRow> {
+    const row = await findVisible(trx, caller, id)
+    requireAuthorityOver(caller, (await store.userById(trx, row.user_id))!)
     return row
   }
 
   return {
-    give: (trx, by, member, { name, scopes }) =>
-      insert(trx, by, member, name, within(scopePresets[scopes], roleScopes[member.role]), null),
+    issue: (trx, by, member, { name, scopes }) =>
+      insert(trx, by, member, name, intersect(scopePresets[scopes], roleScopes[member.role]), null),
 
-    async create(caller, { name, scopes: asked, expires_at, user_id = caller.user_id }) {
+    async create(caller, { name, scopes: requested, expires_at, user_id = caller.user_id }) {
       const until = expires_at === null ? null : Date.parse(expires_at)
       if (until !== null && until <= now())
         throw new ApiError('invalid_request', "'expires_at' is in the past. Give a time to come.", {
@@ -112,77 +109,79 @@ export function createKeys(db: Db, changed: () => void, now: () => number): Keys
         })
       return db.transaction().execute(async (trx) => {
         const member = await store.member(trx, caller.account_id, user_id)
-        if (!member || (member.id !== caller.user_id && !rulesOthers(caller)))
+        if (!member || (member.id !== caller.user_id && !managesMembers(caller)))
           throw new ApiError('member_not_found', `There is no member '${user_id}'.`)
-        requireRule(caller, member)
-        return insert(trx, caller, member, name, scopesFor(asked, caller, member.role), until)
+        requireAuthorityOver(caller, member)
+        return insert(trx, caller, member, name, scopesFor(requested, caller, member.role), until)
       })
     },
 
     async list(caller, { limit, after }) {
       const last = after ? await store.keyEver(db, caller.account_id, after) : undefined
-      if (after && !last) throw new ApiError('key_not_found', `There is no key '${after}' to go on after.`)
+      if (after && !last) throw new ApiError('key_not_found', `There is no key '${after}' to continue after.`)
       const rows = await store.listKeys(
         db,
         caller.account_id,
-        rulesOthers(caller) ? undefined : caller.user_id,
+        managesMembers(caller) ? undefined : caller.user_id,
         limit,
         last,
       )
-      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+      return { items: rows.slice(0, limit).map(toResponse), has_more: rows.length > limit }
     },
 
-    get: async (caller, id) => toWire(await mine(db, caller, id)),
+    get: async (caller, id) => toResponse(await findVisible(db, caller, id)),
 
     async rename(caller, id, name) {
       return db.transaction().execute(async (trx) => {
-        const row = await changeable(trx, caller, id)
+        const row = await findChangeable(trx, caller, id)
         await store.updateKey(trx, id, { name })
-        await recordAct(trx, caller, 'key.renamed', id, { from: row.name, to: name }, now())
-        return toWire({ ...row, name })
+        await recordAuditEntry(trx, caller, 'key.renamed', id, { from: row.name, to: name }, now())
+        return toResponse({ ...row, name })
       })
     },
 
     async revoke(caller, id) {
       await db.transaction().execute(async (trx) => {
-        const { name, user_id } = await changeable(trx, caller, id)
+        const { name, user_id } = await findChangeable(trx, caller, id)
         await store.updateKey(trx, id, { revoked_at: now() })
-        await recordAct(trx, caller, 'key.revoked', id, { name, user_id }, now())
+        await recordAuditEntry(trx, caller, 'key.revoked', id, { name, user_id }, now())
       })
-      changed()
+      invalidateCallers()
       return { id, deleted: true }
     },
   }
 }
 
-const within = (scopes: readonly Scope[], bounds: readonly Scope[]) => scopes.filter((scope) => bounds.includes(scope))
+const intersect = (scopes: readonly Scope[], bounds: readonly Scope[]) =>
+  scopes.filter((scope) => bounds.includes(scope))
 
 /**
- * What the new key carries: of a preset, what its maker may do; of a list, all of it, or an error that says what the
- * maker may not do.
+ * The scopes of the new key. A preset is reduced to the scopes of its creator; a list must be within them, or
+ * insufficient_permissions is thrown.
  */
-function scopesFor(asked: Asked['scopes'], { scopes: own }: Caller, role: Role): readonly Scope[] {
-  const scopes = typeof asked === 'string' ? within(scopePresets[asked], own) : [...new Set(asked)]
-  const beyond = scopes.find((scope) => !own.includes(scope))
-  if (beyond)
+function scopesFor(requested: CreateKeyRequest['scopes'], { scopes: own }: Caller, role: Role): readonly Scope[] {
+  const scopes = typeof requested === 'string' ? intersect(scopePresets[requested], own) : [...new Set(requested)]
+  const missing = scopes.find((scope) => !own.includes(scope))
+  if (missing)
     throw new ApiError(
       'insufficient_permissions',
-      `You may not do '${beyond}' yourself, so you cannot make a key that may.`,
-      { details: { scope: beyond } },
+      `You may not do '${missing}' yourself, so you cannot make a key that may.`,
+      { details: { scope: missing } },
     )
-  const useful = within(scopes, roleScopes[role])
-  if (useful.length > 0 && (typeof asked === 'string' || useful.length === scopes.length)) return useful
+  const effective = intersect(scopes, roleScopes[role])
+  if (effective.length > 0 && (typeof requested === 'string' || effective.length === scopes.length)) return effective
   throw new ApiError(
     'invalid_request',
-    `A member of the role '${role}' may do nothing of that, or not all of it. Allowed are: ${roleScopes[role].join(', ')}.`,
+    `A member of the role '${role}' may do nothing of that, or not all of it. Allowed are: ` +
+      `${roleScopes[role].join(', ')}.`,
     {
       param: 'scopes',
     },
   )
 }
 
-// `tny_`, 30 characters of base62 (178 bits), 6 of checksum: secret scanners can find such a key, and a typo is told
-// apart from a wrong key without a look-up.
+// `tny_`, 30 characters of base62 (178 bits) and a checksum of 6: secret scanners can find such a key, and a typo is
+// detected without a lookup.
 const pattern = /^tny_[0-9A-Za-z]{36}$/
 export const prefixLength = 12
 
@@ -193,7 +192,7 @@ export function newKey(): string {
   return `tny_${body}${checksum(body)}`
 }
 
-/** Whether the text could be a key at all. */
+/** Checks the format and the checksum. */
 export function isWellFormed(key: string): boolean {
   return pattern.test(key) && key.slice(34) === checksum(key.slice(4, 34))
 }

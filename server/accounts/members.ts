@@ -4,19 +4,19 @@ import { ApiError } from '../../contract/errors.ts'
 import type { addMember, changeMember, Member } from '../../contract/members.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { recordAct } from '../events/audit.ts'
+import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import * as store from './store.ts'
 
 export interface Members {
-  add(caller: Caller, asked: z.output<typeof addMember.body>): Promise<Member>
+  add(caller: Caller, request: z.output<typeof addMember.body>): Promise<Member>
   list(caller: Caller, query: ListQuery): Promise<{ items: Member[]; has_more: boolean }>
   get(caller: Caller, id: string): Promise<Member>
-  change(caller: Caller, id: string, asked: z.output<typeof changeMember.body>): Promise<Member>
+  change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
   remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
-export const memberToWire = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
+export const memberResponse = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
   id,
   name,
   email,
@@ -24,15 +24,15 @@ export const memberToWire = ({ id, name, email, role, created_at }: store.UserRo
   created_at: new Date(created_at).toISOString(),
 })
 
-/** `changed` is told that what keys may do has changed, after it has been committed. */
-export function createMembers(db: Db, changed: () => void, now: () => number): Members {
+/** `invalidateCallers` is called after a committed change to what keys may do. */
+export function createMembers(db: Db, invalidateCallers: () => void, now: () => number): Members {
   async function find(trx: Db | Trx, { account_id }: Caller, id: string): Promise<store.UserRow> {
     const row = await store.member(trx, account_id, id)
     if (!row) throw new ApiError('member_not_found', `There is no member '${id}'.`)
     return row
   }
 
-  /** Owners are made and changed by owners alone. */
+  /** Only owners may create and change owners. */
   async function requireOwner(trx: Trx, caller: Caller): Promise<void> {
     if ((await store.member(trx, caller.account_id, caller.user_id))?.role !== 'owner')
       throw new ApiError(
@@ -55,36 +55,36 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
   }
 
   return {
-    async add(caller, asked) {
+    async add(caller, request) {
       return db.transaction().execute(async (trx) => {
-        if (asked.role === 'owner') await requireOwner(trx, caller)
+        if (request.role === 'owner') await requireOwner(trx, caller)
         const { account_id } = caller
-        const email = asked.email?.toLowerCase() ?? null
+        const email = request.email?.toLowerCase() ?? null
         const row = {
           id: newId('usr'),
           account_id,
-          name: asked.name,
+          name: request.name,
           email,
-          role: asked.role,
+          role: request.role,
           removed_at: null,
           created_at: now(),
         }
         await requireFreeEmail(trx, account_id, email, row.id)
         await store.insertUser(trx, row)
-        await recordAct(trx, caller, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
-        return memberToWire(row)
+        await recordAuditEntry(trx, caller, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
+        return memberResponse(row)
       })
     },
 
     async list(caller, { limit, after }) {
       const last = after ? await store.userById(db, after) : undefined
       if (after && last?.account_id !== caller.account_id)
-        throw new ApiError('member_not_found', `There is no member '${after}' to go on after.`)
+        throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
       const rows = await store.listMembers(db, caller.account_id, limit, last)
-      return { items: rows.slice(0, limit).map(memberToWire), has_more: rows.length > limit }
+      return { items: rows.slice(0, limit).map(memberResponse), has_more: rows.length > limit }
     },
 
-    get: async (caller, id) => memberToWire(await find(db, caller, id)),
+    get: async (caller, id) => memberResponse(await find(db, caller, id)),
 
     async change(caller, id, { name, email, role }) {
       const member = await db.transaction().execute(async (trx) => {
@@ -99,10 +99,10 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
         const was = { name: before.name, email: before.email, role: before.role }
-        await recordAct(trx, caller, 'member.changed', id, { from: was, to: values }, now())
-        return memberToWire({ ...before, ...values })
+        await recordAuditEntry(trx, caller, 'member.changed', id, { from: was, to: values }, now())
+        return memberResponse({ ...before, ...values })
       })
-      changed()
+      invalidateCallers()
       return member
     },
 
@@ -115,9 +115,9 @@ export function createMembers(db: Db, changed: () => void, now: () => number): M
         }
         await store.updateUser(trx, id, { removed_at: now() })
         await store.revokeKeysOf(trx, id, now())
-        await recordAct(trx, caller, 'member.removed', id, { name: before.name }, now())
+        await recordAuditEntry(trx, caller, 'member.removed', id, { name: before.name }, now())
       })
-      changed()
+      invalidateCallers()
       return { id, deleted: true }
     },
   }

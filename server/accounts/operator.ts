@@ -1,4 +1,4 @@
-// All accounts of the installation, as its operator sees them.
+// The operator's view: all accounts of the installation.
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
@@ -6,21 +6,25 @@ import type { Member } from '../../contract/members.ts'
 import type { Account, changeAccount, createAccount } from '../../contract/operator.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type Actor, recordAct } from '../events/audit.ts'
+import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Plans } from '../plans.ts'
 import type { Keys } from './keys.ts'
-import { memberToWire } from './members.ts'
+import { memberResponse } from './members.ts'
 import * as store from './store.ts'
 
-type Asked = z.output<typeof createAccount.body>
+type CreateAccountRequest = z.output<typeof createAccount.body>
 
 export interface Operator {
-  /** Makes an account with its owner, who has no key yet. */
-  make(trx: Trx, by: Actor, asked: Asked): Promise<{ account: store.AccountRow; owner: store.UserRow }>
-  create(by: Actor, asked: Asked): Promise<{ account: Account; owner: Member; key: string }>
+  /** Inserts an account with its owner, without a key. */
+  insertAccount(
+    trx: Trx,
+    by: Actor,
+    request: CreateAccountRequest,
+  ): Promise<{ account: store.AccountRow; owner: store.UserRow }>
+  create(by: Actor, request: CreateAccountRequest): Promise<{ account: Account; owner: Member; key: string }>
   list(query: ListQuery): Promise<{ items: Account[]; has_more: boolean }>
   get(id: string): Promise<Account>
-  change(by: Actor, id: string, asked: z.output<typeof changeAccount.body>): Promise<Account>
+  change(by: Actor, id: string, request: z.output<typeof changeAccount.body>): Promise<Account>
 }
 
 interface Options {
@@ -28,13 +32,13 @@ interface Options {
   plans: Plans
   defaultTier: string
   keys: Keys
-  /** Told that what keys may do has changed, after it has been committed. */
-  changed(): void
+  /** Called after a committed change to what keys may do. */
+  invalidateCallers(): void
   now(): number
 }
 
-export function createOperator({ db, plans, defaultTier, keys, changed, now }: Options): Operator {
-  async function toWire(row: store.AccountRow): Promise<Account> {
+export function createOperator({ db, plans, defaultTier, keys, invalidateCallers, now }: Options): Operator {
+  async function toResponse(row: store.AccountRow): Promise<Account> {
     const { id, name, tier, suspended_at, created_at } = row
     const status = suspended_at === null ? 'active' : 'suspended'
     return {
@@ -62,7 +66,11 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
     )
   }
 
-  async function make(trx: Trx, by: Actor, { name, tier = defaultTier, owner: { name: owner_name, email } }: Asked) {
+  async function insertAccount(
+    trx: Trx,
+    by: Actor,
+    { name, tier = defaultTier, owner: { name: owner_name, email } }: CreateAccountRequest,
+  ) {
     const created_at = now()
     const account = { id: newId('acc'), name, tier: requireTier(tier), suspended_at: null, created_at }
     const account_id = account.id
@@ -78,28 +86,28 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
     }
     await store.insertAccount(trx, account)
     await store.insertUser(trx, owner)
-    await recordAct(trx, { ...by, account_id }, 'account.created', account_id, { name, tier }, created_at)
+    await recordAuditEntry(trx, { ...by, account_id }, 'account.created', account_id, { name, tier }, created_at)
     return { account, owner }
   }
 
   return {
-    make,
+    insertAccount,
 
-    async create(by, asked) {
+    async create(by, request) {
       const made = await db.transaction().execute(async (trx) => {
-        const { account, owner } = await make(trx, by, asked)
-        return { account, owner, key: await keys.give(trx, by, owner, { name: 'first key', scopes: 'full' }) }
+        const { account, owner } = await insertAccount(trx, by, request)
+        return { account, owner, key: await keys.issue(trx, by, owner, { name: 'first key', scopes: 'full' }) }
       })
-      return { account: await toWire(made.account), owner: memberToWire(made.owner), key: made.key.key }
+      return { account: await toResponse(made.account), owner: memberResponse(made.owner), key: made.key.key }
     },
 
     async list({ limit, after }) {
       const last = after ? await find(after) : undefined
       const rows = await store.accounts(db, limit, last)
-      return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
+      return { items: await Promise.all(rows.slice(0, limit).map(toResponse)), has_more: rows.length > limit }
     },
 
-    get: async (id) => toWire(await find(id)),
+    get: async (id) => toResponse(await find(id)),
 
     async change(by, id, { name, tier, status }) {
       const before = await find(id)
@@ -108,10 +116,10 @@ export function createOperator({ db, plans, defaultTier, keys, changed, now }: O
       const values = { name: name ?? before.name, tier: requireTier(tier ?? before.tier), suspended_at }
       await db.transaction().execute(async (trx) => {
         await store.updateAccount(trx, id, values)
-        await recordAct(trx, { ...by, account_id: id }, 'account.changed', id, { name, tier, status }, now())
+        await recordAuditEntry(trx, { ...by, account_id: id }, 'account.changed', id, { name, tier, status }, now())
       })
-      changed()
-      return toWire({ ...before, ...values })
+      invalidateCallers()
+      return toResponse({ ...before, ...values })
     },
   }
 }

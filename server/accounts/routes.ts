@@ -8,12 +8,12 @@ import type { Caller } from '../http/auth.ts'
 import { mount } from '../http/mount.ts'
 import type { Accounts } from './service.ts'
 
-/** What a caller does as the operator of the service, and not as a member of an account. */
-const asOperator = ({ user_id, key_id, once }: Caller) => ({
+/** The audit actor of a caller that acts as operator of the service, not as a member of an account. */
+const asOperator = ({ user_id, key_id, idempotency }: Caller) => ({
   kind: 'operator' as const,
   user_id,
   key_id,
-  ...(once && { once }),
+  ...(idempotency && { idempotency }),
 })
 
 export function accountRoutes(app: FastifyInstance, accounts: Accounts): void {

@@ -8,7 +8,7 @@ import type { NewApiKey } from '../../contract/keys.ts'
 import type { ScopePreset } from '../../contract/scopes.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
-import { commandLine } from '../events/audit.ts'
+import { commandLineActor } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/service.ts'
 import type { Plans } from '../plans.ts'
@@ -23,26 +23,27 @@ export interface Accounts {
   members: Members
   operator: Operator
   /**
-   * Makes the owner's account and user where there is no account yet. Throws a ConfigError where an account has a tier
-   * that there is no more.
+   * Creates the owner's account and user if there is no account yet. Throws a ConfigError if an account has a tier that
+   * no longer exists.
    */
   ensureOwner(): Promise<void>
-  /** Makes the owner's first key where no key has ever been made; else undefined. */
+  /** Creates the owner's first key; undefined if any key was ever created. */
   createFirstKey(): Promise<NewApiKey | undefined>
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
-  /** Makes a key on the operator's command line, for a member, by default the installation's owner. */
+  /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
-  /** Whose key it is. One that is revoked, by whatever process, is not found any more within half a second. */
+  /** The caller of a key. A key revoked by any process is rejected within half a second. */
   findKey(key: string, knownOnly?: boolean): Promise<Caller | undefined>
   /**
-   * Takes one of the places that an account has for work at once; undefined where all are taken, or where the account
-   * is suspended: its work waits.
+   * Acquires a concurrency slot of the account for background work and returns its release function. Undefined if no
+   * slot is free or the account is suspended.
    */
-  placeForWork(account_id: string): Promise<(() => void) | undefined>
+  acquireSlotForWork(account_id: string): Promise<(() => void) | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
   audit(caller: Caller, query: ListQuery): Promise<{ items: AuditEntry[]; has_more: boolean }>
-  /** Writes when keys were last used; `start` does it now and then, until what it returns is closed. */
+  /** Writes the last-used times of keys. */
   flush(): Promise<void>
+  /** Flushes periodically. `close()` flushes once more. */
   start(): { close(): Promise<void> }
 }
 
@@ -55,19 +56,18 @@ interface Options {
   now?: () => number
 }
 
-/** How often it is written when keys were last used. */
 const flush_ms = 15_000
 
 export function createAccounts({ db, plans, limits, defaultTier, log, now = Date.now }: Options): Accounts {
   const callers = createCallers(db, log, now)
-  const keys = createKeys(db, callers.changed, now)
-  const members = createMembers(db, callers.changed, now)
-  const operator = createOperator({ db, plans, defaultTier, keys, changed: callers.changed, now })
+  const keys = createKeys(db, callers.invalidate, now)
+  const members = createMembers(db, callers.invalidate, now)
+  const operator = createOperator({ db, plans, defaultTier, keys, invalidateCallers: callers.invalidate, now })
 
   async function createAccount(name: string) {
     const { account, owner } = await db
       .transaction()
-      .execute((trx) => operator.make(trx, commandLine, { name, owner: { name, email: null } }))
+      .execute((trx) => operator.insertAccount(trx, commandLineActor, { name, owner: { name, email: null } }))
     return { account_id: account.id, user_id: owner.id }
   }
 
@@ -81,10 +81,10 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
     createAccount,
 
     async ensureOwner() {
-      const gone = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
-      if (gone)
+      const unknownTier = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
+      if (unknownTier)
         throw new ConfigError(
-          `Accounts have the tier '${gone}', which is not among the tiers any more. Put it back into TUNERY_PLANS_FILE.`,
+          `Some accounts have the tier '${unknownTier}', which no longer exists. Put it back into TUNERY_PLANS_FILE.`,
         )
       if (!plans.tier(defaultTier))
         throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
@@ -99,13 +99,13 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
       return db.transaction().execute(async (trx) => {
         const member = user_id ? await store.userById(trx, user_id) : await store.firstOwner(trx)
         if (!member) throw new Error('there is no account yet: start the service once with `npm start`')
-        return keys.give(trx, commandLine, member, { name, scopes: preset })
+        return keys.issue(trx, commandLineActor, member, { name, scopes: preset })
       })
     },
 
-    async placeForWork(account_id) {
+    async acquireSlotForWork(account_id) {
       const { tier, suspended_at } = (await store.account(db, account_id))!
-      return suspended_at === null ? limits.slot({ account_id, tier }) : undefined
+      return suspended_at === null ? limits.acquireSlot({ account_id, tier }) : undefined
     },
 
     async profile(caller) {
@@ -138,7 +138,7 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
 
     async audit({ account_id }, { limit, after }) {
       const last = after ? await store.auditEntry(db, account_id, after) : undefined
-      if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to go on after.`)
+      if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to continue after.`)
       const rows = await store.listAudit(db, account_id, limit, last)
       const items = rows
         .slice(0, limit)

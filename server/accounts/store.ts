@@ -48,7 +48,7 @@ export const countMembers = async (db: Any, account_id: string) =>
         .executeTakeFirstOrThrow()
     ).count,
   )
-/** The first owner of the installation, in whose name the command line makes keys. */
+/** The first owner of the installation, for whom the command line creates keys. */
 export const firstOwner = (db: Any) =>
   db
     .selectFrom('users')
@@ -68,7 +68,7 @@ export const updateKey = (trx: Trx, id: string, values: Partial<KeyRow>) =>
   trx.updateTable('api_keys').set(values).where('id', '=', id).execute()
 export const key = (db: Any, account_id: string, id: string) =>
   keys(db, account_id).where('id', '=', id).executeTakeFirst()
-/** Revoked ones too: a list goes on after a key that was revoked meanwhile. */
+/** Includes revoked keys: a list can continue after a key that was revoked in the meantime. */
 export const keyEver = (db: Any, account_id: string, id: string) =>
   db.selectFrom('api_keys').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 /** The keys of an account, or of one of its members. */
@@ -92,7 +92,7 @@ export const revokeKeysOf = (trx: Trx, user_id: string, revoked_at: number) =>
     .where('revoked_at', 'is', null)
     .execute()
 
-/** The keys that begin like this and may still be used, with their member's role and their account. */
+/** The usable keys with this prefix, with their member's role and account. */
 export const usable = (db: Db, prefix: string) =>
   db
     .selectFrom('api_keys as key')
@@ -113,7 +113,7 @@ export const usable = (db: Db, prefix: string) =>
     .where('user.removed_at', 'is', null)
     .execute()
 
-/** Newest first, of what comes after `after`; one more than `limit` when there is more. */
+/** Newest first, from behind `after`; has `limit` + 1 rows if there are more. */
 export const listAudit = (
   db: Db,
   account_id: string,

@@ -1,14 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 
-/**
- * Counts the rows of a JSONL file as it is uploaded, and sees that it is UTF-8: fast enough to stand in the way of
- * every byte. What is in the rows is read afterwards.
- */
+/** Counts the rows of a JSONL file and checks that it is UTF-8, during the upload. The rows are parsed later. */
 export function createLineCounter() {
   let rows = 0
   let line = 1
-  // Whether the line so far has more than blanks in it.
-  let filled = false
+  // True once the current line has a non-blank byte.
+  let hasContent = false
   let tail: Buffer = Buffer.alloc(0)
   let not_utf8_line: number | undefined
 
@@ -18,8 +15,8 @@ export function createLineCounter() {
     return true
   }
 
-  /** The line in which the first byte stands that is not UTF-8. */
-  function badLine(bytes: Buffer, first: number): number {
+  /** The number of the first line that is not UTF-8. */
+  function firstInvalidLine(bytes: Buffer, first: number): number {
     let at = first
     for (let from = 0; ; ) {
       const end = bytes.indexOf(10, from)
@@ -33,8 +30,8 @@ export function createLineCounter() {
   function checkUtf8(chunk: Buffer, firstLine: number) {
     if (not_utf8_line !== undefined) return
     const bytes = tail.length > 0 ? Buffer.concat([tail, chunk]) : chunk
-    const whole = bytes.length - unfinished(bytes)
-    if (!isUtf8(bytes.subarray(0, whole))) not_utf8_line = badLine(bytes.subarray(0, whole), firstLine)
+    const whole = bytes.length - incompleteTail(bytes)
+    if (!isUtf8(bytes.subarray(0, whole))) not_utf8_line = firstInvalidLine(bytes.subarray(0, whole), firstLine)
     tail = Buffer.from(bytes.subarray(whole))
   }
 
@@ -43,23 +40,23 @@ export function createLineCounter() {
       checkUtf8(chunk, line)
       let from = 0
       for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, from)) {
-        if (filled || !isBlank(chunk.subarray(from, at))) rows++
-        filled = false
+        if (hasContent || !isBlank(chunk.subarray(from, at))) rows++
+        hasContent = false
         line++
         from = at + 1
       }
-      if (!filled && from < chunk.length) filled = !isBlank(chunk.subarray(from))
+      if (!hasContent && from < chunk.length) hasContent = !isBlank(chunk.subarray(from))
     },
     end(): { rows: number; not_utf8_line?: number } {
-      if (filled) rows++
+      if (hasContent) rows++
       if (tail.length > 0) not_utf8_line ??= line
       return { rows, ...(not_utf8_line !== undefined && { not_utf8_line }) }
     },
   }
 }
 
-/** How many bytes at the end are the beginning of a character that goes on in the next chunk. */
-function unfinished(bytes: Buffer): number {
+/** How many bytes at the end belong to a character that continues in the next chunk. */
+function incompleteTail(bytes: Buffer): number {
   for (let back = 1; back <= Math.min(3, bytes.length); back++) {
     const byte = bytes[bytes.length - back]!
     if ((byte & 0b1100_0000) === 0b1000_0000) continue

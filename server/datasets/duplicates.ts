@@ -1,10 +1,8 @@
-// Finds rows that stand in a file twice, and prompts that stand in it with two answers, on a thread of its own beside
-// the one that parses: hashing and remembering a row costs a third of its whole check.
+// Finds duplicate rows, and prompts with conflicting answers. Runs on a worker thread: hashing and storing a row costs
+// a third of its whole check.
 import { Worker } from 'node:worker_threads'
 
-/**
- * Rows in one piece of memory, each followed by its prompt and its answer: where these three end, and the row's line.
- */
+/** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
 export interface RowBatch {
   bytes: Uint8Array<ArrayBuffer>
   ends: Uint32Array<ArrayBuffer>
@@ -12,11 +10,11 @@ export interface RowBatch {
 }
 interface Lines {
   count: number
-  /** The first of them: each with the line that it is like. */
+  /** The first hundred, each with the earlier line that it matches. */
   lines: [line: number, first: number][]
 }
-/** Rows that stood in the file before, word for word; and those whose prompt did, with another answer. */
-export interface Twins {
+/** Rows that repeat an earlier row exactly, and rows that repeat an earlier prompt with another answer. */
+export interface DuplicateReport {
   duplicates: Lines
   conflicts: Lines
 }
@@ -28,23 +26,23 @@ interface Message {
 
 const batchBytes = 1 << 20
 const batchRows = 8192
-const mostUnderWay = 8
+const maxInFlight = 8
 const encoder = new TextEncoder()
 
 export interface DuplicateFinder {
   add(line: number, row: Uint8Array, messages: Message[]): void
-  /** Resolves when the thread is not far behind. */
+  /** Backpressure: resolves when few batches are in flight. */
   ready(): Promise<void>
   /** Ends the thread. */
-  end(): Promise<Twins>
+  end(): Promise<DuplicateReport>
 }
 
 export function createDuplicateFinder(): DuplicateFinder {
   let worker: Worker | undefined
-  let underWay = 0
+  let inFlight = 0
   let wake = () => {}
   let failure: Error | undefined
-  let found: Twins | undefined
+  let found: DuplicateReport | undefined
   let bytes = new Uint8Array(batchBytes)
   const ends = new Uint32Array(3 * batchRows)
   const lines = new Float64Array(batchRows)
@@ -53,8 +51,8 @@ export function createDuplicateFinder(): DuplicateFinder {
 
   function start(): Worker {
     const started = new Worker(new URL('./duplicates-thread.ts', import.meta.url))
-    started.on('message', (message: 'done' | Twins) => {
-      if (message === 'done') underWay--
+    started.on('message', (message: 'done' | DuplicateReport) => {
+      if (message === 'done') inFlight--
       else found = message
       wake()
     })
@@ -69,7 +67,7 @@ export function createDuplicateFinder(): DuplicateFinder {
     if (rows === 0) return
     worker ??= start()
     const batch: RowBatch = { bytes: bytes.slice(0, used), ends: ends.slice(0, 3 * rows), lines: lines.slice(0, rows) }
-    underWay++
+    inFlight++
     worker.postMessage(batch, [batch.bytes.buffer, batch.ends.buffer, batch.lines.buffer])
     used = 0
     rows = 0
@@ -77,7 +75,7 @@ export function createDuplicateFinder(): DuplicateFinder {
 
   function write(text: string) {
     used += encoder.encodeInto(text, bytes.subarray(used)).written
-    // No byte of any text: what follows is another one.
+    // A separator: no UTF-8 text has this byte.
     bytes[used++] = 0xff
   }
 
@@ -91,7 +89,7 @@ export function createDuplicateFinder(): DuplicateFinder {
 
   return {
     add(line, row, messages) {
-      // The texts of a row are shorter than the row that they were read from.
+      // The prompt and answer of a row are shorter than its JSON.
       const room = 2 * row.length
       if (used + room > bytes.length || rows === batchRows) send()
       if (room > bytes.length) bytes = new Uint8Array(room)
@@ -111,7 +109,7 @@ export function createDuplicateFinder(): DuplicateFinder {
       lines[rows] = line
       rows++
     },
-    ready: () => until(() => underWay < mostUnderWay),
+    ready: () => until(() => inFlight < maxInFlight),
     async end() {
       send()
       if (!worker) return { duplicates: { count: 0, lines: [] }, conflicts: { count: 0, lines: [] } }

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto'
 
 /** The first 64 bits of a hash, as two words. */
 export function fingerprint(bytes: Uint8Array): [number, number] {
-  // Node makes a text faster than a buffer.
+  // Node returns a digest as a string faster than as a buffer.
   const text = hash('sha1', bytes, 'latin1' as 'hex')
   return [wordAt(text, 0), wordAt(text, 4)]
 }
@@ -15,8 +15,8 @@ const wordAt = (text: string, at: number) =>
   0
 
 /**
- * Remembers the first line of each thing by its fingerprint, with `extra` words of 32 bits beside it: open addressing
- * in one piece of memory, since a million entries of a Map take several times as much. Lines are counted from 1.
+ * Hash table from a fingerprint to the line where it first occurred, with `extra` 32-bit values. Open addressing in one
+ * typed array: a Map of a million entries takes several times as much memory. Lines are counted from 1.
  */
 export function createFingerprints(extra: number) {
   const stride = 3 + extra
@@ -24,7 +24,7 @@ export function createFingerprints(extra: number) {
   let used = 0
   let words = new Uint32Array(slots * stride)
 
-  /** Where the entry is, or would be. A line of 0 marks an empty slot. */
+  /** The offset of the entry, or of the empty slot for it. A line of 0 marks an empty slot. */
   function find(low: number, high: number): number {
     for (let slot = low % slots; ; slot = (slot + 1) % slots) {
       const at = slot * stride
@@ -41,18 +41,19 @@ export function createFingerprints(extra: number) {
   }
 
   return {
-    /**
-     * The line and the extra words of what was first seen with this fingerprint; undefined where this is the first,
-     * which is then remembered.
-     */
-    first([low, high]: [number, number], line: number, beside: readonly number[] = []): ArrayLike<number> | undefined {
+    /** The line and values of the first entry with this fingerprint; undefined if there was none and it was added. */
+    firstOrAdd(
+      [low, high]: [number, number],
+      line: number,
+      values: readonly number[] = [],
+    ): ArrayLike<number> | undefined {
       const at = find(low, high)
       if (words[at + 2] !== 0) return words.subarray(at + 2, at + stride)
       words[at] = low
       words[at + 1] = high
       words[at + 2] = line
-      words.set(beside, at + 3)
-      // At most two thirds full: searches stay short.
+      words.set(values, at + 3)
+      // At most two thirds full, to keep probe sequences short.
       if (++used * 3 > slots * 2) grow()
       return undefined
     },

@@ -1,18 +1,18 @@
-// Which format an uploaded file is of: what its sender says, what its first bytes are, what its name ends in.
+// Detects the format of an uploaded file from the `format` field, its first bytes, and its file name extension.
 import type { DatasetFormat } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { rowMaker } from './reader/columns.ts'
 
-/** How many of a file's first bytes are looked at. */
+/** How many of a file's first bytes are examined. */
 export const headBytes = 65_536
 
-interface Look {
-  /** In words, after "looks like". */
+interface Detected {
+  /** For messages, after "looks like". */
   like: string
   formats: readonly DatasetFormat[]
 }
 
-const magic: [string, Look][] = [
+const magic: [string, Detected][] = [
   ['PAR1', { like: 'parquet', formats: ['parquet'] }],
   ['PARE', { like: 'encrypted parquet', formats: ['parquet'] }],
   ['PK\x03\x04', { like: 'a zip archive', formats: ['huggingface'] }],
@@ -21,16 +21,16 @@ const magic: [string, Look][] = [
   ['\x28\xb5\x2f\xfd', { like: 'a zstd file; unpack it first', formats: [] }],
 ]
 
-/** What its first bytes are without doubt; undefined where they may be anything, such as text with wrong rows. */
-function lookAt(head: Buffer): Look | undefined {
-  const begins = head.toString('latin1', 0, 4)
-  const binary = magic.find(([bytes]) => begins.startsWith(bytes))?.[1]
+/** The format of the first bytes if they are unambiguous; undefined for other text. */
+function detect(head: Buffer): Detected | undefined {
+  const start = head.toString('latin1', 0, 4)
+  const binary = magic.find(([bytes]) => start.startsWith(bytes))?.[1]
   if (binary) return binary
   const text = head
     .toString('utf8')
     .replace(/^\uFEFF/, '')
     .trimStart()
-  // An upload of `huggingface` may name a dataset of the hub, as a JSON object.
+  // A `huggingface` upload may be a JSON object that names a dataset of the hub.
   if (/^\{\s*["}]/.test(text)) return { like: 'JSON', formats: ['jsonl', 'huggingface'] }
   const columns = text
     .split(/\r?\n|\r/, 1)[0]!
@@ -48,24 +48,24 @@ const byEnding: Record<string, DatasetFormat> = {
 }
 
 /**
- * The format that was given, or the one that bytes and name say. Throws file_not_readable where what was given, or the
- * name, and the first bytes disagree.
+ * The given format, or the one detected from the first bytes and the file name. Throws file_not_readable if they
+ * disagree.
  */
 export function formatOf(given: DatasetFormat | undefined, filename: string, head: Buffer): DatasetFormat {
   const ending = /\.(\w+)$/.exec(filename)?.[1]?.toLowerCase() ?? ''
   const named = Object.hasOwn(byEnding, ending) ? byEnding[ending] : undefined
-  const look = lookAt(head)
-  // Bytes that no text begins with are what they are, whatever the file is called.
+  const detected = detect(head)
+  // Magic bytes of a binary format override the file name.
   const found =
     given ??
-    (look && magic.some(([, each]) => each === look) ? look.formats[0] : undefined) ??
+    (detected && magic.some(([, each]) => each === detected) ? detected.formats[0] : undefined) ??
     named ??
-    look?.formats[0] ??
+    detected?.formats[0] ??
     'jsonl'
-  if (!look || look.formats.includes(found)) return found
-  const said = given ? `was sent with format=${given}` : named ? `is named .${ending}` : 'has no format that is known'
-  const remedy = look.formats[0] ? ` Send it with format=${look.formats[0]}, or the right file.` : ''
-  throw new ApiError('file_not_readable', `The file ${said}, but looks like ${look.like}.${remedy}`, {
-    details: { looks_like: look.like },
+  if (!detected || detected.formats.includes(found)) return found
+  const claim = given ? `was sent with format=${given}` : named ? `is named .${ending}` : 'has no format that is known'
+  const remedy = detected.formats[0] ? ` Send it with format=${detected.formats[0]}, or the right file.` : ''
+  throw new ApiError('file_not_readable', `The file ${claim}, but looks like ${detected.like}.${remedy}`, {
+    details: { looks_like: detected.like },
   })
 }

@@ -1,5 +1,4 @@
-// A dataset of the Hugging Face Hub: which of its files are asked for, and their download. Only the hub that the
-// operator set is asked.
+// Datasets of the Hugging Face Hub: chooses the files of a split and downloads them, from the operator's hub only.
 import { createWriteStream } from 'node:fs'
 import { mkdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -21,8 +20,8 @@ const Source = z.strictObject({
 export type HubSource = z.infer<typeof Source>
 
 /**
- * What an uploaded file asks the hub for; undefined where it is no such file but a dataset itself. Throws Unreadable
- * where it is malformed.
+ * The hub dataset that an uploaded JSON file names; undefined if the file is a dataset itself. Throws Unreadable if the
+ * JSON is malformed.
  */
 export async function hubSourceOf(file: string, size_bytes: number): Promise<HubSource | undefined> {
   if (size_bytes > maxSourceBytes) return undefined
@@ -37,88 +36,87 @@ export async function hubSourceOf(file: string, size_bytes: number): Promise<Hub
         : (error as Error).message
     throw new Unreadable(
       'file_not_readable',
-      `The file must be JSON like {"repo_id":"owner/name","split":"train"}, with "config" and "revision" if wanted: ${why}.`,
+      'The file must be JSON like {"repo_id":"owner/name","split":"train"}, with "config" and "revision" ' +
+        `if wanted: ${why}.`,
     )
   }
 }
 
 interface Hub {
   url: string
-  /** Of the account that asked; never the operator's. */
+  /** The token from the upload; never the operator's. */
   token: string | undefined
 }
 
-/** Throws where the disk has no room for this many bytes more. */
-export type RequireRoom = (bytes: number) => Promise<void>
+/** Throws if the disk has no space for this many more bytes. */
+export type RequireDiskSpace = (bytes: number) => Promise<void>
 
 const formats = ['parquet', 'jsonl', 'csv'] as const
-/** The branch where the hub keeps every public dataset as parquet. */
+/** The branch with the hub's parquet conversion of a public dataset. */
 const convertedRevision = 'refs/convert/parquet'
 
-/**
- * Downloads the files of a split into a folder. Throws Unreadable where the hub has none, refuses, or is not to be
- * reached.
- */
+/** Downloads the files of a split into a folder. Throws Unreadable if there are none or the hub refuses or is down. */
 export async function fetchFromHub(
   { url, token }: Hub,
   source: HubSource,
   folder: string,
   max_bytes: number,
   signal: AbortSignal,
-  requireRoom: RequireRoom,
+  requireDiskSpace: RequireDiskSpace,
 ): Promise<TablePart[]> {
   const repo = { type: 'dataset' as const, name: source.repo_id }
-  const asked = (input: Parameters<typeof fetch>[0], init?: RequestInit) => fetch(input, { ...init, signal })
-  const where = { repo, hubUrl: url, fetch: asked, ...(token && { accessToken: token }) }
-  const names = async (revision: string | undefined) => {
+  const abortableFetch = (input: Parameters<typeof fetch>[0], init?: RequestInit) => fetch(input, { ...init, signal })
+  const hubOptions = { repo, hubUrl: url, fetch: abortableFetch, ...(token && { accessToken: token }) }
+  const listRepository = async (revision: string | undefined) => {
     const found: { path: string; size: number }[] = []
-    for await (const file of listFiles({ ...where, recursive: true, ...(revision && { revision }) }))
+    for await (const file of listFiles({ ...hubOptions, recursive: true, ...(revision && { revision }) }))
       if (file.type === 'file' && found.push(file) > maxListed)
         throw new Unreadable('file_too_large', `The repository has more than ${maxListed} files.`)
     return found
   }
   try {
     let revision = source.revision
-    let files = filesOfSplit(await names(revision), source)
+    let files = filesOfSplit(await listRepository(revision), source)
     if (files.length === 0 && revision === undefined) {
       revision = convertedRevision
-      files = filesOfSplit(await names(revision).catch(notThere), source)
+      files = filesOfSplit(await listRepository(revision).catch(emptyWhenNotFound), source)
     }
     if (files.length === 0)
       throw new Unreadable(
         'file_not_readable',
-        `${source.repo_id} has no parquet, jsonl or csv file of a split '${source.split}'${source.config ? ` of '${source.config}'` : ''}.`,
+        `${source.repo_id} has no parquet, jsonl or csv file of a split ` +
+          `'${source.split}'${source.config ? ` of '${source.config}'` : ''}.`,
       )
-    await requireRoom(requireFew(files, max_bytes))
+    await requireDiskSpace(requireWithinLimits(files, max_bytes))
     await mkdir(folder, { recursive: true })
     const parts: TablePart[] = []
     let left = max_bytes
     for (const [index, file] of files.entries()) {
-      const blob = await downloadFile({ ...where, path: file.path, ...(revision && { revision }) })
+      const blob = await downloadFile({ ...hubOptions, path: file.path, ...(revision && { revision }) })
       if (!blob) throw new Unreadable('file_not_readable', `${source.repo_id} has no file ${file.path} any more.`)
       const format = formatOf(file.path)!
       const part = path.join(folder, `${String(index).padStart(5, '0')}.${format}`)
-      left -= await store(blob, part, left)
+      left -= await saveBlob(blob, part, left)
       parts.push({ source: part, format })
     }
     return parts
   } catch (error) {
-    throw signal.aborted ? error : explained(error, source, url)
+    throw signal.aborted ? error : toUnreadable(error, source, url)
   }
 }
 
 /**
- * A split's files, of one format, in order: those that name it in their path; where none names any split, all are
- * `train`.
+ * The files of a split, of one format, in order: those with the split in their path. For `train` also files without any
+ * split in their path, if no path has `train`.
  */
 export function filesOfSplit<F extends { path: string }>(
   files: F[],
   { split, config }: { split: string; config?: string | undefined },
 ): F[] {
-  const names = (file: F, word: string) =>
+  const pathHas = (file: F, word: string) =>
     new RegExp(`(^|[/_.-])${word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')}([/_.-]|$)`, 'i').test(file.path)
-  const tables = files.filter((file) => formatOf(file.path) && (!config || names(file, config)))
-  const named = tables.filter((file) => names(file, split))
+  const tables = files.filter((file) => formatOf(file.path) && (!config || pathHas(file, config)))
+  const named = tables.filter((file) => pathHas(file, split))
   const unnamed =
     split === 'train'
       ? tables.filter((file) => !/(^|[/_.-])(test|val|valid|validation|dev|eval)([/_.-]|$)/i.test(file.path))
@@ -130,7 +128,8 @@ export function filesOfSplit<F extends { path: string }>(
   if (folders.length > 1)
     throw new Unreadable(
       'file_not_readable',
-      `The dataset has this split in several folders (${folders.slice(0, 10).join(', ')}). Name one of them as "config".`,
+      `The dataset has this split in several folders (${folders.slice(0, 10).join(', ')}). Name one of ` +
+        'them as "config".',
     )
   return found
 }
@@ -140,13 +139,13 @@ const maxListed = 100_000
 
 const formatOf = (file: string) => formats.find((format) => file.toLowerCase().endsWith(`.${format}`))
 
-const notThere = (error: unknown) => {
+const emptyWhenNotFound = (error: unknown) => {
   if (error instanceof HubApiError && error.statusCode === 404) return []
   throw error
 }
 
-/** How many bytes they are. Throws Unreadable where these, or the files, are too many. */
-function requireFew(files: { size: number }[], max_bytes: number): number {
+/** The total bytes of the files. Throws Unreadable if there are too many files or bytes. */
+function requireWithinLimits(files: { size: number }[], max_bytes: number): number {
   if (files.length > maxFiles)
     throw new Unreadable(
       'file_too_large',
@@ -156,12 +155,13 @@ function requireFew(files: { size: number }[], max_bytes: number): number {
   if (bytes > max_bytes)
     throw new Unreadable(
       'file_too_large',
-      `The split has ${Math.round(bytes / 1e6)} MB, more than the ${Math.round(max_bytes / 1e6)} MB that this service takes.`,
+      `The split has ${Math.round(bytes / 1e6)} MB, more than the ${Math.round(max_bytes / 1e6)} MB that ` +
+        'this service takes.',
     )
   return bytes
 }
 
-async function store(blob: Blob, file: string, max_bytes: number): Promise<number> {
+async function saveBlob(blob: Blob, file: string, max_bytes: number): Promise<number> {
   let bytes = 0
   const meter = new Transform({
     transform(chunk: Buffer, _encoding, done) {
@@ -178,25 +178,28 @@ async function store(blob: Blob, file: string, max_bytes: number): Promise<numbe
   return bytes
 }
 
-function explained(error: unknown, { repo_id, revision }: HubSource, url: string): unknown {
+function toUnreadable(error: unknown, { repo_id, revision }: HubSource, url: string): unknown {
   if (error instanceof Unreadable) return error
   if (error instanceof HubApiError) {
     if (error.statusCode === 401 || error.statusCode === 403)
       return new Unreadable(
         'file_not_readable',
-        `${url} does not give ${repo_id} to everyone (${error.statusCode}). Upload the file once more with a token of yours in the field hf_token.`,
+        `${url} does not give ${repo_id} to everyone (${error.statusCode}). Upload the file once more ` +
+          'with a token of yours in the field hf_token.',
       )
     if (error.statusCode === 404)
       return new Unreadable(
         'file_not_readable',
-        `${url} has no dataset ${repo_id}${revision ? ` with a revision '${revision}'` : ''}, or none that may be seen without a token (field hf_token).`,
+        `${url} has no dataset ${repo_id}${revision ? ` with a revision '${revision}'` : ''}, or none ` +
+          'that may be seen without a token (field hf_token).',
       )
     return new Unreadable('file_not_readable', `${url} answered ${error.statusCode} for ${repo_id}. Try again later.`)
   }
   if ((error as NodeJS.ErrnoException).code === 'ENOSPC') return error
   return new Unreadable(
     'file_not_readable',
-    `${repo_id} could not be fetched from ${url}: ${reason(error)}. If this machine has no network, upload the rows as a file.`,
+    `${repo_id} could not be fetched from ${url}: ${reason(error)}. If this machine has no network, ` +
+      'upload the rows as a file.',
   )
 }
 

@@ -1,17 +1,17 @@
 import path from 'node:path'
 import type { Db } from '../db/open.ts'
-import type { Held } from '../storage/durable-files.ts'
+import type { OwnedFile } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import { filesOf } from './store.ts'
 
-/** The files of all datasets: each as it was uploaded, and its rows once they have been made. */
-export async function heldByDatasets(db: Db): Promise<Held[]> {
+/** The files of all datasets: each upload, and its canonical rows once they are prepared. */
+export async function datasetFiles(db: Db): Promise<OwnedFile[]> {
   return (await store.every(db)).flatMap(({ id, format, sha256, rows_sha256 }) => {
     const { source, rows } = filesOf('', id, format)
-    const of = `the dataset ${id}`
-    const uploaded = { path: path.normalize(source), sha256, of, needed: true }
+    const owner = `the dataset ${id}`
+    const uploaded = { path: path.normalize(source), sha256, owner, required: true }
     return rows_sha256 && rows !== source
-      ? [uploaded, { path: path.normalize(rows), sha256: rows_sha256, of, needed: true }]
+      ? [uploaded, { path: path.normalize(rows), sha256: rows_sha256, owner, required: true }]
       : [uploaded]
   })
 }

@@ -1,5 +1,5 @@
-// The background work of datasets: reads a stored file in a process of its own, checks its rows, and makes the one
-// canonical form of them that the trainer reads.
+// Background work of datasets: reads an uploaded file in a child process, checks its rows, and writes the canonical
+// JSONL that the trainer reads.
 import { statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
@@ -16,14 +16,11 @@ import { filesOf } from './store.ts'
 export const queueKind = 'dataset'
 const maxAttempts = 3
 const retry_ms = 500
-/** Each attempt waits longer than the one before, up to this many times as long. */
-const retry_growth = 60
-/**
- * Rows may be this many times the size of their file, and some more: a small file that holds far more is made to fill
- * disks.
- */
-const most_compressed = 250
-const spare_bytes = 64e6
+/** Retries wait `retry_ms` times the attempt number, up to this factor. */
+const maxRetryFactor = 60
+/** Decompression bomb limit: rows may have this many times the bytes of their file, plus an allowance. */
+const maxExpansion = 250
+const expansionAllowance_bytes = 64e6
 
 export interface PrepareWork {
   db: Db
@@ -32,23 +29,23 @@ export interface PrepareWork {
   max_rows: number
   max_bytes: number
   min_free_mb: number
-  /** The hub that datasets are fetched from, and the token that came with a dataset's upload. */
+  /** The hub to download datasets from, and the token from a dataset's upload. */
   huggingface_url: string
   hubToken(id: string): string | undefined
   log: Logger
-  /** Aborts when the dataset is deleted; to be asked for before its row is read. */
-  deleted(id: string): AbortSignal
-  /** Tells those who wait for a dataset. */
-  prepared(id: string): void
+  /** Aborts when the dataset is deleted. Get it before reading the row. */
+  deletionSignal(id: string): AbortSignal
+  /** Wakes the requests that wait for a dataset. */
+  notifyPrepared(id: string): void
 }
 
 export async function prepareDataset(work: PrepareWork, claim: Claim, stopping: AbortSignal): Promise<void> {
-  const deleted = work.deleted(claim.ref)
+  const deleted = work.deletionSignal(claim.ref)
   try {
     await prepare(work, claim, AbortSignal.any([stopping, deleted]))
   } catch (error) {
     if (!deleted.aborted) throw error
-    // Who deleted it could not know what was still to be written.
+    // These files may have been written after the deletion removed its files.
     const { part, rows } = filesOf(work.dataDir, claim.ref, 'jsonl')
     for (const file of [part, rows]) await rm(file, { force: true })
     throw new LeaseLost(claim)
@@ -59,18 +56,18 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
   const dataset = await store.byId(work.db, claim.ref)
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
-  const wait_ms = retry_ms * Math.min(claim.attempt, retry_growth)
-  if (result === 'again')
-    return await work.db.transaction().execute((trx) => work.queue.release(trx, claim, Date.now() + wait_ms))
-  const made = result && 'check' in result ? result : undefined
-  if (made?.sha256) {
+  const wait_ms = retry_ms * Math.min(claim.attempt, maxRetryFactor)
+  if (result === 'retry')
+    return await work.db.transaction().execute((trx) => work.queue.requeue(trx, claim, Date.now() + wait_ms))
+  const valid = result && 'check' in result ? result : undefined
+  if (valid?.sha256) {
     await syncPath(files.part)
     await rename(files.part, files.rows)
   }
   await work.db.transaction().execute(async (trx) => {
-    await work.queue.hold(trx, claim)
-    if (made) {
-      const { check, sha256 } = made
+    await work.queue.assertLease(trx, claim)
+    if (valid) {
+      const { check, sha256 } = valid
       await store.update(trx, claim.ref, {
         status: 'ready',
         rows: check.rows,
@@ -80,12 +77,12 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
     } else if (result) await store.update(trx, claim.ref, { status: 'unreadable', check_json: JSON.stringify(result) })
     await work.queue.finish(trx, claim, 'done')
   })
-  if (!made) await rm(files.part, { force: true })
-  work.prepared(claim.ref)
+  if (!valid) await rm(files.part, { force: true })
+  work.notifyPrepared(claim.ref)
 }
 
-/** The rows take about as much as their files, unpacked perhaps more: twice the room must be there. */
-async function requireRoom({ dataDir, min_free_mb }: PrepareWork, bytes: number): Promise<void> {
+/** Requires twice the size of the files: the rows take about as much, and more if the files are compressed. */
+async function requireDiskSpace({ dataDir, min_free_mb }: PrepareWork, bytes: number): Promise<void> {
   await requireFreeDisk(dataDir, min_free_mb + Math.ceil((2 * bytes) / 1e6)).catch((error: Error) => {
     throw new Unreadable('file_too_large', error.message)
   })
@@ -97,9 +94,9 @@ async function read(
   dataset: store.DatasetRow,
   files: ReturnType<typeof filesOf>,
   signal: AbortSignal,
-): Promise<ReadResult | 'again'> {
+): Promise<ReadResult | 'retry'> {
   const { max_rows } = work
-  const max_bytes = Math.min(work.max_bytes, spare_bytes + most_compressed * dataset.size_bytes)
+  const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
   const canonical = files.source === files.rows ? null : files.part
   try {
     const source = dataset.format === 'huggingface' ? await hubSourceOf(files.source, dataset.size_bytes) : undefined
@@ -111,7 +108,7 @@ async function read(
       )
     const hub = { url: work.huggingface_url, token: work.hubToken(dataset.id) }
     const parts = await fetchFromHub(hub, source, files.fetched, work.max_bytes, signal, (bytes) =>
-      requireRoom(work, bytes),
+      requireDiskSpace(work, bytes),
     )
     const bytes = parts.reduce((sum, part) => sum + statSync(part.source).size, 0)
     return await readFileOf(
@@ -121,16 +118,16 @@ async function read(
     )
   } catch (error) {
     if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
-    // The service stops, or has lost the lease: the next attempt reads it again.
+    // The service is stopping or lost the lease: the next attempt reads the file again.
     if (signal.aborted) throw new LeaseLost(claim)
     work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
-    // A disk that is full is not the file's fault. The process that reads can only say so in words.
+    // Retry on a full disk. The child process can only report it in its message.
     const full = storageError(error) || /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
-    if (full || claim.attempt < maxAttempts) return 'again'
+    if (full || claim.attempt < maxAttempts) return 'retry'
     return {
       unreadable: {
         code: 'file_not_readable',
-        message: 'The service failed at reading this file. Its log has the reason.',
+        message: 'The service failed to read this file. Its log has the reason.',
       },
     }
   } finally {

@@ -10,7 +10,7 @@ import {
 } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { mount } from '../http/mount.ts'
-import { readForm } from '../http/multipart.ts'
+import { readMultipart } from '../http/multipart.ts'
 import type { Datasets } from './service.ts'
 
 /** Aborts when the client hangs up, and when the service stops. */
@@ -26,7 +26,7 @@ function presence(reply: FastifyReply, stopping: AbortSignal): AbortSignal {
 
 export function datasetRoutes(app: FastifyInstance, datasets: Datasets, stopping: AbortSignal): void {
   mount(app, uploadDataset, ({ request, caller }) =>
-    readForm(request, UploadFields, (form) => datasets.upload(caller, form)),
+    readMultipart(request, UploadFields, (form) => datasets.upload(caller, form)),
   )
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))

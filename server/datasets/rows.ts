@@ -1,27 +1,25 @@
 import { isUtf8 } from 'node:buffer'
 import { createDuplicateFinder } from './duplicates.ts'
 
-/** Longest line that is read as a row, in bytes; a longer one is an error of its own and is never held in memory. */
+/** The longest line that is parsed as a row, in bytes. A longer one is reported and never buffered. */
 export const maxLineBytes = 16 * 1024 * 1024
 /** How many errors, and how many warnings, are listed. */
 export const maxListed = 100
 
 export const trainableRoles = ['system', 'user', 'assistant'] as const
 
-/**
- * Something about a row: what is wrong and must be mended, or what may be meant and is only told. The codes are stable.
- */
+/** An error or a warning about a row. The codes are stable. */
 export interface Issue {
   line: number
   code: string
   message: string
-  /** The line that this one is like. */
+  /** The earlier line that this one repeats. */
   first_line?: number
 }
 
 /**
- * What the structural check found. The lists hold the first hundred; `errors` says the same in sentences that begin
- * with the line.
+ * The result of the structural check. The lists have the first hundred; `errors` has the `issues` as sentences that
+ * begin with the line.
  */
 export interface Check {
   rows: number
@@ -30,15 +28,15 @@ export interface Check {
   issues: Issue[]
   warning_count: number
   warnings: Issue[]
-  /** Rows that stood in the file before, word for word. */
+  /** Rows that repeat an earlier row exactly. */
   duplicates: number
-  /** Rows whose prompt stood in the file before, with another answer. */
+  /** Rows that repeat an earlier prompt with another answer. */
   conflicts: number
-  /** Set where the file cannot be read as lines of text at all: the line that is not UTF-8. */
+  /** The first line that is not UTF-8, if there is one. */
   not_utf8_line?: number
 }
 
-/** Collects what is found about the rows of a dataset, in constant memory but for a hash of each row. */
+/** Collects errors and warnings about rows, in constant memory apart from a hash per row. */
 export function createCheck() {
   const check: Check = {
     rows: 0,
@@ -54,7 +52,7 @@ export function createCheck() {
   const duplicate = ([line, first_line]: [number, number]): Issue => ({
     line,
     code: 'duplicate',
-    message: `stands in the file before, word for word: line ${first_line}.`,
+    message: `is an exact duplicate of line ${first_line}.`,
     first_line,
   })
   const conflict = ([line, first_line]: [number, number]): Issue => ({
@@ -65,23 +63,23 @@ export function createCheck() {
   })
   return {
     check,
-    wrong(line: number, [code, message]: Problem): void {
+    addInvalid(line: number, [code, message]: Problem): void {
       check.rows++
       check.error_count++
       if (check.issues.length === maxListed) return
-      const said = message.replace(/^: /, '')
-      check.issues.push({ line, code, message: said })
-      check.errors.push(said === message ? `line ${line} ${said}` : `line ${line}: ${said}`)
+      const sentence = message.replace(/^: /, '')
+      check.issues.push({ line, code, message: sentence })
+      check.errors.push(sentence === message ? `line ${line} ${sentence}` : `line ${line}: ${sentence}`)
     },
-    good(line: number, bytes: Buffer, row: unknown): void {
+    addValid(line: number, bytes: Buffer, row: unknown): void {
       check.rows++
       finder.add(line, bytes, (row as Row).messages)
-      for (const [code, message] of remarks(row as Row)) {
+      for (const [code, message] of warningsOf(row as Row)) {
         check.warning_count++
         if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
       }
     },
-    /** Resolves when more rows may come: what is found beside the caller must not fall far behind. */
+    /** Backpressure of the duplicate finder: resolves when more rows may be added. */
     ready: finder.ready,
     async end(): Promise<Check> {
       const { duplicates, conflicts } = await finder.end()
@@ -97,11 +95,11 @@ export function createCheck() {
 }
 
 /**
- * Checks a JSONL file as it streams by: one row a line, in constant memory. Feed chunks in order with `add`, then take
- * the result from `end`. A byte order mark, CRLF and blank lines are no errors.
+ * Streaming check of a JSONL file: feed chunks in order with `add`, then get the result from `end`. A byte order mark,
+ * CRLF and blank lines are allowed.
  */
 export function createRowChecker() {
-  const { check, wrong, good, ready, end } = createCheck()
+  const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
   let line = 0
   let rest: Buffer[] = []
   let restBytes = 0
@@ -120,7 +118,7 @@ export function createRowChecker() {
         `is longer than ${maxLineBytes / 1024 / 1024} MB. Split the example or shorten its text.`,
       ])
     let text = bytes.toString('utf8')
-    // What is not UTF-8 is read as this character; nearly no row has it.
+    // Invalid UTF-8 decodes to U+FFFD. Valid rows rarely have it, so the exact check is rarely needed.
     if (text.includes('\uFFFD') && !isUtf8(bytes)) {
       check.not_utf8_line ??= line
       return
@@ -164,7 +162,7 @@ export function createRowChecker() {
   }
 }
 
-// Python's parser, which reads the row again for the trainer, gives up at some depth.
+// Python's JSON parser, which the trainer uses, has a recursion limit.
 const maxDepth = 100
 
 function isDeep(value: object, levels: number): boolean {
@@ -175,23 +173,23 @@ function isDeep(value: object, levels: number): boolean {
 }
 
 /**
- * A code, and what is wrong and how to mend it, as the end of a sentence about the row; what is a sentence of its own
- * begins with a colon.
+ * A code and a message that continues a sentence about the row ("line 3 …"). A message that is a full sentence begins
+ * with a colon.
  */
 export type Problem = [code: string, message: string]
 interface Row {
   messages: { role: string; content: string; weight?: number }[]
 }
 
-const like = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
+const exampleRow = '{"messages":[{"role":"user","content":"…"},{"role":"assistant","content":"…"}]}'
 
-/** What is wrong with a row, or undefined. */
+/** The first problem of a row, or undefined. */
 export function rowProblem(row: unknown): Problem | undefined {
   if (typeof row !== 'object' || row === null || Array.isArray(row))
-    return ['not_an_object', `is not a JSON object. Each row must be like ${like}.`]
+    return ['not_an_object', `is not a JSON object. Each row must be like ${exampleRow}.`]
   if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
   const { messages } = row as { messages?: unknown }
-  if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${like}.`]
+  if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${exampleRow}.`]
   if (!Array.isArray(messages) || messages.length === 0)
     return ['messages_empty', `: 'messages' must be a list with at least one message.`]
   for (let index = 0; index < messages.length; index++) {
@@ -201,12 +199,14 @@ export function rowProblem(row: unknown): Problem | undefined {
   if ((messages.at(-1) as { role: string }).role !== 'assistant')
     return [
       'no_answer_at_end',
-      'does not end with a message of the assistant. Add the answer that the model should give, or remove what comes after it.',
+      'does not end with a message of the assistant. Add the answer that the model should give, or ' +
+        'remove what comes after it.',
     ]
   if ((messages as Row['messages']).every(({ role, weight }) => role !== 'assistant' || weight === 0))
     return [
       'nothing_to_learn',
-      ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give one the weight 1.',
+      ': every message of the assistant has the weight 0, so the row teaches nothing. Remove it, or give ' +
+        'one the weight 1.',
     ]
   return undefined
 }
@@ -230,8 +230,8 @@ function messageProblem(message: unknown): Problem | undefined {
   return undefined
 }
 
-/** What a good row may have by mistake. */
-function remarks({ messages }: Row): Problem[] {
+/** Warnings about a valid row. */
+function warningsOf({ messages }: Row): Problem[] {
   const found: Problem[] = []
   if (messages.some(({ role, content }) => role === 'user' && content.trim() === ''))
     found.push(['question_empty', 'has a message of the user without text.'])

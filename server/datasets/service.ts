@@ -5,9 +5,9 @@ import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
-import { numberedRowsOf } from '../../lib/jsonl.ts'
+import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type By, recordAct } from '../events/audit.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/service.ts'
 import type { Queue } from '../queue/queue.ts'
@@ -18,18 +18,18 @@ import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, toWire } from './store.ts'
+import { filesOf, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
 
-/** Says why a dataset is needed and must not be deleted, or undefined. Asked inside the deleting transaction. */
+/** Returns what still needs a dataset, or undefined. Called in the transaction that deletes it. */
 export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
 
 export interface Datasets {
-  upload(by: By, upload: FormFile<UploadFields>): Promise<Dataset>
+  upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
   list(account_id: string, query: SortedQuery): Promise<{ items: Dataset[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Dataset>
-  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
   validate(
     account_id: string,
     id: string,
@@ -43,26 +43,22 @@ export interface Datasets {
     signal?: AbortSignal,
   ): Promise<Preview>
   /**
-   * Waits until the dataset's rows have been read. Throws dataset_not_found, or dataset_not_ready where that takes
-   * longer.
+   * Waits until the rows have been read. Throws dataset_not_found, dataset_invalid, or dataset_not_ready on timeout.
    */
   ready(account_id: string, id: string): Promise<void>
-  /** What a job trains on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid where rows are wrong. */
+  /** The rows to train on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors. */
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
-  /** Some of its rows, counted from 1, with their lines in the uploaded file; undefined where the dataset is gone. */
+  /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
   rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number; messages: unknown[] }> | undefined>
-  /** Lets another feature say that it needs datasets. */
+  /** Registers a check of another feature that may need datasets. */
   onNeeded(neededBy: NeededBy): void
-  /** Aborts when a dataset that is being read is deleted; `prepared` ends that. */
-  deleted(id: string): AbortSignal
-  /** Tells those who wait for a dataset. */
-  prepared(id: string): void
-  /**
-   * The Hugging Face token that came with an upload; it is in this process's memory alone, until the dataset has been
-   * read.
-   */
+  /** Aborts when a dataset that is being read is deleted; valid until `notifyPrepared`. */
+  deletionSignal(id: string): AbortSignal
+  /** Wakes the requests that wait for a dataset. */
+  notifyPrepared(id: string): void
+  /** The Hugging Face token from an upload. Only in memory, until the dataset has been read. */
   hubToken(id: string): string | undefined
-  /** Removes files that a crash left without a row. */
+  /** Removes orphaned files left by a crash. */
   sweep(): Promise<void>
 }
 
@@ -79,42 +75,42 @@ interface Options {
   now?: () => number
 }
 
-/** How long an upload waits to hear whether its file can be read; how long one who needs the rows does. */
+/** How long an upload waits for its file to be read, and how long a request that needs the rows waits. */
 const uploadWait_ms = 12_000
 const rowsWait_ms = 60_000
 
 export function createDatasets(options: Options): Datasets {
   const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
-  const needs: NeededBy[] = []
+  const neededByChecks: NeededBy[] = []
   const hubTokens = new Map<string, string>()
   const reading = new Map<string, AbortController>()
-  const news = new EventEmitter()
-  news.setMaxListeners(0)
+  const notifier = new EventEmitter()
+  notifier.setMaxListeners(0)
 
-  async function row(account_id: string, id: string, from: Db | Trx = db) {
+  async function requireDataset(account_id: string, id: string, from: Db | Trx = db) {
     const found = await store.find(from, account_id, id)
     if (!found) throw new ApiError('dataset_not_found', `There is no dataset '${id}'.`)
     return found
   }
 
-  /** The dataset when it has been read, or as it is when the time is over. */
-  async function settled(account_id: string, id: string, wait_ms: number): Promise<store.DatasetRow> {
+  /** Waits until the dataset has been read, or for `wait_ms`, and returns it. */
+  async function waitUntilRead(account_id: string, id: string, wait_ms: number): Promise<store.DatasetRow> {
     const deadline = AbortSignal.timeout(wait_ms)
     for (;;) {
-      const heard = Promise.withResolvers<void>()
-      news.once(id, heard.resolve)
-      deadline.addEventListener('abort', () => heard.resolve(), { once: true })
+      const changed = Promise.withResolvers<void>()
+      notifier.once(id, changed.resolve)
+      deadline.addEventListener('abort', () => changed.resolve(), { once: true })
       try {
-        const dataset = await row(account_id, id)
+        const dataset = await requireDataset(account_id, id)
         if (dataset.status !== 'preparing' || deadline.aborted) return dataset
-        await heard.promise
+        await changed.promise
       } finally {
-        news.off(id, heard.resolve)
+        notifier.off(id, changed.resolve)
       }
     }
   }
 
-  function foundIn(dataset: store.DatasetRow): Check | Extract<ReadResult, { unreadable: unknown }> {
+  function readResult(dataset: store.DatasetRow): Check | Extract<ReadResult, { unreadable: unknown }> {
     if (dataset.status === 'preparing')
       throw new ApiError(
         'dataset_not_ready',
@@ -127,34 +123,34 @@ export function createDatasets(options: Options): Datasets {
   }
 
   function requireRows(dataset: store.DatasetRow): Check {
-    const found = foundIn(dataset)
+    const found = readResult(dataset)
     if ('unreadable' in found) throw new ApiError('dataset_invalid', found.unreadable.message)
     return found
   }
 
-  function requireGoodRows(dataset: store.DatasetRow): void {
+  function requireValidRows(dataset: store.DatasetRow): void {
     const check = requireRows(dataset)
-    if (check.error_count > 0) throw invalid(dataset, check)
+    if (check.error_count > 0) throw invalidDataset(dataset, check)
   }
 
-  /** What fails as the dataset is deleted meanwhile says so. */
-  const whileThere = <T>(dataset: store.DatasetRow, work: Promise<T>): Promise<T> =>
+  /** Throws dataset_not_found instead of the error if the dataset was deleted during the work. */
+  const orNotFound = <T>(dataset: store.DatasetRow, work: Promise<T>): Promise<T> =>
     work.catch(async (error) => {
-      await row(dataset.account_id, dataset.id)
+      await requireDataset(dataset.account_id, dataset.id)
       throw error
     })
 
   return {
-    onNeeded: (neededBy) => needs.push(neededBy),
-    deleted(id) {
+    onNeeded: (neededBy) => neededByChecks.push(neededBy),
+    deletionSignal(id) {
       const controller = new AbortController()
       reading.set(id, controller)
       return controller.signal
     },
-    prepared(id) {
+    notifyPrepared(id) {
       reading.delete(id)
       hubTokens.delete(id)
-      news.emit(id)
+      notifier.emit(id)
     },
     hubToken: (id) => hubTokens.get(id),
 
@@ -199,7 +195,7 @@ export function createDatasets(options: Options): Datasets {
         if (hf_token) hubTokens.set(id, hf_token)
         await db.transaction().execute(async (trx) => {
           await store.insert(trx, dataset)
-          await recordAct(
+          await recordAuditEntry(
             trx,
             by,
             'dataset.created',
@@ -210,9 +206,9 @@ export function createDatasets(options: Options): Datasets {
           await queue.enqueue(trx, queueKind, id)
         })
         queue.wake()
-        if (format === 'jsonl') return toWire(dataset)
-        const read = await settled(account_id, id, uploadWait_ms)
-        if (read.status !== 'unreadable') return toWire(read)
+        if (format === 'jsonl') return toResponse(dataset)
+        const read = await waitUntilRead(account_id, id, uploadWait_ms)
+        if (read.status !== 'unreadable') return toResponse(read)
         const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
         await store.remove(db, id)
         throw new ApiError(unreadable.code, unreadable.message)
@@ -225,18 +221,23 @@ export function createDatasets(options: Options): Datasets {
     },
 
     async list(account_id, query) {
-      const rows = await store.list(db, account_id, query, query.after ? await row(account_id, query.after) : undefined)
-      return { items: rows.slice(0, query.limit).map(toWire), has_more: rows.length > query.limit }
+      const rows = await store.list(
+        db,
+        account_id,
+        query,
+        query.after ? await requireDataset(account_id, query.after) : undefined,
+      )
+      return { items: rows.slice(0, query.limit).map(toResponse), has_more: rows.length > query.limit }
     },
 
-    get: async (account_id, id) => toWire(await row(account_id, id)),
+    get: async (account_id, id) => toResponse(await requireDataset(account_id, id)),
 
     async delete(by, id) {
       const { account_id } = by
-      const dataset = await row(account_id, id)
+      const dataset = await requireDataset(account_id, id)
       await db.transaction().execute(async (trx) => {
-        await row(account_id, id, trx)
-        for (const neededBy of needs) {
+        await requireDataset(account_id, id, trx)
+        for (const neededBy of neededByChecks) {
           const user = await neededBy(trx, id)
           if (user)
             throw new ApiError(
@@ -247,24 +248,24 @@ export function createDatasets(options: Options): Datasets {
         }
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
-        await recordAct(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
+        await recordAuditEntry(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
       })
       hubTokens.delete(id)
       reading.get(id)?.abort()
       reading.delete(id)
-      news.emit(id)
+      notifier.emit(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)
       for (const file of [source, rows, part]) await rm(file, { force: true })
       return { id, deleted: true }
     },
 
     async validate(account_id, id, { model_id, max_length }, signal) {
-      const dataset = await settled(account_id, id, rowsWait_ms)
+      const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
       const base = model_id === undefined ? hub.localOrUndefined(defaultBase) : hub.trainable(model_id)
-      const found = foundIn(dataset)
+      const found = readResult(dataset)
       if ('unreadable' in found)
         return { valid: false, total_samples: 0, errors: [found.unreadable.message], error_count: 1 }
-      const told = {
+      const summary = {
         total_samples: dataset.rows,
         ...(found.issues && {
           issues: found.issues,
@@ -275,21 +276,21 @@ export function createDatasets(options: Options): Datasets {
         }),
       }
       const valid = found.error_count === 0
-      const structure = { valid, ...told, ...(!valid && { errors: found.errors, error_count: found.error_count }) }
+      const structure = { valid, ...summary, ...(!valid && { errors: found.errors, error_count: found.error_count }) }
       if (!base) return structure
-      return whileThere(
+      return orNotFound(
         dataset,
         withTokens({ db, dataDir, tokens }, structure, dataset, base, max_length, { account_id, signal }),
       )
     },
 
     async preview(account_id, id, { model_id, max_length, row: number }, signal) {
-      const dataset = await settled(account_id, id, rowsWait_ms)
+      const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
       const base = hub.trainable(model_id ?? defaultBase)
-      requireGoodRows(dataset)
+      requireValidRows(dataset)
       const rows = filesOf(dataDir, id, dataset.format).rows
-      const asked = { hf: base.hf, rows, max_length: requireRowTokens(base, max_length, 'max_length'), row: number }
-      const found = await whileThere(dataset, tokens.preview({ account_id, signal }, asked))
+      const request = { hf: base.hf, rows, max_length: requireRowTokens(base, max_length, 'max_length'), row: number }
+      const found = await orNotFound(dataset, tokens.preview({ account_id, signal }, request))
       if (!found)
         throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
           details: { field: 'row', rows: dataset.rows },
@@ -298,7 +299,7 @@ export function createDatasets(options: Options): Datasets {
     },
 
     async ready(account_id, id) {
-      requireRows(await settled(account_id, id, rowsWait_ms))
+      requireRows(await waitUntilRead(account_id, id, rowsWait_ms))
     },
 
     async rowsOf(id, rows) {
@@ -307,7 +308,7 @@ export function createDatasets(options: Options): Datasets {
       const converted = (await store.byId(db, id))?.format !== 'jsonl'
       try {
         let number = 0
-        for await (const { line, json } of numberedRowsOf(filesOf(dataDir, id, 'jsonl').rows)) {
+        for await (const { line, json } of readNumberedJsonl(filesOf(dataDir, id, 'jsonl').rows)) {
           if (wanted.has(++number)) {
             const { messages, source_line } = JSON.parse(json)
             found.set(number, { line: converted ? (source_line ?? line) : line, messages })
@@ -322,8 +323,8 @@ export function createDatasets(options: Options): Datasets {
     },
 
     async forTraining(from, account_id, id) {
-      const dataset = await row(account_id, id, from)
-      requireGoodRows(dataset)
+      const dataset = await requireDataset(account_id, id, from)
+      requireValidRows(dataset)
       return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
     },
 
@@ -336,17 +337,16 @@ export function createDatasets(options: Options): Datasets {
   }
 }
 
-// What a dataset is refused for.
-
-/** A dataset with rows that cannot be trained on. */
-export const invalid = (dataset: { id: string; rows: number }, check: Check) =>
+/** The error for a dataset with rows that cannot be trained on. */
+export const invalidDataset = (dataset: { id: string; rows: number }, check: Check) =>
   new ApiError(
     'dataset_invalid',
-    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST /v1/datasets/${dataset.id}/validate lists them.`,
+    `${check.error_count} of the dataset's ${dataset.rows} rows cannot be trained on. POST ` +
+      `/v1/datasets/${dataset.id}/validate lists them.`,
     { details: { error_count: check.error_count, errors: check.errors.slice(0, 10) } },
   )
 
-/** What cannot be read as lines of text is refused whole; rows that are merely wrong are kept, for validate to tell. */
+/** Throws for files that are not lines of text. Files with invalid rows are accepted: `validate` reports the rows. */
 export function refuseUnreadable(
   format: DatasetFormat,
   size_bytes: number,

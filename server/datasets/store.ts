@@ -2,7 +2,7 @@ import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat } from '../../contract/datasets.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { sorted } from '../db/page.ts'
+import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DatasetRow = Row<'datasets'>
@@ -18,7 +18,7 @@ export const list = (
   query: SortedQuery,
   after: DatasetRow | undefined,
 ): Promise<DatasetRow[]> =>
-  sorted(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), query, after)
+  sortedPage(db.selectFrom('datasets').selectAll().where('account_id', '=', account_id), query, after)
 
 export const every = (db: Db) => db.selectFrom('datasets').selectAll().execute()
 
@@ -50,7 +50,7 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
     .onConflict((conflict) => conflict.doUpdateSet({ found_json }))
     .execute()
 
-export const toWire = (dataset: DatasetRow): Dataset => ({
+export const toResponse = (dataset: DatasetRow): Dataset => ({
   id: dataset.id,
   name: dataset.name,
   description: dataset.description,
@@ -63,8 +63,8 @@ export const toWire = (dataset: DatasetRow): Dataset => ({
 })
 
 /**
- * A dataset's files: as it was uploaded, and its rows in the canonical form, which of a jsonl file are the same; and
- * the folder of what is fetched for it.
+ * The paths of a dataset: `source` is the upload, `rows` the canonical JSONL (the same file for a jsonl upload), `part`
+ * the rows while they are written, `fetched` the folder for downloads from the hub.
  */
 export function filesOf(dataDir: string, id: string, format: DatasetFormat) {
   const folder = path.join(dataDir, 'datasets')

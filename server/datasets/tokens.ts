@@ -1,6 +1,5 @@
-// What a dataset is in tokens: counted by the trainer's own code, in a process of its own, so that the figures are the
-// trainer's. It is bounded in time and memory, runs once at a time and by turns of the accounts, and ends with the
-// client who asked.
+// Token counts of datasets, computed by the trainer's code in a child process so that they match training. Bounded in
+// time and memory, one at a time, round robin over accounts, and aborted when the client disconnects.
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -9,31 +8,28 @@ import { root } from '../../lib/root.ts'
 import { runBounded } from '../storage/untrusted-files.ts'
 
 const max_ms = 600_000
-/**
- * The library takes 200 MB and a large vocabulary some hundred more; a batch of texts and a row of 16 MiB have their
- * room in the rest.
- */
+/** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 16 MiB. */
 const max_memory_mb = 2048
 
-const Place = z.object({ row: z.int(), line: z.int() })
-const Length = Place.extend({ tokens: z.int(), at_least: z.boolean() })
+const RowPosition = z.object({ row: z.int(), line: z.int() })
+const RowLength = RowPosition.extend({ tokens: z.int(), at_least: z.boolean() })
 
 export const TokenCount = z.object({
-  /** Counted rows: all but those that are wrong or refused. */
+  /** Counted rows: all except invalid and refused rows. */
   rows: z.int(),
   tokens: z.int(),
   longest: z.int(),
   max_length: z.int(),
-  /** Rows of which only a lower bound was counted, since they are far longer than can be learned. */
+  /** Rows with only a lower bound of their tokens, because they are far longer than `max_length`. */
   bounded_rows: z.int(),
   cut_rows: z.int(),
   cut_tokens: z.int(),
   histogram: z.array(z.object({ up_to: z.int().nullable(), rows: z.int() })),
-  cut: z.array(Length.extend({ cut_tokens: z.int() })),
+  cut: z.array(RowLength.extend({ cut_tokens: z.int() })),
   no_learned_rows: z.int(),
-  no_learned: z.array(Length),
+  no_learned: z.array(RowLength),
   refused_rows: z.int(),
-  refused: z.array(Place.extend({ message: z.string() })),
+  refused: z.array(RowPosition.extend({ message: z.string() })),
   parse_control_tokens: z.boolean(),
 })
 export type TokenCount = z.infer<typeof TokenCount>
@@ -43,31 +39,31 @@ export interface Preview {
   sequences: { tokens: { id: number; text: string; trained: boolean }[]; cut_tokens: number }[]
 }
 
-interface Request {
+interface BaseRequest {
   hf: string
   rows: string
   max_length: number
 }
 
-/** Whose turn it is, and what ends the work. */
-export interface Asker {
+/** The account to schedule the work for, and the signal that aborts it. */
+export interface Requester {
   account_id: string
   signal?: AbortSignal | undefined
 }
 
-/** The counting came to a bound; the message says which, as a sentence. */
+/** Counting exceeded its time or memory limit. The message is a sentence that says which. */
 export class CountStopped extends Error {}
 
 export interface Tokens {
   parse_control_tokens: boolean
-  /** Looks in `known` once more when its turn has come. Throws CountStopped. */
+  /** Checks `known` (the cache) again before it starts to count. Throws CountStopped. */
   count(
-    asker: Asker,
-    request: Request & { source_lines: boolean },
+    asker: Requester,
+    request: BaseRequest & { source_lines: boolean },
     known: () => Promise<TokenCount | undefined>,
   ): Promise<TokenCount>
-  /** Undefined where there is no such row. */
-  preview(asker: Asker, request: Request & { row: number }): Promise<Preview | undefined>
+  /** Undefined if there is no such row. */
+  preview(asker: Requester, request: BaseRequest & { row: number }): Promise<Preview | undefined>
 }
 
 export function createTokens({
@@ -77,13 +73,13 @@ export function createTokens({
   python: string
   parse_control_tokens: boolean
 }): Tokens {
-  const inTurn = createFairMutex()
+  const serialized = createFairMutex()
 
-  async function ask(request: Request, signal: AbortSignal | undefined): Promise<unknown> {
+  async function runCount(request: BaseRequest, signal: AbortSignal | undefined): Promise<unknown> {
     const args = ['-m', 'trainer.cli.count', JSON.stringify({ ...request, parse_control_tokens })]
-    // What the trainer reads is a stranger's: it is given no setting and no secret of the service.
+    // The rows are untrusted: pass no settings or secrets of the service.
     const env = { PATH: process.env.PATH, HOME: process.env.HOME, PYTHONPATH: root }
-    const { status, printed, problem, stopped } = await runBounded({
+    const { status, stdout, stderr, stopped } = await runBounded({
       command: python,
       args,
       env,
@@ -95,17 +91,17 @@ export function createTokens({
     if (stopped === 'memory')
       throw new CountStopped(`Counting the tokens takes more than ${max_memory_mb} MB of memory.`)
     if (status !== 0)
-      throw new Error(`trainer.cli.count of ${path.basename(request.rows)} ended with ${status}: ${problem}`)
-    const found = JSON.parse(printed) as { problem?: string }
+      throw new Error(`trainer.cli.count of ${path.basename(request.rows)} ended with ${status}: ${stderr}`)
+    const found = JSON.parse(stdout) as { problem?: string }
     if (found.problem) throw new ApiError('dataset_invalid', found.problem)
     return found
   }
   return {
     parse_control_tokens,
     count: ({ account_id, signal }, request, known) =>
-      inTurn(account_id, async () => (await known()) ?? TokenCount.parse(await ask(request, signal)), signal),
+      serialized(account_id, async () => (await known()) ?? TokenCount.parse(await runCount(request, signal)), signal),
     async preview({ account_id, signal }, request) {
-      const found = (await inTurn(account_id, () => ask(request, signal), signal).catch((error) => {
+      const found = (await serialized(account_id, () => runCount(request, signal), signal).catch((error) => {
         throw error instanceof CountStopped
           ? new ApiError('dataset_invalid', `The row cannot be shown. ${error.message}`)
           : error

@@ -1,4 +1,4 @@
-// The tables of what is made of models to be taken away; names and units as in schema.ts.
+// Tables of exports. Names and units as in schema.ts.
 
 export interface Exports {
   id: string
@@ -6,32 +6,32 @@ export interface Exports {
   model_id: string
   format: 'huggingface' | 'gguf' | 'onnx'
   quantization: string | null
-  /** 0 where the adapter alone is taken. */
+  /** 0 if the adapter alone is exported. */
   merge: 0 | 1
   archive: 'tar' | 'zip' | null
-  /** A repository of the hub that gets the files too. */
+  /** Hub repository that the files are pushed to. */
   push_to: string | null
   status: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
   stage: string | null
   progress: number
-  /** Name, size and hash of each file, once it is ready. */
+  /** Name, size and hash of each file, once the export is ready. */
   files_json: string
-  /** What the comparison with the training found, once it has been made. */
+  /** Result of the comparison with the trainer's answers, once made. */
   check_json: string | null
   push_json: string | null
   error_json: string | null
-  /** How often the making died. */
+  /** How often a process that made it crashed. */
   crashes: number
-  /** How often the service died while it was made. */
+  /** How often the server ended while it was made. */
   interruptions: number
   created_at: number
   started_at: number | null
   finished_at: number | null
-  /** When its files are to be removed; null: not of themselves. */
+  /** When its files are removed; null: only on deletion. */
   expires_at: number | null
 }
 
-/** A repository of the hub, in lower case, and the account whose export made it. */
+/** A hub repository, in lower case, and the account whose export created it. */
 export interface ExportRepositories {
   repository: string
   account_id: string

@@ -4,12 +4,13 @@ import type { Schema } from './schema.ts'
 
 const folder = new URL('./migrations/', import.meta.url)
 
-/** What wrote the database is a later version than this one. */
+/** The database was written by a later version than this one. */
 export class NewerDatabase extends Error {}
 
 /**
- * Applies the migrations that this database has not seen, in the order of their names, each with its mark in one
- * transaction: one that fails leaves nothing behind. Kysely's own migrator runs SQLite's without a transaction.
+ * Applies pending migrations in the order of their names and returns their names. Each runs in one transaction with its
+ * row in `migrations`, so a failure leaves nothing behind; Kysely's migrator uses no transaction for SQLite. Throws
+ * NewerDatabase if the database has migrations that this version does not know.
  */
 export async function migrate(db: Kysely<Schema>): Promise<string[]> {
   await sql`create table if not exists migrations (name text primary key, applied_at bigint not null)`.execute(db)
@@ -21,20 +22,21 @@ export async function migrate(db: Kysely<Schema>): Promise<string[]> {
   const unknown = [...applied].filter((name) => !names.includes(name))
   if (unknown.length > 0)
     throw new NewerDatabase(
-      `This database was written by a newer Tunery (it knows the migrations ${unknown.join(', ')}); start that version or a later one.`,
+      `This database was written by a newer Tunery (it has the migrations ${unknown.join(', ')}); ` +
+        'start that version or a later one.',
     )
   const added: string[] = []
   for (const name of names) {
     if (applied.has(name)) continue
     const { up } = (await import(new URL(`${name}.ts`, folder).href)) as { up(db: Kysely<unknown>): Promise<void> }
-    const done = await db.transaction().execute(async (trx) => {
-      // Another process that started at the same moment may have been first.
+    const appliedNow = await db.transaction().execute(async (trx) => {
+      // Another process that started at the same time may have applied it first.
       if (await trx.selectFrom('migrations').select('name').where('name', '=', name).executeTakeFirst()) return false
       await up(trx as unknown as Kysely<unknown>)
       await trx.insertInto('migrations').values({ name, applied_at: Date.now() }).execute()
       return true
     })
-    if (done) added.push(name)
+    if (appliedNow) added.push(name)
   }
   return added
 }

@@ -8,11 +8,11 @@ import { busy_timeout_ms, openWriter } from './sqlite/connection.ts'
 import { ThreadedSqliteDialect } from './sqlite/dialect.ts'
 
 export type Db = Kysely<Schema>
-/** A transaction: what must be true together is written with the same one. */
+/** Pass the same transaction to all writes that must be atomic. */
 export type Trx = Transaction<Schema>
 
-// A transaction that reads first and writes later fails at once when another process (the command line) wrote in
-// between; one that takes the write lock at its beginning waits for its turn.
+// Begins transactions with `begin immediate`. A deferred transaction that reads first fails at once (SQLITE_BUSY) if
+// another process, such as the command line, writes before its own first write; an immediate one waits for the lock.
 class ImmediateSqliteDialect extends SqliteDialect {
   override createDriver(): Driver {
     const driver = super.createDriver()
@@ -23,21 +23,23 @@ class ImmediateSqliteDialect extends SqliteDialect {
   }
 }
 
-export const fileOf = (dataDir: string) => path.join(dataDir, 'tunery.db')
+export const databaseFile = (dataDir: string) => path.join(dataDir, 'tunery.db')
 
-/** Opens the database in the data folder, in this thread, and brings its tables up to date. */
+/** Opens the database of the data folder in this thread and applies pending migrations. */
 export async function openDatabase(dataDir: string): Promise<Db> {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  return migrated(new ImmediateSqliteDialect({ database: async () => openWriter(fileOf(dataDir), busy_timeout_ms) }))
+  return openAndMigrate(
+    new ImmediateSqliteDialect({ database: async () => openWriter(databaseFile(dataDir), busy_timeout_ms) }),
+  )
 }
 
-/** The same for a process that must not be held up: whatever writes does so in a thread of its own. */
+/** The same for a process that must not block: all writes run in a thread of their own. */
 export async function openThreadedDatabase(dataDir: string, timeout_ms = busy_timeout_ms): Promise<Db> {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
-  return migrated(new ThreadedSqliteDialect({ file: fileOf(dataDir), timeout_ms }))
+  return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
 }
 
-async function migrated(dialect: SqliteDialect): Promise<Db> {
+async function openAndMigrate(dialect: SqliteDialect): Promise<Db> {
   const db = new Kysely<Schema>({ dialect })
   try {
     await migrate(db)
@@ -49,9 +51,8 @@ async function migrated(dialect: SqliteDialect): Promise<Db> {
 }
 
 /**
- * Holds the data folder for this process: a second server on the same folder would take over the first one's running
- * jobs. The lock is the operating system's, on a file of its own, so it is gone when the process is, however it ended.
- * Undefined where another holds it.
+ * Locks the data folder for this process: a second server would take over the running jobs of the first. It is an
+ * operating system lock on a file of its own, so it ends with the process. Undefined if another process holds it.
  */
 export function lockDataDir(dataDir: string, name = 'server.lock'): { release(): void } | undefined {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })

@@ -2,7 +2,7 @@ import { type ColumnDefinitionBuilder, type Kysely, PostgresAdapter, type Select
 import type { SortedQuery, TimedQuery } from '../../contract/common.ts'
 import type { Schema } from './schema.ts'
 
-type Listed =
+type ListedTable =
   | 'datasets'
   | 'tuning_jobs'
   | 'models'
@@ -14,73 +14,76 @@ type Listed =
   | 'webhooks'
   | 'webhook_deliveries'
 
-/** A page of a query, newest first, of what comes after `after`; one more than `limit` when there is more. */
-export const newestFirst = <T extends Listed, O>(
+// Keyset pagination. Each function returns the rows after `after`: up to `limit`, and one more if there are more.
+
+/** Newest first. */
+export const newestFirst = <T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
   limit: number,
   after: { created_at: number; id: string } | undefined,
-): Promise<O[]> => timed(query, { limit }, after)
+): Promise<O[]> => timedPage(query, { limit }, after)
 
-/**
- * A page of a query as the client filters and sorts it, of what comes after the row `after`; one more than `limit` when
- * there is more.
- */
-export function sorted<T extends 'datasets' | 'tuning_jobs' | 'models' | 'deployments', O>(
+/** Filtered and sorted as the client requests, by name or by time. */
+export function sortedPage<T extends 'datasets' | 'tuning_jobs' | 'models' | 'deployments', O>(
   query: SelectQueryBuilder<Schema, T, O>,
-  asked: SortedQuery,
+  page: SortedQuery,
   after: { created_at: number; name: string; id: string } | undefined,
 ): Promise<O[]> {
-  const { limit, name, sort, order = 'asc' } = asked
-  let found = query
-  // Without a pattern's own characters, a pattern matches what it says.
+  const { limit, name, sort, order = 'asc' } = page
+  let filtered = query
+  // Escape the wildcards of `like`, so that they match themselves.
   if (name !== undefined)
-    found = found.where(sql<boolean>`lower(name) like lower(${`%${name.replace(/[\\%_]/g, '\\$&')}%`}) escape '\\'`)
-  if (sort === 'created_at') return timed(found, asked, after)
+    filtered = filtered.where(
+      sql<boolean>`lower(name) like lower(${`%${name.replace(/[\\%_]/g, '\\$&')}%`}) escape '\\'`,
+    )
+  if (sort === 'created_at') return timedPage(filtered, page, after)
   return keyset(
-    between(found, asked),
+    between(filtered, page),
     { column: sql`lower(name)`, last: after && sql`lower(${after.name})`, order },
     limit,
     after?.id,
   )
 }
 
-/** The same of what has no name. */
-export const timed = <T extends Listed, O>(
+/** The same for tables without a name column: filtered and sorted by time. */
+export const timedPage = <T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
-  asked: TimedQuery,
+  page: TimedQuery,
   after: { created_at: number; id: string } | undefined,
 ): Promise<O[]> => {
-  const { limit, order = 'desc' } = asked
+  const { limit, order = 'desc' } = page
   return keyset(
-    between(query, asked),
+    between(query, page),
     { column: sql`created_at`, last: after && sql`${after.created_at}`, order },
     limit,
     after?.id,
   )
 }
 
-function between<T extends Listed, O>(
+function between<T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
   { created_after, created_before }: TimedQuery,
 ) {
-  const later =
+  const lowerBounded =
     created_after === undefined ? query : query.where(sql<boolean>`created_at > ${Date.parse(created_after)}`)
-  return created_before === undefined ? later : later.where(sql<boolean>`created_at < ${Date.parse(created_before)}`)
+  return created_before === undefined
+    ? lowerBounded
+    : lowerBounded.where(sql<boolean>`created_at < ${Date.parse(created_before)}`)
 }
 
 type Sql = ReturnType<typeof sql>
 
-/** Rows that are equal in `column` are in the order of their ids. */
-function keyset<T extends Listed, O>(
+/** Orders by `column`, then by id. */
+function keyset<T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
   { column, last, order }: { column: Sql; last: Sql | undefined; order: 'asc' | 'desc' },
   limit: number,
-  last_id: string | undefined,
+  lastId: string | undefined,
 ): Promise<O[]> {
-  const beyond = order === 'asc' ? sql`>` : sql`<`
+  const operator = order === 'asc' ? sql`>` : sql`<`
   const rest =
     last &&
-    query.where(sql<boolean>`(${column} ${beyond} ${last} or (${column} = ${last} and id ${beyond} ${last_id}))`)
+    query.where(sql<boolean>`(${column} ${operator} ${last} or (${column} = ${last} and id ${operator} ${lastId}))`)
   return (rest ?? query)
     .orderBy(column, order)
     .orderBy(sql`id`, order)
@@ -88,7 +91,7 @@ function keyset<T extends Listed, O>(
     .execute() as Promise<O[]>
 }
 
-/** Makes a column the primary key that the database counts up by itself: Postgres by identity, SQLite by its row id. */
+/** Makes a column an auto-increment primary key: identity in Postgres, row id in SQLite. */
 export const counted = (db: Kysely<unknown>) => (column: ColumnDefinitionBuilder) =>
   db.getExecutor().adapter instanceof PostgresAdapter
     ? column.generatedAlwaysAsIdentity().primaryKey()

@@ -4,14 +4,13 @@ import type { JobsAwaitingWeights, ModelDownloads } from './download-tables.ts'
 import type { ExportEvents, ExportRepositories, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
-// Times are unix milliseconds. Columns ending in _json hold JSON text. Names are the wire's own, so nothing maps
-// between spellings.
+// Times are unix milliseconds. Columns ending in _json hold JSON text. Columns have the names of the API's JSON fields.
 
 interface Accounts {
   id: string
   name: string
   tier: string
-  /** Since when it is refused; null where it is not. */
+  /** When it was suspended; null if it is not. */
   suspended_at: number | null
   created_at: number
 }
@@ -22,7 +21,7 @@ interface Users {
   name: string
   email: string | null
   role: Role
-  /** Since when they are no member any more. */
+  /** When they were removed from the account. */
   removed_at: number | null
   created_at: number
 }
@@ -32,7 +31,7 @@ interface ApiKeys {
   account_id: string
   user_id: string
   name: string
-  /** The first characters of the key: finds the row, and tells keys apart in lists. */
+  /** The first characters of the key: used to look up the row, and shown in lists. */
   prefix: string
   /** SHA-256 of the whole key, in hex. */
   hash: string
@@ -44,9 +43,9 @@ interface ApiKeys {
   last_used_at: number | null
 }
 
-/** Who did what. */
+/** The audit log: who did what. */
 interface Audit {
-  /** In the order of what was done, also within a millisecond. */
+  /** Orders entries, also within a millisecond. */
   seq: Generated<number>
   id: string
   account_id: string
@@ -68,22 +67,22 @@ interface Datasets {
   rows: number
   size_bytes: number
   sha256: string
-  /** SHA-256 of the rows in their canonical form; null until they have been made. */
+  /** SHA-256 of the canonical rows; null until these exist. */
   rows_sha256: string | null
   status: 'preparing' | 'ready' | 'unreadable'
-  /** What was found in it: a check of its rows, or why it cannot be read. */
+  /** Result of checking its rows, or why the file cannot be read. */
   check_json: string
   created_at: number
 }
 
-/** What a dataset is in the tokens of a base: counted once. */
+/** Cached token count of a dataset with the tokenizer of a base model. */
 interface DatasetTokens {
   dataset_id: string
   base_model_id: string
   found_json: string
 }
 
-/** What people may change of a thing at any time. */
+/** Fields that users may change at any time. */
 interface Labelled {
   name: string
   description: string
@@ -95,9 +94,9 @@ interface TuningJobs extends Labelled {
   account_id: string
   model_id: string
   base_model_id: string
-  /** The model of the account that it goes on from, as it was then. */
+  /** Snapshot of the account's model that training starts from; null: from the base model. */
   parent_json: string | null
-  /** Its method and epochs, and its datasets as they were then. */
+  /** Snapshot of method, epochs and datasets at creation. */
   recipe_json: string
   dataset_id: string
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
@@ -107,21 +106,21 @@ interface TuningJobs extends Labelled {
   estimated_completion: number | null
   config_json: string
   resolved_config_json: string
-  /** Frozen in the job: an exact resume needs the same number. */
+  /** Fixed at creation: an exact resume needs the same number. */
   threads: number
   error_json: string | null
   trained_tokens: number
-  /** The key that it was made with. */
+  /** The API key that created it. */
   key_id: string
-  /** How long its trainers ran, and since when one runs. */
+  /** Total time of its ended trainers, and when the running one started. */
   ran_ms: number
   running_since: number | null
   validation_dataset_id: string | null
-  /** 1 where a person asked that it wait until it is told to go on. */
+  /** 1 if a user paused it. */
   paused: 0 | 1
-  /** How often its trainer died since the last checkpoint. */
+  /** Trainer crashes since the last checkpoint. */
   crashes: number
-  /** Of a running job: what keeps it from the processor. */
+  /** For a running job: what takes processor time from it. */
   slowed_by: 'serving' | 'other_work' | null
   model: string | null
   created_at: number
@@ -138,7 +137,7 @@ export interface JobEvents {
   created_at: number
 }
 
-/** A state of a job on its held-out rows; an attempt that goes on from before replaces what it does again. */
+/** Evaluation of a job on its held-out rows. An attempt that resumes at an earlier step overwrites later rows. */
 interface JobEvaluations {
   job_id: string
   step: number
@@ -149,21 +148,21 @@ interface JobEvaluations {
 interface Models extends Labelled {
   id: string
   account_id: string
-  /** The base of the hub that it stands on, or was made from. */
+  /** The hub's base model that it was trained from. */
   base_model_id: string
   kind: 'adapter' | 'model'
-  /** The model of the account that it went on from, which may be deleted by now. */
+  /** The account's model that training started from; it may have been deleted. */
   parent_model_id: string | null
-  /** The tuned model whose whole weights an adapter stands on, where these are not the base's. */
+  /** The tuned model whose full weights an adapter needs, if not the base model's. */
   weights_model_id: string | null
   job_id: string | null
   method: 'lora' | 'qlora' | 'full'
-  /** The training's step whose weights these are, and their loss on the held-out rows. */
+  /** The training step of these weights, and their loss on the held-out rows. */
   step: number | null
   validation_loss: number | null
-  /** SHA-256 of the file that the engine serves. */
+  /** SHA-256 of the GGUF file that the engine serves. */
   gguf_sha256: string
-  /** What the comparison of engine and trainer found, once it has been made. */
+  /** Result of the comparison of engine and trainer, once made. */
   comparison_json: string | null
   size_bytes: number
   created_at: number
@@ -183,12 +182,12 @@ interface Deployments {
 interface QueueEntries {
   id: Generated<number>
   kind: string
-  /** The id of what is to be worked on; one live entry a kind and ref. */
+  /** The id of the object to work on; one live entry per kind and ref. */
   ref: string
   status: 'waiting' | 'leased' | 'done' | 'dead'
   run_at: number
   attempt: number
-  /** Who holds the lease, and until when. */
+  /** The worker with the lease, and when the lease expires. */
   worker: string | null
   lease_until: number | null
   created_at: number
@@ -207,11 +206,11 @@ interface Webhooks {
   account_id: string
   url: string
   events_json: string
-  /** The secrets in force, oldest first, each encrypted, and until when it is; null of the newest alone. */
+  /** The valid secrets, oldest first, each encrypted and with its expiry; null for the newest. */
   secrets_json: string
   disabled_at: number | null
   disabled_reason: 'requested' | 'gone' | 'failing' | null
-  /** How many tries in a row have failed, since when, and until when none is made. */
+  /** Consecutive failed attempts, when they began, and until when none is made. */
   failures: number
   failing_since: number | null
   slowed_until: number | null
@@ -219,7 +218,7 @@ interface Webhooks {
   updated_at: number
 }
 
-/** An event on its way to one webhook. */
+/** Delivery of an event to one webhook. */
 interface WebhookDeliveries {
   id: string
   account_id: string
@@ -228,14 +227,14 @@ interface WebhookDeliveries {
   type: string
   status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
   attempts: number
-  /** When it is to be tried; null when it has ended. */
+  /** When the next attempt is due; null when the delivery has ended. */
   next_attempt_at: number | null
-  /** Until when whoever tries it may; it also tells one claim from the next. */
+  /** When the lease of the current attempt expires; also identifies the claim. */
   lease_until: number | null
   created_at: number
 }
 
-/** One try at a delivery. */
+/** One attempt at a delivery. */
 interface WebhookAttempts {
   delivery_id: string
   number: number
@@ -247,7 +246,7 @@ interface WebhookAttempts {
   error_json: string | null
 }
 
-/** What was created under an Idempotency-Key, and the answer to it, which may hold a secret. */
+/** What was created under an Idempotency-Key, and the answer, encrypted as it may hold a secret. */
 interface IdempotencyKeys {
   account_id: string
   key: string

@@ -3,21 +3,21 @@ import { Kysely, SqliteDialect } from 'kysely'
 import type { Db } from './open.ts'
 import type { Schema } from './schema.ts'
 
-/** More pages than a database has. */
-const all = 2 ** 31 - 1
+/** More pages than any database has: the backup is made in one step. */
+const allPages = 2 ** 31 - 1
 
 /**
- * Copies the database as it is at one moment, beside whoever writes to it, into one file of its own. Returns what is
- * wrong with it where it is too damaged for that.
+ * Copies a consistent snapshot of the database into one file while others may write. Returns its problems, as
+ * sentences, if it is too damaged to copy.
  */
 export async function copyDatabase(file: string, target: string): Promise<string[] | undefined> {
   let source: SQLite.Database | undefined
   try {
     source = new SQLite(file, { fileMustExist: true })
-    // In one step: one that is made in several begins anew whenever somebody writes in between.
-    await source.backup(target, { progress: () => all })
+    // In one step: a backup in several steps restarts whenever another process writes.
+    await source.backup(target, { progress: () => allPages })
   } catch (error) {
-    return [unreadable(error)]
+    return [describeDamage(error)]
   } finally {
     source?.close()
   }
@@ -27,18 +27,18 @@ export async function copyDatabase(file: string, target: string): Promise<string
   return undefined
 }
 
-/** In words; throws what is no damage. */
-function unreadable(error: unknown): string {
+/** Describes a damaged database; rethrows other errors. */
+function describeDamage(error: unknown): string {
   const { code, message } = error as { code?: string; message: string }
   if (code && /^SQLITE_(CORRUPT|NOTADB|CANTOPEN)/.test(code)) return `The database cannot be read: ${message}.`
   throw error
 }
 
-/** Opens a copy that nobody writes to, as it is. */
+/** Opens a copy read-only, without migrations. */
 export const openCopy = (file: string): Db =>
   new Kysely<Schema>({ dialect: new SqliteDialect({ database: new SQLite(file, { readonly: true }) }) })
 
-/** What is wrong inside the database, by SQLite's own checks; nothing where it is whole. */
+/** Runs SQLite's integrity and foreign key checks; returns the problems as sentences. */
 export function findDamage(file: string): string[] {
   let sqlite: SQLite.Database | undefined
   try {
@@ -54,7 +54,7 @@ export function findDamage(file: string): string[] {
       ),
     ]
   } catch (error) {
-    return [unreadable(error)]
+    return [describeDamage(error)]
   } finally {
     sqlite?.close()
   }

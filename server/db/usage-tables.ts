@@ -1,13 +1,13 @@
-// The tables of what was used; names and units as in schema.ts.
+// Tables of usage. Names and units as in schema.ts.
 
-/** What one request of inference, or one job, used. */
+/** Usage of one inference request or one job. */
 export interface Usage {
-  /** Of a job, its id. */
+  /** For a job, its id. */
   request_id: string
   created_at: number
   account_id: string
   key_id: string
-  /** The name that the client asked for, and the id of the model that it stood for. */
+  /** The model name in the request, and the id of the model that it resolved to. */
   model: string
   model_id: string
   kind: 'chat' | 'completion' | 'embedding' | 'training'
@@ -16,18 +16,18 @@ export interface Usage {
   cached_tokens: number
   trained_tokens: number
   duration_ms: number
-  /** By the prices of that time, in the currency of the settings. */
+  /** By the prices at that time, in the configured currency. */
   cost: number
   finish: 'complete' | 'client_left' | 'broken' | 'failed' | 'cancelled'
 }
 
-/** The sums of `usage`, by the start of the UTC day. */
+/** Sums of `usage` per UTC day; `day` is its start. */
 export interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'finish'> {
   day: number
   requests: number
 }
 
-/** What an account is told of when it is used up in part; null: its tier's limit, or none. */
+/** Usage limits that an account is notified about at the given percentages; null: its tier's limit, or none. */
 export interface UsageThresholds {
   account_id: string
   requests_per_day: number | null
@@ -36,7 +36,7 @@ export interface UsageThresholds {
   percents_json: string
 }
 
-/** Which thresholds were told of already. */
+/** Threshold notifications that were already sent. */
 export interface UsageNotices {
   account_id: string
   metric: 'requests_per_day' | 'tokens_per_month' | 'cost_per_month'
@@ -45,7 +45,7 @@ export interface UsageNotices {
   percent: number
 }
 
-/** Requests of the API, by the start of the UTC day. */
+/** API requests per UTC day; `day` is its start. */
 export interface DayCounts {
   account_id: string
   day: number

@@ -2,7 +2,7 @@ import type { Deployment, DeploymentQuery } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type By, recordAct } from '../events/audit.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { TunedModels } from '../fine-tuning/models/registry.ts'
 import type { Downloads } from '../hub/downloads.ts'
@@ -10,13 +10,13 @@ import type { Inference } from '../inference/service.ts'
 import * as store from './store.ts'
 
 export interface Deployments {
-  create(by: By, request: { model: string; name: string }): Promise<Deployment>
-  /** Lets a name serve another model. The new one is loaded first; a request sees the old or the new, never neither. */
-  switch(by: By, name: string, model: string): Promise<Deployment>
+  create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
+  /** Points a deployment at another model, which is loaded first, so that requests are served without a gap. */
+  switch(by: AccountActor, name: string, model: string): Promise<Deployment>
   list(account_id: string, query: DeploymentQuery): Promise<{ items: Deployment[]; has_more: boolean }>
   get(account_id: string, name: string): Promise<Deployment>
-  delete(by: By, name: string): Promise<{ id: string; deleted: true }>
-  /** Brings those to an end that were starting when the service was killed. */
+  delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
+  /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>
 }
 
@@ -33,28 +33,28 @@ export function createDeployments({
   downloads: Downloads
   now?: () => number
 }): Deployments {
-  inference.useNames({
+  inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
-    list: (account_id) => store.all(db, account_id),
+    list: (account_id) => store.listAll(db, account_id),
   })
 
   models.onNeeded(async (trx, account_id, model_id) => {
-    const deployment = await store.serving(trx, account_id, model_id)
+    const deployment = await store.findServing(trx, account_id, model_id)
     return deployment && `the deployment ${deployment.name}`
   })
 
-  /** A model may have been deleted while it was compared and loaded. */
-  async function stillThere(trx: Trx, account_id: string, model: string): Promise<void> {
+  /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
+  async function requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
     if (!inference.isBase(model)) await models.require(trx, account_id, model)
   }
 
-  async function row(account_id: string, name: string) {
+  async function requireDeployment(account_id: string, name: string) {
     const found = await store.find(db, account_id, name)
     if (!found) throw new ApiError('deployment_not_found', `There is no deployment '${name}'.`)
     return found
   }
 
-  async function toWire(deployment: store.DeploymentRow): Promise<Deployment> {
+  async function toResponse(deployment: store.DeploymentRow): Promise<Deployment> {
     return {
       id: deployment.id,
       name: deployment.name,
@@ -68,11 +68,8 @@ export function createDeployments({
     }
   }
 
-  /**
-   * Whether what is to be served is a base whose weights are yet to be downloaded, and may be. Throws why it cannot be
-   * served where it is not.
-   */
-  async function awaitsWeights(by: By, model: string): Promise<boolean> {
+  /** Whether the model is a base whose weights must and can be downloaded first. Throws if it cannot be served. */
+  async function needsDownload(by: AccountActor, model: string): Promise<boolean> {
     try {
       await inference.target(by.account_id, model)
       return false
@@ -81,7 +78,7 @@ export function createDeployments({
         error instanceof ApiError &&
         error.code === 'model_not_available' &&
         inference.isBase(model) &&
-        (await downloads.needed(by, model))
+        (await downloads.needsDownload(by, model))
       )
         return true
       throw error
@@ -90,7 +87,7 @@ export function createDeployments({
 
   downloads.onChange(async (trx, model, { status, error }) => {
     if (!['completed', 'failed', 'cancelled'].includes(status)) return () => {}
-    const waiting = (await store.starting(trx)).filter((deployment) => deployment.model === model)
+    const waiting = (await store.listStarting(trx)).filter((deployment) => deployment.model === model)
     if (status !== 'completed') {
       const why = error?.message ?? 'it was cancelled.'
       const error_json = JSON.stringify({
@@ -101,19 +98,19 @@ export function createDeployments({
       return () => {}
     }
     return () => {
-      // A failure of the database leaves it starting, and the next start of the service settles it.
-      for (const deployment of waiting) settle(deployment).catch(() => {})
+      // If the database fails here, `recover` finishes the deployment at the next start.
+      for (const deployment of waiting) loadAndRecord(deployment).catch(() => {})
     }
   })
 
-  const deployed = (deployment: { id: string; name: string; model: string }) => ({
+  const deployedEvent = (deployment: { id: string; name: string; model: string }) => ({
     deployment_id: deployment.id,
     name: deployment.name,
     model_id: deployment.model,
   })
 
-  /** Loads what a deployment serves, so that its first request does not wait, and records how that went. */
-  async function settle(deployment: store.DeploymentRow): Promise<void> {
+  /** Loads a deployment's model ahead of its first request and records the outcome. */
+  async function loadAndRecord(deployment: store.DeploymentRow): Promise<void> {
     const { id, account_id, model } = deployment
     const failure = await inference
       .target(account_id, model)
@@ -130,14 +127,14 @@ export function createDeployments({
         updated_at: now(),
       })
       if (!failure && updated.numUpdatedRows > 0n)
-        await recordEvent(trx, account_id, 'model.deployed', deployed(deployment), now())
+        await recordEvent(trx, account_id, 'model.deployed', deployedEvent(deployment), now())
     })
   }
 
   return {
     async create(by, { model, name }) {
       const { account_id } = by
-      const taken = () =>
+      const nameTaken = () =>
         new ApiError(
           'name_taken',
           `The name '${name}' is taken. Choose another, or PUT /v1/deployments/${name} to let it serve another model.`,
@@ -145,9 +142,9 @@ export function createDeployments({
             details: { name },
           },
         )
-      if (inference.isBase(name)) throw taken()
-      const awaits = await awaitsWeights(by, model)
-      await inference.requireTrusted(account_id, model)
+      if (inference.isBase(name)) throw nameTaken()
+      const needsWeights = await needsDownload(by, model)
+      await inference.requireVerified(account_id, model)
       const time = now()
       const deployment = {
         id: newId('dep'),
@@ -161,29 +158,29 @@ export function createDeployments({
       }
       try {
         await db.transaction().execute(async (trx) => {
-          await stillThere(trx, account_id, model)
+          await requireModelExists(trx, account_id, model)
           await store.insert(trx, deployment)
-          await recordAct(trx, by, 'deployment.created', deployment.id, { name, model }, time)
-          if (awaits) await downloads.request(trx, by, model)
+          await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
+          if (needsWeights) await downloads.request(trx, by, model)
         })
-        inference.namesChanged()
+        inference.aliasesChanged()
       } catch (error) {
-        if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw taken()
+        if (/UNIQUE|duplicate key/i.test((error as Error).message)) throw nameTaken()
         throw error
       }
-      if (awaits) await downloads.started(model)
-      else await settle(deployment)
-      return toWire(await row(account_id, name))
+      if (needsWeights) await downloads.publishRequest(model)
+      else await loadAndRecord(deployment)
+      return toResponse(await requireDeployment(account_id, name))
     },
 
     async switch(by, name, model) {
       const { account_id } = by
-      const deployment = await row(account_id, name)
+      const deployment = await requireDeployment(account_id, name)
       const target = await inference.target(account_id, model)
-      await inference.requireTrusted(account_id, model)
+      await inference.requireVerified(account_id, model)
       await inference.load(target)
       await db.transaction().execute(async (trx) => {
-        await stillThere(trx, account_id, model)
+        await requireModelExists(trx, account_id, model)
         const updated = await store.update(trx, deployment.id, {
           model,
           status: 'ready',
@@ -192,8 +189,8 @@ export function createDeployments({
         })
         if (updated.numUpdatedRows === 0n)
           throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
-        await recordEvent(trx, account_id, 'model.deployed', deployed({ ...deployment, model }), now())
-        await recordAct(
+        await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
+        await recordAuditEntry(
           trx,
           by,
           'deployment.switched',
@@ -202,33 +199,34 @@ export function createDeployments({
           now(),
         )
       })
-      inference.namesChanged()
-      return toWire(await row(account_id, name))
+      inference.aliasesChanged()
+      return toResponse(await requireDeployment(account_id, name))
     },
 
     async list(account_id, query) {
       const { limit, after } = query
       const last = after ? await store.byId(db, account_id, after) : undefined
       if (after && !last)
-        throw new ApiError('deployment_not_found', `There is no deployment '${after}' to go on after.`)
+        throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
       const rows = await store.list(db, account_id, query, last)
-      return { items: await Promise.all(rows.slice(0, limit).map(toWire)), has_more: rows.length > limit }
+      return { items: await Promise.all(rows.slice(0, limit).map(toResponse)), has_more: rows.length > limit }
     },
 
     async recover() {
-      for (const deployment of await store.starting(db))
-        if (!downloads.isLive(deployment.model)) await settle(deployment)
+      for (const deployment of await store.listStarting(db))
+        if (!downloads.isLive(deployment.model)) await loadAndRecord(deployment)
     },
 
-    get: async (account_id, name) => toWire(await row(account_id, name)),
+    get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
 
     async delete(by, name) {
-      const { id, model } = await row(by.account_id, name)
+      const { id, model } = await requireDeployment(by.account_id, name)
       await db.transaction().execute(async (trx) => {
         const removed = await store.remove(trx, id)
-        if (removed.numDeletedRows > 0n) await recordAct(trx, by, 'deployment.deleted', id, { name, model }, now())
+        if (removed.numDeletedRows > 0n)
+          await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
       })
-      inference.namesChanged()
+      inference.aliasesChanged()
       return { id, deleted: true }
     },
   }

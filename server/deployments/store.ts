@@ -1,6 +1,6 @@
 import type { DeploymentQuery } from '../../contract/deployments.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { sorted } from '../db/page.ts'
+import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DeploymentRow = Row<'deployments'>
@@ -21,7 +21,7 @@ export const update = (trx: Trx, id: string, values: Partial<DeploymentRow>) =>
 
 export const remove = (trx: Trx, id: string) => trx.deleteFrom('deployments').where('id', '=', id).executeTakeFirst()
 
-export const all = (db: Db, account_id: string) =>
+export const listAll = (db: Db, account_id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).orderBy('created_at', 'desc').execute()
 
 export function list(
@@ -31,13 +31,13 @@ export function list(
   after: DeploymentRow | undefined,
 ): Promise<DeploymentRow[]> {
   const all = db.selectFrom('deployments').selectAll().where('account_id', '=', account_id)
-  return sorted(query.status === undefined ? all : all.where('status', '=', query.status), query, after)
+  return sortedPage(query.status === undefined ? all : all.where('status', '=', query.status), query, after)
 }
 
 export const byId = (db: Db, account_id: string, id: string) =>
   db.selectFrom('deployments').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
 
-export const serving = (trx: Trx, account_id: string, model: string) =>
+export const findServing = (trx: Trx, account_id: string, model: string) =>
   trx
     .selectFrom('deployments')
     .select('name')
@@ -46,5 +46,5 @@ export const serving = (trx: Trx, account_id: string, model: string) =>
     .limit(1)
     .executeTakeFirst()
 
-export const starting = (db: Db | Trx) =>
+export const listStarting = (db: Db | Trx) =>
   db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

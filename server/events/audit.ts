@@ -2,41 +2,40 @@ import type { Scope } from '../../contract/scopes.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Trx } from '../db/open.ts'
 
-/** On whose behalf something is changed. */
+/** Who makes a change. */
 export interface Actor {
   kind: 'key' | 'operator' | 'command_line' | 'service'
   user_id: string | null
   key_id: string | null
-  /** Where the request may come again: writes, in the transaction that creates something, what was created. */
-  once?: { mark(trx: Trx, target: string): Promise<void> }
+  /** Set for a request with an idempotency key: records the created object, in the transaction that creates it. */
+  idempotency?: { mark(trx: Trx, target: string): Promise<void> }
 }
 
-/** Someone who changes something that belongs to an account. */
-export interface By extends Actor {
+/** Who makes a change to an account's data. */
+export interface AccountActor extends Actor {
   account_id: string
-  /** What a key carries, where one asks. */
+  /** The scopes of the API key, if there is one. */
   scopes?: readonly Scope[]
 }
 
-export const commandLine: Actor = { kind: 'command_line', user_id: null, key_id: null }
-/** What the service does of itself. */
-export const theService: Actor = { kind: 'service', user_id: null, key_id: null }
+export const commandLineActor: Actor = { kind: 'command_line', user_id: null, key_id: null }
+/** Changes that the service makes by itself. */
+export const serviceActor: Actor = { kind: 'service', user_id: null, key_id: null }
 
 /**
- * Records who changed what, in the transaction that changes it. `action` is a noun and a verb in the past, such as
- * `key.created`; `target` the id of what was changed; `details` what else an owner would want to know, and never a
- * secret.
+ * Adds an audit log entry, in the transaction that makes the change. `action` is a noun and a past participle, such as
+ * `key.created`; `target` is the id of the changed object; `details` must not contain secrets.
  */
-export async function recordAct(
+export async function recordAuditEntry(
   trx: Trx,
-  by: By,
+  by: AccountActor,
   action: string,
   target: string,
   details: Record<string, unknown>,
   created_at: number,
 ): Promise<void> {
-  const { account_id, kind, user_id, key_id, once } = by
-  await once?.mark(trx, target)
+  const { account_id, kind, user_id, key_id, idempotency } = by
+  await idempotency?.mark(trx, target)
   await trx
     .insertInto('audit')
     .values({

@@ -6,8 +6,8 @@ import type { Row } from '../db/schema.ts'
 export type EventType = (typeof eventTypes)[number]
 
 /**
- * Records that something happened to an account, and for each webhook that wants to hear of it that it must be told, in
- * the transaction that makes it so: none is lost, none is invented.
+ * Transactional outbox: inserts an event, and a pending delivery for each webhook that subscribes to its type, in the
+ * transaction of the change. So no event is lost, and none is sent for a change that was rolled back.
  */
 export async function recordEvent(
   trx: Trx,
@@ -23,11 +23,11 @@ export async function recordEvent(
     .where('account_id', '=', account_id)
     .where('disabled_at', 'is', null)
     .execute()
-  const wanting = webhooks.filter(({ events_json }) => (JSON.parse(events_json) as string[]).includes(type))
-  if (wanting.length === 0) return
+  const subscribers = webhooks.filter(({ events_json }) => (JSON.parse(events_json) as string[]).includes(type))
+  if (subscribers.length === 0) return
   await trx
     .insertInto('webhook_deliveries')
-    .values(wanting.map(({ id }) => newDelivery(id, event, created_at)))
+    .values(subscribers.map(({ id }) => newDelivery(id, event, created_at)))
     .execute()
 }
 
@@ -52,7 +52,7 @@ export async function insertEvent(
   return event
 }
 
-/** An event that is to be sent to a webhook at once. */
+/** A pending delivery that is due at once. */
 export const newDelivery = (
   webhook_id: string,
   { id: event_id, account_id, type }: EventRef,

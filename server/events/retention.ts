@@ -1,29 +1,29 @@
-// What has served its purpose is deleted after a time, so that the database does not grow without end. Kept for good:
-// jobs with their events, the log of who did what, and the days' sums of usage.
+// Data retention: deletes old rows so that the database does not grow forever. Jobs with their events, the audit log
+// and the daily usage sums are kept for good.
 import { type RawBuilder, sql } from 'kysely'
 import type { Logger } from 'pino'
-import { nowAndThen } from '../../lib/periodic.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import { kept_ms } from '../http/idempotency-store.ts'
+import { retention_ms } from '../http/idempotency-store.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 
 const hour_ms = 3_600_000
-/** Rows a statement: whoever else writes waits no longer than it takes. */
-const rowsTogether = 1000
+/** Small batches keep other writers from waiting long. */
+const rowsPerStatement = 1000
 
 interface Rule {
   table: string
   days: number
-  /** The column of the time that counts. */
+  /** The column with the age of a row, in unix milliseconds. */
   time: string
-  /** The column by which a part of many rows is deleted at once. */
+  /** The key column for deletion in batches; without it all rows go in one statement. */
   id?: string
   where?: RawBuilder<unknown>
 }
 
 const rules: Rule[] = [
-  { table: 'idempotency_keys', days: kept_ms / day_ms, time: 'created_at' },
+  { table: 'idempotency_keys', days: retention_ms / day_ms, time: 'created_at' },
   { table: 'webhook_deliveries', days: 30, time: 'created_at', id: 'id' },
   {
     table: 'events',
@@ -33,15 +33,15 @@ const rules: Rule[] = [
     where: sql`not exists (select 1 from webhook_deliveries where event_id = events.id)`,
   },
   { table: 'queue_entries', days: 7, time: 'created_at', id: 'id', where: sql`status in ('done', 'dead')` },
-  // What was made is gone; their events go with them.
+  // Their files are gone; their events are deleted with them.
   { table: 'exports', days: 30, time: 'created_at', id: 'id', where: sql`status in ('failed', 'expired')` },
-  // A request is known by its row, so that none is counted twice; after this time it is in the sums alone.
+  // Until then a row prevents its request from being counted twice; after that only the daily sums have it.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },
   { table: 'day_counts', days: 400, time: 'day' },
   { table: 'usage_notices', days: 400, time: 'period' },
 ]
 
-/** Deletes what is too old at `now`. */
+/** Deletes the rows that have expired at `now`. */
 export async function sweep(db: Db, now: number): Promise<void> {
   for (const { table, days, time, id, where = sql`true` } of rules) {
     const from = sql.table(table)
@@ -49,25 +49,26 @@ export async function sweep(db: Db, now: number): Promise<void> {
     if (!id) await sql`delete from ${from} where ${old}`.execute(db)
     else
       while (
-        await deleteSome(
+        await deleteBatch(
           db,
-          sql`delete from ${from} where ${sql.ref(id)} in (select ${sql.ref(id)} from ${from} where ${old} limit ${rowsTogether})`,
+          sql`delete from ${from} where ${sql.ref(id)} in
+            (select ${sql.ref(id)} from ${from} where ${old} limit ${rowsPerStatement})`,
         )
       );
   }
 }
 
-/** Resolves with whether there may be more. */
-const deleteSome = async (db: Db, statement: RawBuilder<unknown>) =>
-  ((await statement.execute(db)).numAffectedRows ?? 0n) === BigInt(rowsTogether)
+/** Resolves with true if there may be more rows. */
+const deleteBatch = async (db: Db, statement: RawBuilder<unknown>) =>
+  ((await statement.execute(db)).numAffectedRows ?? 0n) === BigInt(rowsPerStatement)
 
-/** Sweeps now and each hour, until what it returns is closed. */
+/** Sweeps now and every hour. `close()` waits for the current sweep. */
 export function startSweeping(db: Db, reserve: Reserve, log: Logger): { close(): Promise<void> } {
-  const once = () =>
+  const sweepOnce = () =>
     reserve
       .use(() => sweep(db, Date.now()))
       .catch((error) =>
-        log.warn({ err: error }, 'what is old could not be deleted from the database; it is tried again'),
+        log.warn({ err: error }, 'expired rows could not be deleted from the database; the next sweep retries'),
       )
-  return nowAndThen(hour_ms, once)
+  return runPeriodically(hour_ms, sweepOnce)
 }

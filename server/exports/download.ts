@@ -1,4 +1,4 @@
-// A file as it is asked for: whole, or from any byte on, so that a download that broke goes on where it stopped.
+// Sends a file, whole or as a byte range, so that a broken download can be resumed.
 import { stat } from 'node:fs/promises'
 import path from 'node:path'
 import { send } from '@fastify/send'
@@ -11,22 +11,19 @@ export interface Downloadable extends ExportFile {
   folder: string
 }
 
-/**
- * Larger pieces than node's own: a file of gigabytes in 64 kB would be many turns of this loop, beside streams that
- * wait for theirs.
- */
-const pieceBytes = 1 << 18
+/** Larger than Node's 64 kB: fewer event loop iterations for large files, which delay response streams less. */
+const chunkBytes = 1 << 18
 
 export async function sendFile(
   { folder, name, size_bytes, sha256 }: Downloadable,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<typeof answered> {
-  // Only the owner's own programs may keep it, and only by asking whether it is still the same.
+  // Only private caches may store it, and must revalidate.
   reply.header('cache-control', 'private, no-cache')
-  const there = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
-  // Deleted or expired just now, or lost by the disk, which may leave a part.
-  if (there?.size !== size_bytes) throw gone(name)
+  const stats = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
+  // The file was deleted, has expired, or was truncated by a disk failure.
+  if (stats?.size !== size_bytes) throw notFound(name)
   const etag = `"${sha256}"`
   reply.header('etag', etag).header('content-disposition', `attachment; filename="${name}"`)
   const { headers } = request.raw
@@ -36,8 +33,8 @@ export async function sendFile(
   }
   const range =
     headers['if-range'] === undefined || headers['if-range'] === etag ? rangeOf(headers.range, size_bytes) : undefined
-  // What the library would compare is the file's time: here it is its hash, and already compared.
-  const asked = { method: request.method, headers: range === undefined ? {} : { range } }
+  // Pass no conditional headers: the library would compare times, and the hash is already compared above.
+  const rangeRequest = { method: request.method, headers: range === undefined ? {} : { range } }
   const options = {
     root: folder,
     etag: false,
@@ -45,31 +42,31 @@ export async function sendFile(
     cacheControl: false,
     dotfiles: 'allow',
     index: false,
-    highWaterMark: pieceBytes,
+    highWaterMark: chunkBytes,
   } as const
-  const found = await send(asked as never, `/${encodeURIComponent(path.basename(name))}`, options)
-  if (found.statusCode === 416) {
+  const sent = await send(rangeRequest as never, `/${encodeURIComponent(path.basename(name))}`, options)
+  if (sent.statusCode === 416) {
     reply.header('content-range', `bytes */${size_bytes}`).removeHeader('content-disposition').removeHeader('etag')
     throw new ApiError(
       'range_not_satisfiable',
-      `The file has ${size_bytes} bytes; none of them is in the range asked for.`,
+      `The file has ${size_bytes} bytes; none of them is in the requested range.`,
       { details: { size_bytes } },
     )
   }
-  if (found.type !== 'file') {
+  if (sent.type !== 'file') {
     reply.removeHeader('content-disposition').removeHeader('etag')
-    // What the library says names the path.
-    if (found.statusCode === 404) throw gone(name)
-    throw new Error(`${name} cannot be read`, { cause: found.type === 'error' ? found.metadata.error : undefined })
+    // Do not pass on the library's error: its message has the path.
+    if (sent.statusCode === 404) throw notFound(name)
+    throw new Error(`${name} cannot be read`, { cause: sent.type === 'error' ? sent.metadata.error : undefined })
   }
-  for (const [header, value] of Object.entries(found.headers)) reply.header(header.toLowerCase(), value)
+  for (const [header, value] of Object.entries(sent.headers)) reply.header(header.toLowerCase(), value)
   reply.header('content-type', 'application/octet-stream')
-  await reply.status(found.statusCode).send(found.stream)
+  await reply.status(sent.statusCode).send(sent.stream)
   return answered
 }
 
-const gone = (name: string) =>
-  new ApiError('export_not_found', `The file ${name} is not there any more. Make another export.`)
+const notFound = (name: string) =>
+  new ApiError('export_not_found', `The file ${name} no longer exists. Make another export.`)
 
 const matches = (header: string | undefined, etag: string) =>
   header
@@ -78,9 +75,9 @@ const matches = (header: string | undefined, etag: string) =>
     .some((each) => each === '*' || each === etag)
 
 /**
- * The range, where the header says one as the standard has it; anything else (several, another unit, an end before its
- * beginning) is none, and all of the file is sent. The library would refuse what is malformed, and a longer end of the
- * file than there is.
+ * The range for a single valid byte range (RFC 9110). For anything else (several ranges, another unit, end before
+ * start) undefined: the whole file is sent. The library would reject malformed ranges and suffixes longer than the
+ * file.
  */
 function rangeOf(header: string | undefined, size_bytes: number): string | undefined {
   const [, from, to] = /^bytes=(\d*)-(\d*)$/i.exec(header?.trim() ?? '') ?? []

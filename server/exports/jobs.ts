@@ -1,34 +1,43 @@
-// The background work of exports: takes a queued one, makes and checks it, puts its files where they are downloaded
-// from. Every write is made under the claim's attempt, so a worker that lost its lease changes nothing.
+// Background work of exports: makes, checks and publishes a queued export. Every write asserts the lease, so a worker
+// that lost it changes nothing.
 import { ApiError } from '../../contract/errors.ts'
 import type { ExportCheck } from '../../contract/exports.ts'
 import { statusEvent } from '../events/event-streams.ts'
-import { placeFor } from '../queue/account-slots.ts'
-import { type Claim, LeaseLost, underClaim } from '../queue/queue.ts'
+import { acquireSlotOrDefer } from '../queue/account-slots.ts'
+import { type Claim, LeaseLost, withLease } from '../queue/queue.ts'
 import { requireFreeDisk, storageError } from '../storage/durable-files.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
-import { afterCrash, afterInterruption, clear, complete, fail, giveBack, type Pushed, waitForRoom } from './outcomes.ts'
+import {
+  afterCrash,
+  afterInterruption,
+  complete,
+  deferUntilDiskSpace,
+  fail,
+  type PushResult,
+  releaseClaim,
+  removePartial,
+} from './outcomes.ts'
 import { pushFiles } from './push.ts'
 import * as store from './store.ts'
 import { exportDir, removeDir } from './store.ts'
-import { createProgress, Died, ExportFailure, type ExportWork } from './work.ts'
+import { createProgress, ExportFailure, type ExportWork, ProcessDied } from './work.ts'
 
 export async function workOnExport(work: ExportWork, claim: Claim, stopping: AbortSignal): Promise<void> {
-  // One that is being made is one of what its account has under way, as a running job is.
-  const place = await placeFor(work, claim, await store.byId(work.db, claim.ref))
-  if (!place) return
+  // A running export counts towards the account's concurrency limit, like a running job.
+  const releaseSlot = await acquireSlotOrDefer(work, claim, await store.byId(work.db, claim.ref))
+  if (!releaseSlot) return
   try {
-    const row = await begin(work, claim)
-    if (row) await workInPlace(work, claim, row, stopping)
+    const row = await start(work, claim)
+    if (row) await runWithSlot(work, claim, row, stopping)
   } finally {
-    work.forget(claim.ref)
-    place()
+    work.finished(claim.ref)
+    releaseSlot()
   }
 }
 
-async function workInPlace(work: ExportWork, claim: Claim, row: store.ExportRow, stopping: AbortSignal): Promise<void> {
-  const deleted = work.deleted(row.id)
+async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow, stopping: AbortSignal): Promise<void> {
+  const deleted = work.deletionSignal(row.id)
   let check: ExportCheck | undefined
   try {
     await attempt(work, claim, row, AbortSignal.any([stopping, deleted]), (found) => {
@@ -37,9 +46,9 @@ async function workInPlace(work: ExportWork, claim: Claim, row: store.ExportRow,
   } catch (error) {
     if (deleted.aborted) throw new LeaseLost(claim)
     if (error instanceof LeaseLost) throw error
-    if (stopping.aborted) return await giveBack(work, claim)
-    if (full(error)) return await waitForRoom(work, claim)
-    // A disk or a database that fails is nothing that the export did: it is taken up again when its lease has run out.
+    if (stopping.aborted) return await releaseClaim(work, claim)
+    if (isDiskFull(error)) return await deferUntilDiskSpace(work, claim)
+    // Disk and database failures are not the export's fault: it is retried when the lease expires.
     if (storageError(error)) throw error
     if (error instanceof ExportFailure) {
       if (error.log) work.log.warn({ export: row.id, code: error.code, log: error.log }, 'an export failed')
@@ -53,16 +62,16 @@ async function workInPlace(work: ExportWork, claim: Claim, row: store.ExportRow,
         check,
       )
     work.log.warn(
-      { err: error, export: row.id, attempt: claim.attempt, log: (error as Died).log },
+      { err: error, export: row.id, attempt: claim.attempt, log: (error as ProcessDied).log },
       'making an export failed',
     )
     await afterCrash(
       work,
       claim,
-      error instanceof Died ? error.message : `The service failed at it (${(error as Error).message})`,
+      error instanceof ProcessDied ? error.message : `The service failed (${(error as Error).message})`,
     )
   } finally {
-    await clear(work, row.id)
+    await removePartial(work, row.id)
   }
 }
 
@@ -73,40 +82,40 @@ async function attempt(
   ended: AbortSignal,
   onCheck: (check: ExportCheck) => void,
 ): Promise<void> {
-  const model = await work.models.taken(row.account_id, row.model_id)
-  if (!model) throw new ExportFailure('base_missing', `The model '${row.model_id}' is not there any more.`)
-  // An attempt that was killed just before it said so has left its files.
+  const model = await work.models.exportSource(row.account_id, row.model_id)
+  if (!model) throw new ExportFailure('base_missing', `The model '${row.model_id}' no longer exists.`)
+  // An attempt that was killed just before it committed has left its files.
   await removeDir(exportDir(work.dataDir, row.id))
   await requireFreeDisk(work.dataDir, work.min_free_mb + bytesNeeded({ ...row, merge: row.merge === 1 }, model) / 1e6)
   const progress = createProgress(work, claim, stagesOf(row))
   const signal = AbortSignal.any([ended, progress.failed])
   try {
-    const made = await make(work, row, model, progress.told, signal)
+    const made = await make(work, row, model, progress.report, signal)
     onCheck(made.check)
     if (made.check.problem) throw new ExportFailure('export_disagrees', made.check.problem)
-    const packed = await pack(work, row, made.check, progress.told, signal)
-    let pushed: Pushed | null = null
-    if (row.push_to) pushed = await pushFiles(work, claim, row, made, progress.told, signal)
-    await progress.written()
+    const packed = await pack(work, row, made.check, progress.report, signal)
+    let pushed: PushResult | null = null
+    if (row.push_to) pushed = await pushFiles(work, claim, row, made, progress.report, signal)
+    await progress.flushed()
     signal.throwIfAborted()
     await complete(work, claim, row, model, { ...made, packed, pushed })
   } catch (error) {
-    // Why nothing could be written any more says more than that it was given up.
-    if (progress.failed.aborted) await progress.written()
+    // Prefer the error of the failed write to the abort that it caused.
+    if (progress.failed.aborted) await progress.flushed()
     throw error
   }
 }
 
-const full = (error: unknown) =>
+const isDiskFull = (error: unknown) =>
   (error instanceof ExportFailure && error.code === 'storage_full') ||
   storageError(error)?.code === 'storage_full' ||
   (error instanceof ApiError && error.code === 'storage_full')
 
-async function begin(work: ExportWork, claim: Claim): Promise<store.ExportRow | undefined> {
+async function start(work: ExportWork, claim: Claim): Promise<store.ExportRow | undefined> {
   const found = await store.byId(work.db, claim.ref)
-  // Its worker died without a word: the lease ran out, or this server has just started on the database of a dead one.
+  // Its worker died: the lease expired, or the server was restarted after a crash.
   if (found?.status === 'running' && !(await afterInterruption(work, claim, found))) return undefined
-  return underClaim(work, claim, async (trx) => {
+  return withLease(work, claim, async (trx) => {
     const row = await store.byId(trx, claim.ref)
     if (!row || (row.status !== 'queued' && row.status !== 'running')) {
       await work.queue.finish(trx, claim, 'done')
@@ -115,7 +124,7 @@ async function begin(work: ExportWork, claim: Claim): Promise<store.ExportRow | 
     const time = work.now()
     const message =
       claim.attempt === 1 ? 'The export is being made.' : `The export is being made again (attempt ${claim.attempt}).`
-    await store.log.append(trx, row.id, [statusEvent('running', message, { attempt: claim.attempt })], time)
+    await store.events.append(trx, row.id, [statusEvent('running', message, { attempt: claim.attempt })], time)
     await store.update(trx, row.id, { status: 'running', started_at: row.started_at ?? time })
     return row
   })

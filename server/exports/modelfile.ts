@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
-import type { TakenModel } from '../fine-tuning/models/export-source.ts'
+import type { ExportSource } from '../fine-tuning/models/export-source.ts'
 import { ollamaTemplate } from './ollama-template.ts'
 import type { ExportRow } from './store.ts'
 
@@ -13,33 +13,40 @@ const TokenizerConfig = z.looseObject({
   add_bos_token: z.boolean().nullish(),
 })
 
-/** More would take much memory on the machines that Ollama runs on; whoever needs it changes the line. */
-const contextMax = 8192
+/** A longer context takes much memory on typical Ollama machines. Users can change the line. */
+const contextLengthMax = 8192
 
 /**
- * What `ollama create NAME -f Modelfile` reads beside the GGUF. Ollama matches a file's template with those it knows,
- * by how alike the two look, and versions of before the summer of 2026 know no other way: so the template stands here
- * where it can be said in Ollama's language.
+ * The Modelfile for `ollama create NAME -f Modelfile`. Ollama versions before mid-2026 only match the GGUF's template
+ * with known ones by similarity, so the Modelfile has the template if it can be expressed in Go's template language.
  */
-export async function modelfile(gguf: string, row: ExportRow, model: TakenModel): Promise<string> {
+export async function modelfile(gguf: string, row: ExportRow, model: ExportSource): Promise<string> {
   const { base } = model
   const from =
     row.merge === 1
       ? [`FROM ./${gguf}`]
       : [
-          `# Put the GGUF of ${base.id}, which the adapter stands on, beside this file.`,
+          `# Put the GGUF of ${base.id}, the base model of the adapter, into this folder.`,
           'FROM ./base.gguf',
           `ADAPTER ./${gguf}`,
         ]
-  const { jinja, bos_token, eos_token } = await textOf(model.folder, base.path)
+  const { jinja, bos_token, eos_token } = await readTemplate(model.folder, base.path)
   const template = jinja && ollamaTemplate(jinja, { bos_token, eos_token })
-  const said = template ? [`TEMPLATE """${template}"""`] : ['# The chat template is the one inside of the GGUF.']
+  const templateLine = template
+    ? [`TEMPLATE """${template}"""`]
+    : ['# The chat template is the one inside of the GGUF.']
   const stop = /^[^"\\\p{C}]+$/u.test(eos_token) ? [`PARAMETER stop "${eos_token}"`] : []
-  return [...from, ...said, ...stop, `PARAMETER num_ctx ${Math.min(base.context_length, contextMax)}`, ''].join('\n')
+  return [
+    ...from,
+    ...templateLine,
+    ...stop,
+    `PARAMETER num_ctx ${Math.min(base.context_length, contextLengthMax)}`,
+    '',
+  ].join('\n')
 }
 
-/** The template and the tokens that it writes, of the model's own folder or of what it stands on. */
-async function textOf(...folders: string[]) {
+/** The chat template and its special tokens, from the first folder that has each file. */
+async function readTemplate(...folders: string[]) {
   const read = async (name: string) => {
     for (const folder of folders) {
       const text = await readFile(path.join(folder, name), 'utf8').catch(() => undefined)
@@ -49,7 +56,7 @@ async function textOf(...folders: string[]) {
   const config = TokenizerConfig.parse(JSON.parse((await read('tokenizer_config.json')) ?? '{}'))
   const jinja =
     (await read('chat_template.jinja')) ?? (typeof config.chat_template === 'string' ? config.chat_template : undefined)
-  // Where the runtime puts the token at the beginning itself, the template must not write it a second time.
+  // If the runtime adds the BOS token itself, the template must not repeat it.
   return {
     jinja,
     bos_token: config.add_bos_token === true ? '' : (config.bos_token ?? ''),

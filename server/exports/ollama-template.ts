@@ -1,6 +1,5 @@
-// A model's chat template in the language of Ollama's, which is another (Go's). Nothing is translated: the template is
-// asked what it writes around the messages of a few conversations, and what is made of that is compared with what it
-// writes of others.
+// Converts a Jinja chat template to Ollama's template language (Go). The template is not translated: the text around
+// messages is taken from a few rendered conversations, and the result is verified against others.
 import { Template } from '@huggingface/jinja'
 
 interface Message {
@@ -8,14 +7,14 @@ interface Message {
   content: string
 }
 
-/** What stands around the messages. */
+/** The text around messages. */
 interface Pieces {
   /** Before everything. */
   opening: { beforeSystem: string; beforeOthers: string }
   system: [before: string, after: string]
   user: [before: string, after: string]
   assistant: [before: string, after: string]
-  /** After the last user's message, where the answer begins. */
+  /** After the last user message: the generation prompt. */
   prompt: string
 }
 
@@ -24,29 +23,31 @@ const system = (content: string): Message => ({ role: 'system', content })
 const user = (content: string): Message => ({ role: 'user', content })
 const assistant = (content: string): Message => ({ role: 'assistant', content })
 
-/** The text of a Modelfile's TEMPLATE; undefined where what the template does cannot be said in it exactly. */
+/** The text for a Modelfile's TEMPLATE; undefined if the chat template cannot be expressed exactly. */
 export function ollamaTemplate(jinja: string, tokens: { bos_token: string; eos_token: string }): string | undefined {
   try {
     const template = new Template(jinja)
     const render = (messages: Message[]) => template.render({ messages, add_generation_prompt: true, ...tokens })
-    const wanted = [
+    const expected = [
       ...conversations.map((messages) => [messages, render(messages)] as const),
-      ...rendered(render, unusual),
+      ...renderAccepted(render, unusual),
     ]
-    const pieces = piecesOf(render).find((each) => wanted.every(([messages, text]) => written(each, messages) === text))
+    const pieces = candidatePieces(render).find((each) =>
+      expected.every(([messages, text]) => renderPieces(each, messages) === text),
+    )
     if (!pieces) return undefined
-    const text = inGo(pieces)
-    // Nothing could stand for these in a Modelfile.
+    const text = toGoTemplate(pieces)
+    // A Modelfile has no escape for triple quotes.
     return text.includes('"""') ? undefined : text
   } catch {
-    // It refuses one of the conversations (some know no system), or uses what cannot be told by rendering.
+    // The template rejects a conversation (some have no system role), or uses something unsupported.
     return undefined
   }
 }
 
-/** What the template writes of those conversations that it takes. */
-function rendered(render: (messages: Message[]) => string, asked: Message[][]): [Message[], string][] {
-  return asked.flatMap((messages): [Message[], string][] => {
+/** Renders the conversations that the template accepts. */
+function renderAccepted(render: (messages: Message[]) => string, candidates: Message[][]): [Message[], string][] {
+  return candidates.flatMap((messages): [Message[], string][] => {
     try {
       return [[messages, render(messages)]]
     } catch {
@@ -55,21 +56,21 @@ function rendered(render: (messages: Message[]) => string, asked: Message[][]): 
   })
 }
 
-/** Every way to cut what stands between messages into what ends one and what begins the next. */
-function piecesOf(render: (messages: Message[]) => string): Pieces[] {
-  const one = parts(render([user(U)]), [U])
-  const withSystem = parts(render([system(S), user(U)]), [S, U])
-  const three = parts(render([user(U), assistant(A), user(V)]), [U, A, V])
+/** All ways to cut the text between messages into the end of one and the start of the next. */
+function candidatePieces(render: (messages: Message[]) => string): Pieces[] {
+  const one = splitAround(render([user(U)]), [U])
+  const withSystem = splitAround(render([system(S), user(U)]), [S, U])
+  const three = splitAround(render([user(U), assistant(A), user(V)]), [U, A, V])
   if (!one || !withSystem || !three) return []
   const [first, prompt] = one as [string, string]
   const [beforeSystem, afterSystem] = withSystem as [string, string]
   const [, beforeAnswer, afterAnswer] = three as [string, string, string]
-  const common = commonEnd(commonEnd(first, afterSystem), afterAnswer)
-  return cuts(common).flatMap((cut) => {
+  const common = commonSuffix(commonSuffix(first, afterSystem), afterAnswer)
+  return cutPositions(common).flatMap((cut) => {
     const beforeUser = common.slice(cut)
     const without = (text: string) => text.slice(0, text.length - beforeUser.length)
-    return cuts(beforeAnswer).flatMap((end) =>
-      cuts(beforeSystem).map(
+    return cutPositions(beforeAnswer).flatMap((end) =>
+      cutPositions(beforeSystem).map(
         (begin): Pieces => ({
           opening: { beforeSystem: beforeSystem.slice(0, begin), beforeOthers: without(first) },
           system: [beforeSystem.slice(begin), without(afterSystem)],
@@ -82,18 +83,15 @@ function piecesOf(render: (messages: Message[]) => string): Pieces[] {
   })
 }
 
-/**
- * Where a text may be cut: at its ends, before what looks like a token, behind the end of a line. Never in the middle
- * of a token.
- */
-function cuts(text: string): number[] {
+/** Where a text may be cut: at its ends, before a special token, after a line break. Never inside a token. */
+function cutPositions(text: string): number[] {
   const inside = [...text.matchAll(/<[^>]*>|(?<=\n)./gs)].map(({ index }) => index)
-  // The beginning of a text may be the end of a token that stands before it.
+  // The text may start with the end of a token.
   return [...new Set([...(/^[^<]*>/.test(text) ? [] : [0]), ...inside, text.length])].sort((a, b) => a - b)
 }
 
-/** The text before, between and after the given ones, each of which must stand in it once. */
-function parts(text: string, contents: string[]): string[] | undefined {
+/** The text before, between and after the given contents; undefined unless each occurs exactly once. */
+function splitAround(text: string, contents: string[]): string[] | undefined {
   const found: string[] = []
   let rest = text
   for (const content of contents) {
@@ -105,7 +103,7 @@ function parts(text: string, contents: string[]): string[] | undefined {
   return [...found, rest]
 }
 
-function commonEnd(one: string, other: string): string {
+function commonSuffix(one: string, other: string): string {
   let length = 0
   while (
     length < Math.min(one.length, other.length) &&
@@ -115,15 +113,15 @@ function commonEnd(one: string, other: string): string {
   return one.slice(one.length - length)
 }
 
-/** What the pieces make of a conversation, as Go's template does. */
-function written({ opening, system, user, assistant, prompt }: Pieces, messages: Message[]): string {
+/** Renders a conversation from the pieces, as the Go template does. */
+function renderPieces({ opening, system, user, assistant, prompt }: Pieces, messages: Message[]): string {
   const last = messages.length - 1
-  const said = messages.map(({ role, content }, index) => {
+  const rendered = messages.map(({ role, content }, index) => {
     if (role === 'system') return system[0] + content + system[1]
     if (role === 'user') return user[0] + content + (index === last ? prompt : user[1])
     return assistant[0] + content + assistant[1]
   })
-  return (messages[0]!.role === 'system' ? opening.beforeSystem : opening.beforeOthers) + said.join('')
+  return (messages[0]!.role === 'system' ? opening.beforeSystem : opening.beforeOthers) + rendered.join('')
 }
 
 const conversations: Message[][] = [
@@ -134,7 +132,7 @@ const conversations: Message[][] = [
   [user('1'), assistant('2'), user('3'), assistant('4'), user('5'), assistant('6'), user('7')],
 ]
 
-/** What many templates refuse: it must come out right where they do not. */
+/** Conversations that many templates reject: they are verified only if the template accepts them. */
 const unusual: Message[][] = [
   [user('a'), system('b'), user('c')],
   [user('a'), assistant('b'), system('c'), user('d')],
@@ -142,8 +140,8 @@ const unusual: Message[][] = [
   [system('a'), system('b'), user('c')],
 ]
 
-function inGo({ opening, system, user, assistant, prompt }: Pieces): string {
-  // Go reads two braces as the beginning of its own, also where the second is one that follows the piece.
+function toGoTemplate({ opening, system, user, assistant, prompt }: Pieces): string {
+  // Escape `{{` for Go, including a last `{` that would join with the brace after the piece.
   const text = (piece: string) => piece.replaceAll('{{', '{{ "{{" }}').replace(/\{$/, '{{ "{" }}')
   const { beforeSystem, beforeOthers } = opening
   const either = `{{ if eq .Role "system" }}${text(beforeSystem)}{{ else }}${text(beforeOthers)}{{ end }}`
@@ -151,8 +149,13 @@ function inGo({ opening, system, user, assistant, prompt }: Pieces): string {
     beforeSystem + beforeOthers === ''
       ? ''
       : `{{ if eq $i 0 }}${beforeSystem === beforeOthers ? text(beforeOthers) : either}{{ end }}`
-  const said = (piece: [string, string]) => `${text(piece[0])}{{ .Content }}${text(piece[1])}`
+  const pieceTemplate = (piece: [string, string]) => `${text(piece[0])}{{ .Content }}${text(piece[1])}`
   const between = user[1] && `{{ else }}${text(user[1])}`
-  const asked = `${text(user[0])}{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}${text(prompt)}${between}{{ end }}`
-  return `{{ range $i, $_ := .Messages }}${first}{{ if eq .Role "system" }}${said(system)}{{ else if eq .Role "user" }}${asked}{{ else if eq .Role "assistant" }}${said(assistant)}{{ end }}{{ end }}`
+  const isLast = '{{ if eq (len (slice $.Messages $i)) 1 }}'
+  const userTemplate = `${text(user[0])}{{ .Content }}${isLast}${text(prompt)}${between}{{ end }}`
+  return (
+    `{{ range $i, $_ := .Messages }}${first}{{ if eq .Role "system" }}${pieceTemplate(system)}` +
+    `{{ else if eq .Role "user" }}${userTemplate}` +
+    `{{ else if eq .Role "assistant" }}${pieceTemplate(assistant)}{{ end }}{{ end }}`
+  )
 }

@@ -1,49 +1,49 @@
-// How an attempt at an export ends: with files, with a reason, or to be begun again.
+// The outcomes of an export attempt: complete, failed, or requeued.
 import { chmod, mkdir, rename, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { ExportCheck, ExportFile } from '../../contract/exports.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
-import type { TakenModel } from '../fine-tuning/models/export-source.ts'
-import { type Claim, underClaim } from '../queue/queue.ts'
+import type { ExportSource } from '../fine-tuning/models/export-source.ts'
+import { type Claim, withLease } from '../queue/queue.ts'
 import { hashFile, syncPath } from '../storage/durable-files.ts'
-import type { Made } from './make.ts'
+import type { ExportOutput } from './make.ts'
 import { modelfile } from './modelfile.ts'
 import * as store from './store.ts'
-import { exportDir, exportsDir, makingDir, removeDir } from './store.ts'
+import { exportDir, exportsDir, partialDir, removeDir } from './store.ts'
 import type { ExportWork } from './work.ts'
 
 const maxCrashes = 3
 /**
- * More than operators stop a service by force in the minutes of one export; a machine that it takes down goes on for
- * ever.
+ * Service crashes during one export. More than an operator's forced stops; without a limit, an export that takes the
+ * machine down (out of memory) would do so forever.
  */
 const maxInterruptions = 5
-/** How long an export waits before it tries whether a full disk has room again. */
-const room_wait_ms = 60_000
+/** How long an export waits before it retries after a full disk. */
+const diskFullRetry_ms = 60_000
 
-/** What the hub said: that it has the files, or why not. */
-export interface Pushed {
+/** The result of a push to the hub: the repository's URL or an error. */
+export interface PushResult {
   repository: string
   url: string | null
   error: string | null
 }
 
-export interface Whole extends Made {
+export interface CompletedExport extends ExportOutput {
   packed: { path: string; file: ExportFile }
-  pushed: Pushed | null
+  pushed: PushResult | null
 }
 
-/** Puts the files where they are downloaded from, durably, then says so in one transaction with the export's end. */
+/** Moves the files durably to the export's folder, then marks the export as ready in one transaction. */
 export async function complete(
   work: ExportWork,
   claim: Claim,
   row: store.ExportRow,
-  model: TakenModel,
-  whole: Whole,
+  model: ExportSource,
+  completed: CompletedExport,
 ): Promise<void> {
-  const { check, packed, pushed } = whole
-  const folder = path.join(makingDir(work.dataDir, row.id), 'ready')
+  const { check, packed, pushed } = completed
+  const folder = path.join(partialDir(work.dataDir, row.id), 'ready')
   await mkdir(folder, { mode: 0o700 })
   const name = path.basename(packed.file.name)
   await chmod(packed.path, 0o600)
@@ -53,11 +53,11 @@ export async function complete(
   for (const file of files) await syncPath(path.join(folder, file.name))
   await syncPath(folder)
   await rename(folder, exportDir(work.dataDir, row.id))
-  // The folder of all exports may itself be new.
+  // The folder of all exports may be new: sync its parent too.
   for (const each of [exportsDir(work.dataDir), work.dataDir]) await syncPath(each)
-  // Before it is told, so that nothing is seen beside what is ready.
-  await clear(work, row.id)
-  const registered = underClaim(work, claim, async (trx) => {
+  // Remove the partial folder before the export becomes visible as ready.
+  await removePartial(work, row.id)
+  const committed = withLease(work, claim, async (trx) => {
     const time = work.now()
     await store.update(trx, row.id, {
       status: 'ready',
@@ -67,12 +67,12 @@ export async function complete(
       check_json: JSON.stringify(check),
       push_json: pushed && JSON.stringify(pushed),
       finished_at: time,
-      expires_at: work.kept_days > 0 ? time + work.kept_days * day_ms : null,
+      expires_at: work.retention_days > 0 ? time + work.retention_days * day_ms : null,
     })
     const warnings: NewEvent[] = pushed?.error
       ? [{ type: 'warning', message: pushed.error, data: { code: 'push_failed' } }]
       : []
-    await store.log.append(
+    await store.events.append(
       trx,
       row.id,
       [...warnings, statusEvent('ready', 'The export is ready.', { files, check })],
@@ -80,21 +80,21 @@ export async function complete(
     )
     await work.queue.finish(trx, claim, 'done')
   })
-  await registered.catch(async (error) => {
-    // Deleted, or taken over, just then: nobody knows these files.
+  await committed.catch(async (error) => {
+    // The export was deleted or taken over: no row refers to these files.
     await removeDir(exportDir(work.dataDir, row.id))
     throw error
   })
 }
 
-/** Removes all that was made on the way. */
-export const clear = (work: ExportWork, id: string) => removeDir(makingDir(work.dataDir, id))
+/** Removes the partial folder with all intermediate files. */
+export const removePartial = (work: ExportWork, id: string) => removeDir(partialDir(work.dataDir, id))
 
 async function addModelfile(
   folder: string,
   gguf: string,
   row: store.ExportRow,
-  model: TakenModel,
+  model: ExportSource,
 ): Promise<ExportFile> {
   const file = path.join(folder, 'Modelfile')
   await writeFile(file, await modelfile(gguf, row, model), { mode: 0o600 })
@@ -107,8 +107,8 @@ export async function fail(
   { code, message }: { code: string; message: string },
   check: ExportCheck | undefined,
 ): Promise<void> {
-  await clear(work, claim.ref)
-  await underClaim(work, claim, async (trx) => {
+  await removePartial(work, claim.ref)
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
     const error_json = JSON.stringify({ code, message })
     await store.update(trx, claim.ref, {
@@ -122,65 +122,67 @@ export async function fail(
       { type: 'error', message, data: { code, ...(check && { check }) } },
       statusEvent('failed', 'The export failed.'),
     ]
-    await store.log.append(trx, claim.ref, events, time)
+    await store.events.append(trx, claim.ref, events, time)
     await work.queue.finish(trx, claim, 'dead')
   })
 }
 
-/** Lets it wait for its turn once more, from `run_at` on. */
-async function again(
+/** Puts the export back into the queue, to be claimed again after `wait_ms`. */
+async function requeue(
   work: ExportWork,
   claim: Claim,
   events: NewEvent[],
   wait_ms: number,
   values: Partial<store.ExportRow> = {},
 ): Promise<void> {
-  await underClaim(work, claim, async (trx) => {
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
     await store.update(trx, claim.ref, { status: 'queued', stage: null, ...values })
-    await store.log.append(trx, claim.ref, events, time)
-    await work.queue.release(trx, claim, time + wait_ms)
+    await store.events.append(trx, claim.ref, events, time)
+    await work.queue.requeue(trx, claim, time + wait_ms)
   })
   work.queue.wake()
 }
 
-export const giveBack = (work: ExportWork, claim: Claim) =>
-  again(work, claim, [statusEvent('queued', 'The service is stopping; the export begins again when it starts.')], 0)
+export const releaseClaim = (work: ExportWork, claim: Claim) =>
+  requeue(work, claim, [statusEvent('queued', 'The service is stopping; the export restarts when it starts.')], 0)
 
-/** The disk is full, which the export cannot help. */
-export const waitForRoom = (work: ExportWork, claim: Claim) => {
-  const message = 'The disk of the service has too little room for this export. It waits until there is room.'
+/** Requeues an export after a full disk. */
+export const deferUntilDiskSpace = (work: ExportWork, claim: Claim) => {
+  const message = 'The service has too little disk space for this export. It waits until there is space.'
   const events: NewEvent[] = [
     { type: 'warning', message, data: { code: 'storage_full' } },
-    statusEvent('queued', 'The export waits to be tried again.'),
+    statusEvent('queued', 'The export is queued for a retry.'),
   ]
-  return again(work, claim, events, room_wait_ms)
+  return requeue(work, claim, events, diskFullRetry_ms)
 }
 
-/** The whole service died while it was made. Returns whether that is to be tried again; else it has failed. */
+/** Handles a service crash during the export. Returns true to retry; false if the export has failed. */
 export async function afterInterruption(work: ExportWork, claim: Claim, row: store.ExportRow): Promise<boolean> {
   const interruptions = row.interruptions + 1
   if (interruptions < maxInterruptions) {
-    await underClaim(work, claim, async (trx) => {
+    await withLease(work, claim, async (trx) => {
       await store.update(trx, row.id, { status: 'queued', interruptions })
-      const message = 'The work on this export ended before the export was made; it begins again.'
-      await store.log.append(trx, row.id, [statusEvent('queued', message)], work.now())
+      const message = 'The work on this export was interrupted; it starts again.'
+      await store.events.append(trx, row.id, [statusEvent('queued', message)], work.now())
     })
     return true
   }
-  const message = `The service ended ${interruptions} times while it made this export, as it does where the machine's memory is not enough.`
+  const message =
+    `The service ended ${interruptions} times while it made this export. ` +
+    'The machine may have too little memory for it.'
   await fail(work, claim, { code: 'export_crashed', message }, undefined)
   return false
 }
 
-/** What made it died without saying why. Once or twice that may be the machine's doing; then it is the export's. */
+/** Handles a child process that died without a reason: requeues the export, or fails it the third time. */
 export async function afterCrash(work: ExportWork, claim: Claim, what: string): Promise<void> {
   const crashes = ((await store.byId(work.db, claim.ref))?.crashes ?? 0) + 1
   if (crashes >= maxCrashes)
     return fail(work, claim, { code: 'export_crashed', message: `${what}, ${crashes} times.` }, undefined)
   const events: NewEvent[] = [
-    { type: 'warning', message: `${what}. It is tried again.`, data: { code: 'export_crashed', crashes } },
-    statusEvent('queued', 'The export waits to be tried again.'),
+    { type: 'warning', message: `${what}. It will be retried.`, data: { code: 'export_crashed', crashes } },
+    statusEvent('queued', 'The export is queued for a retry.'),
   ]
-  await again(work, claim, events, 1000 * crashes, { crashes })
+  await requeue(work, claim, events, 1000 * crashes, { crashes })
 }

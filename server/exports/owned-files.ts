@@ -1,20 +1,17 @@
 import path from 'node:path'
 import type { Db } from '../db/open.ts'
-import type { Held } from '../storage/durable-files.ts'
+import type { OwnedFile } from '../storage/durable-files.ts'
 import * as store from './store.ts'
 import { exportDir, filesOf } from './store.ts'
 
-/**
- * The files of the exports that are ready: each was promised with its hash. They can be made again, but not always:
- * their model may be gone.
- */
-export async function heldByExports(db: Db): Promise<Held[]> {
-  return (await store.ready(db)).flatMap((row) =>
+/** The files of ready exports, with their published hashes. Needed: an export of a deleted model cannot be repeated. */
+export async function exportFiles(db: Db): Promise<OwnedFile[]> {
+  return (await store.listReady(db)).flatMap((row) =>
     filesOf(row).map(({ name, sha256 }) => ({
       path: path.join(exportDir('', row.id), name),
       sha256,
-      of: `the export ${row.id}`,
-      needed: true,
+      owner: `the export ${row.id}`,
+      required: true,
     })),
   )
 }

@@ -3,49 +3,46 @@ import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contract/exports.ts'
 import { newId } from '../../lib/ids.ts'
-import { nowAndThen } from '../../lib/periodic.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Deployments } from '../deployments/service.ts'
-import { type By, recordAct } from '../events/audit.ts'
-import { createNews, follow, statusEvent } from '../events/event-streams.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { createChangeNotifier, follow, statusEvent } from '../events/event-streams.ts'
 import type { TunedModels } from '../fine-tuning/models/registry.ts'
-import { type Queue, requireTurn } from '../queue/queue.ts'
+import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
-import { choose } from './choice.ts'
+import { resolveOptions } from './choice.ts'
 import type { Downloadable } from './download.ts'
 import * as store from './store.ts'
-import { exportDir, exportsDir, filesOf, removeDir, toWire } from './store.ts'
+import { exportDir, exportsDir, filesOf, removeDir, toResponse } from './store.ts'
 
 export const queueKind = 'export'
 
 export interface Exports {
-  create(by: By, request: CreateExport): Promise<Export>
+  create(by: AccountActor, request: CreateExport): Promise<Export>
   list(account_id: string, query: ExportQuery): Promise<{ items: Export[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Export>
-  /** One that is being made is cancelled. */
-  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
-  /**
-   * The events after `seq`, then new ones as they come, until it has ended or the signal aborts; null is a sign of
-   * life.
-   */
+  /** Deletes an export; cancels it if it is queued or running. */
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** Yields the events after number `after`, then new ones until the export or the signal ends. Null is a keepalive. */
   events(
     account_id: string,
     id: string,
     after: number,
     signal: AbortSignal,
   ): Promise<AsyncGenerator<ExportEvent | null>>
-  /** A file of one that is ready, by default the first. Throws export_not_found, export_not_ready. */
+  /** A file of a ready export, by default the first. Throws export_not_found, export_not_ready. */
   file(account_id: string, id: string, name: string | undefined): Promise<Downloadable>
-  changed(id: string): void
-  /** Aborts when one was deleted that is being made in this process. */
-  deleted(id: string): AbortSignal
-  forget(id: string): void
-  /** Removes the files of those whose time is over; their records stay for a while. */
+  notifyEvents(id: string): void
+  /** Aborts when a running export is deleted; valid until `finished`. */
+  deletionSignal(id: string): AbortSignal
+  finished(id: string): void
+  /** Removes the files of expired exports; their rows stay for a while. */
   expire(): Promise<void>
-  /** Expires now and then, until what it returns is closed. */
+  /** Runs `expire` periodically. `close()` waits for the current run. */
   start(): { close(): Promise<void> }
-  /** Removes what a crash left behind: folders of what never became ready, or is not there any more. */
+  /** Removes orphaned folders left by a crash. */
   sweep(): Promise<void>
 }
 
@@ -57,9 +54,9 @@ interface Options {
   reserve: Reserve
   dataDir: string
   min_free_mb: number
-  /** How many of an account may wait for their turn. */
+  /** The backlog limit: queued exports per account. */
   max_waiting: number
-  /** Whether there is a token with which the hub takes files. */
+  /** True if the operator has set a hub token for uploads. */
   canPush: boolean
   keepalive_ms?: number
   now?: () => number
@@ -83,29 +80,29 @@ export function createExports(options: Options): Exports {
     now = Date.now,
     onExpiryFailure,
   } = options
-  const news = createNews()
-  const making = new Map<string, AbortController>()
+  const notifier = createChangeNotifier()
+  const running = new Map<string, AbortController>()
 
   models.onNeeded(async (trx, account_id, model_id) => {
-    const live = await store.liveOfModel(trx, account_id, model_id)
+    const live = await store.activeExportOfModel(trx, account_id, model_id)
     return live && `the export ${live.id}`
   })
 
-  async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.ExportRow> {
+  async function requireExport(account_id: string, id: string, from: Db | Trx = db): Promise<store.ExportRow> {
     const found = await store.find(from, account_id, id)
     if (!found) throw new ApiError('export_not_found', `There is no export '${id}'.`)
     return found
   }
 
-  /** The model that a caller means by its id, or by the name of a deployment that serves it. */
-  async function modelOf(account_id: string, name: string) {
-    const found = await models.taken(account_id, name)
+  /** The tuned model with this id, or served by the deployment with this name. */
+  async function resolveModel(account_id: string, name: string) {
+    const found = await models.exportSource(account_id, name)
     if (found) return found
     const deployment = await deployments.get(account_id, name).catch((error) => {
       if (error instanceof ApiError) return undefined
       throw error
     })
-    const deployed = deployment && (await models.taken(account_id, deployment.model))
+    const deployed = deployment && (await models.exportSource(account_id, deployment.model))
     if (deployed) return deployed
     if (deployment)
       throw new ApiError(
@@ -122,12 +119,12 @@ export function createExports(options: Options): Exports {
   }
 
   async function expire(): Promise<void> {
-    for (const { id } of await store.due(db, now())) {
+    for (const { id } of await store.listExpired(db, now())) {
       await reserve.use(() =>
         db.transaction().execute(async (trx) => {
           if ((await store.byId(trx, id))?.status !== 'ready') return
           await store.update(trx, id, { status: 'expired' })
-          await store.log.append(
+          await store.events.append(
             trx,
             id,
             [statusEvent('expired', 'The export has expired; its files are removed.')],
@@ -135,7 +132,7 @@ export function createExports(options: Options): Exports {
           )
         }),
       )
-      // What cannot be removed keeps no other from its end.
+      // A folder that cannot be removed must not block the other exports.
       await removeDir(exportDir(dataDir, id)).catch(onExpiryFailure)
     }
   }
@@ -143,28 +140,33 @@ export function createExports(options: Options): Exports {
   return {
     async create(by, request) {
       const { account_id } = by
-      const model = await modelOf(account_id, request.model)
-      const choice = choose(request, model)
+      const model = await resolveModel(account_id, request.model)
+      const exportOptions = resolveOptions(request, model)
       if (request.push_to && !canPush)
         throw new ApiError(
           'invalid_request',
-          "'push_to': this service has no token for the hub. The operator sets one with TUNERY_HUGGINGFACE_TOKEN; until then, download the files.",
+          "'push_to': this service has no token for the hub. The operator sets one with " +
+            'TUNERY_HUGGINGFACE_TOKEN; until then, download the files.',
           { details: { field: 'push_to' } },
         )
       await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('exp')
       const created_at = now()
-      const made = { format: choice.format, quantization: choice.quantization, merge: choice.merge }
+      const details = {
+        format: exportOptions.format,
+        quantization: exportOptions.quantization,
+        merge: exportOptions.merge,
+      }
       await db.transaction().execute(async (trx) => {
-        // Inside the transaction, so that the model cannot be deleted in between.
+        // In the transaction, so that the model cannot be deleted before the insert.
         await models.require(trx, account_id, model.id)
-        requireTurn(await store.waiting(trx, account_id), max_waiting, 'exports')
+        assertBacklogLimit(await store.countQueued(trx, account_id), max_waiting, 'exports')
         await store.insert(trx, {
-          ...choice,
+          ...exportOptions,
           id,
           account_id,
           model_id: model.id,
-          merge: choice.merge ? 1 : 0,
+          merge: exportOptions.merge ? 1 : 0,
           push_to: request.push_to ?? null,
           status: 'queued',
           stage: null,
@@ -180,56 +182,56 @@ export function createExports(options: Options): Exports {
           finished_at: null,
           expires_at: null,
         })
-        await store.log.append(trx, id, [statusEvent('queued', 'The export waits for its turn.')], created_at)
+        await store.events.append(trx, id, [statusEvent('queued', 'The export is queued.')], created_at)
         await queue.enqueue(trx, queueKind, id)
-        await recordAct(
+        await recordAuditEntry(
           trx,
           by,
           'export.created',
           id,
-          { model_id: model.id, ...made, ...(request.push_to && { push_to: request.push_to }) },
+          { model_id: model.id, ...details, ...(request.push_to && { push_to: request.push_to }) },
           created_at,
         )
       })
       queue.wake()
-      return toWire(await row(account_id, id))
+      return toResponse(await requireExport(account_id, id))
     },
 
     async list(account_id, query) {
       const { limit, after } = query
-      const rows = await store.list(db, account_id, query, after ? await row(account_id, after) : undefined)
-      return { items: rows.slice(0, limit).map(toWire), has_more: rows.length > limit }
+      const rows = await store.list(db, account_id, query, after ? await requireExport(account_id, after) : undefined)
+      return { items: rows.slice(0, limit).map(toResponse), has_more: rows.length > limit }
     },
 
-    get: async (account_id, id) => toWire(await row(account_id, id)),
+    get: async (account_id, id) => toResponse(await requireExport(account_id, id)),
 
     async delete(by, id) {
       const { account_id } = by
       await db.transaction().execute(async (trx) => {
-        await row(account_id, id, trx)
+        await requireExport(account_id, id, trx)
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
-        await recordAct(trx, by, 'export.deleted', id, {}, now())
+        await recordAuditEntry(trx, by, 'export.deleted', id, {}, now())
       })
-      // Where it is being made, who makes it removes its folder.
-      making.get(id)?.abort()
-      news.emit(id)
+      // A running worker removes its partial folder itself.
+      running.get(id)?.abort()
+      notifier.emit(id)
       await removeDir(exportDir(dataDir, id))
       return { id, deleted: true }
     },
 
     async events(account_id, id, after, signal) {
-      await row(account_id, id)
+      await requireExport(account_id, id)
       const live = ['queued', 'running']
       const ended = async () => !live.includes((await store.byId(db, id))?.status ?? 'gone')
-      return follow<ExportEvent['type']>({ db, log: store.log, news, keepalive_ms, ended }, id, after, signal)
+      return follow<ExportEvent['type']>({ db, events: store.events, notifier, keepalive_ms, ended }, id, after, signal)
     },
 
     async file(account_id, id, name) {
-      const found = await row(account_id, id)
-      const over = found.expires_at !== null && found.expires_at <= now()
-      if (found.status !== 'ready' || over) {
-        const status = over ? 'expired' : found.status
+      const found = await requireExport(account_id, id)
+      const expired = found.expires_at !== null && found.expires_at <= now()
+      if (found.status !== 'ready' || expired) {
+        const status = expired ? 'expired' : found.status
         const todo =
           { queued: 'Wait for its end.', running: 'Wait for its end.', failed: 'Its error says why.' }[
             status as 'queued'
@@ -248,16 +250,16 @@ export function createExports(options: Options): Exports {
       return { ...file, folder: exportDir(dataDir, id) }
     },
 
-    changed: (id) => void news.emit(id),
-    deleted(id) {
-      const controller = making.get(id) ?? new AbortController()
-      making.set(id, controller)
+    notifyEvents: (id) => void notifier.emit(id),
+    deletionSignal(id) {
+      const controller = running.get(id) ?? new AbortController()
+      running.set(id, controller)
       return controller.signal
     },
-    forget: (id) => void making.delete(id),
+    finished: (id) => void running.delete(id),
     expire,
 
-    start: () => nowAndThen(expiry_ms, () => expire().catch(onExpiryFailure)),
+    start: () => runPeriodically(expiry_ms, () => expire().catch(onExpiryFailure)),
 
     async sweep() {
       const folder = exportsDir(dataDir)

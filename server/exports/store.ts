@@ -2,13 +2,13 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Export, ExportFile, ExportQuery } from '../../contract/exports.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { timed } from '../db/page.ts'
+import { timedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
-import { createEventLog } from '../events/event-streams.ts'
+import { createEventStream } from '../events/event-streams.ts'
 
 export type ExportRow = Row<'exports'>
 
-export const log = createEventLog('export_events', 'export_id')
+export const events = createEventStream('export_events', 'export_id')
 
 export const insert = (trx: Trx, made: NewRow<'exports'>) => trx.insertInto('exports').values(made).execute()
 
@@ -28,17 +28,17 @@ export function list(
   let found = db.selectFrom('exports').selectAll().where('account_id', '=', account_id)
   if (status !== undefined) found = found.where('status', '=', status)
   if (model !== undefined) found = found.where('model_id', '=', model)
-  return timed(found, query, after)
+  return timedPage(found, query, after)
 }
 
 export const update = (trx: Trx, id: string, values: Partial<ExportRow>) =>
   trx.updateTable('exports').set(values).where('id', '=', id).execute()
 
-/** Its events go with it. */
+/** Its events are deleted by cascade. */
 export const remove = (trx: Trx, id: string) => trx.deleteFrom('exports').where('id', '=', id).execute()
 
-/** One that is still to be made of this model, if there is one. */
-export const liveOfModel = (trx: Trx, account_id: string, model_id: string) =>
+/** A queued or running export of this model, if there is one. */
+export const activeExportOfModel = (trx: Trx, account_id: string, model_id: string) =>
   trx
     .selectFrom('exports')
     .select('id')
@@ -56,16 +56,16 @@ export const ownsRepository = async (db: Db, account_id: string, repository: str
     .where('account_id', '=', account_id)
     .executeTakeFirst()) !== undefined
 
-/** One that was removed from the hub and made again belongs to whom it was made for last. */
-export const ownRepository = (trx: Trx, account_id: string, repository: string) =>
+/** A repository that was removed from the hub and created again belongs to the account that created it last. */
+export const claimRepository = (trx: Trx, account_id: string, repository: string) =>
   trx
     .insertInto('export_repositories')
     .values({ repository: repository.toLowerCase(), account_id })
     .onConflict((conflict) => conflict.column('repository').doUpdateSet({ account_id }))
     .execute()
 
-/** How many of an account wait for their turn. */
-export async function waiting(trx: Trx, account_id: string): Promise<number> {
+/** The number of queued exports of an account. */
+export async function countQueued(trx: Trx, account_id: string): Promise<number> {
   const query = trx.selectFrom('exports').select(({ fn }) => fn.countAll().as('count'))
   const { count } = await query
     .where('account_id', '=', account_id)
@@ -74,11 +74,11 @@ export async function waiting(trx: Trx, account_id: string): Promise<number> {
   return Number(count)
 }
 
-/** Those whose time is over. */
-export const due = (db: Db, now: number) =>
+/** Ready exports whose retention has ended. */
+export const listExpired = (db: Db, now: number) =>
   db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
 
-export const ready = (db: Db) =>
+export const listReady = (db: Db) =>
   db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()
 
 const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
@@ -86,7 +86,7 @@ const json = (text: string | null) => (text === null ? null : JSON.parse(text))
 
 export const filesOf = (row: Pick<ExportRow, 'files_json'>) => JSON.parse(row.files_json) as ExportFile[]
 
-export function toWire(row: ExportRow): Export {
+export function toResponse(row: ExportRow): Export {
   const files = filesOf(row)
   return {
     id: row.id,
@@ -110,18 +110,15 @@ export function toWire(row: ExportRow): Export {
   }
 }
 
-/** Where all exports of the service lie. */
+/** The folder of all exports. */
 export const exportsDir = (dataDir: string) => path.join(dataDir, 'exports')
 
-/** The folder of one that is ready: its files and nothing else. */
+/** The folder with the files of a ready export. */
 export const exportDir = (dataDir: string, id: string) => path.join(exportsDir(dataDir), id)
 
-/** Where one is made; what is in it is nobody's yet. */
-export const makingDir = (dataDir: string, id: string) => `${exportDir(dataDir, id)}.part`
+/** The folder in which an export is made, with incomplete files. */
+export const partialDir = (dataDir: string, id: string) => `${exportDir(dataDir, id)}.part`
 
-/**
- * Removes a folder and all in it. A program that was stopped just now, or whose server was, may write for a moment
- * still: what it adds goes with the next try.
- */
+/** Removes a folder recursively. Retries, because a program that was just stopped may still write into it. */
 export const removeDir = (folder: string) =>
   rm(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })

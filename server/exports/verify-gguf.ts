@@ -1,5 +1,5 @@
-// What an exported GGUF file answers: by an engine process of its own that knows nothing but that file, as whoever
-// takes it will run it.
+// Gets the answers of an exported GGUF file from a separate engine process that serves only that file, as its users
+// will run it.
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
@@ -10,7 +10,7 @@ import { readAll } from '../inference/replicas/http-client/client.ts'
 import type { Target } from '../inference/replicas/replica.ts'
 import { type Answers, answerTokens } from './verdict.ts'
 
-/** What the engine scores at once: more would be another question than the one that training asked. */
+/** The most tokens of a row that can be scored. */
 const scoredTokensMax = 2048
 const rowsAtOnce = 16
 const answerTimeout_ms = 300_000
@@ -27,17 +27,14 @@ const Reply = z.object({
     .length(1),
 })
 
-export interface Asking {
-  /** The exported file; with what it stands on where it is an adapter alone. */
+export interface VerifyGgufOptions {
+  /** The exported GGUF. For an adapter, `base_gguf` is the base that it applies to. */
   file: string
   base_gguf: string | undefined
-  /**
-   * Tells its engine's socket from those of other data folders; the same for all exports of one, which are asked one
-   * after the other.
-   */
-  place: string
+  /** Determines the engine's socket. All exports of a service can share one, as they are verified one at a time. */
+  dataDir: string
   reference: Answers
-  /** As the reference was made. */
+  /** The setting that the reference answers were made with. */
   parse_control_tokens: boolean
   threads: number
   log: Logger
@@ -45,19 +42,19 @@ export interface Asking {
   onProgress(done: number): void
 }
 
-/** Asks the file what the trainer was asked. Rejects with an ApiError where it cannot be loaded or computes nothing. */
-export async function askGguf({
+/** Answers the reference prompts with the file. Rejects with an ApiError if it cannot be loaded or run. */
+export async function verifyGguf({
   file,
   base_gguf,
-  place,
+  dataDir,
   reference,
   parse_control_tokens,
   threads,
   log,
   signal,
   onProgress,
-}: Asking): Promise<Answers> {
-  // The file as it is, not a copy of it in eight bits; and what one request gets alone.
+}: VerifyGgufOptions): Promise<Answers> {
+  // Serve the file as it is (no int8 copy), without speculative decoding, one request at a time.
   const options = [
     '--no-eight-bits',
     '--no-speculation',
@@ -65,38 +62,38 @@ export async function askGguf({
     '1',
     ...(parse_control_tokens ? ['--parse-control-tokens'] : []),
   ]
-  // Half of the threads: those of the library wait for each other at full speed, and answers are served meanwhile.
-  const engine = createEngineProcess({ dataDir: place, threads: Math.max(1, Math.floor(threads / 2)), options, log })
+  // Half of the threads: the library's threads spin while they wait, and the service still serves requests.
+  const engine = createEngineProcess({ dataDir, threads: Math.max(1, Math.floor(threads / 2)), options, log })
   const client = createEngineClient(engine, log)
-  const own = { id: 'exported', gguf: file }
-  const target: Target = base_gguf ? { base: { id: 'base', gguf: base_gguf }, adapter: own } : { base: own }
+  const exported = { id: 'exported', gguf: file }
+  const target: Target = base_gguf ? { base: { id: 'base', gguf: base_gguf }, adapter: exported } : { base: exported }
   try {
-    const said: Said[] = []
+    const generated: GeneratedAnswer[] = []
     for (const row of reference.rows) {
-      said.push(await answer(client, target, row.messages, signal))
-      onProgress((0.8 * said.length) / reference.rows.length)
+      generated.push(await generate(client, target, row.messages, signal))
+      onProgress((0.8 * generated.length) / reference.rows.length)
     }
     const scored = await score(client, target, reference, signal)
     onProgress(1)
-    return { version: 1, rows: reference.rows.map((row, index) => asRow(row, said[index]!, scored[index]!)) }
+    return { version: 1, rows: reference.rows.map((row, index) => toAnswerRow(row, generated[index]!, scored[index]!)) }
   } finally {
     await engine.stop()
   }
 }
 
-interface Said {
+interface GeneratedAnswer {
   text: string
-  /** Of each token. */
+  /** The bytes of each token, base64. */
   bytes: string[]
   ended: boolean
 }
 
-async function answer(
+async function generate(
   client: EngineClient,
   target: Target,
   messages: Answers['rows'][number]['messages'],
   signal: AbortSignal,
-): Promise<Said> {
+): Promise<GeneratedAnswer> {
   const ended = AbortSignal.any([signal, AbortSignal.timeout(answerTimeout_ms)])
   const body = { messages, temperature: 0, max_tokens: answerTokens, logprobs: true }
   const { response } = await client.post(
@@ -123,12 +120,13 @@ async function score(client: EngineClient, target: Target, reference: Answers, s
     if (tokens.length > scoredTokensMax)
       throw new ApiError(
         'context_length_exceeded',
-        `A prompt of the check has ${tokens.length} tokens with its answer; ${scoredTokensMax} at most can be compared.`,
+        `A prompt of the check has ${tokens.length} tokens with its answer; ${scoredTokensMax} at most ` +
+          'can be compared.',
       )
     return {
       prompt: messages,
       tokens,
-      targets: answer_tokens.map((_, place) => tokens.length - answer_tokens.length + place),
+      targets: answer_tokens.map((_, position) => tokens.length - answer_tokens.length + position),
     }
   })
   const scored = []
@@ -137,22 +135,24 @@ async function score(client: EngineClient, target: Target, reference: Answers, s
   return scored
 }
 
-/** The file's answer, in the tokens of the trainer's as far as they have the same bytes. */
-function asRow(
+/** Converts a generated answer to a row, with the trainer's token ids where the token bytes are equal, else -1. */
+function toAnswerRow(
   row: Answers['rows'][number],
-  said: Said,
+  generated: GeneratedAnswer,
   scored: Awaited<ReturnType<typeof score>>[number],
 ): Answers['rows'][number] {
   const { messages, answer_tokens } = row
-  const tokens = said.bytes.map((bytes, place) => (bytes === scored.bytes?.[place] ? answer_tokens[place]! : -1))
-  // The end is no part of the text: it is the trainer's where both ends come after the same number of tokens.
-  if (said.ended && tokens.length < answerTokens)
+  const tokens = generated.bytes.map((bytes, position) =>
+    bytes === scored.bytes?.[position] ? answer_tokens[position]! : -1,
+  )
+  // The end token has no text: use the trainer's if both answers end after the same number of tokens.
+  if (generated.ended && tokens.length < answerTokens)
     tokens.push(tokens.length === answer_tokens.length - 1 && scored.ends ? answer_tokens.at(-1)! : -1)
   return {
     messages,
     prompt_tokens: scored.prompt,
     answer_tokens: tokens,
-    answer: said.text,
+    answer: generated.text,
     log_probabilities: scored.logprobs,
   }
 }

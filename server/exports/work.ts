@@ -2,12 +2,12 @@ import type { Logger } from 'pino'
 import type { ExportStage } from '../../contract/exports.ts'
 import type { Db } from '../db/open.ts'
 import type { TunedModels } from '../fine-tuning/models/registry.ts'
-import type { Place } from '../queue/account-slots.ts'
-import { type Claim, type Queue, underClaim } from '../queue/queue.ts'
+import type { AcquireSlot } from '../queue/account-slots.ts'
+import { type Claim, type Queue, withLease } from '../queue/queue.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
 
-/** What the background work of exports works with. */
+/** The dependencies of the background work of exports. */
 export interface ExportWork {
   db: Db
   queue: Queue
@@ -17,27 +17,27 @@ export interface ExportWork {
   converters: string
   threads: number
   min_free_mb: number
-  /** How long the files of one that is ready are kept; 0: until it is deleted. */
-  kept_days: number
-  /** Whether the trainer's answers are to prompts whose control texts are parsed, as the engine parses them. */
+  /** How long the files of a ready export are kept; 0 keeps them until it is deleted. */
+  retention_days: number
+  /** True if control tokens in prompts are parsed, by the engine and for the reference answers. */
   parse_control_tokens: boolean
   log: Logger
-  /** Undefined where there is no token for it. */
+  /** Undefined without a hub token. */
   push: Push | undefined
-  place: Place
-  /** Tells readers of an export's events that there are more. */
-  changed(id: string): void
-  /** Aborts when it was deleted. */
-  deleted(id: string): AbortSignal
-  /** The work on it here has ended. */
-  forget(id: string): void
+  acquireSlot: AcquireSlot
+  /** Notifies readers of an export's event stream. */
+  notifyEvents(id: string): void
+  /** Aborts when the export is deleted. */
+  deletionSignal(id: string): AbortSignal
+  /** Marks the end of the work on an export in this process. */
+  finished(id: string): void
   now(): number
 }
 
-/** What ends an export, with the code that its record gets. */
+/** A permanent failure, with the error code for the export's row. */
 export class ExportFailure extends Error {
   readonly code: string
-  /** What the program said on standard error, at the end. */
+  /** The end of the program's standard error. */
   readonly log: string | undefined
   constructor(code: string, message: string, log?: string) {
     super(message)
@@ -46,8 +46,8 @@ export class ExportFailure extends Error {
   }
 }
 
-/** A program that worked on it ended without a word. */
-export class Died extends Error {
+/** A child process ended without a result or an error. */
+export class ProcessDied extends Error {
   readonly log: string
   constructor(message: string, log: string) {
     super(message)
@@ -55,8 +55,8 @@ export class Died extends Error {
   }
 }
 
-/** How much of the whole a stage is, roughly, where each has its turn. */
-const shares: Record<ExportStage, number> = {
+/** The rough share of each stage in the total time. */
+const stageWeights: Record<ExportStage, number> = {
   reference: 20,
   merge: 15,
   convert: 15,
@@ -66,11 +66,11 @@ const shares: Record<ExportStage, number> = {
   push: 20,
 }
 
-export type Told = (stage: ExportStage, done: number) => void
+export type ReportProgress = (stage: ExportStage, done: number) => void
 
-/** Turns what stages tell into events and the export's progress, which never goes back, one write after the other. */
+/** Writes reported progress as events and as the export's progress, in order and never decreasing. */
 export function createProgress(work: ExportWork, claim: Claim, stages: ExportStage[]) {
-  const whole = stages.reduce((sum, stage) => sum + shares[stage], 0)
+  const total = stages.reduce((sum, stage) => sum + stageWeights[stage], 0)
   let progress = 0
   let last: { stage: ExportStage; at: number } | undefined
   let writes = Promise.resolve()
@@ -82,9 +82,9 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
       if (broken) return
       try {
         const time = work.now()
-        await underClaim(work, claim, async (trx) => {
+        await withLease(work, claim, async (trx) => {
           await store.update(trx, claim.ref, { stage, progress })
-          await store.log.append(
+          await store.events.append(
             trx,
             claim.ref,
             [{ type: 'progress', message: text, data: { stage, done, progress } }],
@@ -98,37 +98,37 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
     })
   }
 
-  const told: Told = (stage, done) => {
+  const report: ReportProgress = (stage, done) => {
     const at = stages.indexOf(stage)
     if (at < 0) return
-    const before = stages.slice(0, at).reduce((sum, each) => sum + shares[each], 0)
+    const before = stages.slice(0, at).reduce((sum, each) => sum + stageWeights[each], 0)
     progress = Math.max(
       progress,
-      Math.round((1000 * (before + shares[stage] * Math.min(1, Math.max(0, done)))) / whole) / 1000,
+      Math.round((1000 * (before + stageWeights[stage] * Math.min(1, Math.max(0, done)))) / total) / 1000,
     )
-    // A beginning is always told, the rest twice a second at most.
+    // Always report the start and the end of a stage, the rest at most twice a second.
     if (last?.stage === stage && done < 1 && work.now() - last.at < 500) return
     last = { stage, at: work.now() }
-    write(`${sayings[stage]}: ${Math.round(100 * done)} %`, stage, done)
+    write(`${stageLabels[stage]}: ${Math.round(100 * done)} %`, stage, done)
   }
   return {
-    told,
-    /** Aborts when nothing can be written any more: the work is another's, or the database cannot be used. */
+    report,
+    /** Aborts when a write fails: the lease was lost, or the database cannot be used. */
     failed: failed.signal,
-    /** Resolves when all that was told is written; throws why it is not. */
-    async written() {
+    /** Resolves when all reports are written; throws the error of a failed write. */
+    async flushed() {
       await writes
       if (broken) throw broken
     },
   }
 }
 
-const sayings: Record<ExportStage, string> = {
-  reference: 'Asking the trainer’s own model',
+const stageLabels: Record<ExportStage, string> = {
+  reference: 'Computing the reference answers',
   merge: 'Merging',
   convert: 'Converting',
   quantize: 'Quantizing',
-  check: 'Asking the exported file',
+  check: 'Checking the exported file',
   pack: 'Packing',
-  push: 'Sending to the hub',
+  push: 'Uploading to the hub',
 }

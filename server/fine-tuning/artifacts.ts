@@ -1,23 +1,23 @@
-// What a trainer made, moved to where models live.
+// Paths of run and model folders, and the move of a trainer's output into a model folder.
 import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
 import { syncPath } from '../storage/durable-files.ts'
 import type { Artifact } from './trainer.ts'
 
-/** Moves one artifact into a model's folder of its own, on disk before anyone is told. */
+/** Moves one artifact into a new model folder, and syncs it to disk before it returns. */
 export async function moveToModels(dataDir: string, artifact: Artifact): Promise<{ id: string; size_bytes: number }> {
   const id = newId('mdl')
   const folder = modelDir(dataDir, id)
-  const part = `${folder}.part`
-  await rm(part, { recursive: true, force: true })
-  await mkdir(part, { recursive: true, mode: 0o700 })
+  const temporary = `${folder}.part`
+  await rm(temporary, { recursive: true, force: true })
+  await mkdir(temporary, { recursive: true, mode: 0o700 })
   const files = modelFiles[artifact.kind]
-  await rename(artifact.folder, path.join(part, files.folder))
-  await rename(artifact.gguf, path.join(part, files.gguf))
-  await rename(artifact.probe, path.join(part, probeFile))
-  const size_bytes = await syncTree(part)
-  await rename(part, folder)
+  await rename(artifact.folder, path.join(temporary, files.folder))
+  await rename(artifact.gguf, path.join(temporary, files.gguf))
+  await rename(artifact.probe, path.join(temporary, probeFile))
+  const size_bytes = await syncTree(temporary)
+  await rename(temporary, folder)
   await syncPath(path.dirname(folder))
   return { id, size_bytes }
 }
@@ -38,19 +38,19 @@ export const runDir = (dataDir: string, job_id: string, attempt: number) =>
   path.join(dataDir, 'runs', job_id, String(attempt))
 
 /**
- * The folder of a tuned model: `adapter/` as PEFT wrote it and `adapter.gguf` as the engine serves it, or `hf/` and
- * `model.gguf` of a whole one.
+ * The folder of a tuned model. An adapter has `adapter/` as PEFT wrote it and `adapter.gguf` for the engine; whole
+ * weights have `hf/` and `model.gguf`.
  */
 export const modelDir = (dataDir: string, model_id: string) => path.join(dataDir, 'models', model_id)
 
-/** What lies in the folder of a tuned model. */
+/** The files in the folder of a tuned model. */
 export const modelFiles = {
   adapter: { folder: 'adapter', gguf: 'adapter.gguf' },
   model: { folder: 'hf', gguf: 'model.gguf' },
 } as const
 
-/** In the folder of a model: rows by which engine and trainer are compared. */
+/** In a model folder: rows to compare the engine's answers with the trainer's. */
 export const probeFile = 'probe.json'
 
-/** In the folder of a job's result: each row's loss, one JSON object a line, the strangest first. */
+/** In the model folder of a job's result: the loss of each row as JSON lines, highest first. */
 export const rowsFile = 'rows.jsonl'

@@ -1,54 +1,53 @@
-// Keeps the cores' time of trainings at a floor while this machine's engine is busy. A trainer has the lowest priority,
-// since a second busy program beside the engine would ruin answers; so the engine is asked to rest between its steps,
-// for as much as the trainer lacks.
+// Guarantees training a minimum share of CPU time while the engine on this machine is busy. Trainers run at the lowest
+// priority, as a second busy program would slow every answer. So this asks the engine to pause between decode steps for
+// the time that the trainers lack.
 
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Logger } from 'pino'
 
-const usualTick_ms = 1000
-/** What the engine is asked for ends by itself, should nobody ask again. */
-const askedTicks = 3
-/** How much of what is lacking is asked for more at each tick: quick, and without swinging. */
+const default_tick_ms = 1000
+/** The engine yields for this many ticks per request, so that it stops yielding by itself. */
+const yieldTicks = 3
+/** Gain of the controller, per tick: the part of the missing share that is added. Fast, but without oscillation. */
 const gain = 0.5
 /**
- * A training is slowed where it got less of the time that it wanted, and is so no more where it gets more, over a
- * window of ticks.
+ * A trainer counts as slowed when it gets less than `below` of the CPU time that it wants, over a window of `ticks`,
+ * and as recovered when it gets more than `above`.
  */
-const slowed = { below: 0.6, above: 0.8, ticks: 5 }
-/** Serving is what slows it where the engine used as much of the cores' time. */
-const serving_least = 0.25
+const slowdownLimits = { below: 0.6, above: 0.8, ticks: 5 }
+/** Serving is the cause when the engine uses at least this share of all cores. */
+const min_serving_share = 0.25
 
-export type SlowedBy = 'serving' | 'other_work'
-/** `pace`: the share of the processor time that the training wanted and got. Null where nothing slows it any more. */
-export type Slowed = { by: SlowedBy; pace: number } | null
+export type SlowdownCause = 'serving' | 'other_work'
+/** `cpu_share`: CPU time that the trainer got, as a share of what it wanted. Null: it is no longer slowed. */
+export type Slowdown = { by: SlowdownCause; cpu_share: number } | null
 
 export interface CoreShare {
   /**
-   * Looks after the process and those that it starts until what it returns is called. `tell` hears when something
-   * begins and ceases to slow it.
+   * Watches the trainer process and its children until the returned function is called. Calls `onChange` when something
+   * starts or stops slowing it.
    */
-  keep(pid: number, tell: (slowed: Slowed) => void): () => void
-  /** How many are looked after. */
+  watch(pid: number, onChange: (slowdown: Slowdown) => void): () => void
+  /** How many trainers are watched. */
   count(): number
 }
 
 interface Options {
-  /** Of the cores' time, 0 to 1. */
+  /** The guaranteed share of all cores' time, 0 to 1. */
   share: number
   cores: number
   enginePid(): number | undefined
-  /** Has the engine leave this share of the cores' time free for a while. */
-  leaveCores(share: number, for_ms: number): Promise<void>
+  /** Asks the engine to leave this share of all cores' time free for `for_ms`. */
+  yieldCores(share: number, for_ms: number): Promise<void>
   log: Logger
-  /** How often is looked. */
   tick_ms?: number
 }
 
-interface Kept {
+interface WatchedTrainer {
   pid: number
-  tell: (slowed: Slowed) => void
-  before: ReturnType<typeof timesOf>
-  window: Pace[]
+  onChange: (slowdown: Slowdown) => void
+  last: ReturnType<typeof threadTimes>
+  window: CpuTime[]
   slowed: boolean
 }
 
@@ -56,91 +55,92 @@ export function createCoreShare({
   share,
   cores,
   enginePid,
-  leaveCores,
+  yieldCores,
   log,
-  tick_ms = usualTick_ms,
+  tick_ms = default_tick_ms,
 }: Options): CoreShare {
-  const all = new Set<Kept>()
-  let engine: { pid: number; before: ReturnType<typeof timesOf> } | undefined
+  const trainers = new Set<WatchedTrainer>()
+  let engine: { pid: number; last: ReturnType<typeof threadTimes> } | undefined
   let timer: NodeJS.Timeout | undefined
-  let looked_at = 0
-  let left = 0
+  let ticked_at = 0
+  let yielded_share = 0
 
   function engineShare(wall_ms: number): number {
     const pid = enginePid()
     if (pid === undefined) return 0
-    const before = engine?.pid === pid ? engine.before : undefined
-    engine = { pid, before: timesOf(pid) }
-    return before ? readPace(before, engine.before).used_ms / (wall_ms * cores) : 0
+    const before = engine?.pid === pid ? engine.last : undefined
+    engine = { pid, last: threadTimes(pid) }
+    return before ? cpuTimeBetween(before, engine.last).used_ms / (wall_ms * cores) : 0
   }
 
   function tick(): void {
-    const wall_ms = performance.now() - looked_at
-    looked_at = performance.now()
+    const wall_ms = performance.now() - ticked_at
+    ticked_at = performance.now()
     const engine_share = engineShare(wall_ms)
     let used_ms = 0
     let waited_ms = 0
-    for (const each of all) {
-      const now = timesOf(each.pid)
-      const pace = readPace(each.before, now)
-      each.before = now
-      used_ms += pace.used_ms
-      waited_ms += pace.waited_ms
-      judge(each, pace, engine_share >= serving_least ? 'serving' : 'other_work')
+    for (const each of trainers) {
+      const now = threadTimes(each.pid)
+      const cpu = cpuTimeBetween(each.last, now)
+      each.last = now
+      used_ms += cpu.used_ms
+      waited_ms += cpu.waited_ms
+      updateSlowdown(each, cpu, engine_share >= min_serving_share ? 'serving' : 'other_work')
     }
     const got = used_ms / (wall_ms * cores)
     const wanted = (used_ms + waited_ms) / (wall_ms * cores)
-    left =
-      engine_share >= serving_least ? Math.min(share, Math.max(0, left + gain * (Math.min(share, wanted) - got))) : 0
-    if (left > 0)
-      leaveCores(left, askedTicks * tick_ms).catch((error: Error) =>
-        log.debug({ err: error }, 'the engine could not be asked to leave cores'),
+    yielded_share =
+      engine_share >= min_serving_share
+        ? Math.min(share, Math.max(0, yielded_share + gain * (Math.min(share, wanted) - got)))
+        : 0
+    if (yielded_share > 0)
+      yieldCores(yielded_share, yieldTicks * tick_ms).catch((error: Error) =>
+        log.debug({ err: error }, 'the request to the engine to yield CPU time failed'),
       )
   }
 
-  function judge(each: Kept, pace: Pace, by: SlowedBy): void {
-    each.window = [...each.window, pace].slice(-slowed.ticks)
-    if (each.window.length < slowed.ticks) return
-    const sum = (of: (pace: Pace) => number) => each.window.reduce((total, one) => total + of(one), 0)
+  function updateSlowdown(each: WatchedTrainer, cpu: CpuTime, by: SlowdownCause): void {
+    each.window = [...each.window, cpu].slice(-slowdownLimits.ticks)
+    if (each.window.length < slowdownLimits.ticks) return
+    const sum = (of: (cpu: CpuTime) => number) => each.window.reduce((total, one) => total + of(one), 0)
     const used = sum(({ used_ms }) => used_ms)
     const wanted = used + sum(({ waited_ms }) => waited_ms)
-    // One that waits for a disk wants nothing.
-    const got = wanted < (slowed.ticks * tick_ms) / 20 ? 1 : used / wanted
-    if (each.slowed ? got <= slowed.above : got >= slowed.below) return
+    // A trainer that waits for the disk wants no CPU time.
+    const got = wanted < (slowdownLimits.ticks * tick_ms) / 20 ? 1 : used / wanted
+    if (each.slowed ? got <= slowdownLimits.above : got >= slowdownLimits.below) return
     each.slowed = !each.slowed
-    each.tell(each.slowed ? { by, pace: got } : null)
+    each.onChange(each.slowed ? { by, cpu_share: got } : null)
   }
 
   return {
-    keep(pid, tell) {
-      const kept: Kept = { pid, tell, before: timesOf(pid), window: [], slowed: false }
-      all.add(kept)
+    watch(pid, onChange) {
+      const trainer: WatchedTrainer = { pid, onChange, last: threadTimes(pid), window: [], slowed: false }
+      trainers.add(trainer)
       if (!timer) {
-        looked_at = performance.now()
+        ticked_at = performance.now()
         timer = setInterval(tick, tick_ms)
       }
       return () => {
-        all.delete(kept)
-        if (all.size > 0) return
+        trainers.delete(trainer)
+        if (trainers.size > 0) return
         clearInterval(timer)
         timer = undefined
-        left = 0
+        yielded_share = 0
       }
     },
-    count: () => all.size,
+    count: () => trainers.size,
   }
 }
 
-// How much processor time a process and those that it started got and waited for, by what the kernel says of their
-// threads.
+// CPU time that a process and its children used and waited for, read from /proc/PID/task/TID/schedstat.
 
-/** Of each thread: nanoseconds on a core, and nanoseconds of waiting for one although it could have run. */
-export type Times = Map<string, [used: number, waited: number]>
-export type Pace = { used_ms: number; waited_ms: number }
+/** By thread: nanoseconds on a core, and nanoseconds in the run queue waiting for one. */
+export type ThreadTimes = Map<string, [used: number, waited: number]>
+export type CpuTime = { used_ms: number; waited_ms: number }
 
-/** Empty where the process has ended, or the kernel does not say. */
-export function timesOf(pid: number): Times {
-  const times: Times = new Map()
+/** Empty if the process has ended or the kernel has no schedstat. */
+export function threadTimes(pid: number): ThreadTimes {
+  const times: ThreadTimes = new Map()
   const read = (process: number) => {
     for (const thread of list(`/proc/${process}/task`)) {
       const [used, waited] = text(`/proc/${process}/task/${thread}/schedstat`).split(' ').map(Number)
@@ -152,8 +152,8 @@ export function timesOf(pid: number): Times {
   return times
 }
 
-/** What was added from one look to the next; of threads that ended in between nothing is known. */
-export function readPace(before: Times, after: Times): Pace {
+/** CPU time between two readings. Threads that ended in between are not counted. */
+export function cpuTimeBetween(before: ThreadTimes, after: ThreadTimes): CpuTime {
   let used = 0
   let waited = 0
   for (const [thread, [used_now, waited_now]] of after) {

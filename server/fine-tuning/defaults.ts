@@ -3,38 +3,39 @@ import { ApiError } from '../../contract/errors.ts'
 import { type JobConfig, jobDefaults } from '../../contract/job-config.ts'
 import type { ResolvedConfig, valueSources } from '../../contract/tuning.ts'
 import { type LocalBase, requireRowTokens } from '../hub/service.ts'
-import type { Origin } from './models/starting-model.ts'
+import type { StartingModel } from './models/starting-model.ts'
 
-/** The rate that suits an adapter on a base of this many parameters; measured and reasoned in docs/defaults.md. */
+/** Default learning rate of an adapter by the base's parameter count; see docs/defaults.md for measurements. */
 export function adapterLearningRate(parameters: number): number {
   if (parameters < 0.5e9) return 1e-3
   if (parameters < 2e9) return 5e-4
   return 2e-4
 }
 
-/** An adapter wants about ten times the rate of full training. */
+/** Adapters need about ten times the learning rate of full training. */
 const fullLearningRate = (parameters: number) => adapterLearningRate(parameters) / 10
 
-/** What the defaults go by: all of it is known of a base of the catalogue before its weights are here. */
-export interface Expected {
+/** Inputs of the defaults. All are known for a base in the catalogue before its weights are downloaded. */
+export interface BaseInfo {
   base: Pick<LocalBase, 'id' | 'parameters' | 'context_length'>
-  adapter?: Origin['adapter']
+  adapter?: StartingModel['adapter']
 }
 
-/** PEFT's word for them, until the weights are here and tell their names. */
+/** PEFT's name for all linear layers, until the weights are here and their names known. */
 const allLinear = ['all-linear']
 
 type Lora = NonNullable<JobConfig['lora_config']>
 
-/** A run that goes on from an adapter has its shape. */
+/** A job that continues an adapter must keep its rank, alpha and modules. */
 function resolveAdapter(
   { r, alpha, dropout, target_modules }: Lora,
-  adapter: NonNullable<Origin['adapter']>,
+  adapter: NonNullable<StartingModel['adapter']>,
 ): ResolvedConfig['lora_config'] {
-  const differs = (field: string, theirs: unknown) =>
+  const differs = (field: string, adapterValue: unknown) =>
     new ApiError(
       'invalid_request',
-      `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(theirs)}, and a job that goes on from it keeps that. Leave it out.`,
+      `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(adapterValue)}, ` +
+        'and a job that continues it keeps that value. Leave it out.',
       {
         details: { field: `config.lora_config.${field}` },
       },
@@ -43,44 +44,40 @@ function resolveAdapter(
   if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
   if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join())
     throw differs('target_modules', adapter.target_modules)
-  const kept = <T>(value: T) => ({ value, source: 'model' as const })
+  const fromModel = <T>(value: T) => ({ value, source: 'model' as const })
   return {
-    r: kept(adapter.r),
-    alpha: kept(adapter.alpha),
-    dropout: given<number>(dropout, jobDefaults.dropout),
-    target_modules: kept(adapter.target_modules),
+    r: fromModel(adapter.r),
+    alpha: fromModel(adapter.alpha),
+    dropout: withSource<number>(dropout, jobDefaults.dropout),
+    target_modules: fromModel(adapter.target_modules),
   }
 }
 
 type Source = (typeof valueSources)[number]
-const given = <T>(value: T | undefined, fallback: T, source: Source = 'default') =>
+const withSource = <T>(value: T | undefined, fallback: T, source: Source = 'default') =>
   value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
 
 /**
- * Every value that a job will train with, and where it came from. `linear_modules` are the base's own linear layers,
- * undefined until they are known. Throws invalid_request for a module that the base does not have, for rows longer than
- * its context, and for adapter settings of a full training.
+ * All values that a job trains with, each with its source. `linear_modules` are the names of the base's linear layers,
+ * undefined until its weights are here. Throws invalid_request for a module that the base lacks, for rows longer than
+ * its context, and for LoRA settings with full training.
  */
-export function resolveConfig(
-  config: JobConfig,
-  origin: Expected,
-  linear_modules: string[] | undefined,
-): ResolvedConfig {
-  const { base } = origin
+export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules: string[] | undefined): ResolvedConfig {
+  const { base } = info
   const method = config.method ?? jobDefaults.method
   const training = config.training_config ?? {}
   const rate = method === 'full' ? fullLearningRate : adapterLearningRate
   return {
-    method: given<Method>(config.method, jobDefaults.method),
-    lora_config: resolveLora(config, origin, linear_modules),
+    method: withSource<Method>(config.method, jobDefaults.method),
+    lora_config: resolveLora(config, info, linear_modules),
     training_config: {
-      epochs: given<number>(training.epochs, jobDefaults.epochs),
-      batch_size: given<number>(training.batch_size, jobDefaults.batch_size),
-      learning_rate: given(training.learning_rate, rate(base.parameters), 'base_size'),
-      warmup_ratio: given<number>(training.warmup_ratio, jobDefaults.warmup_ratio),
+      epochs: withSource<number>(training.epochs, jobDefaults.epochs),
+      batch_size: withSource<number>(training.batch_size, jobDefaults.batch_size),
+      learning_rate: withSource(training.learning_rate, rate(base.parameters), 'base_size'),
+      warmup_ratio: withSource<number>(training.warmup_ratio, jobDefaults.warmup_ratio),
       scheduler: { value: 'cosine', source: 'default' },
-      seed: given<number>(training.seed, jobDefaults.seed),
-      max_length: given(
+      seed: withSource<number>(training.seed, jobDefaults.seed),
+      max_length: withSource(
         training.max_length,
         requireRowTokens(base, training.max_length, 'config.training_config.max_length'),
       ),
@@ -89,35 +86,37 @@ export function resolveConfig(
   }
 }
 
-function resolveEvaluation(asked: NonNullable<JobConfig['evaluation_config']>): ResolvedConfig['evaluation_config'] {
+function resolveEvaluation(
+  requested: NonNullable<JobConfig['evaluation_config']>,
+): ResolvedConfig['evaluation_config'] {
   const refuse = (field: string, why: string) => {
     throw new ApiError('invalid_request', `'config.evaluation_config.${field}' ${why}`, {
       details: { field: `config.evaluation_config.${field}` },
     })
   }
-  const validated = asked.validation_split !== undefined || asked.validation_dataset_id !== undefined
-  if (asked.validation_split !== undefined && asked.validation_dataset_id !== undefined)
+  const validated = requested.validation_split !== undefined || requested.validation_dataset_id !== undefined
+  if (requested.validation_split !== undefined && requested.validation_dataset_id !== undefined)
     refuse('validation_split', 'and a validation_dataset_id exclude each other: give one of them.')
-  if (asked.early_stopping_patience !== undefined && !validated)
+  if (requested.early_stopping_patience !== undefined && !validated)
     refuse(
       'early_stopping_patience',
       'needs held-out rows to tell what is better: give a validation_split (0.1, say) or a validation_dataset_id.',
     )
-  const messages = (prompt: NonNullable<typeof asked.sample_prompts>[number]) =>
+  const messages = (prompt: NonNullable<typeof requested.sample_prompts>[number]) =>
     typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt
   return {
-    validation_split: given<number>(asked.validation_split, jobDefaults.validation_split),
-    validation_dataset_id: given<string | null>(asked.validation_dataset_id, null),
-    every_steps: given<number | null>(asked.every_steps, null),
-    early_stopping_patience: given<number | null>(asked.early_stopping_patience, null),
-    sample_prompts: given(asked.sample_prompts?.map(messages), []),
-    keep_checkpoints: given<number>(asked.keep_checkpoints, jobDefaults.keep_checkpoints),
+    validation_split: withSource<number>(requested.validation_split, jobDefaults.validation_split),
+    validation_dataset_id: withSource<string | null>(requested.validation_dataset_id, null),
+    every_steps: withSource<number | null>(requested.every_steps, null),
+    early_stopping_patience: withSource<number | null>(requested.early_stopping_patience, null),
+    sample_prompts: withSource(requested.sample_prompts?.map(messages), []),
+    keep_checkpoints: withSource<number>(requested.keep_checkpoints, jobDefaults.keep_checkpoints),
   }
 }
 
 function resolveLora(
   { method, lora_config }: JobConfig,
-  { base, adapter }: Expected,
+  { base, adapter }: BaseInfo,
   linear_modules: string[] | undefined,
 ): ResolvedConfig['lora_config'] {
   if (method === 'full') {
@@ -136,15 +135,16 @@ function resolveLora(
   if (unknown.length > 0)
     throw new ApiError(
       'invalid_request',
-      `'config.lora_config.target_modules': ${base.id} has no linear layer named ${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules?.join(', ')}.`,
+      `'config.lora_config.target_modules': ${base.id} has no linear layer named ` +
+        `${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules?.join(', ')}.`,
       { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
     )
   if (adapter) return resolveAdapter(lora_config ?? {}, adapter)
-  const rank = given<number>(r, jobDefaults.r)
+  const rank = withSource<number>(r, jobDefaults.r)
   return {
     r: rank,
-    alpha: given(alpha, 2 * rank.value),
-    dropout: given<number>(dropout, jobDefaults.dropout),
-    target_modules: given(target_modules, linear_modules ?? allLinear),
+    alpha: withSource(alpha, 2 * rank.value),
+    dropout: withSource<number>(dropout, jobDefaults.dropout),
+    target_modules: withSource(target_modules, linear_modules ?? allLinear),
   }
 }

@@ -1,4 +1,4 @@
-// What a job would take, found by trying a few of its steps in a trainer of its own.
+// Estimates of a job's time and memory, measured by running a few of its steps in a separate trainer.
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
@@ -10,7 +10,7 @@ import { runDir } from './artifacts.ts'
 import { runTrainer } from './trainer.ts'
 
 const timeout_ms = 180_000
-const remembered = 200
+const max_cached = 200
 
 const Calibration = z.object({
   tokens: z.int(),
@@ -24,37 +24,37 @@ const Calibration = z.object({
 })
 const TooLarge = z.object({ predicted_mb: z.number(), available_mb: z.number() })
 
-type Found = Omit<JobEstimate, 'price' | 'resolved_config'>
+type TrialResult = Omit<JobEstimate, 'price' | 'resolved_config'>
 
 export interface Estimator {
-  /** Tries the spec of a job; what was found for the same one before is remembered. */
-  estimate(spec: object): Promise<Found>
+  /** Runs a trial of a spec. Results are cached by spec. */
+  estimate(spec: object): Promise<TrialResult>
 }
 
 export function createEstimator({ dataDir, python }: { dataDir: string; python: string }): Estimator {
-  const known = new Map<string, Found>()
-  // One at a time: two would measure each other.
-  const inTurn = createMutex()
+  const cache = new Map<string, TrialResult>()
+  // One at a time, as concurrent trials would distort each other's measurements.
+  const serialize = createMutex()
 
-  async function tried(spec: object): Promise<Found> {
+  async function estimateCached(spec: object): Promise<TrialResult> {
     const key = JSON.stringify(spec)
-    const before = known.get(key)
-    if (before) return { ...before, available_memory_mb: availableMb(), fits: before.peak_memory_mb <= availableMb() }
+    const cached = cache.get(key)
+    if (cached) return { ...cached, available_memory_mb: availableMb(), fits: cached.peak_memory_mb <= availableMb() }
     const found = await calibrate(dataDir, python, spec)
-    if (found.fits) known.set(key, found)
-    if (known.size > remembered) known.delete(known.keys().next().value!)
+    if (found.fits) cache.set(key, found)
+    if (cache.size > max_cached) cache.delete(cache.keys().next().value!)
     return found
   }
 
   return {
-    estimate: (spec) => inTurn(() => tried(spec)),
+    estimate: (spec) => serialize(() => estimateCached(spec)),
   }
 }
 
-async function calibrate(dataDir: string, python: string, spec: object): Promise<Found> {
+async function calibrate(dataDir: string, python: string, spec: object): Promise<TrialResult> {
   const run_dir = runDir(dataDir, newId('est'), 1)
-  let found: Found | undefined
-  let problem: { code: string; message: string } | undefined
+  let found: TrialResult | undefined
+  let failure: { code: string; message: string } | undefined
   try {
     await runTrainer({
       run_dir,
@@ -62,11 +62,11 @@ async function calibrate(dataDir: string, python: string, spec: object): Promise
       spec,
       python,
       signal: AbortSignal.timeout(timeout_ms),
-      onLine({ type, message, data }) {
+      onEvent({ type, message, data }) {
         if (type === 'result') found = { fits: true, available_memory_mb: availableMb(), ...Calibration.parse(data) }
         if (type !== 'error') return
         const large = TooLarge.safeParse(data).data
-        problem = { code: String(data?.code), message }
+        failure = { code: String(data?.code), message }
         if (large)
           found = {
             fits: false,
@@ -86,8 +86,8 @@ async function calibrate(dataDir: string, python: string, spec: object): Promise
     await rm(path.dirname(run_dir), { recursive: true, force: true })
   }
   if (found) return found
-  if (problem?.code === 'dataset_invalid') throw new ApiError('dataset_invalid', problem.message)
-  throw new ApiError('internal_error', problem?.message ?? 'Trying a few steps of this job did not come to an end.')
+  if (failure?.code === 'dataset_invalid') throw new ApiError('dataset_invalid', failure.message)
+  throw new ApiError('internal_error', failure?.message ?? 'The trial run of this job ended without a result.')
 }
 
 const availableMb = () => Math.round(process.availableMemory() / 1e6)

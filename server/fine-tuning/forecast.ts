@@ -1,65 +1,70 @@
-// When a queued job can begin. One job trains at a time, in the order of the queue.
+// Queue estimates: when a queued job can start. One job trains at a time, in queue order.
 import type { JobMetrics } from '../../contract/tuning.ts'
 import type { Db } from '../db/open.ts'
 import type { Queue } from '../queue/queue.ts'
 import { recipeOf } from './models/lineage.ts'
 import * as store from './store.ts'
 
-export interface Forecast {
-  /** 1 is the next to begin. */
+export interface QueueEstimate {
+  /** 1 is the next to start. */
   queue_position: number
-  /** Unix ms; null where nobody can say how long those before it take. */
+  /** Unix ms; null if the duration of an earlier job is unknown. */
   estimated_start: number | null
 }
 
-/** For each job that waits, whosever it is. */
-export async function forecast(
+/** Estimates for the queued jobs of all accounts, by job id. */
+export async function estimateQueue(
   db: Db,
-  queue: Pick<Queue, 'live'>,
+  queue: Pick<Queue, 'pending'>,
   kind: string,
   now: number,
-): Promise<Map<string, Forecast>> {
+): Promise<Map<string, QueueEstimate>> {
   const jobs = new Map((await store.liveJobs(db)).map((job) => [job.id, job]))
-  const speeds = new Map<string, Promise<store.TimedJob[]>>()
-  const before = (base: string) => speeds.get(base) ?? speeds.set(base, store.timedJobs(db, base)).get(base)!
-  const found = new Map<string, Forecast>()
-  let free: number | null = now
+  const completedByBase = new Map<string, Promise<store.CompletedJob[]>>()
+  const completedJobs = (base: string) =>
+    completedByBase.get(base) ?? completedByBase.set(base, store.completedJobs(db, base)).get(base)!
+  const estimates = new Map<string, QueueEstimate>()
+  let free_at: number | null = now
   for (const { status, estimated_completion, ...job } of jobs.values()) {
     if (status !== 'running') continue
-    const took =
+    const duration =
       estimated_completion === null && job.running_since !== null
-        ? durationOf(job, await before(job.base_model_id))
+        ? durationOf(job, await completedJobs(job.base_model_id))
         : null
-    const end: number | null = estimated_completion ?? (took === null ? null : job.running_since! + took)
-    free = end === null || free === null ? null : Math.max(free, end)
+    const end: number | null = estimated_completion ?? (duration === null ? null : job.running_since! + duration)
+    free_at = end === null || free_at === null ? null : Math.max(free_at, end)
   }
-  for (const { ref, run_at } of await queue.live(kind)) {
+  for (const { ref, run_at } of await queue.pending(kind)) {
     const job = jobs.get(ref)
     if (job?.status !== 'queued') continue
-    const start: number | null = free === null ? null : Math.max(free, run_at)
-    found.set(ref, { queue_position: found.size + 1, estimated_start: start })
-    const takes = durationOf(job, await before(job.base_model_id))
-    free = start === null || takes === null ? null : start + takes
+    const start: number | null = free_at === null ? null : Math.max(free_at, run_at)
+    estimates.set(ref, { queue_position: estimates.size + 1, estimated_start: start })
+    const duration = durationOf(job, await completedJobs(job.base_model_id))
+    free_at = start === null || duration === null ? null : start + duration
   }
-  return found
+  return estimates
 }
 
 /**
- * How long a job takes from now on, in ms, as the last one of its base and method did: training grows with the data,
- * the rest does not.
+ * Remaining duration of a job in ms, from the last completed job with its base and method. Training time scales with
+ * the data; the rest is constant. Null without such a job.
  */
-function durationOf(job: Pick<store.JobRow, 'recipe_json' | 'progress'>, before: store.TimedJob[]): number | null {
+function durationOf(
+  job: Pick<store.JobRow, 'recipe_json' | 'progress'>,
+  completed: store.CompletedJob[],
+): number | null {
   const { method, ...recipe } = recipeOf(job)
-  const amount = amountOf(recipe)
-  const last = before.find(
-    (each) => recipeOf(each).method === method && amountOf(recipeOf(each)) && trained_ms(each) > 0,
+  const volume = trainingVolume(recipe)
+  const last = completed.find(
+    (each) => recipeOf(each).method === method && trainingVolume(recipeOf(each)) && trained_ms(each) > 0,
   )
-  if (!last || !amount) return null
-  const trains = trained_ms(last) * (amount / amountOf(recipeOf(last))!)
-  return Math.round(Math.max(0, last.ran_ms - trained_ms(last)) + trains * (1 - job.progress))
+  if (!last || !volume) return null
+  const train_ms = trained_ms(last) * (volume / trainingVolume(recipeOf(last))!)
+  return Math.round(Math.max(0, last.ran_ms - trained_ms(last)) + train_ms * (1 - job.progress))
 }
 
-const trained_ms = ({ metrics_json }: store.TimedJob) =>
+const trained_ms = ({ metrics_json }: store.CompletedJob) =>
   ((JSON.parse(metrics_json) as JobMetrics).train_seconds ?? 0) * 1000
-const amountOf = ({ epochs, dataset }: { epochs: number; dataset: { size_mb: number | null } }) =>
+/** Megabytes of data times epochs. */
+const trainingVolume = ({ epochs, dataset }: { epochs: number; dataset: { size_mb: number | null } }) =>
   dataset.size_mb && dataset.size_mb * epochs

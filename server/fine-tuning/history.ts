@@ -1,5 +1,5 @@
-// What a job went through, step by step: its evaluations and checkpoints while it runs and afterwards, and the rows
-// that it found strangest.
+// The history of a job: its evaluations and checkpoints, during the run and afterwards, and the rows with the highest
+// loss.
 
 import { createReadStream } from 'node:fs'
 import path from 'node:path'
@@ -17,16 +17,16 @@ interface Page<T> {
   items: T[]
   has_more: boolean
 }
-/** A page by a number: of the step or row after which it begins. */
-type Numbered = { limit: number; after?: number }
+/** A page whose cursor is a number: the page starts after this step or row. */
+type NumberedPage = { limit: number; after?: number }
 
 export interface JobHistory {
-  /** The evaluations of a job, the latest step first. */
-  evaluations(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobEvaluation>>>
-  /** Its states that were written, the latest step first; those that became models with these. */
-  checkpoints(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobCheckpoint>>>
-  /** The rows that a completed job found strangest, worst first. */
-  rows(account_id: string, id: string, query: Numbered): Promise<Page<z.input<typeof JobRow>>>
+  /** The evaluations of a job, latest step first. */
+  evaluations(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobEvaluation>>>
+  /** Its checkpoints, latest step first, with the models made of them. */
+  checkpoints(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobCheckpoint>>>
+  /** The rows of a completed job with the highest loss, highest first. */
+  rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
 }
 
 interface Options {
@@ -34,15 +34,15 @@ interface Options {
   datasets: Pick<Datasets, 'rowsOf'>
   dataDir: string
   /** Throws job_not_found. */
-  row(account_id: string, id: string): Promise<store.JobRow>
+  requireJob(account_id: string, id: string): Promise<store.JobRow>
 }
 
 const iso = (time: number) => new Date(time).toISOString()
 
-export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHistory {
+export function createJobHistory({ db, datasets, dataDir, requireJob }: Options): JobHistory {
   return {
     async evaluations(account_id, id, { limit, after }) {
-      await row(account_id, id)
+      await requireJob(account_id, id)
       const found = await store.evaluations(db, id, limit, after)
       const items = found
         .slice(0, limit)
@@ -51,16 +51,16 @@ export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHi
     },
 
     async checkpoints(account_id, id, { limit, after }) {
-      const job = await row(account_id, id)
+      const job = await requireJob(account_id, id)
       const losses = new Map(
         (await store.evaluations(db, id)).map(({ step, data_json }) => [
           step,
           JSON.parse(data_json).validation_loss as number,
         ]),
       )
-      // An attempt that went on from before wrote some of them again: the last one counts.
+      // A resumed attempt writes some steps again: the last one counts.
       const steps = new Map<number, z.input<typeof JobCheckpoint>>()
-      for (const { step, created_at } of await store.writtenCheckpoints(db, id))
+      for (const { step, created_at } of await store.checkpointSteps(db, id))
         steps.set(step, {
           step,
           model: null,
@@ -68,7 +68,7 @@ export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHi
           result: false,
           created_at: iso(created_at),
         })
-      // Models of early versions do not know their step.
+      // Models of early versions have no step.
       for (const { id: model, step, validation_loss, created_at } of await store.modelsOfJob(db, id))
         steps.set(step ?? 0, {
           step: step ?? 0,
@@ -84,7 +84,7 @@ export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHi
     },
 
     async rows(account_id, id, { limit, after }) {
-      const job = await row(account_id, id)
+      const job = await requireJob(account_id, id)
       if (!job.model)
         throw new ApiError(
           'job_not_completed',
@@ -92,7 +92,7 @@ export function createJobHistory({ db, datasets, dataDir, row }: Options): JobHi
         )
       if (!(await store.findModel(db, account_id, job.model)))
         throw new ApiError('model_not_found', 'The result of this job was deleted, and the losses of its rows with it.')
-      const found = await strangestRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
+      const found = await highestLossRows(path.join(modelDir(dataDir, job.model), rowsFile), limit, after)
       const rows = await datasets.rowsOf(
         job.dataset_id,
         found.items.map(({ row }) => row),
@@ -112,27 +112,27 @@ interface RowLoss {
   tokens: number
 }
 
-/** A page of the file of row losses, which the trainer wrote worst first: up to `limit` after the row `after`. */
-export async function strangestRows(
+/** Reads a page of the row losses file, which the trainer sorted by loss: up to `limit` rows after the row `after`. */
+export async function highestLossRows(
   file: string,
   limit: number,
   after: number | undefined,
 ): Promise<{ items: RowLoss[]; has_more: boolean }> {
   const items: RowLoss[] = []
-  let begun = after === undefined
+  let started = after === undefined
   const input = createReadStream(file)
   try {
     for await (const line of createInterface({ input })) {
       const item = JSON.parse(line) as RowLoss
-      if (!begun) {
-        begun = item.row === after
+      if (!started) {
+        started = item.row === after
         continue
       }
       if (items.length === limit) return { items, has_more: true }
       items.push(item)
     }
   } catch (error) {
-    // Models of before this report have none.
+    // Models of early versions have no such file.
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
   } finally {
     input.destroy()

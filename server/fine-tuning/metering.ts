@@ -1,16 +1,16 @@
-// What a job used: how long its trainers ran, and how many tokens they learned from, however it ended.
+// Usage of a job, however it ends: how long its trainers ran and how many tokens they trained on.
 import type { Trx } from '../db/open.ts'
 import type { UsageRow } from '../usage/journal.ts'
 import * as store from './store.ts'
 
 export interface JobMeter {
-  /** Adds what a job used, in the transaction that ends it; nothing of one that never ran. */
+  /** Adds the usage row in the transaction that ends the job; no row for a job that never ran. */
   end(trx: Trx, job_id: string, finish: 'complete' | 'failed' | 'cancelled', time: number): Promise<void>
 }
 
 interface Options {
   add(trx: Trx, row: UsageRow, at: number): Promise<void>
-  /** Of a million trained tokens. */
+  /** Price of a million trained tokens. */
   price(base_model_id: string): number
 }
 
@@ -39,20 +39,20 @@ export function createJobMeter({ add, price }: Options): JobMeter {
   }
 }
 
-/** A trainer begins. */
+/** Records that a trainer starts now. */
 export async function startClock(trx: Trx, job: store.JobRow, time: number): Promise<void> {
   await settleClock(trx, job)
   await store.updateJob(trx, job.id, { running_since: time })
 }
 
-/** The trainer of a job has ended without a word, as its server did. */
+/** Settles the clock of a trainer that died with its server: it counts until its last event. */
 export async function settleClock(trx: Trx, { id, ran_ms, running_since }: store.JobRow): Promise<void> {
   if (running_since === null) return
-  const heard = (await store.lastHeard(trx, id)) ?? running_since
-  await store.updateJob(trx, id, { ran_ms: ran_ms + Math.max(0, heard - running_since), running_since: null })
+  const last_event_at = (await store.lastTrainerEventAt(trx, id)) ?? running_since
+  await store.updateJob(trx, id, { ran_ms: ran_ms + Math.max(0, last_event_at - running_since), running_since: null })
 }
 
-/** Adds the time since the trainer began, if one runs. */
+/** Adds the time since the trainer started, if one is running. */
 export async function stopClock(trx: Trx, job_id: string, time: number): Promise<void> {
   const { ran_ms, running_since } = (await store.jobById(trx, job_id))!
   if (running_since !== null)

@@ -1,45 +1,45 @@
-// How an attempt at a job ends: with a result, with a reason, or to be gone on with.
+// Outcomes of an attempt at a job: completed, failed, paused, or requeued to resume later.
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
 import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
-import { type Claim, underClaim } from '../queue/queue.ts'
+import { type Claim, withLease } from '../queue/queue.ts'
 import { modelDir, moveToModels, rowsFile, runDir } from './artifacts.ts'
 import { type JobMeter, stopClock } from './metering.ts'
 import { nameOfStep } from './models/labels.ts'
 import { parentOf } from './models/lineage.ts'
-import { originWeights } from './models/registry.ts'
-import { type Origin, originOf } from './models/starting-model.ts'
+import { servedBaseOf } from './models/registry.ts'
+import { resolveStartingModel, type StartingModel } from './models/starting-model.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
-import type { TuningWork } from './work.ts'
+import type { FineTuningWork } from './work.ts'
 
 const maxCrashes = 3
-/** How long a job waits before it tries whether a full disk has room again. */
-const room_wait_ms = 60_000
+/** Delay before a job retries after a full disk. */
+const disk_retry_ms = 60_000
 
-/** Moves the results to where models live, then says so in one transaction with the job's end. */
-export async function complete(work: TuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
+/** Moves the results into model folders, then registers them and ends the job in one transaction. */
+export async function complete(work: FineTuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
   const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
-  const origin = await originOf(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
-  const { base_model_id } = origin
-  // A whole model stands on nothing but itself.
-  const weights_model_id = result.kind === 'model' ? null : origin.weights_model_id
-  const made = await moveToModels(work.dataDir, result)
-  if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, made.id), rowsFile))
-  const kept: (Artifact & { id: string; size_bytes: number })[] = []
-  for (const each of result.kept) kept.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
+  const startingModel = await resolveStartingModel(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
+  const { base_model_id } = startingModel
+  // A model with whole weights needs no other weights.
+  const weights_model_id = result.kind === 'model' ? null : startingModel.weights_model_id
+  const model = await moveToModels(work.dataDir, result)
+  if (result.rows) await rename(result.rows, path.join(modelDir(work.dataDir, model.id), rowsFile))
+  const checkpointModels: (Artifact & { id: string; size_bytes: number })[] = []
+  for (const each of result.kept) checkpointModels.push({ ...each, ...(await moveToModels(work.dataDir, each)) })
   const created_at = work.now()
   const comparison = await work.models.compareNew(
-    { id: made.id, kind: result.kind, base_model_id, weights_model_id, created_at },
-    originOfResult(result, origin),
+    { id: model.id, kind: result.kind, base_model_id, weights_model_id, created_at },
+    servedBaseOfResult(result, startingModel),
   )
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
-  const registered = underClaim(work, claim, async (trx) => {
+  const registered = withLease(work, claim, async (trx) => {
     const time = work.now()
     const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
     const insert = (artifact: Artifact & { id: string; size_bytes: number }) =>
@@ -48,7 +48,7 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
         account_id: job.account_id,
         base_model_id,
         kind: artifact.kind,
-        name: artifact.id === made.id ? name : nameOfStep(name, artifact.step),
+        name: artifact.id === model.id ? name : nameOfStep(name, artifact.step),
         description,
         metadata_json,
         parent_model_id: parentOf(job)?.model_id ?? null,
@@ -58,16 +58,16 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
         step: artifact.step,
         validation_loss: artifact.validation_loss,
         gguf_sha256: artifact.gguf_sha256,
-        comparison_json: artifact.id === made.id && comparison ? JSON.stringify(comparison) : null,
+        comparison_json: artifact.id === model.id && comparison ? JSON.stringify(comparison) : null,
         size_bytes: artifact.size_bytes,
         created_at,
       })
-    for (const artifact of [{ ...result, ...made }, ...kept]) await insert(artifact)
-    const watched = {
+    for (const artifact of [{ ...result, ...model }, ...checkpointModels]) await insert(artifact)
+    const validation = {
       ...(validation_loss !== null && { validation_loss }),
       ...(validation_exact !== null && { validation_exact }),
     }
-    const taken = {
+    const costs = {
       train_seconds,
       peak_memory_mb,
       predicted_memory_mb,
@@ -79,8 +79,8 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       steps_total: result.steps_total,
       train_loss,
       tokens_per_second,
-      ...taken,
-      ...watched,
+      ...costs,
+      ...validation,
     }
     await store.updateJob(trx, job.id, {
       status: 'completed',
@@ -88,12 +88,12 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
       current_epoch: result.epochs,
       metrics_json: JSON.stringify(metrics),
       trained_tokens,
-      model: made.id,
+      model: model.id,
       estimated_completion: null,
       finished_at: time,
     })
     await work.meter.end(trx, job.id, 'complete', time)
-    const told = { model: made.id, train_loss, step: result.step, ...watched }
+    const statusData = { model: model.id, train_loss, step: result.step, ...validation }
     if (comparison?.problem)
       await store.appendEvents(
         trx,
@@ -104,34 +104,34 @@ export async function complete(work: TuningWork, claim: Claim, job: store.JobRow
     await store.appendEvents(
       trx,
       job.id,
-      [statusEvent('completed', `The job is done; its result is the model ${made.id}.`, told)],
+      [statusEvent('completed', `The job is done; its result is the model ${model.id}.`, statusData)],
       time,
     )
     await recordEvent(
       trx,
       job.account_id,
       'training.completed',
-      { job_id: job.id, model_id: made.id, base_model_id },
+      { job_id: job.id, model_id: model.id, base_model_id },
       time,
     )
     await work.queue.finish(trx, claim, 'done')
   })
   await registered.catch(async (error) => {
-    // Cancelled, or taken over, while it was compared: nobody knows these models.
-    for (const { id } of [made, ...kept]) await rm(modelDir(work.dataDir, id), { recursive: true, force: true })
+    // The job was cancelled or the lease lost during the comparison: remove the unregistered models.
+    for (const { id } of [model, ...checkpointModels])
+      await rm(modelDir(work.dataDir, id), { recursive: true, force: true })
     throw error
   })
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
 }
 
 /**
- * What the result's change is counted from: the whole weights that an adapter stands on, or all that a whole model was
- * made from.
+ * The baseline for the comparison of a result: for an adapter its whole weights, for whole weights the starting model.
  */
-const originOfResult = ({ kind }: Artifact, origin: Origin) =>
-  originWeights(kind === 'model' ? origin : { ...origin, adapter: undefined })
+const servedBaseOfResult = ({ kind }: Artifact, startingModel: StartingModel) =>
+  servedBaseOf(kind === 'model' ? startingModel : { ...startingModel, adapter: undefined })
 
-/** Ends a job with the reason, in the transaction that ends or withdraws its work. */
+/** Marks a job as failed, in the transaction that ends its queue entry. */
 export async function endAsFailed(
   trx: Trx,
   meter: JobMeter,
@@ -155,23 +155,28 @@ export async function endAsFailed(
 }
 
 export async function fail(
-  work: TuningWork,
+  work: FineTuningWork,
   claim: Claim,
   job: store.JobRow,
   error: { code: string; message: string },
 ): Promise<void> {
-  await underClaim(work, claim, async (trx) => {
+  await withLease(work, claim, async (trx) => {
     await endAsFailed(trx, work.meter, job, error, work.now())
     await work.queue.finish(trx, claim, 'dead')
   })
-  // The logs stay for the operator; the checkpoints are of no more use.
+  // Keep the logs for the operator, remove the checkpoints.
   for (let attempt = 1; attempt <= claim.attempt; attempt++)
     await rm(path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints'), { recursive: true, force: true })
 }
 
-/** The service is stopping: the trainer wrote a checkpoint where it could, and the next start goes on from it. */
-export async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow, exit: TrainerExit): Promise<void> {
-  await underClaim(work, claim, async (trx) => {
+/** Requeues a job because the service stops. The next start resumes it from its checkpoint, if there is one. */
+export async function requeueOnShutdown(
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  exit: TrainerExit,
+): Promise<void> {
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
     const saved =
       exit.status === stoppedStatus && (await store.checkpoints(trx, job.id, 1)).length > 0
@@ -182,33 +187,33 @@ export async function giveBack(work: TuningWork, claim: Claim, job: store.JobRow
     await store.appendEvents(
       trx,
       job.id,
-      [statusEvent('queued', `The service is stopping; the job goes on when it starts again.${saved}`)],
+      [statusEvent('queued', `The service is stopping; the job resumes when it starts again.${saved}`)],
       time,
     )
-    await work.queue.release(trx, claim, time)
+    await work.queue.requeue(trx, claim, time)
   })
 }
 
-/** The disk is full, which the job cannot help: it goes on from its last checkpoint once there is room. */
-export async function waitForRoom(work: TuningWork, claim: Claim, job: store.JobRow): Promise<void> {
-  await underClaim(work, claim, async (trx) => {
+/** Requeues a job because the disk is full. It resumes from its last checkpoint once there is space. */
+export async function waitForDiskSpace(work: FineTuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     const message =
-      'The disk of the service is full. The job waits until there is room, and goes on from its last checkpoint.'
+      'The disk of the service is full. The job waits until there is room, and resumes from its last checkpoint.'
     const events: NewEvent[] = [
       { type: 'warning', message, data: { code: 'storage_full' } },
       statusEvent('queued', 'The job waits to be tried again.'),
     ]
     await store.appendEvents(trx, job.id, events, time)
-    await work.queue.release(trx, claim, time + room_wait_ms)
+    await work.queue.requeue(trx, claim, time + disk_retry_ms)
   })
 }
 
-/** The trainer died without saying why. Once or twice that may be the machine's doing; then it is the job's. */
-export async function afterCrash(
-  work: TuningWork,
+/** Requeues a job after a crash. The third crash in a row without a new checkpoint fails it. */
+export async function retryAfterCrash(
+  work: FineTuningWork,
   claim: Claim,
   job: store.JobRow,
   what: string,
@@ -221,7 +226,7 @@ export async function afterCrash(
       message: `${what}, ${crashes} times without reaching another checkpoint.${hint}`,
     })
   }
-  await underClaim(work, claim, async (trx) => {
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
@@ -234,26 +239,24 @@ export async function afterCrash(
       statusEvent('queued', 'The job waits to be tried again.'),
     ]
     await store.appendEvents(trx, job.id, events, time)
-    await work.queue.release(trx, claim, time + 1000 * crashes)
+    await work.queue.requeue(trx, claim, time + 1000 * crashes)
   })
   work.queue.wake()
 }
 
-/**
- * A person asked for it: the trainer wrote a checkpoint where it could, and the job waits until it is told to go on.
- */
-export async function pause(work: TuningWork, claim: Claim, job: store.JobRow): Promise<void> {
-  await underClaim(work, claim, async (trx) => {
+/** Ends an attempt because a user paused the job. It stays queued without a queue entry until it is resumed. */
+export async function pause(work: FineTuningWork, claim: Claim, job: store.JobRow): Promise<void> {
+  await withLease(work, claim, async (trx) => {
     const time = work.now()
-    // Told to go on while its trainer was still stopping: it goes on at once.
+    // It may have been resumed while the trainer was still stopping: then requeue it now.
     const paused = (await store.jobById(trx, job.id))?.paused === 1
     const [last] = await store.checkpoints(trx, job.id, 1)
-    const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to go on.'
+    const message = paused ? `The job is paused${last ? ` after step ${last.step}` : ''}.` : 'The job waits to resume.'
     await stopClock(trx, job.id, time)
     await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
     await store.appendEvents(trx, job.id, [statusEvent(paused ? 'paused' : 'queued', message, { paused })], time)
     if (paused) await work.queue.finish(trx, claim, 'done')
-    else await work.queue.release(trx, claim, time)
+    else await work.queue.requeue(trx, claim, time)
   })
   work.queue.wake()
 }

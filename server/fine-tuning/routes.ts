@@ -20,35 +20,40 @@ import {
   resumeJob,
 } from '../../contract/tuning.ts'
 import { mount } from '../http/mount.ts'
-import { readForm } from '../http/multipart.ts'
+import { readMultipart } from '../http/multipart.ts'
 import { sendEvents } from '../http/ndjson-response.ts'
 import type { TunedModels } from './models/registry.ts'
-import type { Tuning } from './service.ts'
+import type { FineTuning } from './service.ts'
 
-export function tuningRoutes(app: FastifyInstance, tuning: Tuning, models: TunedModels, stopping: AbortSignal): void {
-  mount(app, createJob, ({ caller, body }) => tuning.create(caller, body))
-  mount(app, estimateJob, ({ caller, body }) => tuning.estimate(caller.account_id, body))
-  mount(app, listJobs, ({ caller, query }) => tuning.list(caller.account_id, query))
-  mount(app, getJob, ({ caller, params }) => tuning.get(caller.account_id, params.job_id))
-  mount(app, changeJob, ({ caller, params, body }) => tuning.label(caller, params.job_id, body))
-  mount(app, cancelJob, ({ caller, params }) => tuning.cancel(caller, params.job_id))
-  mount(app, pauseJob, ({ caller, params }) => tuning.pause(caller, params.job_id))
-  mount(app, resumeJob, ({ caller, params }) => tuning.resume(caller, params.job_id))
+export function fineTuningRoutes(
+  app: FastifyInstance,
+  fineTuning: FineTuning,
+  models: TunedModels,
+  stopping: AbortSignal,
+): void {
+  mount(app, createJob, ({ caller, body }) => fineTuning.create(caller, body))
+  mount(app, estimateJob, ({ caller, body }) => fineTuning.estimate(caller.account_id, body))
+  mount(app, listJobs, ({ caller, query }) => fineTuning.list(caller.account_id, query))
+  mount(app, getJob, ({ caller, params }) => fineTuning.get(caller.account_id, params.job_id))
+  mount(app, changeJob, ({ caller, params, body }) => fineTuning.label(caller, params.job_id, body))
+  mount(app, cancelJob, ({ caller, params }) => fineTuning.cancel(caller, params.job_id))
+  mount(app, pauseJob, ({ caller, params }) => fineTuning.pause(caller, params.job_id))
+  mount(app, resumeJob, ({ caller, params }) => fineTuning.resume(caller, params.job_id))
   mount(app, listEvaluations, ({ caller, params, query }) =>
-    tuning.evaluations(caller.account_id, params.job_id, query),
+    fineTuning.evaluations(caller.account_id, params.job_id, query),
   )
   mount(app, listCheckpoints, ({ caller, params, query }) =>
-    tuning.checkpoints(caller.account_id, params.job_id, query),
+    fineTuning.checkpoints(caller.account_id, params.job_id, query),
   )
-  mount(app, listJobRows, ({ caller, params, query }) => tuning.rows(caller.account_id, params.job_id, query))
+  mount(app, listJobRows, ({ caller, params, query }) => fineTuning.rows(caller.account_id, params.job_id, query))
   mount(app, uploadAdapter, ({ request, caller }) =>
-    readForm(request, AdapterFields, (form) => models.bring(caller, form)),
+    readMultipart(request, AdapterFields, (form) => models.importAdapter(caller, form)),
   )
   mount(app, listTunedModels, ({ caller, query }) => models.list(caller.account_id, query))
   mount(app, getTunedModel, ({ caller, params }) => models.get(caller.account_id, params.model_id))
   mount(app, changeTunedModel, ({ caller, params, body }) => models.label(caller, params.model_id, body))
   mount(app, deleteTunedModel, ({ caller, params }) => models.delete(caller, params.model_id))
   mount(app, jobEvents, ({ caller, params, query, reply }) =>
-    sendEvents(reply, stopping, (signal) => tuning.events(caller.account_id, params.job_id, query.after, signal)),
+    sendEvents(reply, stopping, (signal) => fineTuning.events(caller.account_id, params.job_id, query.after, signal)),
   )
 }

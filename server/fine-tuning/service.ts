@@ -14,56 +14,54 @@ import type {
 import { newId } from '../../lib/ids.ts'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type By, recordAct } from '../events/audit.ts'
-import { createNews, follow, statusEvent } from '../events/event-streams.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { createChangeNotifier, follow, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { Downloads } from '../hub/downloads.ts'
 import type { Hub } from '../hub/service.ts'
-import { type Queue, requireTurn } from '../queue/queue.ts'
+import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
-import { createAwaiting, queueKind, resolveHere } from './awaiting.ts'
+import { createPendingWeights, queueKind, resolveLocalConfig } from './awaiting.ts'
 import type { Estimator } from './estimate.ts'
-import { forecast } from './forecast.ts'
+import { estimateQueue } from './forecast.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import { type JobMeter, settleClock } from './metering.ts'
 import { type ChangeLabels, labelColumns, nameOfJob } from './models/labels.ts'
 import { sourceColumns } from './models/lineage.ts'
-import { originOf } from './models/starting-model.ts'
+import { resolveStartingModel } from './models/starting-model.ts'
 import { trialSpec } from './spec.ts'
 import * as store from './store.ts'
-import { statusOf, toWire } from './store.ts'
-import type { Asked } from './work.ts'
+import { serializeJob, statusOf } from './store.ts'
+import type { StopRequest } from './work.ts'
 
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
-export interface Tuning extends JobHistory {
-  create(by: By, request: z.output<typeof CreateJob>): Promise<Job>
-  /** What a job would take. Throws what `create` does. */
+export interface FineTuning extends JobHistory {
+  create(by: AccountActor, request: z.output<typeof CreateJob>): Promise<Job>
+  /** Estimates a job's time, memory and price. Throws what `create` throws. */
   estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
   list(account_id: string, query: JobQuery): Promise<{ items: Job[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Job>
   /** Changes its name, description or metadata. */
   label: ChangeLabels<Job>
-  cancel(by: By, id: string): Promise<Job>
-  pause(by: By, id: string): Promise<Job>
-  resume(by: By, id: string): Promise<Job>
+  cancel(by: AccountActor, id: string): Promise<Job>
+  pause(by: AccountActor, id: string): Promise<Job>
+  resume(by: AccountActor, id: string): Promise<Job>
   /**
-   * The events after `seq`, then new ones as they come, until the job has ended or the signal aborts; null is a sign of
-   * life.
+   * The events after `seq`, then new ones as they come, until the job ends or the signal aborts; null is a keepalive.
    */
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
-  changed(job_id: string): void
-  asked(job_id: string): AbortSignal
-  forget(job_id: string): void
+  /** Wakes readers of a job's events. */
+  notifyEvents(job_id: string): void
+  /** See `FineTuningWork`. */
+  stopSignal(job_id: string): AbortSignal
+  clearStopRequest(job_id: string): void
   /**
-   * Settles how long trainers ran that an earlier server had started. Only for the process that owns the database
-   * alone.
+   * Settles the run time of trainers that an earlier server process started. Only for a process that owns the database
+   * exclusively.
    */
-  takeOverAll(): Promise<void>
-  /**
-   * Removes what a crash left behind: half-written models, models whose job never came to say so, folders of runs that
-   * have ended.
-   */
+  settleRunningClocks(): Promise<void>
+  /** Removes leftovers of a crash: half-written and unregistered models, run folders of ended jobs. */
   sweep(): Promise<void>
 }
 
@@ -84,7 +82,7 @@ interface Options {
   now?: () => number
 }
 
-export function createTuning(options: Options): Tuning {
+export function createFineTuning(options: Options): FineTuning {
   const {
     db,
     queue,
@@ -101,9 +99,9 @@ export function createTuning(options: Options): Tuning {
     now = Date.now,
   } = options
   const { parse_control_tokens } = options
-  const news = createNews()
-  const wishes = new Map<string, AbortController>()
-  const awaiting = createAwaiting({
+  const changes = createChangeNotifier()
+  const stopRequests = new Map<string, AbortController>()
+  const pendingWeights = createPendingWeights({
     db,
     queue,
     hub,
@@ -112,57 +110,58 @@ export function createTuning(options: Options): Tuning {
     dataDir,
     parse_control_tokens,
     now,
-    changed: (id) => void news.emit(id),
+    notifyEvents: (id) => void changes.emit(id),
   })
 
-  async function row(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
+  async function requireJob(account_id: string, id: string, from: Db | Trx = db): Promise<store.JobRow> {
     const job = await store.findJob(from, account_id, id)
     if (!job) throw new ApiError('job_not_found', `There is no job '${id}'.`)
     return job
   }
 
-  /** Jobs as they are told, those that wait with their place. */
-  async function shown(jobs: store.JobRow[]): Promise<Job[]> {
-    const places = jobs.some((job) => statusOf(job) === 'queued')
-      ? await forecast(db, queue, queueKind, now())
+  /** Serializes jobs; queued ones get their queue estimate. */
+  async function toResponses(jobs: store.JobRow[]): Promise<Job[]> {
+    const estimates = jobs.some((job) => statusOf(job) === 'queued')
+      ? await estimateQueue(db, queue, queueKind, now())
       : undefined
-    return jobs.map((job) => toWire(job, places?.get(job.id)))
+    return jobs.map((job) => serializeJob(job, estimates?.get(job.id)))
   }
-  const one = async (job: store.JobRow) => (await shown([job]))[0]!
+  const toResponse = async (job: store.JobRow) => (await toResponses([job]))[0]!
 
   /**
-   * Changes a job in one transaction, then tells those whom it concerns. `write` says whether there was anything to
-   * change.
+   * Changes a job in one transaction with its audit entry, then notifies workers and readers. `write` returns whether
+   * it changed anything.
    */
   async function change(
-    by: By,
+    by: AccountActor,
     action: string,
     id: string,
     write: (trx: Trx, job: store.JobRow) => Promise<boolean>,
-    tell: () => void,
+    onCommitted: () => void,
   ): Promise<Job> {
     const { account_id } = by
     await db.transaction().execute(async (trx) => {
-      if (await write(trx, await row(account_id, id, trx))) await recordAct(trx, by, action, id, {}, now())
+      if (await write(trx, await requireJob(account_id, id, trx)))
+        await recordAuditEntry(trx, by, action, id, {}, now())
     })
-    tell()
-    news.emit(id)
-    return one(await row(account_id, id))
+    onCommitted()
+    changes.emit(id)
+    return toResponse(await requireJob(account_id, id))
   }
 
-  function wish(job_id: string): AbortController {
-    const controller = wishes.get(job_id) ?? new AbortController()
-    wishes.set(job_id, controller)
+  function stopControllerOf(job_id: string): AbortController {
+    const controller = stopRequests.get(job_id) ?? new AbortController()
+    stopRequests.set(job_id, controller)
     return controller
   }
 
-  /** In the transaction that makes a job need it, so that it cannot be deleted in between. */
+  /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */
   async function requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
     if (!(await store.findModel(trx, account_id, id)))
       throw new ApiError('model_not_found', `The model '${id}' was deleted in the meantime.`)
   }
 
-  async function rowsRead(
+  async function requireDatasets(
     account_id: string,
     dataset_id: string,
     { evaluation_config }: ResolvedConfig,
@@ -180,10 +179,10 @@ export function createTuning(options: Options): Tuning {
   return {
     async create(by, { model_id, dataset_id, config, name, description, metadata }) {
       const { account_id } = by
-      const start = await awaiting.startOf(by, model_id, config)
+      const start = await pendingWeights.resolveStart(by, model_id, config)
       const { resolved } = start
       await requireFreeDisk(dataDir, min_free_mb)
-      await rowsRead(account_id, dataset_id, resolved)
+      await requireDatasets(account_id, dataset_id, resolved)
       const validation_dataset_id = resolved.evaluation_config.validation_dataset_id.value
       const { dataset, columns } = await sourceColumns(db, datasets, account_id, {
         model_id,
@@ -196,7 +195,7 @@ export function createTuning(options: Options): Tuning {
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
-        requireTurn(await store.waitingJobs(trx, account_id), max_waiting, 'jobs')
+        assertBacklogLimit(await store.waitingJobs(trx, account_id), max_waiting, 'jobs')
         if (start.from_model) await requireModel(trx, account_id, model_id)
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
         await store.insertJob(trx, {
@@ -230,29 +229,29 @@ export function createTuning(options: Options): Tuning {
           started_at: null,
           finished_at: null,
         })
-        const event = start.awaits
-          ? await awaiting.add(trx, by, id, start.awaits)
+        const event = start.awaited_base_id
+          ? await pendingWeights.waitForWeights(trx, by, id, start.awaited_base_id)
           : statusEvent('queued', 'The job waits for its turn.')
         await store.appendEvents(trx, id, [event], created_at)
-        await awaiting.enqueue(trx, id)
-        await recordAct(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
+        await pendingWeights.enqueue(trx, id)
+        await recordAuditEntry(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
       })
-      if (start.awaits) await awaiting.started(start.awaits)
+      if (start.awaited_base_id) await pendingWeights.publishDownload(start.awaited_base_id)
       queue.wake()
-      return one(await row(account_id, id))
+      return toResponse(await requireJob(account_id, id))
     },
 
     async estimate(account_id, { model_id, dataset_id, config }) {
-      const origin = await originOf(db, hub, dataDir, account_id, model_id)
-      const resolved = resolveHere({ hub, parse_control_tokens }, config, origin)
-      await rowsRead(account_id, dataset_id, resolved)
+      const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, model_id)
+      const resolved = resolveLocalConfig({ hub, parse_control_tokens }, config, startingModel)
+      await requireDatasets(account_id, dataset_id, resolved)
       const found = await estimator.estimate(
         await trialSpec(
           { db, hub, datasets, dataDir },
           { account_id, model_id, dataset_id, config: resolved, threads },
         ),
       )
-      const { currency, training_per_million_tokens } = hub.get(origin.base_model_id).pricing
+      const { currency, training_per_million_tokens } = hub.get(startingModel.base_model_id).pricing
       const price =
         found.tokens === null ? null : { amount: (found.tokens / 1e6) * training_per_million_tokens, currency }
       return { ...found, price, resolved_config: resolved }
@@ -263,9 +262,9 @@ export function createTuning(options: Options): Tuning {
         db,
         account_id,
         query,
-        query.after ? await row(account_id, query.after) : undefined,
+        query.after ? await requireJob(account_id, query.after) : undefined,
       )
-      return { items: await shown(rows.slice(0, query.limit)), has_more: rows.length > query.limit }
+      return { items: await toResponses(rows.slice(0, query.limit)), has_more: rows.length > query.limit }
     },
 
     label: (by, id, labels) =>
@@ -281,7 +280,7 @@ export function createTuning(options: Options): Tuning {
         () => {},
       ),
 
-    get: async (account_id, id) => one(await row(account_id, id)),
+    get: async (account_id, id) => toResponse(await requireJob(account_id, id)),
 
     cancel: (by, id) =>
       change(
@@ -317,7 +316,7 @@ export function createTuning(options: Options): Tuning {
           await queue.cancel(trx, queueKind, id)
           return true
         },
-        () => wishes.get(id)?.abort('cancel' satisfies Asked),
+        () => stopRequests.get(id)?.abort('cancel' satisfies StopRequest),
       ),
 
     pause: (by, id) =>
@@ -335,7 +334,7 @@ export function createTuning(options: Options): Tuning {
           if (job.paused) return false
           await store.updateJob(trx, id, { paused: 1 })
           const message =
-            job.status === 'queued' ? 'The job is paused.' : 'The job is to pause; its progress is being saved.'
+            job.status === 'queued' ? 'The job is paused.' : 'The job is pausing; its progress is being saved.'
           await store.appendEvents(
             trx,
             id,
@@ -345,7 +344,7 @@ export function createTuning(options: Options): Tuning {
           if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
           return true
         },
-        () => wishes.get(id)?.abort('pause' satisfies Asked),
+        () => stopRequests.get(id)?.abort('pause' satisfies StopRequest),
       ),
 
     resume: (by, id) =>
@@ -359,29 +358,34 @@ export function createTuning(options: Options): Tuning {
               details: { status: job.status },
             })
           await store.updateJob(trx, id, { paused: 0 })
-          await store.appendEvents(trx, id, [statusEvent(job.status, 'The job is to go on.', { paused: false })], now())
-          // One whose trainer is still stopping goes back to the queue when it has.
-          if (job.status === 'queued') await awaiting.enqueue(trx, id)
+          await store.appendEvents(trx, id, [statusEvent(job.status, 'The job resumes.', { paused: false })], now())
+          // If its trainer is still stopping, the worker requeues the job afterwards.
+          if (job.status === 'queued') await pendingWeights.enqueue(trx, id)
           return true
         },
         () => queue.wake(),
       ),
 
-    ...createJobHistory({ db, datasets, dataDir, row }),
+    ...createJobHistory({ db, datasets, dataDir, requireJob }),
 
     async events(account_id, id, after, signal) {
-      const job = await row(account_id, id)
-      const over = async () => ended.has((await store.jobById(db, job.id))?.status ?? 'failed')
-      return follow<JobEventType>({ db, log: store.log, news, keepalive_ms, ended: over }, job.id, after, signal)
+      const job = await requireJob(account_id, id)
+      const hasEnded = async () => ended.has((await store.jobById(db, job.id))?.status ?? 'failed')
+      return follow<JobEventType>(
+        { db, events: store.jobEvents, notifier: changes, keepalive_ms, ended: hasEnded },
+        job.id,
+        after,
+        signal,
+      )
     },
 
-    changed: (job_id) => void news.emit(job_id),
-    asked: (job_id) => wish(job_id).signal,
-    forget: (job_id) => void wishes.delete(job_id),
+    notifyEvents: (job_id) => void changes.emit(job_id),
+    stopSignal: (job_id) => stopControllerOf(job_id).signal,
+    clearStopRequest: (job_id) => void stopRequests.delete(job_id),
 
-    async takeOverAll() {
+    async settleRunningClocks() {
       await db.transaction().execute(async (trx) => {
-        for (const job of await store.withRunningClock(trx)) await settleClock(trx, job)
+        for (const job of await store.jobsWithRunningClock(trx)) await settleClock(trx, job)
       })
     },
 

@@ -5,24 +5,25 @@ import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
 import type { Claim } from '../queue/queue.ts'
 import { runDir } from './artifacts.ts'
-import { originOf, startOf } from './models/starting-model.ts'
+import { adapterSpec, resolveStartingModel } from './models/starting-model.ts'
 import * as store from './store.ts'
-import type { TuningWork } from './work.ts'
+import type { FineTuningWork } from './work.ts'
 
-export const values = <T extends Record<string, { value: unknown }>>(group: T) =>
+/** The plain values of resolved settings, without their sources. */
+export const plainValues = <T extends Record<string, { value: unknown }>>(group: T) =>
   Object.fromEntries(Object.entries(group).map(([name, { value }]) => [name, value]))
 
-/** How many tokens an answer to a sample prompt may have. */
+/** Token limit of an answer to a sample prompt. */
 const answer_tokens = 64
 
-interface Parts {
+interface SpecSources {
   db: Db
   hub: Hub
   datasets: Datasets
   dataDir: string
 }
 
-interface Training {
+interface TrainingRun {
   account_id: string
   model_id: string
   dataset_id: string
@@ -30,42 +31,42 @@ interface Training {
   threads: number
 }
 
-/** Everything that decides a training: every value in force, and where its files are. */
+/** Everything that decides a training run: all resolved values, and the paths and hashes of its files. */
 async function trainingSpec(
-  { db, hub, datasets, dataDir }: Parts,
-  { account_id, model_id, dataset_id, config, threads }: Training,
+  { db, hub, datasets, dataDir }: SpecSources,
+  { account_id, model_id, dataset_id, config, threads }: TrainingRun,
 ) {
-  const origin = await originOf(db, hub, dataDir, account_id, model_id)
+  const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, model_id)
   const dataset = async (id: string) => {
     const { path, sha256 } = await datasets.forTraining(db, account_id, id)
     return { path, sha256 }
   }
-  const watched = config.evaluation_config
+  const evaluation = config.evaluation_config
   return {
-    base: { id: origin.base_model_id, path: origin.base.hf },
-    start: await startOf(origin),
+    base: { id: startingModel.base_model_id, path: startingModel.base.hf },
+    start: await adapterSpec(startingModel),
     dataset: await dataset(dataset_id),
     method: config.method.value,
-    lora: config.lora_config && values(config.lora_config),
-    training: { ...values(config.training_config), weight_decay: 0, max_grad_norm: 1 },
+    lora: config.lora_config && plainValues(config.lora_config),
+    training: { ...plainValues(config.training_config), weight_decay: 0, max_grad_norm: 1 },
     evaluation: {
-      split: watched.validation_split.value,
-      dataset: watched.validation_dataset_id.value && (await dataset(watched.validation_dataset_id.value)),
-      every_steps: watched.every_steps.value,
-      patience: watched.early_stopping_patience.value,
-      prompts: watched.sample_prompts.value,
+      split: evaluation.validation_split.value,
+      dataset: evaluation.validation_dataset_id.value && (await dataset(evaluation.validation_dataset_id.value)),
+      every_steps: evaluation.every_steps.value,
+      patience: evaluation.early_stopping_patience.value,
+      prompts: evaluation.sample_prompts.value,
       answer_tokens,
-      keep: watched.keep_checkpoints.value,
+      keep: evaluation.keep_checkpoints.value,
     },
     tokenizer: config.tokenizer ?? null,
-    // Jobs of before there was the choice have none: they were begun with rows that are parsed, and go on so.
+    // Jobs older than this setting were started with parsing on, and must resume the same way.
     parse_control_tokens: config.parse_control_tokens ?? true,
     threads,
   }
 }
 
-/** What the trainer of a job is told, with the checkpoints that it may go on from. */
-export async function specOf(work: TuningWork, job: store.JobRow, claim: Claim): Promise<object> {
+/** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
+export async function jobSpec(work: FineTuningWork, job: store.JobRow, claim: Claim): Promise<object> {
   const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
   const checkpoints = await store.checkpoints(work.db, job.id, 10)
   return {
@@ -82,9 +83,9 @@ export async function specOf(work: TuningWork, job: store.JobRow, claim: Claim):
   }
 }
 
-/** The spec of a trial, which leaves nothing. */
-export const trialSpec = async (parts: Parts, training: Training): Promise<object> => ({
-  ...(await trainingSpec(parts, training)),
+/** The spec of a trial run for an estimate: no checkpoints, no result. */
+export const trialSpec = async (sources: SpecSources, training: TrainingRun): Promise<object> => ({
+  ...(await trainingSpec(sources, training)),
   job_id: 'trial',
   attempt: 1,
   checkpoint: { every_seconds: null, every_steps: null, keep: 1 },

@@ -1,10 +1,10 @@
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Job, JobQuery } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { sorted } from '../db/page.ts'
+import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
-import { createEventLog } from '../events/event-streams.ts'
-import type { Forecast } from './forecast.ts'
+import { createEventStream } from '../events/event-streams.ts'
+import type { QueueEstimate } from './forecast.ts'
 import { labelsOf } from './models/labels.ts'
 
 export type JobRow = Row<'tuning_jobs'>
@@ -21,17 +21,17 @@ export const jobById = (db: Db | Trx, id: string) =>
 export function listJobs(db: Db, account_id: string, query: JobQuery, after: JobRow | undefined): Promise<JobRow[]> {
   const { status } = query
   const all = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
-  if (status === undefined) return sorted(all, query, after)
-  // A queued job that was told to wait is a paused one; a running one is on its way to be.
-  if (status === 'paused') return sorted(all.where('status', '=', 'queued').where('paused', '=', 1), query, after)
+  if (status === undefined) return sortedPage(all, query, after)
+  // Paused jobs are stored as queued. A running job with `paused` set is still saving its progress.
+  if (status === 'paused') return sortedPage(all.where('status', '=', 'queued').where('paused', '=', 1), query, after)
   const found = all.where('status', '=', status)
-  return sorted(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
+  return sortedPage(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
 }
 
 export const unfinishedJobs = (db: Db) =>
   db.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).execute()
 
-/** What is queued or running of all accounts, but for what was told to wait. */
+/** Queued and running jobs of all accounts, without paused ones. */
 export const liveJobs = (db: Db) =>
   db
     .selectFrom('tuning_jobs')
@@ -40,9 +40,9 @@ export const liveJobs = (db: Db) =>
     .where((eb) => eb.or([eb('status', '=', 'running'), eb('paused', '=', 0)]))
     .execute()
 
-export type TimedJob = Pick<JobRow, 'recipe_json' | 'metrics_json' | 'ran_ms'>
-/** The last completed jobs on a base, the latest first. */
-export const timedJobs = (db: Db, base_model_id: string): Promise<TimedJob[]> =>
+export type CompletedJob = Pick<JobRow, 'recipe_json' | 'metrics_json' | 'ran_ms'>
+/** The last 20 completed jobs on a base, latest first. */
+export const completedJobs = (db: Db, base_model_id: string): Promise<CompletedJob[]> =>
   db
     .selectFrom('tuning_jobs')
     .select(['recipe_json', 'metrics_json', 'ran_ms'])
@@ -52,7 +52,7 @@ export const timedJobs = (db: Db, base_model_id: string): Promise<TimedJob[]> =>
     .limit(20)
     .execute()
 
-/** A job that still needs this dataset, if there is one. */
+/** A queued or running job that needs this dataset, if any. */
 export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
   trx
     .selectFrom('tuning_jobs')
@@ -65,11 +65,11 @@ export const liveJobOfDataset = (trx: Trx, dataset_id: string) =>
 export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) =>
   trx.updateTable('tuning_jobs').set(values).where('id', '=', id).execute()
 
-export const log = createEventLog('job_events', 'job_id')
-export const appendEvents = log.append
+export const jobEvents = createEventStream('job_events', 'job_id')
+export const appendEvents = jobEvents.append
 
-/** When a job's trainer last said something; what the service itself wrote since is no sign of it. */
-export const lastHeard = async (trx: Trx, job_id: string): Promise<number | undefined> =>
+/** Time of a job's last event from its trainer. Events of the service itself do not count. */
+export const lastTrainerEventAt = async (trx: Trx, job_id: string): Promise<number | undefined> =>
   (
     await trx
       .selectFrom('job_events')
@@ -81,11 +81,11 @@ export const lastHeard = async (trx: Trx, job_id: string): Promise<number | unde
       .executeTakeFirst()
   )?.created_at
 
-/** Jobs whose trainer was not seen to end. */
-export const withRunningClock = (trx: Trx) =>
+/** Jobs whose trainer's end was never recorded. */
+export const jobsWithRunningClock = (trx: Trx) =>
   trx.selectFrom('tuning_jobs').selectAll().where('running_since', 'is not', null).execute()
 
-/** The checkpoints that were announced for a job, newest first. */
+/** The checkpoint events of a job, newest first. */
 export async function checkpoints(
   db: Db | Trx,
   job_id: string,
@@ -102,7 +102,7 @@ export async function checkpoints(
   return rows.map((row) => JSON.parse(row.data_json ?? '{}'))
 }
 
-/** Evaluations of a job, the latest step first: all, or one more than `limit` before the step `after`. */
+/** Evaluations of a job, latest step first: all, or up to `limit` + 1 of the steps below `after`. */
 export async function evaluations(
   db: Db,
   job_id: string,
@@ -114,7 +114,7 @@ export async function evaluations(
   return (limit === undefined ? query : query.limit(limit + 1)).execute()
 }
 
-/** What one step was found to be; an attempt that goes on from before finds it anew. */
+/** Saves the evaluation of one step. A resumed attempt may evaluate a step again and overwrites it. */
 export const saveEvaluation = (trx: Trx, row: Row<'job_evaluations'>) =>
   trx
     .insertInto('job_evaluations')
@@ -122,8 +122,8 @@ export const saveEvaluation = (trx: Trx, row: Row<'job_evaluations'>) =>
     .onConflict((conflict) => conflict.columns(['job_id', 'step']).doUpdateSet(row))
     .execute()
 
-/** Every checkpoint that was announced for a job, oldest first. */
-export async function writtenCheckpoints(db: Db, job_id: string): Promise<{ step: number; created_at: number }[]> {
+/** Step and time of every checkpoint of a job, oldest first. */
+export async function checkpointSteps(db: Db, job_id: string): Promise<{ step: number; created_at: number }[]> {
   const events = db
     .selectFrom('job_events')
     .select(['data_json', 'created_at'])
@@ -145,7 +145,8 @@ export const listModels = (
   account_id: string,
   query: SortedQuery,
   after: ModelRow | undefined,
-): Promise<ModelRow[]> => sorted(db.selectFrom('models').selectAll().where('account_id', '=', account_id), query, after)
+): Promise<ModelRow[]> =>
+  sortedPage(db.selectFrom('models').selectAll().where('account_id', '=', account_id), query, after)
 
 export const updateModel = (trx: Trx, id: string, values: Partial<ModelRow>) =>
   trx.updateTable('models').set(values).where('id', '=', id).execute()
@@ -156,17 +157,17 @@ export const allModels = (db: Db, account_id: string): Promise<ModelRow[]> =>
 export const modelsOfJob = (db: Db, job_id: string): Promise<ModelRow[]> =>
   db.selectFrom('models').selectAll().where('job_id', '=', job_id).orderBy('step').orderBy('id').execute()
 
-export const everyModel = (db: Db) => db.selectFrom('models').select(['id', 'kind', 'gguf_sha256']).execute()
+export const modelFileRows = (db: Db) => db.selectFrom('models').select(['id', 'kind', 'gguf_sha256']).execute()
 
 export const modelExists = async (db: Db, id: string) =>
   (await db.selectFrom('models').select('id').where('id', '=', id).executeTakeFirst()) !== undefined
 
 export const deleteModel = (trx: Trx, id: string) => trx.deleteFrom('models').where('id', '=', id).execute()
 
-export const rememberComparison = (db: Db, id: string, comparison_json: string) =>
+export const saveComparison = (db: Db, id: string, comparison_json: string) =>
   db.updateTable('models').set({ comparison_json }).where('id', '=', id).execute()
 
-/** A job that is still to go on from this model, if there is one. */
+/** A queued or running job that starts from this model, if any. */
 export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
   const query = trx
     .selectFrom('tuning_jobs')
@@ -177,7 +178,7 @@ export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: 
   return job && `the job ${job.id}`
 }
 
-/** How many of an account wait for their turn. */
+/** Number of waiting jobs of an account. */
 export async function waitingJobs(trx: Trx, account_id: string): Promise<number> {
   const query = trx.selectFrom('tuning_jobs').select(({ fn }) => fn.countAll().as('count'))
   const { count } = await query
@@ -187,8 +188,8 @@ export async function waitingJobs(trx: Trx, account_id: string): Promise<number>
   return Number(count)
 }
 
-/** An adapter that stands on the weights of this model, if there is one. */
-export async function modelOnModel(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
+/** An adapter that needs the whole weights of this model, if any. */
+export async function modelUsingWeights(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
   const query = trx
     .selectFrom('models')
     .select('id')
@@ -208,8 +209,8 @@ export const isAwaiting = async (trx: Trx, job_id: string) =>
   (await trx.selectFrom('jobs_awaiting_weights').select('job_id').where('job_id', '=', job_id).executeTakeFirst()) !==
   undefined
 
-/** Queued jobs that wait for the weights of a base. */
-export const awaiting = (trx: Trx, model_id: string) =>
+/** Queued jobs that wait for the download of a base. */
+export const jobsAwaitingWeights = (trx: Trx, model_id: string) =>
   trx
     .selectFrom('tuning_jobs')
     .innerJoin('jobs_awaiting_weights', 'jobs_awaiting_weights.job_id', 'tuning_jobs.id')
@@ -221,13 +222,13 @@ export const awaiting = (trx: Trx, model_id: string) =>
 const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
 
 /**
- * A job that waits until it is told to go on is paused; one that runs still is until its trainer has saved its
- * progress.
+ * The status in the API: a queued job with `paused` set is `paused`; a running one stays `running` until its trainer
+ * has saved its progress.
  */
 export const statusOf = ({ status, paused }: Pick<JobRow, 'status' | 'paused'>) =>
   status === 'queued' && paused ? 'paused' : status
 
-export const toWire = (job: JobRow, forecast?: Forecast): Job => ({
+export const serializeJob = (job: JobRow, estimate?: QueueEstimate): Job => ({
   id: job.id,
   ...labelsOf(job),
   status: statusOf(job),
@@ -238,8 +239,8 @@ export const toWire = (job: JobRow, forecast?: Forecast): Job => ({
   current_epoch: job.current_epoch,
   metrics: JSON.parse(job.metrics_json),
   slowed_by: job.status === 'running' ? job.slowed_by : null,
-  queue_position: forecast?.queue_position ?? null,
-  estimated_start: iso(forecast?.estimated_start ?? null),
+  queue_position: estimate?.queue_position ?? null,
+  estimated_start: iso(estimate?.estimated_start ?? null),
   estimated_completion: iso(job.estimated_completion),
   created_at: new Date(job.created_at).toISOString(),
   started_at: iso(job.started_at),

@@ -1,4 +1,4 @@
-// One trainer process: the Python package, run on a folder of its own, speaking JSON lines on its standard output.
+// Runs a trainer process: the Python package works in a run folder and writes events as JSON lines to stdout.
 import { createWriteStream } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -8,19 +8,19 @@ import { jobEventTypes } from '../../contract/tuning.ts'
 import { spawnChild } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
 
-const Line = z.object({
+const TrainerEventSchema = z.object({
   type: z.enum([...jobEventTypes, 'result']),
   message: z.string(),
   data: z.record(z.string(), z.unknown()).optional(),
 })
-export type TrainerLine = z.infer<typeof Line>
+export type TrainerEvent = z.infer<typeof TrainerEventSchema>
 
 export const Artifact = z.object({
   kind: z.enum(['adapter', 'model']),
   folder: z.string(),
   gguf: z.string(),
   gguf_sha256: z.string(),
-  /** The file with the rows by which engine and trainer are compared. */
+  /** Path of the rows to compare the engine's answers with the trainer's. */
   probe: z.string(),
   step: z.int(),
   validation_loss: z.number().nullable(),
@@ -29,9 +29,9 @@ export type Artifact = z.infer<typeof Artifact>
 
 export const Result = Artifact.extend({
   validation_exact: z.number().nullable(),
-  /** Other states of the run that are kept beside the result. */
+  /** Checkpoints that become models besides the result. */
   kept: z.array(Artifact),
-  /** The file with each row's loss. */
+  /** Path of the row losses file. */
   rows: z.string().nullable(),
   epochs: z.int(),
   steps_total: z.int(),
@@ -46,75 +46,70 @@ export const Result = Artifact.extend({
 })
 export type Result = z.infer<typeof Result>
 
-/**
- * How a trainer ended: `status` is null where a signal ended it. `log` is the end of what it said on standard error.
- */
+/** How a trainer ended: `status` is null after a signal. `log` is the tail of its stderr. */
 export interface TrainerExit {
   status: number | null
   signal: string | null
   log: string
 }
 
-/** Exit status of a trainer that wrote a checkpoint because it was asked to stop. */
+/** Exit status of a trainer that saved a checkpoint after SIGTERM. */
 export const stoppedStatus = 75
-const usualGrace_ms = 20_000
+const default_grace_ms = 20_000
 
 export interface TrainerRun {
   run_dir: string
-  /**
-   * Trains the job, tries a few of its steps, only converts the adapter that it goes on from, or makes files of a model
-   * to take away.
-   */
+  /** The program: train a job, measure a few steps, convert an imported adapter, or export a model. */
   module?: 'trainer.cli.train' | 'trainer.cli.estimate' | 'trainer.cli.import_adapter' | 'trainer.export'
   spec: object
   python: string
-  /** How many processes train together, one a GPU. */
+  /** Number of data-parallel processes, one per GPU. */
   processes?: number
-  /** How long it has to end after `signal` aborts, before it is killed. Default 20 s. */
+  /** Time between SIGTERM, sent when `signal` aborts, and SIGKILL. Default 20 s. */
   grace_ms?: number
-  /** Hears of the process when it has begun; what it returns, when that has ended. */
-  watch?: (pid: number) => () => void
+  /** Called with the pid of the started process; the returned function is called when it has ended. */
+  onStarted?: (pid: number) => () => void
   signal: AbortSignal
-  onLine(line: TrainerLine): void
+  onEvent(event: TrainerEvent): void
 }
 
-/** Runs a trainer to its end. When the signal aborts it is asked to stop, and killed where it does not in its time. */
+/** Writes `spec.json` and runs a trainer to its end. */
 export async function runTrainer({
   run_dir,
   module = 'trainer.cli.train',
   spec,
   python,
   processes = 1,
-  ...told
+  ...options
 }: TrainerRun): Promise<TrainerExit> {
   await mkdir(run_dir, { recursive: true, mode: 0o700 })
   await writeFile(path.join(run_dir, 'spec.json'), JSON.stringify(spec, null, 2))
-  const together =
+  const launcher =
     processes > 1 ? ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', String(processes)] : []
-  return runTold({ run_dir, command: python, args: [...together, '-m', module, run_dir], ...told })
+  return runProgram({ run_dir, command: python, args: [...launcher, '-m', module, run_dir], ...options })
 }
 
-export type ToldRun = Pick<TrainerRun, 'run_dir' | 'grace_ms' | 'watch' | 'signal' | 'onLine'> & {
+export type ProgramRun = Pick<TrainerRun, 'run_dir' | 'grace_ms' | 'onStarted' | 'signal' | 'onEvent'> & {
   command: string
   args: string[]
 }
 
 /**
- * Runs a program that tells of itself in lines as the trainer does; what else it says goes to `trainer.log` of the
- * folder.
+ * Runs a program that writes trainer events to stdout. Its other output goes to `trainer.log` in the run folder. When
+ * `signal` aborts it gets SIGTERM, and SIGKILL after `grace_ms`.
  */
-export async function runTold({
+export async function runProgram({
   run_dir,
   command,
   args,
-  grace_ms = usualGrace_ms,
-  watch,
+  grace_ms = default_grace_ms,
+  onStarted,
   signal,
-  onLine,
-}: ToldRun): Promise<TrainerExit> {
-  // The pipe on its standard input stays open and empty: its end tells the program that this server is gone.
+  onEvent,
+}: ProgramRun): Promise<TrainerExit> {
+  // The stdin pipe stays open and empty: its end tells the program that this server has died.
   const child = spawnChild(command, args, { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
-  const unwatch = child.pid === undefined ? undefined : watch?.(child.pid)
+  const onEnded = child.pid === undefined ? undefined : onStarted?.(child.pid)
   child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
@@ -125,9 +120,9 @@ export async function runTold({
   })
   const lines = createInterface({ input: child.stdout })
   lines.on('line', (text) => {
-    const line = parseLine(text)
-    if (line) onLine(line)
-    else log.write(`not a line of the protocol: ${text}\n`)
+    const event = parseEvent(text)
+    if (event) onEvent(event)
+    else log.write(`not a trainer event: ${text}\n`)
   })
   let kill: NodeJS.Timeout | undefined
   const stop = () => {
@@ -141,7 +136,7 @@ export async function runTold({
     child.on('error', (error) => resolve({ status: null, signal: null, log: error.message }))
     child.on('exit', (status, name) => resolve({ status, signal: name, log: tail }))
   })
-  unwatch?.()
+  onEnded?.()
   if (child.pid !== undefined) await read
   clearTimeout(kill)
   signal.removeEventListener('abort', stop)
@@ -149,21 +144,21 @@ export async function runTold({
   return { ...exit, log: tail || exit.log }
 }
 
-function parseLine(text: string): TrainerLine | undefined {
+function parseEvent(text: string): TrainerEvent | undefined {
   try {
-    return Line.parse(JSON.parse(text))
+    return TrainerEventSchema.parse(JSON.parse(text))
   } catch {
     return undefined
   }
 }
 
-// The trainer needs no secret and no setting of the service. Torchrun, too, obeys the service and not the terminal.
+// No settings or secrets of the service. Torchrun handles only SIGTERM, so that Ctrl-C in a terminal does not stop it.
 function trainerEnv(): NodeJS.ProcessEnv {
-  const kept = Object.entries(process.env).filter(
+  const allowed = Object.entries(process.env).filter(
     ([name]) => !name.startsWith('TUNERY_') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name),
   )
   return {
-    ...Object.fromEntries(kept),
+    ...Object.fromEntries(allowed),
     PYTHONUNBUFFERED: '1',
     HF_HUB_OFFLINE: '1',
     TORCHELASTIC_SIGNALS_TO_HANDLE: 'SIGTERM',

@@ -2,18 +2,18 @@ import type { Logger } from 'pino'
 import type { Datasets } from '../datasets/service.ts'
 import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/service.ts'
-import type { Place } from '../queue/account-slots.ts'
+import type { AcquireSlot } from '../queue/account-slots.ts'
 import type { Queue } from '../queue/queue.ts'
 import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
 import type { Tracking } from './tracking.ts'
 
-/** What a person asked of a running job. */
-export type Asked = 'cancel' | 'pause'
+/** What a user requested of a running job. */
+export type StopRequest = 'cancel' | 'pause'
 
-/** What the background work of tuning works with. */
-export interface TuningWork {
+/** Dependencies of the background worker for fine-tuning jobs. */
+export interface FineTuningWork {
   db: Db
   queue: Queue
   hub: Hub
@@ -29,12 +29,12 @@ export interface TuningWork {
   /** Sends a job's loss curve to the operator's tracker. */
   track: Tracking
   meter: JobMeter
-  place: Place
-  /** Tells readers of a job's events that there are more. */
-  changed(job_id: string): void
-  /** Aborts when the job's trainer must stop, in this process; the reason is what was asked. */
-  asked(job_id: string): AbortSignal
-  /** The job's work here has ended. */
-  forget(job_id: string): void
+  acquireSlot: AcquireSlot
+  /** Wakes readers of a job's events. */
+  notifyEvents(job_id: string): void
+  /** Aborts when the job's trainer in this process must stop; its `reason` is a StopRequest. */
+  stopSignal(job_id: string): AbortSignal
+  /** Drops the job's stop signal when its attempt has ended. */
+  clearStopRequest(job_id: string): void
   now(): number
 }

@@ -1,4 +1,4 @@
-// Wrong keys are counted per address, so that guessing costs those who guess and nobody else.
+// Throttles wrong keys per client address, so that guessing keys blocks only the address that guesses.
 import { isIPv6 } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
@@ -7,37 +7,37 @@ import type { Window } from './limits.ts'
 export const wrongKeysPerMinute = 30
 const minute_s = 60
 
-export interface Attempts {
-  /** When the address may try again, where it sent too many wrong keys; undefined where it may. */
-  refusedUntil(address: string): number | undefined
-  wrong(address: string): Promise<Window>
-  /** What the address has left, with nothing counted. */
+export interface AuthThrottle {
+  /** Unix ms until which the address is blocked; undefined if it is not. */
+  blockedUntil(address: string): number | undefined
+  recordWrongKey(address: string): Promise<Window>
+  /** The address's current window, without counting anything. */
   window(address: string): Promise<Window>
 }
 
-export function createAttempts(): Attempts {
-  const counts = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
-  const refused = new Map<string, number>()
+export function createAuthThrottle(): AuthThrottle {
+  const counter = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+  const blocked = new Map<string, number>()
   return {
-    refusedUntil(address) {
-      // Nearly always there is none, and every request asks.
-      if (refused.size === 0) return undefined
-      const until = refused.get(network(address))
+    blockedUntil(address) {
+      // Fast path: every request calls this, and usually no address is blocked.
+      if (blocked.size === 0) return undefined
+      const until = blocked.get(network(address))
       if (until === undefined || until > Date.now()) return until
-      refused.delete(network(address))
+      blocked.delete(network(address))
       return undefined
     },
-    async wrong(address) {
-      const { consumedPoints, msBeforeNext } = await counts.consume(network(address))
+    async recordWrongKey(address) {
+      const { consumedPoints, msBeforeNext } = await counter.consume(network(address))
       const resets_at = Date.now() + msBeforeNext
       if (consumedPoints >= wrongKeysPerMinute) {
-        for (const [each, until] of refused) if (until <= Date.now()) refused.delete(each)
-        refused.set(network(address), resets_at)
+        for (const [each, until] of blocked) if (until <= Date.now()) blocked.delete(each)
+        blocked.set(network(address), resets_at)
       }
       return windowOf(consumedPoints, resets_at)
     },
     async window(address) {
-      const found = await counts.get(network(address))
+      const found = await counter.get(network(address))
       return windowOf(
         found?.consumedPoints ?? 0,
         Date.now() + (found ? Math.max(0, found.msBeforeNext) : minute_s * 1000),
@@ -52,7 +52,7 @@ const windowOf = (used: number, resets_at: number): Window => ({
   resets_at,
 })
 
-/** Who has one address of IPv6 has the 2^64 around it. */
+/** The key to count by: an IPv4 address, or the /64 of an IPv6 address, as one client usually has all of it. */
 function network(address: string): string {
   if (!isIPv6(address)) return address
   const parsed = ipaddr.IPv6.parse(address)

@@ -3,27 +3,24 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
 import type { Actor } from '../events/audit.ts'
-import { createAttempts, wrongKeysPerMinute } from './auth-throttle.ts'
-import { type Limits, refusal, requireLimits, tell } from './limits.ts'
+import { createAuthThrottle, wrongKeysPerMinute } from './auth-throttle.ts'
+import { type Limits, rateLimitError, requireLimits, setLimitHeaders } from './limits.ts'
 
-/** Who makes a request: a key of a member of an account. */
+/** The key that makes a request, with its member and account. */
 export interface Caller extends Actor {
   kind: 'key'
   account_id: string
   user_id: string
   key_id: string
   role: Role
-  /** What the key carries and the member's role allows. */
+  /** Scopes of the key that the member's role allows. */
   scopes: readonly Scope[]
   /** The id of the account's tier. */
   tier: string
   suspended: boolean
 }
 
-/**
- * Refuses routes of the API that state no scope, or one that nobody can have, as they are mounted: starting up fails
- * with them.
- */
+/** Throws while routes are mounted, so that startup fails, for an API route without a scope that a key can carry. */
 export function requireScopes(app: FastifyInstance): void {
   app.addHook('onRoute', ({ method, url, config }) => {
     if (!/^\/(api\/)?v1(\/|$)/.test(url) || url === '/v1/openapi.json') return
@@ -34,57 +31,57 @@ export function requireScopes(app: FastifyInstance): void {
 }
 
 export interface Keys {
-  /** Whose key it is; undefined for a wrong one. `knownOnly`: only a key that was right before is looked up. */
+  /** The caller of a key; undefined for a wrong key. With `knownOnly`, looks up only keys that were right before. */
   find(key: string, knownOnly: boolean): Promise<Caller | undefined>
 }
 
-export interface Identify {
-  /** Finds out who makes a request. Wrong keys are limited per address, before any look-up. */
+export interface Authenticate {
+  /** Finds the caller of a request. Throttles wrong keys per address, before any lookup. */
   (request: FastifyRequest, reply: FastifyReply): Promise<Caller>
-  /** The same of one that was known when its request began. */
-  again(request: FastifyRequest): Promise<Caller>
+  /** Checks again the key of a request that was authenticated when it began. */
+  reauthenticate(request: FastifyRequest): Promise<Caller>
 }
 
-export function createIdentify(keys: Keys): Identify {
-  const attempts = createAttempts()
+export function createAuthenticate(keys: Keys): Authenticate {
+  const throttle = createAuthThrottle()
   const wrongKey = () =>
     new ApiError(
       'invalid_api_key',
       'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
     )
-  async function again(request: FastifyRequest): Promise<Caller> {
+  async function reauthenticate(request: FastifyRequest): Promise<Caller> {
     const caller = await keys.find(keyIn(request) as string, true)
     if (!caller) throw wrongKey()
     return caller
   }
-  return Object.assign(identify, { again })
+  return Object.assign(authenticate, { reauthenticate })
 
-  async function identify(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
-    const until = attempts.refusedUntil(request.ip)
+  async function authenticate(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
+    const until = throttle.blockedUntil(request.ip)
     const key = keyIn(request)
     const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
     if (caller) return caller
     if (until !== undefined) {
-      tell(reply, await attempts.window(request.ip))
-      throw refusal({ limit: 'wrong_keys_per_minute', max: wrongKeysPerMinute, resets_at: until })
+      setLimitHeaders(reply, await throttle.window(request.ip))
+      throw rateLimitError({ limit: 'wrong_keys_per_minute', max: wrongKeysPerMinute, resets_at: until })
     }
     if (typeof key !== 'string') {
-      tell(reply, await attempts.window(request.ip))
+      setLimitHeaders(reply, await throttle.window(request.ip))
       throw key
     }
-    tell(reply, await attempts.wrong(request.ip))
+    setLimitHeaders(reply, await throttle.recordWrongKey(request.ip))
     throw wrongKey()
   }
 }
 
-/** Throws unless the caller's account is not suspended and their key carries the route's scope. */
-export function requirePermission({ suspended, scopes: carried }: Caller, { scope, or_scope }: Route): void {
+/** Throws if the caller's account is suspended or their key lacks the route's scope. */
+export function requirePermission({ suspended, scopes: keyScopes }: Caller, { scope, or_scope }: Route): void {
   if (suspended)
     throw new ApiError(
       'account_suspended',
       'This account is suspended. Ask the operator of this service to reinstate it.',
     )
-  if (!carried.includes(scope) && !(or_scope && carried.includes(or_scope)))
+  if (!keyScopes.includes(scope) && !(or_scope && keyScopes.includes(or_scope)))
     throw new ApiError(
       'insufficient_permissions',
       `This operation needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,
@@ -92,7 +89,7 @@ export function requirePermission({ suspended, scopes: carried }: Caller, { scop
     )
 }
 
-/** The key of a request, or the error of one that has none. */
+/** The key of a request, or the error to answer if it has none. */
 function keyIn({ headers }: FastifyRequest): string | ApiError {
   const header = headers.authorization
   if (!header)
@@ -104,33 +101,32 @@ function keyIn({ headers }: FastifyRequest): string | ApiError {
 }
 
 /**
- * Lets a request reach a route of the contract only with a valid key, within its account's limits and with the route's
- * scope, before its body is read.
+ * Adds the hook that checks key, account limits and scope of each request to a route of the contract, before its body
+ * is read.
  */
-export function admitRequests(app: FastifyInstance, keys: Keys, limits: Limits): void {
-  const identify = createIdentify(keys)
+export function requireAuth(app: FastifyInstance, keys: Keys, limits: Limits): void {
+  const authenticate = createAuthenticate(keys)
   app.decorateRequest('caller', null)
-  // One hook for all of it: each costs every request its turn.
+  // One hook for all checks: each hook costs every request an async step.
   app.addHook('onRequest', async (request, reply) => {
     const { route } = request.routeOptions.config
     if (!route) return
-    const caller = await identify(request, reply)
+    const caller = await authenticate(request, reply)
     await requireLimits(limits, caller, route, reply)
     requirePermission(caller, route)
     request.caller = caller
   })
-  // A body may take as long as its sender likes: a key that was revoked meanwhile, or may do less by now, changes
-  // nothing any more.
-  app.decorateRequest('askAgain', null)
+  // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload.
+  app.decorateRequest('reauthorize', null)
   app.addHook('preHandler', async (request) => {
     const { route } = request.routeOptions.config
     if (!route || route.method === 'GET' || !request.caller) return
-    const again = async () => {
-      request.caller = await identify.again(request)
+    const reauthorize = async () => {
+      request.caller = await authenticate.reauthenticate(request)
       requirePermission(request.caller, route)
       return request.caller
     }
-    if (route.consumes) request.askAgain = again
-    else await again()
+    if (route.consumes) request.reauthorize = reauthorize
+    else await reauthorize()
   })
 }

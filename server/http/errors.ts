@@ -4,13 +4,13 @@ import { ApiError, errorBody } from '../../contract/errors.ts'
 import { createRefusals, drain } from '../../lib/http/refusals.ts'
 import { newId } from '../../lib/ids.ts'
 import { storageError } from '../storage/durable-files.ts'
-import { setCarefulHeaders } from './security-headers.ts'
+import { setSecurityHeaders } from './security-headers.ts'
 
-/** Gives every failure the one shape. What is the service's own fault says its request id and nothing of the inside. */
+/** Answers every failure in one shape. Internal errors carry the request id and no details of the cause. */
 export function handleErrors(app: FastifyInstance): void {
   app.setErrorHandler(async (error: FastifyError | ApiError, request, reply) => {
     const known = toApiError(error, request)
-    // A client that hung up is no fault of the service, and hears nothing any more.
+    // A client that disconnected is not a failure of the service.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
     if (known.status === 503 || known.status === 429)
@@ -18,8 +18,8 @@ export function handleErrors(app: FastifyInstance): void {
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')
     if (known.status === 401) reply.header('www-authenticate', 'Bearer')
     if (known.status === 413 || request.routeOptions.config.route?.consumes) {
-      // What is left of the body makes the connection unfit for another request; a client that sends it all before it
-      // reads must get to read all the same.
+      // The rest of the body is unread, so the connection cannot be reused. Drain it: some clients read the answer only
+      // after they have sent the whole body.
       reply.header('connection', 'close')
       await drain(request.raw)
     }
@@ -36,14 +36,14 @@ export function handleErrors(app: FastifyInstance): void {
   })
 }
 
-/** Whether the same request can only fail again; OpenAI's clients are told so by a header. */
+/** Whether a retry of the same request would fail again; the header tells OpenAI's clients not to retry. */
 const isPermanent = (status: number) =>
   status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
 
-/** Answers what fails before a route is found, in the same shape. */
+/** Answers errors that Fastify raises before it finds a route, in the same shape. */
 export function frameworkError(error: FastifyError, _request: FastifyRequest, reply: FastifyReply): void {
   const known = new ApiError('invalid_request', `The address is not valid: ${error.message}`)
-  setCarefulHeaders(reply)
+  setSecurityHeaders(reply)
   void reply.status(known.status).send(errorBody(known, false))
 }
 

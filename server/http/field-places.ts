@@ -1,38 +1,38 @@
 import type { z } from 'zod'
 
-/** How many places of one name are kept. */
-const maxPlaces = 4
+/** Most paths that are stored per field name. */
+const maxPaths = 4
 const known = new WeakMap<z.ZodType, Map<string, string[]>>()
 
-/** Each field's name in a schema, with the paths of the objects that have it; that of the outermost object is empty. */
-export function fieldPlaces(schema: z.ZodType): Map<string, string[]> {
+/** Maps each field name in a schema to the paths of the objects that have it; the outermost object's path is ''. */
+export function fieldPaths(schema: z.ZodType): Map<string, string[]> {
   const before = known.get(schema)
   if (before) return before
-  const places = new Map<string, string[]>()
-  known.set(schema, places)
-  collect(schema, '', [], places)
-  return places
+  const paths = new Map<string, string[]>()
+  known.set(schema, paths)
+  collect(schema, '', [], paths)
+  return paths
 }
 
 function collect(
   schema: z.core.$ZodType,
   path: string,
-  around: z.core.$ZodType[],
+  ancestors: z.core.$ZodType[],
   places: Map<string, string[]>,
 ): void {
-  // One that has itself inside is looked into once.
-  if (around.includes(schema)) return
+  // Visit a recursive schema once.
+  if (ancestors.includes(schema)) return
   const { def } = (schema as z.core.$ZodTypes)._zod
   if (def.type === 'object')
     for (const name of Object.keys(def.shape)) {
       const found = places.get(name) ?? []
-      if (!found.includes(path) && found.length < maxPlaces) places.set(name, [...found, path])
+      if (!found.includes(path) && found.length < maxPaths) places.set(name, [...found, path])
     }
   for (const [inner, step] of partsOf(def))
-    collect(inner, `${path}${step}`.replace(/^\./, ''), [...around, schema], places)
+    collect(inner, `${path}${step}`.replace(/^\./, ''), [...ancestors, schema], places)
 }
 
-/** The schemas inside of one, each with its step of the path. */
+/** The schemas directly inside a schema, each with its path segment. */
 function partsOf(def: z.core.$ZodTypes['_zod']['def']): [z.core.$ZodType, string][] {
   switch (def.type) {
     case 'object':

@@ -1,14 +1,14 @@
 import type { FastifyInstance } from 'fastify'
 import client from 'prom-client'
 
-/** A figure that is read when it is asked for. */
+/** A metric whose value is read at each scrape. */
 export interface Gauge {
   name: string
   help: string
   read(): number
 }
 
-/** Liveness, readiness and Prometheus metrics; open to whoever reaches the port, and telling nothing of any account. */
+/** Mounts liveness, readiness and Prometheus metrics. They need no key and reveal nothing about accounts. */
 export function mountHealth(
   app: FastifyInstance,
   ready: () => Promise<string | undefined>,
@@ -16,7 +16,7 @@ export function mountHealth(
 ): void {
   const registry = new client.Registry()
   client.collectDefaultMetrics({ register: registry })
-  const seconds = new client.Histogram({
+  const requestSeconds = new client.Histogram({
     name: 'tunery_http_request_seconds',
     help: 'Seconds from a request to the end of its answer.',
     labelNames: ['method', 'route', 'status'],
@@ -35,7 +35,10 @@ export function mountHealth(
   app.addHook('onResponse', (request, reply, done) => {
     const { route } = request.routeOptions.config
     if (route)
-      seconds.observe({ method: route.method, route: route.path, status: reply.statusCode }, reply.elapsedTime / 1000)
+      requestSeconds.observe(
+        { method: route.method, route: route.path, status: reply.statusCode },
+        reply.elapsedTime / 1000,
+      )
     done()
   })
   const hidden = { schema: { hide: true }, logLevel: 'warn' } as const

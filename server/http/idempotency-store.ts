@@ -1,11 +1,11 @@
-// Creating requests that come twice. That something was created under a key is written in the transaction that creates
-// it, so that not even a crash between the two lets a second try create it again.
+// Stores what was created under each Idempotency-Key. The record is written in the transaction that creates the object,
+// so a crash cannot separate the two and a retry never creates a second object.
 import type { Db, Trx } from '../db/open.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { Idempotency } from './idempotency.ts'
 
-/** How long an answer is kept. */
-export const kept_ms = 86_400_000
+/** How long an answer is stored, in milliseconds. */
+export const retention_ms = 86_400_000
 
 interface Options {
   db: Db
@@ -14,21 +14,21 @@ interface Options {
 }
 
 export function createIdempotency({ db, secrets, now = Date.now }: Options): Idempotency {
-  const place = (account_id: string, key: string) => `idempotency ${account_id} ${key}`
+  const sealContext = (account_id: string, key: string) => `idempotency ${account_id} ${key}`
   const row = (db: Db | Trx, account_id: string, key: string) =>
     db.selectFrom('idempotency_keys').selectAll().where('account_id', '=', account_id).where('key', '=', key)
 
   return {
     async find(account_id, key) {
       const found = await row(db, account_id, key)
-        .where('created_at', '>', now() - kept_ms)
+        .where('created_at', '>', now() - retention_ms)
         .executeTakeFirst()
       if (!found) return undefined
       const { fingerprint, target, answer_sealed } = found
       return {
         fingerprint,
         target,
-        answer: answer_sealed === null ? undefined : secrets.open(answer_sealed, place(account_id, key)),
+        answer: answer_sealed === null ? undefined : secrets.decrypt(answer_sealed, sealContext(account_id, key)),
       }
     },
 
@@ -37,7 +37,7 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
         .deleteFrom('idempotency_keys')
         .where('account_id', '=', account_id)
         .where('key', '=', key)
-        .where('created_at', '<=', now() - kept_ms)
+        .where('created_at', '<=', now() - retention_ms)
         .execute()
       await trx
         .insertInto('idempotency_keys')
@@ -45,9 +45,9 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
         .execute()
     },
 
-    async keep(account_id, key, answer) {
-      // An answer may hold a secret that is shown this once.
-      const answer_sealed = secrets.seal(answer, place(account_id, key))
+    async storeAnswer(account_id, key, answer) {
+      // Encrypted: an answer may hold a secret that is shown only once.
+      const answer_sealed = secrets.encrypt(answer, sealContext(account_id, key))
       await db
         .updateTable('idempotency_keys')
         .set({ answer_sealed })

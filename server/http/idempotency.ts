@@ -1,45 +1,44 @@
-// The header Idempotency-Key: a creating request that is sent again creates nothing again, and gets the answer of the
-// first.
+// The header Idempotency-Key: a retry of a creating request creates nothing and gets the answer of the first request.
 import { createHash } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import type { Trx } from '../db/open.ts'
 import type { Caller } from './auth.ts'
-import { digestForm } from './multipart.ts'
+import { digestMultipart } from './multipart.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
     idempotency?: Idempotency
   }
   interface FastifyRequest {
-    /** The digest of a form, when all of it has been read; asked for where its request may come again. */
+    /** Set on form requests with an Idempotency-Key: gives the digest of the form once all of it has been read. */
     formDigest: (() => string) | null
   }
 }
 
 export interface Idempotency {
-  /** What was created under a key of the account; its answer may have been lost with a crash. */
+  /** Finds what was created under a key of the account. `answer` is undefined if a crash lost it. */
   find(
     account_id: string,
     key: string,
   ): Promise<{ fingerprint: string; target: string; answer: string | undefined } | undefined>
-  /** Writes, in the transaction that creates it, what is created under a key. */
+  /** Records what is created under a key, in the transaction that creates it. */
   mark(trx: Trx, account_id: string, key: string, fingerprint: string, target: string): Promise<void>
-  keep(account_id: string, key: string, answer: string): Promise<void>
+  storeAnswer(account_id: string, key: string, answer: string): Promise<void>
   forget(account_id: string, key: string): Promise<void>
 }
 
-export const createsSomething = (route: Route) => 201 in route.responses
+export const isCreateRoute = (route: Route) => 201 in route.responses
 
-/** Those under way in this process: who comes second waits for the first. */
-const underWay = new Map<string, Promise<unknown>>()
+/** Requests in flight in this process, by account and key: a second request with the same key waits for the first. */
+const inFlight = new Map<string, Promise<unknown>>()
 
 /**
- * Runs `create` for a request with the header, once in 24 hours; `create` passes the caller that it is given to
- * `recordAct`.
+ * Runs `create` at most once in 24 hours per Idempotency-Key; without the header, runs it always. `create` must pass
+ * the caller that it receives to `recordAct`.
  */
-export async function once(
+export async function runIdempotent(
   route: Route,
   request: FastifyRequest,
   reply: FastifyReply,
@@ -51,45 +50,48 @@ export async function once(
   if (!key || !idempotency) return create(caller)
   const { account_id } = caller
   const name = `${account_id} ${key}`
-  while (underWay.has(name)) await underWay.get(name)
+  while (inFlight.has(name)) await inFlight.get(name)
   const work = createOrReplay()
-  const settled = work.catch(() => {}).finally(() => underWay.delete(name))
-  underWay.set(name, settled)
+  const settled = work.catch(() => {}).finally(() => inFlight.delete(name))
+  inFlight.set(name, settled)
   return work
 
   async function createOrReplay(): Promise<object> {
-    const known = await idempotency!.find(account_id, key!)
-    if (known) return replay(known, await fingerprintNow(route, request, caller))
+    const existing = await idempotency!.find(account_id, key!)
+    if (existing) return replay(existing, await fingerprintNow(route, request, caller))
     if (route.consumes) request.formDigest = () => ''
     let marked = false
-    const once = {
+    const recorder = {
       async mark(trx: Trx, target: string) {
-        // What else is done in the same transaction belongs to it.
+        // The first act of the transaction names the created object; later acts belong to it.
         if (marked) return
         marked = true
         await idempotency!.mark(trx, account_id, key!, fingerprint(route, request, caller), target)
       },
     }
     try {
-      const answer = await create({ ...caller, once })
+      const answer = await create({ ...caller, idempotency: recorder })
       await idempotency!
-        .keep(account_id, key!, JSON.stringify(answer))
-        .catch((error) => request.log.warn({ err: error }, 'an answer could not be kept for its Idempotency-Key'))
+        .storeAnswer(account_id, key!, JSON.stringify(answer))
+        .catch((error) => request.log.warn({ err: error }, 'an answer could not be stored for its Idempotency-Key'))
       return answer
     } catch (error) {
-      // It may have been created all the same, here or by another process.
-      const made = await idempotency!.find(account_id, key!).catch(() => undefined)
-      if (!made) throw error
-      const answer = await recover(made.target)
+      // The object may exist despite the error, created here or by another process.
+      const created = await idempotency!.find(account_id, key!).catch(() => undefined)
+      if (!created) throw error
+      const answer = await recover(created.target)
       if (answer) return answer
-      // Only what the service itself refused, and took back, may be tried again under the same key.
+      // Only a request that the service refused and rolled back may be retried under the same key.
       if (error instanceof ApiError && error.status < 500) await idempotency!.forget(account_id, key!)
       throw error
     }
   }
 
-  async function replay(known: NonNullable<Awaited<ReturnType<Idempotency['find']>>>, print: string): Promise<object> {
-    if (known.fingerprint !== print)
+  async function replay(
+    known: NonNullable<Awaited<ReturnType<Idempotency['find']>>>,
+    currentFingerprint: string,
+  ): Promise<object> {
+    if (known.fingerprint !== currentFingerprint)
       throw new ApiError(
         'idempotency_key_reused',
         'This Idempotency-Key came before with another request. Take a new key for each thing that you create.',
@@ -98,7 +100,8 @@ export async function once(
     if (!answer)
       throw new ApiError(
         'idempotency_key_reused',
-        `The first request with this Idempotency-Key created '${known.target}', but its answer was lost and cannot be made again. Look at what it created, or take a new key.`,
+        `The first request with this Idempotency-Key created '${known.target}', but its answer was lost and ` +
+          'cannot be made again. Look at what it created, or take a new key.',
         { details: { created: known.target } },
       )
     reply.header('idempotent-replayed', 'true')
@@ -106,8 +109,8 @@ export async function once(
   }
 
   /**
-   * What was created, as it is now, where that says all that the first answer said; a secret that is shown once is
-   * gone.
+   * Builds the answer from the object's current state. Undefined if that does not match the response schema, as for
+   * objects with a secret that is shown only once.
    */
   async function recover(target: string): Promise<object | undefined> {
     const body = request.body as { name?: string } | undefined
@@ -138,8 +141,8 @@ function keyIn({ headers }: FastifyRequest): string | undefined {
 }
 
 /**
- * What makes two requests the same: the key that made them, as the answer may hold a secret that another may not see;
- * route, parameters, and the body, of which a form's boundaries are no part.
+ * Fingerprint of a request: route, parameters and body (of a form, its content without the boundaries), and the API
+ * key, as the answer may hold a secret that other keys must not see.
  */
 const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: FastifyRequest, { key_id }: Caller) =>
   createHash('sha256')
@@ -148,7 +151,7 @@ const fingerprint = ({ method, path }: Route, { params, bodyText, formDigest }: 
 
 async function fingerprintNow(route: Route, request: FastifyRequest, caller: Caller): Promise<string> {
   if (route.consumes) {
-    const digest = await digestForm(request)
+    const digest = await digestMultipart(request)
     request.formDigest = () => digest
   }
   return fingerprint(route, request, caller)

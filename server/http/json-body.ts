@@ -2,16 +2,16 @@ import type { FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import { hasTooManyParts, tooManyParts } from '../../lib/http/json-limits.ts'
 
-// Fatal: replaced characters would be stored, and trained or answered on, as if the client had sent them.
+// Fatal: otherwise replacement characters would be stored or trained on as if the client had sent them.
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
-// Keys that would reach an object's prototype where a parsed body is copied carelessly.
+// Rejects `__proto__`, which could change an object's prototype when a parsed body is copied.
 const forbiddenKey = /"(?:_|\\u005[fF]){2}proto(?:_|\\u005[fF]){2}"\s*:/
 
 /**
- * Takes a body for JSON that says nothing of its type, or that it is plain text, as clients do that set none. A browser
- * may send these to another site unasked, but not with a key: there are no cookies, and the header of the key needs the
- * site's permission.
+ * Treats a body without a content type, or with text/plain, as JSON: some clients set no type. This opens no CSRF hole:
+ * browsers may send such bodies across origins without a preflight, but not with an Authorization header, and there are
+ * no cookies.
  */
 export function assumeJson(request: FastifyRequest): void {
   const { route } = request.routeOptions.config
@@ -21,8 +21,8 @@ export function assumeJson(request: FastifyRequest): void {
 }
 
 /**
- * Parses a JSON body, and keeps its text for those who pass it on. An empty one is none: many clients name JSON as the
- * type of a body that they do not send.
+ * Parses a JSON body and stores its text in `bodyText`. An empty body counts as none: many clients send a JSON content
+ * type without a body.
  */
 export function parseJsonBody(
   request: FastifyRequest,

@@ -1,10 +1,10 @@
-// What an account may ask for, held at every request: how many in its windows, and how many at once.
+// Rate and concurrency limits of an account, enforced on every request.
 import type { FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import type { Caller } from './auth.ts'
 
-/** How much of a window is left, and when it ends, in unix milliseconds. */
+/** State of a rate limit window. `resets_at` is in unix milliseconds. */
 export interface Window {
   limit: number
   remaining: number
@@ -13,7 +13,7 @@ export interface Window {
 
 export type LimitName = 'requests_per_minute' | 'requests_per_day' | 'max_concurrent' | 'wrong_keys_per_minute'
 
-/** Why a request is refused; `resets_at` tells when one is worth another try. */
+/** Why a request is refused. `resets_at`: when a retry may succeed, in unix milliseconds. */
 export interface Refusal {
   limit: LimitName
   max: number
@@ -22,24 +22,19 @@ export interface Refusal {
 
 export interface Limits {
   /**
-   * Counts one request of the caller's account, or refuses it, which counts nothing. The window is the one of which the
-   * smaller share is left; undefined where the tier bounds none.
+   * Counts one request of the caller's account, or refuses it without counting. Returns the window with the smaller
+   * share left; undefined if the tier has no limits.
    */
-  admit(caller: Caller): Promise<{ window: Window | undefined; refused?: Refusal }>
-  /** The same window, with nothing counted. */
+  countRequest(caller: Caller): Promise<{ window: Window | undefined; refused?: Refusal }>
+  /** Returns the same window without counting. */
   window(caller: Caller): Promise<Window | undefined>
-  /**
-   * Takes one of the account's places for work at once; to be given back by calling the result. Undefined where all are
-   * taken.
-   */
-  slot(account: { account_id: string; tier: string }): (() => void) | undefined
-  /** What the account may have at once; null where that is not bounded. */
+  /** Takes one of the account's concurrency slots. Returns its release function; undefined if no slot is free. */
+  acquireSlot(account: { account_id: string; tier: string }): (() => void) | undefined
+  /** The tier's number of concurrency slots; null if unlimited. */
   concurrency(tier: string): number | null
 }
 
-/**
- * Counts a request, tells on its answer what is left, and throws where it is beyond the limits of the caller's account.
- */
+/** Counts a request and sets the rate limit headers. Throws rate_limit_exceeded beyond the account's limits. */
 export async function requireLimits(
   limits: Limits,
   caller: Caller,
@@ -47,33 +42,33 @@ export async function requireLimits(
   reply: FastifyReply,
 ): Promise<void> {
   if (concurrent) {
-    const release = limits.slot(caller)
+    const release = limits.acquireSlot(caller)
     if (!release) {
-      tell(reply, await limits.window(caller))
-      throw refusal(concurrencyRefusal(limits, caller))
+      setLimitHeaders(reply, await limits.window(caller))
+      throw rateLimitError(concurrencyRefusal(limits, caller))
     }
     reply.raw.once('close', release)
   }
-  const { window, refused } = await limits.admit(caller)
-  tell(reply, window)
-  if (refused) throw refusal(refused)
+  const { window, refused } = await limits.countRequest(caller)
+  setLimitHeaders(reply, window)
+  if (refused) throw rateLimitError(refused)
 }
 
-/** A place comes free when any answer ends: soon, but nobody knows when. */
+/** A slot is released when any answer ends, which cannot be predicted: suggest a retry in one second. */
 const concurrencyRefusal = (limits: Limits, { tier }: Caller): Refusal => ({
   limit: 'max_concurrent',
   max: limits.concurrency(tier) ?? 0,
   resets_at: Date.now() + 1000,
 })
 
-export function tell(reply: FastifyReply, window: Window | undefined): void {
+export function setLimitHeaders(reply: FastifyReply, window: Window | undefined): void {
   if (!window) return
   reply.header('x-ratelimit-limit', window.limit)
   reply.header('x-ratelimit-remaining', window.remaining)
   reply.header('x-ratelimit-reset', Math.ceil(window.resets_at / 1000))
 }
 
-const saying: Record<LimitName, (max: number) => string> = {
+const refusalText: Record<LimitName, (max: number) => string> = {
   requests_per_minute: (max) => `This account may make ${max} requests a minute.`,
   requests_per_day: (max) => `This account may make ${max} requests a day (UTC).`,
   max_concurrent: (max) =>
@@ -81,10 +76,10 @@ const saying: Record<LimitName, (max: number) => string> = {
   wrong_keys_per_minute: (max) => `${max} wrong keys came from this address within a minute.`,
 }
 
-/** The error of a refused request; `retry_after_seconds` of its details becomes the header. */
-export function refusal({ limit, max, resets_at }: Refusal): ApiError {
+/** The error for a refused request; `details.retry_after_seconds` becomes the Retry-After header. */
+export function rateLimitError({ limit, max, resets_at }: Refusal): ApiError {
   const retry_after_seconds = Math.max(1, Math.ceil((resets_at - Date.now()) / 1000))
-  return new ApiError('rate_limit_exceeded', `${saying[limit](max)} Try again in ${retry_after_seconds} s.`, {
+  return new ApiError('rate_limit_exceeded', `${refusalText[limit](max)} Try again in ${retry_after_seconds} s.`, {
     details: { limit, max, retry_after_seconds },
   })
 }

@@ -1,4 +1,4 @@
-// Puts the contract's routes on a Fastify instance: each under /v1 and, the same, under /api/v1. Knows no feature.
+// Mounts the contract's routes on a Fastify instance, each under /v1 and /api/v1. Knows no feature.
 import multipart from '@fastify/multipart'
 import type { FastifyInstance, FastifyReply, FastifyRequest, FastifySchemaCompiler } from 'fastify'
 import { z } from 'zod'
@@ -6,7 +6,7 @@ import { ApiError } from '../../contract/errors.ts'
 import { errorResponses, type Route } from '../../contract/route.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import type { Caller } from './auth.ts'
-import { createsSomething, once } from './idempotency.ts'
+import { isCreateRoute, runIdempotent } from './idempotency.ts'
 import { validationError } from './validation.ts'
 
 declare module 'fastify' {
@@ -19,10 +19,10 @@ declare module 'fastify' {
   interface FastifyRequest {
     caller: Caller | null
     /**
-     * Of a request whose body its handler reads: whether its sender may still do what they began; to be called when all
-     * has been read.
+     * Checks key and scope again. Set on requests whose handler reads the body itself; the handler calls it after the
+     * whole body has been read.
      */
-    askAgain: (() => Promise<Caller>) | null
+    reauthorize: (() => Promise<Caller>) | null
     /** The JSON body as the client wrote it. */
     bodyText: string | null
   }
@@ -40,35 +40,32 @@ export interface Call<R extends Route> {
   reply: FastifyReply
 }
 
-/** Returned by a handler that has written, or will write, the answer itself. */
+/** Returned by a handler that writes the answer itself. */
 export const answered = Symbol('answered')
 
-/**
- * Mounts one route with its handler. The handler's result is sent with the route's success status, after its schema has
- * seen it.
- */
+/** Mounts one route. The handler's result is serialized with the route's schema and sent with its success status. */
 export function mount<R extends Route>(
   app: FastifyInstance,
   route: R,
   handler: (call: Call<R>) => Promise<Success<R> | typeof answered>,
 ): void {
   const status = Number(Object.keys(route.responses)[0])
-  const creates = createsSomething(route)
+  const isCreate = isCreateRoute(route)
   const streams = route.produces !== undefined
-  const frees = route.method === 'DELETE' || route.frees
+  const freesSpace = route.method === 'DELETE' || route.frees
   async function answer(
     request: FastifyRequest,
     reply: FastifyReply,
     caller: Caller,
     call: (caller: Caller) => ReturnType<typeof handler>,
   ) {
-    if (creates) return await once(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
+    if (isCreate) return await runIdempotent(route, request, reply, caller, call as (caller: Caller) => Promise<object>)
     const { reserve } = request.server
-    return await (frees && reserve ? reserve.use(() => call(caller)) : call(caller))
+    return await (freesSpace && reserve ? reserve.use(() => call(caller)) : call(caller))
   }
-  const place = (where: FastifyInstance) => {
+  const register = (target: FastifyInstance) => {
     for (const base of ['/v1', '/api/v1'])
-      where.route({
+      target.route({
         method: route.method,
         url: base + fastifyPath(route.path),
         config: { route },
@@ -100,18 +97,17 @@ export function mount<R extends Route>(
         },
       })
   }
-  // What reads forms hooks itself into every request of where it is registered: only those that bring one are to bear
-  // that.
+  // The multipart plugin adds hooks to every route of its instance, so each form route gets an instance of its own.
   if (route.consumes)
     app.register(async (forms) => {
       await forms.register(multipart)
-      place(forms)
+      register(forms)
     })
-  else place(app)
+  else register(app)
 }
 
-// Fastify spells a parameter `:name` and one that takes the rest of the path `*`.
-// Its router takes nothing after a `*`: a last word is part of what the `*` took.
+// Fastify writes a parameter as `:name` and a wildcard as `*`. Nothing may follow a `*`, so a literal last segment
+// becomes part of the wildcard; see `renameWildcard`.
 const fastifyPath = (path: string) => path.replace(/\{\w+\*\}(\/\w+)?$/, '*').replace(/\{(\w+)\}/g, ':$1')
 
 const wildcard = (route: Route) => /\{(\w+)\*\}(\/\w+)?$/.exec(route.path)

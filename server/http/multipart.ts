@@ -10,32 +10,32 @@ import { validationError } from './validation.ts'
 export interface FormFile<F> {
   file: NodeJS.ReadableStream
   filename: string
-  /** Called when the file has been read: a form's fields may come after it. */
+  /** The form's text fields. Call it after the file has been read, as fields may follow the file. */
   fields(): Promise<F>
 }
 
 const limits = { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY }
 
-/** Reads a form part by part: `take` gets its file as it arrives, whether its fields come before or after it. */
-export async function readForm<F, T>(
+/** Reads a multipart form; passes its file to `handleFile` as a stream. Text fields may come before or after it. */
+export async function readMultipart<F, T>(
   request: FastifyRequest,
   schema: z.ZodType<F>,
-  take: (form: FormFile<F>) => Promise<T>,
+  handleFile: (form: FormFile<F>) => Promise<T>,
 ): Promise<T> {
   if (!request.isMultipart())
     throw new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')
-  const given: Record<string, string> = {}
+  const textFields: Record<string, string> = {}
   const parts = request.parts({ limits })
   const parsed = () => {
-    const result = schema.safeParse(given)
+    const result = schema.safeParse(textFields)
     if (!result.success) throw validationError(result.error.issues, 'form', schema)
     return result.data
   }
   for (;;) {
-    const { value: part, done } = await next(parts)
+    const { value: part, done } = await nextPart(parts)
     if (done) throw new ApiError('file_missing', 'The form has no part named `file`.')
     if (part.type === 'field') {
-      keep(given, part)
+      addField(textFields, part)
       continue
     }
     if (part.fieldname !== 'file') {
@@ -45,51 +45,51 @@ export async function readForm<F, T>(
         `The form has a file named '${part.fieldname}'; the part must be named \`file\`.`,
       )
     }
-    // A mistake in the fields that came first need not wait for a gigabyte to arrive.
+    // Validate the fields before the file now, to fail before a large upload.
     parsed()
     const fields = async () => {
-      await readRest(parts, given)
-      await request.askAgain?.()
+      await readRest(parts, textFields)
+      await request.reauthorize?.()
       return parsed()
     }
-    const filename = nameOf(part)
+    const filename = fileNameOf(part)
     const file = request.formDigest ? hashed(part.file) : { stream: part.file }
-    if ('digest' in file) request.formDigest = () => digestOf(given, filename, file.digest())
-    return await take({ file: file.stream, filename, fields }).catch((error) => {
-      // The form's reader has no class or code for a body that ends too early.
+    if ('digest' in file) request.formDigest = () => digestOf(textFields, filename, file.digest())
+    return await handleFile({ file: file.stream, filename, fields }).catch((error) => {
+      // The multipart parser has no error class or code for a truncated body.
       throw /multipart|Part terminated/.test(error.message) ? multipartError(error) : error
     })
   }
 }
 
 /**
- * Reads a form to its end, for nothing but its digest: the same as `readForm` gives to a request that asked for one.
+ * Reads a whole form only for its digest, which equals the one that `readMultipart` computes.
  */
-export async function digestForm(request: FastifyRequest): Promise<string> {
+export async function digestMultipart(request: FastifyRequest): Promise<string> {
   if (!request.isMultipart()) return ''
-  const given: Record<string, string> = {}
+  const textFields: Record<string, string> = {}
   let [filename, digest] = ['', '']
   const parts = request.parts({ limits })
   for (;;) {
-    const { value: part, done } = await next(parts)
-    if (done) return digestOf(given, filename, digest)
+    const { value: part, done } = await nextPart(parts)
+    if (done) return digestOf(textFields, filename, digest)
     if (part.type === 'field') {
-      keep(given, part)
+      addField(textFields, part)
       continue
     }
     const file = hashed(part.file)
     for await (const _ of file.stream);
-    filename = nameOf(part)
+    filename = fileNameOf(part)
     digest = file.digest()
   }
 }
 
-const nameOf = ({ filename }: { filename: string | undefined }) => asDisplayName(filename ?? '') || 'file'
+const fileNameOf = ({ filename }: { filename: string | undefined }) => asDisplayName(filename ?? '') || 'file'
 
 const digestOf = (fields: Record<string, string>, filename: string, file: string) =>
   JSON.stringify([Object.entries(fields).sort(), filename, file])
 
-/** The same bytes, with their SHA-256 when they have been read. */
+/** Wraps a stream to compute the SHA-256 of its bytes; `digest` is valid after all have been read. */
 function hashed(file: NodeJS.ReadableStream): { stream: NodeJS.ReadableStream; digest(): string } {
   const hash = createHash('sha256')
   async function* bytes() {
@@ -101,25 +101,28 @@ function hashed(file: NodeJS.ReadableStream): { stream: NodeJS.ReadableStream; d
   return { stream: Readable.from(bytes(), { objectMode: false }), digest: () => hash.copy().digest('hex') }
 }
 
-function keep(given: Record<string, string>, { fieldname, value }: { fieldname: string; value: unknown }): void {
+function addField(
+  textFields: Record<string, string>,
+  { fieldname, value }: { fieldname: string; value: unknown },
+): void {
   if (!fieldname) throw new ApiError('not_multipart', 'The form has a part without a name.')
   if (typeof value !== 'string')
     throw new ApiError('invalid_request', `The form's field '${fieldname}' must be plain text.`, {
       details: { field: fieldname },
     })
-  given[fieldname] = value
+  textFields[fieldname] = value
 }
 
-async function readRest(parts: ReturnType<FastifyRequest['parts']>, given: Record<string, string>): Promise<void> {
+async function readRest(parts: ReturnType<FastifyRequest['parts']>, textFields: Record<string, string>): Promise<void> {
   for (;;) {
-    const { value: part, done } = await next(parts)
+    const { value: part, done } = await nextPart(parts)
     if (done) return
-    if (part.type === 'field') keep(given, part)
+    if (part.type === 'field') addField(textFields, part)
     else part.file.resume()
   }
 }
 
-async function next(parts: ReturnType<FastifyRequest['parts']>) {
+async function nextPart(parts: ReturnType<FastifyRequest['parts']>) {
   try {
     return await parts.next()
   } catch (error) {

@@ -4,17 +4,15 @@ import type { FastifyInstance } from 'fastify'
 import { jsonSchemaTransform } from 'fastify-type-provider-zod'
 import { z } from 'zod'
 import { errorResponses, type Route } from '../../contract/route.ts'
-import { createsSomething } from './idempotency.ts'
+import { isCreateRoute } from './idempotency.ts'
 
-// The page's own default would send browsers to https, which this service does not speak, for all that the page is made
-// of.
-const pagePolicy =
-  "default-src 'none'; base-uri 'none'; connect-src 'self'; font-src 'self' data:; form-action 'none'; frame-ancestors 'none'; img-src 'self' data:; script-src 'self'; style-src 'self'"
+// The plugin's default policy has upgrade-insecure-requests, which breaks the page: this service does not speak https.
+const pagePolicy = [
+  "default-src 'none'; base-uri 'none'; connect-src 'self'; font-src 'self' data:; form-action 'none'",
+  "frame-ancestors 'none'; img-src 'self' data:; script-src 'self'; style-src 'self'",
+].join('; ')
 
-/**
- * Describes the mounted routes from the very schemas that check them: OpenAPI 3.0 at /v1/openapi.json, readable at
- * /docs.
- */
+/** Serves OpenAPI 3.0 at /v1/openapi.json and a page at /docs, made from the schemas that validate the routes. */
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
   await app.register(swagger, {
     openapi: {
@@ -44,7 +42,7 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
         : result
     },
   })
-  // Without validatorUrl the page would show the description to a validator of others.
+  // validatorUrl null: otherwise the page sends the description to a third party's validator.
   await app.register(swaggerUi, {
     routePrefix: '/docs',
     uiConfig: { tryItOutEnabled: false, validatorUrl: null },
@@ -55,11 +53,11 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
 
 const forDescription = (route: Route, schema: object) => ({ ...schema, ...(route.params && { params: route.params }) })
 
-// What the validator must not touch (a form, a stream) is described here in JSON schema.
+// Describes forms and streams, which Fastify does not validate or serialize, in JSON schema.
 function withStreams(route: Route, schema: object): object {
   const json = (type: z.ZodType) => z.toJSONSchema(type, { target: 'openapi-3.0', io: 'input', unrepresentable: 'any' })
   const content: Record<string, unknown> = { ...schema }
-  if (createsSomething(route))
+  if (isCreateRoute(route))
     content.headers = {
       type: 'object',
       properties: {
@@ -93,11 +91,15 @@ function withStreams(route: Route, schema: object): object {
       description: 'Success',
       content: Object.fromEntries(types.map((type) => [type, { schema: json(body) }])),
     }
-    const ofFile = {
+    const fileResponses = {
       206: { ...success, description: 'The range that was asked for' },
       304: { description: 'The client has it already' },
     }
-    content.response = { [status]: success, ...(route.produces === 'application/octet-stream' && ofFile), ...errors }
+    content.response = {
+      [status]: success,
+      ...(route.produces === 'application/octet-stream' && fileResponses),
+      ...errors,
+    }
   }
   return content
 }

@@ -1,41 +1,38 @@
-// What stands before every request, whoever sends it and whatever for: headers that tell browsers to be careful, the
-// origins that may read answers, and how many connections there may be. What every listening process has of it is in
-// lib/http/.
+// Hooks that run on every request: security headers, CORS and limits on connections and header fields. The parts that
+// the engine shares are in lib/http/.
 import cors from '@fastify/cors'
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
-import { carefulHeaders, maxHeaderFields } from '../../lib/http/client-timeouts.ts'
+import { maxHeaderFields, securityHeaders } from '../../lib/http/client-timeouts.ts'
 
-export interface GuardSettings {
-  /** Origins that browsers may read answers from; `*` among them is any. None: no CORS header at all. */
+export interface SecuritySettings {
+  /** CORS origins; `*` allows any. Empty: no CORS headers at all. */
   cors_origins: readonly string[]
-  /** Addresses and networks whose forwarded headers are believed. */
+  /** Addresses and networks whose X-Forwarded-* headers are trusted. */
   trusted_proxies: readonly string[]
-  /** Connections at once, of all clients together. */
+  /** Most open connections of all clients together. */
   max_connections: number
 }
 
-/** Half a year, and for this name alone: what else is served under it is not known here. */
+/** HSTS for half a year, without includeSubDomains: other services may run on subdomains. */
 const transportSecurity = 'max-age=15552000'
 
-// Set one by one here and not by @fastify/helmet: the values never change, and its hook costs 20 µs of a request, this
-// loop 1 µs.
-export function setCarefulHeaders(reply: FastifyReply): void {
+// Not @fastify/helmet: the values are constant, and its hook costs 20 µs per request, this loop 1 µs.
+export function setSecurityHeaders(reply: FastifyReply): void {
   reply.header('x-request-id', reply.request.id)
-  for (const [name, value] of carefulHeaders) reply.header(name, value)
+  for (const [name, value] of securityHeaders) reply.header(name, value)
 }
 
-/** Hooks itself into every request, before all others. */
-export async function guard(
+/** Adds the hooks. Call it first: they run before all others. */
+export async function addSecurityHooks(
   app: FastifyInstance,
-  { cors_origins, trusted_proxies, max_connections }: GuardSettings,
+  { cors_origins, trusted_proxies, max_connections }: SecuritySettings,
 ): Promise<void> {
   app.server.maxConnections = max_connections
   const behindProxy = trusted_proxies.length > 0
   app.addHook('onRequest', (request, reply, done) => {
-    setCarefulHeaders(reply)
-    // Only who ends TLS knows of it: without a trusted proxy that says so, the connection was plain, where browsers
-    // ignore this header.
+    setSecurityHeaders(reply)
+    // Only a trusted proxy that terminates TLS can say so. On a plain connection browsers ignore this header.
     if (behindProxy && request.protocol === 'https') reply.header('strict-transport-security', transportSecurity)
     if (request.raw.rawHeaders.length > 2 * maxHeaderFields)
       return done(
@@ -51,7 +48,7 @@ export async function guard(
 
 async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>): Promise<void> {
   await app.register(cors, {
-    // Asked by a function, so that an origin that is not among them learns nothing: not even which methods there are.
+    // A function, so that an origin that is not allowed gets no CORS header at all, not even the list of methods.
     origin: origins.has('*') ? '*' : (origin, answer) => answer(null, origin !== undefined && origins.has(origin)),
     methods: ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE'],
     exposedHeaders: [
@@ -67,7 +64,7 @@ async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>):
     ],
     credentials: false,
     maxAge: 600,
-    // Its refusal would be of another shape than every other error.
+    // The plugin's own refusal would not have the shape of our errors.
     strictPreflight: false,
   })
 }

@@ -1,23 +1,23 @@
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
-import { fieldPlaces } from './field-places.ts'
+import { fieldPaths } from './field-places.ts'
 
-/** How many unknown fields are named. */
+/** Most unknown fields that a message names. */
 const maxNamed = 10
-/** How long a name, or a message of the checker, is repeated. */
+/** Longest part of a field name, and of a zod message, that is repeated in an error. */
 const maxNameLength = 200
 const maxMessageLength = 500
 
 /**
- * Turns what zod found wrong into the one error that the caller reads: which field, what is allowed. An unknown field
- * that `schema` has elsewhere is told where.
+ * Turns zod's issues into one error that names the field and what is allowed. If `schema` has an unknown field
+ * elsewhere, the message says where it belongs.
  */
 export function validationError(issues: readonly z.core.$ZodIssue[], where: string, schema?: z.ZodType): ApiError {
-  const places = schema ? fieldPlaces(schema) : new Map<string, string[]>()
-  // A field in the wrong place is often what is missing in the right one.
+  const paths = schema ? fieldPaths(schema) : new Map<string, string[]>()
+  // Report a misplaced field first: it often causes the other issues.
   const misplaced = issues
     .map(deepest)
-    .find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => places.has(key)))
+    .find((each) => each.code === 'unrecognized_keys' && each.keys.some((key) => paths.has(key)))
   const issue = misplaced ?? deepest(issues[0]!)
   const field = issue.path.map(String).join('.')
   const details = {
@@ -32,12 +32,13 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
     const names = named.map((key) => (field ? `${field}.` : '') + key.slice(0, maxNameLength))
     const others = issue.keys.length > maxNamed ? ` and ${issue.keys.length - maxNamed} more` : ''
     const hints = named.flatMap((key) => {
-      const found = places.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
+      const found = paths.get(key)?.map((place) => (place ? `in ${place}` : `at the top level of the ${where}`))
       return found ? [`'${key}' belongs ${found.join(' or ')}.`] : []
     })
     return new ApiError(
       'unknown_field',
-      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}${others}. ${hints.join(' ') || 'Remove it or check its spelling.'}`,
+      `Unknown field${names.length > 1 ? 's' : ''} ${names.map((name) => `'${name}'`).join(', ')}${others}. ` +
+        `${hints.join(' ') || 'Remove it or check its spelling.'}`,
       {
         details: { ...details, field: names[0] },
         param: names[0],
@@ -52,7 +53,7 @@ export function validationError(issues: readonly z.core.$ZodIssue[], where: stri
   })
 }
 
-// A union's own message says only 'invalid input'; the branch that came closest says what is wrong.
+// A union's own message is only 'invalid input', so report the issue of the branch that matched deepest.
 function deepest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
   if (issue.code !== 'invalid_union') return issue
   const branches = issue.errors.filter((branch) => branch.length > 0)

@@ -1,6 +1,5 @@
-// A checkpoint on the Hugging Face Hub: which files it has, and their download. Files are resumed where they were cut
-// off, and kept only where their hash is the hub's. Only data is taken (weights in safetensors, JSON, templates), never
-// code.
+// Downloads of checkpoints from the Hugging Face Hub. Interrupted files resume, and every file must match the hub's
+// hash. Only data is downloaded (safetensors, JSON, templates), never code.
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { mkdir, open, rename, rm, stat } from 'node:fs/promises'
@@ -9,7 +8,7 @@ import { z } from 'zod'
 import { syncPath } from '../storage/durable-files.ts'
 
 export interface Source {
-  /** Of the hub. */
+  /** Base URL of the hub. */
   url: string
   token: string | undefined
   model_id: string
@@ -18,17 +17,17 @@ export interface Source {
 export interface CheckpointFile {
   path: string
   size: number
-  /** In hex: SHA-256 of the content, or SHA-1 of the content as a git blob. */
+  /** In hex: SHA-256 of the content, or its SHA-1 as a git blob. */
   hash: { sha256: string } | { git_sha1: string }
 }
 
 export interface Checkpoint {
-  /** The commit. */
+  /** The commit hash. */
   revision: string
   files: CheckpointFile[]
 }
 
-/** A download that trying again would not mend. */
+/** A permanent failure: retrying would not help. */
 export class DownloadFailed extends Error {
   readonly code:
     | 'not_on_hub'
@@ -44,10 +43,10 @@ export class DownloadFailed extends Error {
   }
 }
 
-/** A file that came is not the one that the hub names. */
+/** A downloaded file does not match the hub's hash or size. */
 export class HashMismatch extends Error {}
 
-const files_max = 500
+const max_files = 500
 const Size = z.int().nonnegative()
 const hex = (digits: number) => z.string().regex(new RegExp(`^[0-9a-f]{${digits}}$`))
 const Listing = z.object({
@@ -63,27 +62,26 @@ const Listing = z.object({
 })
 
 /**
- * Weights of the checkpoint itself, and the small files that say what it is. Some repositories hold the weights twice,
- * in a form of their maker's.
+ * Safetensors weights and their small description files. `consolidated*` is a second copy of the weights in the format
+ * of their publisher, which some repositories have.
  */
-const wanted = (file: string) =>
+const isCheckpointFile = (file: string) =>
   /^[\w-][\w.-]*(\/[\w-][\w.-]*)*$/.test(file) &&
   (/\.(json|jinja)$/.test(file) ||
     file === 'tokenizer.model' ||
     (/^[^/]+\.safetensors$/.test(file) && !file.startsWith('consolidated')))
 
 /**
- * Sends a request to a path of the hub. Throws DownloadFailed where the hub refuses for good, another Error where it
- * may answer the next time.
+ * Requests a path of the hub. Throws DownloadFailed if the hub refuses permanently, another Error if a retry may work.
  */
-async function ask(
+async function requestHub(
   source: Source,
   path: string,
   headers: Record<string, string>,
   signal: AbortSignal,
 ): Promise<Response> {
   const { url, token, model_id } = source
-  // Compressed, a file would have another size than the hub names.
+  // No compression: sizes and byte ranges refer to the plain file.
   const sent = { 'accept-encoding': 'identity', ...headers, ...(token && { authorization: `Bearer ${token}` }) }
   const response = await fetch(`${url.replace(/\/$/, '')}/${path}`, { headers: sent, signal })
   if (response.ok) return response
@@ -92,7 +90,8 @@ async function ask(
   if (status === 401 || status === 403)
     throw new DownloadFailed(
       'access_denied',
-      `${url} does not give ${model_id} to this service (${status}): accept the model's licence on its page there, and set TUNERY_HUGGINGFACE_TOKEN to a token of that account.`,
+      `${url} does not give ${model_id} to this service (${status}): accept the model's licence on its page there, ` +
+        'and set TUNERY_HUGGINGFACE_TOKEN to a token of that account.',
     )
   if (status === 404)
     throw new DownloadFailed('not_on_hub', `${url} has no model ${model_id}, or a file of it is gone (404).`)
@@ -101,7 +100,7 @@ async function ask(
 
 /** The files of a checkpoint at a branch or commit. */
 export async function listCheckpoint(source: Source, revision: string, signal: AbortSignal): Promise<Checkpoint> {
-  const response = await ask(
+  const response = await requestHub(
     source,
     `api/models/${source.model_id}/revision/${encodeURIComponent(revision)}?blobs=true`,
     {},
@@ -109,7 +108,7 @@ export async function listCheckpoint(source: Source, revision: string, signal: A
   )
   const { sha, siblings } = Listing.parse(await response.json())
   const files = siblings
-    .filter(({ rfilename }) => wanted(rfilename))
+    .filter(({ rfilename }) => isCheckpointFile(rfilename))
     .map(({ rfilename, size, blobId, lfs }): CheckpointFile => {
       if (lfs) return { path: rfilename, size: lfs.size, hash: { sha256: lfs.sha256 } }
       if (size == null || !blobId) throw new Error(`${source.url} names no hash of ${rfilename}`)
@@ -120,7 +119,7 @@ export async function listCheckpoint(source: Source, revision: string, signal: A
       'no_safetensors',
       `${source.model_id} has no safetensors files; other formats can run code when they are read and are not taken.`,
     )
-  if (files.length > files_max)
+  if (files.length > max_files)
     throw new DownloadFailed(
       'no_safetensors',
       `${source.model_id} has ${files.length} files, more than a checkpoint has.`,
@@ -130,7 +129,7 @@ export async function listCheckpoint(source: Source, revision: string, signal: A
 
 const sizeOf = async (file: string) => (await stat(file).catch(() => undefined))?.size
 
-/** How many bytes of these files are in a folder. */
+/** Bytes of these files that a folder already has, partial files included. */
 export async function bytesIn(folder: string, files: CheckpointFile[]): Promise<number> {
   let bytes = 0
   for (const file of files) {
@@ -141,8 +140,8 @@ export async function bytesIn(folder: string, files: CheckpointFile[]): Promise<
 }
 
 /**
- * Brings a file into a folder, from where an earlier try left off. `added` is told of new bytes, and of those that
- * count no more as a negative number. Throws HashMismatch where what came is another file; nothing of it is kept then.
+ * Downloads a file into a folder and resumes a partial one. Calls `onBytes` with the number of new bytes; a restart
+ * reports the discarded bytes as a negative number. Throws HashMismatch and removes the file if its content is wrong.
  */
 export async function fetchFile(
   source: Source,
@@ -150,7 +149,7 @@ export async function fetchFile(
   file: CheckpointFile,
   folder: string,
   signal: AbortSignal,
-  added: (bytes: number) => void,
+  onBytes: (bytes: number) => void,
 ): Promise<void> {
   const target = path.join(folder, file.path)
   if ((await sizeOf(target)) === file.size) return
@@ -160,29 +159,29 @@ export async function fetchFile(
   try {
     let bytes = (await handle.stat()).size
     let hash = hashFor(file)
-    async function beginAgain() {
+    async function restart() {
       await handle.truncate(0)
-      added(-Math.min(bytes, file.size))
+      onBytes(-Math.min(bytes, file.size))
       bytes = 0
       hash = hashFor(file)
     }
-    if (bytes > file.size) await beginAgain()
+    if (bytes > file.size) await restart()
     if (bytes > 0)
       for await (const chunk of createReadStream(part, { highWaterMark: 1 << 20, signal })) hash.update(chunk as Buffer)
     if (bytes < file.size) {
       const range: Record<string, string> = bytes > 0 ? { range: `bytes=${bytes}-` } : {}
-      const response = await ask(source, `${source.model_id}/resolve/${revision}/${file.path}`, range, signal)
+      const response = await requestHub(source, `${source.model_id}/resolve/${revision}/${file.path}`, range, signal)
       const from =
         response.status === 206 ? Number(/^bytes (\d+)-/.exec(response.headers.get('content-range') ?? '')?.[1]) : 0
-      if (from !== bytes) await beginAgain()
+      if (from !== bytes) await restart()
       if (response.status === 206 && from !== bytes)
-        throw new Error(`${source.url} answered with another part of ${file.path} than was asked for`)
+        throw new Error(`${source.url} answered with another range of ${file.path} than requested`)
       for await (const chunk of response.body!) {
         bytes += chunk.length
         if (bytes > file.size) throw new HashMismatch(`${file.path} has more bytes than the hub names`)
         hash.update(chunk)
         await handle.writeFile(chunk)
-        added(chunk.length)
+        onBytes(chunk.length)
       }
     }
     if (bytes < file.size) throw new Error(`the connection ended after ${bytes} of ${file.size} bytes of ${file.path}`)

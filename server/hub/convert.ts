@@ -1,10 +1,10 @@
-// Makes a downloaded checkpoint ready for the engine, with the code of `./tunery models add`, in a process of its own.
+// Converts a downloaded checkpoint to GGUF in a separate Python process, with the code of `./tunery models add`.
 import { runToEnd } from '../../lib/child-process.ts'
 import { DownloadFailed } from './checkpoint.ts'
 
 /**
- * Writes `model.gguf` and `model.json` beside the folder `hf` in `folder`. Throws DownloadFailed where the checkpoint
- * cannot be converted.
+ * Reads `hf/` in `folder` and writes `model.gguf` and `model.json` next to it. Throws DownloadFailed if the conversion
+ * fails.
  */
 export async function convertCheckpoint(
   python: string,
@@ -25,14 +25,14 @@ export async function convertCheckpoint(
     '--out',
     folder,
   ]
-  const { status, killed_by, said } = await runToEnd(
+  const { status, killed_by, stderr } = await runToEnd(
     python,
     args,
     { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },
     signal,
   )
   if (status === 0) return
-  const why = killed_by === 'SIGKILL' ? 'the machine may have run out of memory' : (said.split('\n').at(-1) ?? '')
+  const why = killed_by === 'SIGKILL' ? 'the machine may have run out of memory' : (stderr.split('\n').at(-1) ?? '')
   throw new DownloadFailed(
     'conversion_failed',
     `The checkpoint of ${model_id} could not be converted (${killed_by ?? `status ${status}`}): ${why}`,

@@ -1,11 +1,11 @@
-// Downloads of base models: who may start them, and what is told of them. The work itself is in jobs.ts.
+// Downloads of base models: permissions, requests, state and listeners. The worker is in jobs.ts.
 import { mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
 import type { Config } from '../config.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type By, recordAct } from '../events/audit.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Hub } from './service.ts'
@@ -13,41 +13,42 @@ import * as store from './store.ts'
 
 export const queueKind = 'model_download'
 
-/** A change of a download, in its transaction; what is returned is called when it has committed. */
+/** Called in the transaction that changes a download. The returned function is called after the commit. */
 type Listener = (trx: Trx, model_id: string, download: Download) => Promise<() => void>
 
-/** How a worker leaves the entry of the queue. */
-type End = 'done' | 'dead' | { again_at: number }
+/** What a worker does with its queue entry. */
+type QueueOutcome = 'done' | 'dead' | { retry_at: number }
 
 export interface Downloads {
   /**
-   * Whether a base has to be downloaded first, and may be: a download is under way, or the caller may start one. Throws
-   * storage_full where there is no room for it.
+   * Whether a base must be downloaded first and can be: a download is in progress, or the caller may start one. Throws
+   * storage_full.
    */
-  needed(by: By, model_id: string): Promise<boolean>
-  /** Joins the download that is under way, or queues one. Call `started` after the transaction has committed. */
-  request(trx: Trx, by: By, model_id: string): Promise<void>
-  started(model_id: string): Promise<void>
-  /** Throws model_not_found, storage_full, and model_not_available where the caller may not start it. */
-  start(by: By, model_id: string): Promise<Model>
-  cancel(by: By, model_id: string): Promise<Model>
+  needsDownload(by: AccountActor, model_id: string): Promise<boolean>
+  /** Joins the download in progress, or queues one. Call `publishRequest` after the commit. */
+  request(trx: Trx, by: AccountActor, model_id: string): Promise<void>
+  /** Publishes the state of a requested download and wakes the worker. */
+  publishRequest(model_id: string): Promise<void>
+  /** Throws model_not_found, storage_full, and model_not_available if the caller may not start it. */
+  start(by: AccountActor, model_id: string): Promise<Model>
+  cancel(by: AccountActor, model_id: string): Promise<Model>
   isLive(model_id: string): boolean
   onChange(listener: Listener): void
-  /** Reads what the database knows, when the service starts. */
+  /** Loads the states from the database when the service starts. */
   load(): Promise<void>
-  /** For the worker: aborts when the download is cancelled, until `stopped`. */
-  running(model_id: string): AbortSignal
-  stopped(model_id: string): void
+  /** For the worker: returns a signal that aborts when the download is cancelled, until `stopWorking`. */
+  startWorking(model_id: string): AbortSignal
+  stopWorking(model_id: string): void
   row(model_id: string): Promise<store.DownloadRow | undefined>
-  /** For the worker: changes the download under its claim. */
-  save(claim: Claim, values: Partial<store.DownloadRow>, end?: End): Promise<void>
+  /** For the worker: changes the download if it still has the lease. */
+  save(claim: Claim, values: Partial<store.DownloadRow>, end?: QueueOutcome): Promise<void>
 }
 
 interface Options {
   db: Db
   queue: Queue
   hub: Hub
-  /** What `hub` tells of downloads; kept up to date here. */
+  /** The states that `hub` shows; updated here. */
   states: Map<string, Download>
   modelsDir: string
   policy: Config['model_downloads']
@@ -55,9 +56,9 @@ interface Options {
   now?: () => number
 }
 
-const live = new Set<string>(['queued', 'downloading', 'converting'])
+const liveStatuses = new Set<string>(['queued', 'downloading', 'converting'])
 
-/** Where a download lies until it is a model: too deep to be taken for one. */
+/** The folder of an unfinished download. It is nested too deep to be listed as a model. */
 export const downloadFolder = (modelsDir: string, model_id: string) => path.join(modelsDir, '.downloads', model_id)
 
 const toDownload = ({ status, bytes, total_bytes, error_json }: store.DownloadRow): Download => ({
@@ -81,12 +82,12 @@ export function createDownloads({
   const listeners: Listener[] = []
   const workers = new Map<string, AbortController>()
 
-  const isOperator = (by: By) => by.scopes?.includes('operator') ?? false
-  const mayStart = (by: By) => policy === 'any' || (policy === 'operator' && isOperator(by))
-  const isLive = (id: string) => live.has(states.get(id)?.status ?? '')
+  const isOperator = (by: AccountActor) => by.scopes?.includes('operator') ?? false
+  const mayStart = (by: AccountActor) => policy === 'any' || (policy === 'operator' && isOperator(by))
+  const isLive = (id: string) => liveStatuses.has(states.get(id)?.status ?? '')
 
-  /** The weights, and about as much again for the form that the engine serves. */
-  async function requireRoom(id: string): Promise<void> {
+  /** Requires space for the weights, and as much again for the GGUF file. */
+  async function requireDiskSpace(id: string): Promise<void> {
     const size_mb = hub.downloadable(id)?.size_mb ?? 0
     await mkdir(modelsDir, { recursive: true })
     await requireFreeDisk(modelsDir, min_free_mb + 2 * size_mb)
@@ -97,35 +98,35 @@ export function createDownloads({
     if (row) states.set(id, toDownload(row))
   }
 
-  /** Runs `write`, then tells the listeners in the same transaction; readers see the change when it has committed. */
+  /** Runs `write` and the listeners in one transaction; updates the visible state after the commit. */
   async function change(id: string, write: (trx: Trx) => Promise<void>): Promise<void> {
-    const told: (() => void)[] = []
+    const callbacks: (() => void)[] = []
     const download = await db.transaction().execute(async (trx) => {
       await write(trx)
       const download = toDownload((await store.find(trx, id))!)
-      for (const listener of listeners) told.push(await listener(trx, id, download))
+      for (const listener of listeners) callbacks.push(await listener(trx, id, download))
       return download
     })
     states.set(id, download)
-    for (const tell of told) tell()
+    for (const callback of callbacks) callback()
   }
 
-  async function request(trx: Trx, by: By, id: string): Promise<void> {
+  async function request(trx: Trx, by: AccountActor, id: string): Promise<void> {
     const before = await store.find(trx, id)
     const { account_id } = by
     const time = now()
-    if (before && live.has(before.status)) {
+    if (before && liveStatuses.has(before.status)) {
       if (before.account_id !== account_id) await store.update(trx, id, { shared: 1 })
       return
     }
-    // What a failed download has brought is of its revision.
-    const kept = before?.status === 'failed' ? before : undefined
-    await store.put(trx, {
+    // Resume a failed download: its files belong to its revision.
+    const failed = before?.status === 'failed' ? before : undefined
+    await store.upsert(trx, {
       model_id: id,
       status: 'queued',
-      revision: kept?.revision ?? null,
-      bytes: kept?.bytes ?? 0,
-      total_bytes: kept?.total_bytes ?? null,
+      revision: failed?.revision ?? null,
+      bytes: failed?.bytes ?? 0,
+      total_bytes: failed?.total_bytes ?? null,
       failures: 0,
       error_json: null,
       account_id,
@@ -134,12 +135,12 @@ export function createDownloads({
       updated_at: time,
     })
     await queue.enqueue(trx, queueKind, id)
-    // It is not what a request with an Idempotency-Key creates.
-    const { once: _, ...actor } = by
-    await recordAct(trx, actor, 'download.started', id, {}, time)
+    // The download is not the resource that a request with an Idempotency-Key creates.
+    const { idempotency: _, ...actor } = by
+    await recordAuditEntry(trx, actor, 'download.started', id, {}, time)
   }
 
-  async function started(id: string): Promise<void> {
+  async function publishRequest(id: string): Promise<void> {
     await refresh(id)
     queue.wake()
   }
@@ -147,30 +148,30 @@ export function createDownloads({
   return {
     isLive,
     request,
-    started,
+    publishRequest,
     onChange: (listener) => void listeners.push(listener),
     row: (id) => store.find(db, id),
 
-    async needed(by, id) {
+    async needsDownload(by, id) {
       if (hub.localOrUndefined(id) || !hub.downloadable(id)) return false
       if (isLive(id)) return true
       if (!mayStart(by)) return false
-      await requireRoom(id)
+      await requireDiskSpace(id)
       return true
     },
 
     async start(by, id) {
       if (hub.get(id).weights.available) return hub.get(id)
       if (!hub.downloadable(id) || !(mayStart(by) || isLive(id))) hub.local(id)
-      if (!isLive(id)) await requireRoom(id)
+      if (!isLive(id)) await requireDiskSpace(id)
       await db.transaction().execute((trx) => request(trx, by, id))
-      await started(id)
+      await publishRequest(id)
       return hub.get(id)
     },
 
     async cancel(by, id) {
       hub.get(id)
-      let worked = false
+      let worker_active = false
       await change(id, async (trx) => {
         const row = await store.find(trx, id)
         if (!row || row.status === 'completed')
@@ -191,33 +192,33 @@ export function createDownloads({
           error_json: null,
           updated_at: now(),
         })
-        worked = (await queue.cancel(trx, queueKind, id)) !== undefined
-        await recordAct(trx, by, 'download.cancelled', id, {}, now())
+        worker_active = (await queue.cancel(trx, queueKind, id)) !== undefined
+        await recordAuditEntry(trx, by, 'download.cancelled', id, {}, now())
       })
       const worker = workers.get(id)
-      // A worker removes the files itself, when nothing writes to them any more.
-      if (worked && worker) worker.abort()
+      // An active worker removes the files itself after it has stopped writing.
+      if (worker_active && worker) worker.abort()
       else await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
       return hub.get(id)
     },
 
     async load() {
-      for (const row of await store.all(db)) states.set(row.model_id, toDownload(row))
+      for (const row of await store.listAll(db)) states.set(row.model_id, toDownload(row))
     },
 
-    running(id) {
+    startWorking(id) {
       const worker = new AbortController()
       workers.set(id, worker)
       return worker.signal
     },
-    stopped: (id) => void workers.delete(id),
+    stopWorking: (id) => void workers.delete(id),
 
     save: (claim, values, end) =>
       change(claim.ref, async (trx) => {
-        await queue.hold(trx, claim)
+        await queue.assertLease(trx, claim)
         await store.update(trx, claim.ref, { ...values, updated_at: now() })
         if (end === 'done' || end === 'dead') await queue.finish(trx, claim, end)
-        else if (end) await queue.release(trx, claim, end.again_at)
+        else if (end) await queue.requeue(trx, claim, end.retry_at)
       }),
   }
 }

@@ -1,9 +1,9 @@
-// The background work of downloads: brings a checkpoint, has it converted, and moves it to where base models live.
+// The worker of downloads: fetches a checkpoint, converts it, and moves it to the models folder.
 import { mkdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
-import { nowAndThen } from '../../lib/periodic.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
@@ -12,10 +12,10 @@ import { type Downloads, downloadFolder } from './downloads.ts'
 import type { Hub } from './service.ts'
 import type { DownloadRow } from './store.ts'
 
-/** Tries in a row that bring nothing new, until a download has failed. The wait doubles with each, up to a minute. */
-const failures_max = 8
-const longest_wait_ms = 60_000
-/** How often the progress is written. */
+/** Attempts in a row without new bytes before a download fails. The delay doubles with each, up to a minute. */
+const max_failures = 8
+const max_wait_ms = 60_000
+/** Interval of progress writes. */
 const progress_ms = 1000
 
 export interface DownloadWork {
@@ -28,7 +28,7 @@ export interface DownloadWork {
   converters: string
   min_free_mb: number
   log: Logger
-  /** The wait before the first retry. */
+  /** Delay before the first retry. */
   retry_ms?: number
   now(): number
 }
@@ -37,12 +37,13 @@ export async function workOnDownload(work: DownloadWork, claim: Claim, stopping:
   const { downloads, hub, modelsDir } = work
   const id = claim.ref
   const folder = downloadFolder(modelsDir, id)
-  // Before the row is read, so that a cancellation is either seen in it or heard.
-  const cancelled = downloads.running(id)
+  // Before the row is read, so that a cancellation is either in the row or aborts this signal.
+  const cancelled = downloads.startWorking(id)
   const before = await downloads.row(id)
   const progress = { bytes: before?.bytes ?? 0 }
   try {
-    if (!hub.localOrUndefined(id)) await bring(work, claim, before, progress, AbortSignal.any([stopping, cancelled]))
+    if (!hub.localOrUndefined(id))
+      await fetchAndConvert(work, claim, before, progress, AbortSignal.any([stopping, cancelled]))
     await rm(folder, { recursive: true, force: true })
     await downloads.save(claim, { status: 'completed', bytes: progress.bytes, error_json: null }, 'done')
   } catch (error) {
@@ -52,14 +53,14 @@ export async function workOnDownload(work: DownloadWork, claim: Claim, stopping:
     }
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted)
-      return await downloads.save(claim, { status: 'queued', bytes: progress.bytes }, { again_at: work.now() })
+      return await downloads.save(claim, { status: 'queued', bytes: progress.bytes }, { retry_at: work.now() })
     await afterFailure(work, claim, before, progress.bytes, error)
   } finally {
-    downloads.stopped(id)
+    downloads.stopWorking(id)
   }
 }
 
-async function bring(
+async function fetchAndConvert(
   work: DownloadWork,
   claim: Claim,
   before: DownloadRow | undefined,
@@ -75,17 +76,17 @@ async function bring(
   const { revision, files } = await listCheckpoint(source, before?.revision ?? 'main', signal)
   const total_bytes = files.reduce((sum, { size }) => sum + size, 0)
   progress.bytes = await bytesIn(hf, files)
-  // What is still to come, and about as much as all of it for the form that the engine serves.
+  // The rest of the download, plus about the whole size for the GGUF file.
   await requireFreeDisk(modelsDir, min_free_mb + Math.ceil((2 * total_bytes - progress.bytes) / 1e6))
   await downloads.save(claim, { status: 'downloading', revision, total_bytes, bytes: progress.bytes })
   let written = progress.bytes
-  // By the clock and not by what comes: a connection that has gone quiet must not hide what is here.
-  const telling = nowAndThen(progress_ms, async () => {
+  // By a timer, not by arriving data: a stalled connection must not hide the progress so far.
+  const progressTask = runPeriodically(progress_ms, async () => {
     if (progress.bytes === written) return
     written = progress.bytes
     await downloads
       .save(claim, { bytes: written })
-      .catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not kept'))
+      .catch((error: Error) => work.log.warn({ err: error, model: id }, 'the progress of a download was not saved'))
   })
   try {
     for (const file of files)
@@ -93,20 +94,20 @@ async function bring(
         progress.bytes += bytes
       })
   } finally {
-    await telling.close()
+    await progressTask.close()
   }
   await downloads.save(claim, { status: 'converting', bytes: progress.bytes, failures: 0, error_json: null })
   await convertCheckpoint(work.python, work.converters, id, folder, signal)
   await syncPath(path.join(folder, 'model.gguf'))
   await syncPath(path.join(folder, 'model.json'))
-  const place = path.join(modelsDir, id)
-  await mkdir(path.dirname(place), { recursive: true })
-  await rm(place, { recursive: true, force: true })
-  await rename(folder, place)
-  await syncPath(path.dirname(place))
+  const target = path.join(modelsDir, id)
+  await mkdir(path.dirname(target), { recursive: true })
+  await rm(target, { recursive: true, force: true })
+  await rename(folder, target)
+  await syncPath(path.dirname(target))
 }
 
-/** Tries again later what may pass; ends what will not. */
+/** Schedules a retry of transient failures; ends the download for permanent ones. */
 async function afterFailure(
   work: DownloadWork,
   claim: Claim,
@@ -116,17 +117,17 @@ async function afterFailure(
 ): Promise<void> {
   const { downloads, modelsDir, now, retry_ms = 500 } = work
   const id = claim.ref
-  const told = (code: string, message: string) => JSON.stringify({ code, message })
-  const end = (code: string, message: string) =>
-    downloads.save(claim, { status: 'failed', bytes, error_json: told(code, message) }, 'dead')
+  const errorJson = (code: string, message: string) => JSON.stringify({ code, message })
+  const fail = (code: string, message: string) =>
+    downloads.save(claim, { status: 'failed', bytes, error_json: errorJson(code, message) }, 'dead')
   const full = storageError(error) ?? (error instanceof ApiError ? error : undefined)
-  if (full?.code === 'storage_full') return await end(full.code, full.message)
+  if (full?.code === 'storage_full') return await fail(full.code, full.message)
   if (error instanceof DownloadFailed) {
-    // Another revision, or another version of this service, may make a model of it: what was brought is of no use then.
+    // A later attempt takes another revision or version of this service, so these files are useless.
     if (error.code !== 'access_denied') await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
     return await downloads.save(
       claim,
-      { status: 'failed', revision: null, bytes: 0, error_json: told(error.code, error.message) },
+      { status: 'failed', revision: null, bytes: 0, error_json: errorJson(error.code, error.message) },
       'dead',
     )
   }
@@ -134,29 +135,30 @@ async function afterFailure(
   const reason = cause instanceof Error ? cause.message : message
   work.log.warn({ err: error, model: id }, 'a download of a base model was interrupted')
   if (error instanceof HashMismatch) {
-    const again = before?.error_json && JSON.parse(before.error_json).code === 'hash_mismatch'
-    if (again)
-      return await end(
+    const repeated = before?.error_json && JSON.parse(before.error_json).code === 'hash_mismatch'
+    if (repeated)
+      return await fail(
         'hash_mismatch',
         `${work.url} sent a damaged file twice: ${reason}. It was removed; download it again later.`,
       )
     return await downloads.save(
       claim,
-      { status: 'queued', bytes, error_json: told('hash_mismatch', reason) },
-      { again_at: now() },
+      { status: 'queued', bytes, error_json: errorJson('hash_mismatch', reason) },
+      { retry_at: now() },
     )
   }
   const failures = bytes > (before?.bytes ?? 0) ? 1 : (before?.failures ?? 0) + 1
   const code = full?.code ?? 'hub_unreachable'
-  if (failures >= failures_max)
-    return await end(
+  if (failures >= max_failures)
+    return await fail(
       code,
-      `${id} could not be downloaded from ${work.url}, ${failures} times in a row: ${reason}. What has come is kept for the next try.`,
+      `${id} could not be downloaded from ${work.url}, ${failures} times in a row: ${reason}. ` +
+        'What has come is kept for the next try.',
     )
-  const wait_ms = Math.min(longest_wait_ms, retry_ms * 2 ** (failures - 1))
+  const wait_ms = Math.min(max_wait_ms, retry_ms * 2 ** (failures - 1))
   await downloads.save(
     claim,
-    { status: 'queued', bytes, failures, error_json: told(code, reason) },
-    { again_at: now() + wait_ms },
+    { status: 'queued', bytes, failures, error_json: errorJson(code, reason) },
+    { retry_at: now() + wait_ms },
   )
 }

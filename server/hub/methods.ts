@@ -1,4 +1,4 @@
-// Which fine-tuning methods a base allows on this machine, told from its size before its weights are here.
+// The fine-tuning methods that a base allows on this machine by its parameter count, and safetensors headers.
 import { execFileSync } from 'node:child_process'
 import { closeSync, existsSync, openSync, readdirSync, readSync } from 'node:fs'
 import os from 'node:os'
@@ -6,26 +6,23 @@ import path from 'node:path'
 import type { Method } from '../../contract/common.ts'
 
 /**
- * Bytes of memory that a weight takes at the least while it is trained: frozen in bf16, frozen in 4 bits, or in float32
- * with its gradient and two moments. A run takes more (trainer/runtime/memory.py predicts it), so a method that is left
- * out can never fit; one that is listed may need a smaller batch.
+ * Minimum bytes of memory per weight in training: frozen in bf16, frozen in 4 bits, or in float32 with its gradient and
+ * two moments. A run needs more (trainer/runtime/memory.py predicts it): a method that is left out can never fit, and a
+ * listed one may need a smaller batch.
  */
-const least_bytes = { lora: 2, qlora: 0.55, full: 16 } as const satisfies Record<Method, number>
+const min_bytes_per_weight = { lora: 2, qlora: 0.55, full: 16 } as const satisfies Record<Method, number>
 
-/** The methods that a base which writes text can be trained with in this many bytes of memory. */
+/** The methods that a text model of this size allows in `memory_bytes`. */
 export const methodsFor = (parameters: number, memory_bytes: number): Method[] =>
-  (['lora', 'qlora', 'full'] as const).filter((method) => parameters * least_bytes[method] <= memory_bytes)
+  (['lora', 'qlora', 'full'] as const).filter((method) => parameters * min_bytes_per_weight[method] <= memory_bytes)
 
-/**
- * The memory that training has here, in bytes: of the smallest GPU where there are any, else of the machine or of its
- * control group.
- */
+/** Memory for training in bytes: of the smallest GPU if there are any, else of the machine or its control group. */
 export function trainingMemoryBytes(): number {
   const constrained = process.constrainedMemory()
   return gpuBytes() ?? Math.min(os.totalmem(), constrained > 0 ? constrained : Number.POSITIVE_INFINITY)
 }
 
-/** Undefined where there is no NVIDIA GPU, or its driver does not answer. */
+/** Undefined without an NVIDIA GPU, or if its driver does not answer. */
 function gpuBytes(): number | undefined {
   if (!existsSync('/dev/nvidia0')) return undefined
   try {
@@ -45,21 +42,21 @@ function gpuBytes(): number | undefined {
 export interface TensorInfo {
   dtype: string
   shape: number[]
-  /** Where its bytes begin and end, counted from the end of the header. */
+  /** Start and end of its bytes, counted from the end of the header. */
   data_offsets: [number, number]
 }
 
-/** No real checkpoint's header comes near; one that says more is made to fill memory. */
-const largestHeader = 100e6
+/** Far above any real checkpoint's header. A larger one is meant to exhaust memory. */
+const max_header_bytes = 100e6
 
-/** The tensors of a safetensors file by name, from its header alone. Throws an Error where the file is none. */
+/** The tensors of a safetensors file by name, from its header alone. Throws an Error if the header is invalid. */
 export function safetensorsHeader(
   file: string,
-  max_bytes = largestHeader,
+  max_bytes = max_header_bytes,
 ): { tensors: Record<string, TensorInfo>; header_bytes: number } {
   const fd = openSync(file, 'r')
   try {
-    // It begins with the length of its JSON header, as a little-endian 64-bit number.
+    // The file starts with the length of its JSON header as a little-endian 64-bit number.
     const length = Buffer.alloc(8)
     if (readSync(fd, length, 0, 8, 0) < 8) throw new Error('it is too short')
     const bytes = Number(length.readBigUInt64LE())
@@ -73,7 +70,7 @@ export function safetensorsHeader(
   }
 }
 
-/** The shapes of all weights of a checkpoint folder, by name. */
+/** The shapes of all tensors in a checkpoint folder, by name. */
 export function shapesOf(folder: string): Map<string, number[]> {
   const shapes = new Map<string, number[]>()
   for (const file of readdirSync(folder).filter((name) => name.endsWith('.safetensors')))

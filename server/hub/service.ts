@@ -1,3 +1,4 @@
+// The hub: base models of the catalogue, and those in the models folder.
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
 import { z } from 'zod'
@@ -10,7 +11,7 @@ import { methodsFor, shapesOf, trainingMemoryBytes } from './methods.ts'
 /** A base model whose weights are here. */
 export interface LocalBase {
   id: string
-  /** Whether it writes text or makes embeddings; only what writes can be trained. */
+  /** Whether it generates text or embeddings. Only text models can be trained. */
   kind: 'text' | 'embedding'
   parameters: number
   context_length: number
@@ -20,28 +21,28 @@ export interface LocalBase {
   hf: string
 }
 
-/** Longest row that is trained on, in tokens; longer ones are cut. */
+/** Default length limit of training rows in tokens; longer rows are truncated. */
 const max_length = 2048
 export const maxRowTokens = (base: { context_length: number }) => Math.min(max_length, base.context_length)
 
 /**
- * The length at which rows are cut: what was asked for, or the default. Throws invalid_request for more than the base's
- * context.
+ * The length in tokens at which rows are truncated: the requested one or the default. Throws invalid_request for more
+ * than the base's context.
  */
 export function requireRowTokens(
   base: { id: string; context_length: number },
-  asked: number | undefined,
+  requested: number | undefined,
   field: string,
 ): number {
-  if (asked !== undefined && asked > base.context_length)
+  if (requested !== undefined && requested > base.context_length)
     throw new ApiError(
       'invalid_request',
-      `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${asked}.`,
+      `'${field}' must be at most ${base.context_length}, the context of ${base.id}, and is ${requested}.`,
       {
         details: { field, max: base.context_length },
       },
     )
-  return asked ?? maxRowTokens(base)
+  return requested ?? maxRowTokens(base)
 }
 
 export interface Hub {
@@ -51,16 +52,11 @@ export interface Hub {
   /** The files of a base on this machine. Throws model_not_found or model_not_available. */
   local(id: string): LocalBase
   localOrUndefined(id: string): LocalBase | undefined
-  /**
-   * The files of a base that can be trained. Throws as `local` does, and invalid_request for a model that makes
-   * embeddings.
-   */
+  /** The files of a base to train. Throws as `local` does, and invalid_request for an embedding model. */
   trainable(id: string): LocalBase
-  /**
-   * What is known of a base of the catalogue before its weights are here; undefined for one that cannot be downloaded.
-   */
+  /** What the catalogue knows of a base without its weights; undefined if it cannot be downloaded. */
   downloadable(id: string): Downloadable | undefined
-  /** The names of the linear layers of a base that an adapter can take. */
+  /** Names of a base's linear layers, the possible target modules of an adapter. */
   linearModules(base: LocalBase): string[]
   has(id: string): boolean
 }
@@ -74,9 +70,9 @@ export interface Downloadable {
 
 interface HubOptions {
   memory_bytes?: number
-  /** Who may have base models downloaded. */
+  /** Who may start downloads of base models. */
   policy?: Config['model_downloads']
-  /** The last download of each model. */
+  /** The last download of each model, by id. */
   downloads?: ReadonlyMap<string, Download>
 }
 
@@ -89,10 +85,7 @@ const ModelFile = z.object({
   hf: z.string(),
 })
 
-/**
- * The catalogue and what of it lies in the models folder; a folder with a model.json that the catalogue does not know
- * counts too.
- */
+/** Lists the models of the catalogue, and any model in the models folder that has a model.json. */
 export function createHub(
   modelsDir: string,
   pricing: (id: string) => Model['pricing'],
@@ -101,7 +94,7 @@ export function createHub(
   const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
 
   function local(id: string): LocalBase | undefined {
-    // The id becomes a path: only what a hub id can look like may reach the file system.
+    // The id becomes a path: reject anything that is not a valid hub id.
     if (!/^[\w.-]+(\/[\w.-]+)?$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part))) return undefined
     const folder = path.join(modelsDir, id)
     try {
@@ -109,7 +102,7 @@ export function createHub(
       const base = { ...file, id, gguf: path.join(folder, file.gguf), hf: path.join(folder, file.hf) }
       return existsSync(base.gguf) && existsSync(base.hf) ? base : undefined
     } catch {
-      // A folder without a readable model.json is no model, and must not take the others down with it.
+      // A folder without a readable model.json is no model, and must not break the list.
       return undefined
     }
   }
@@ -163,16 +156,17 @@ export function createHub(
     const command = `Run ./tunery models add ${id} on the machine of the service`
     const size = `it downloads about ${found.size_mb} MB from Hugging Face`
     if (policy === 'off') return `${command}; ${size}.`
-    return `${command}, or POST /v1/hub/models/${id}/download${policy === 'operator' ? ' with a key that has the scope operator' : ''}; ${size}.`
+    const scope = policy === 'operator' ? ' with a key that has the scope operator' : ''
+    return `${command}, or POST /v1/hub/models/${id}/download${scope}; ${size}.`
   }
 
-  /** A completed download says nothing of weights that were removed since. */
+  /** The last download, unless it is completed but its weights were removed since. */
   function downloadOf(id: string, available: boolean): Download | null {
     const download = downloads.get(id)
     return download && (available || download.status !== 'completed') ? download : null
   }
 
-  function missing(id: string): ApiError {
+  function notAvailableError(id: string): ApiError {
     const { weights, download } = hub.get(id)
     const { how_to_get } = weights
     const details = { how_to_get, download }
@@ -209,7 +203,7 @@ export function createHub(
     local(id) {
       const base = local(id)
       if (base) return base
-      throw missing(id)
+      throw notAvailableError(id)
     },
     trainable(id) {
       const base = hub.local(id)
@@ -225,7 +219,7 @@ export function createHub(
   return hub
 }
 
-/** The last names of all two-dimensional weights inside the layers. */
+/** The module names of all two-dimensional weights inside the layers. */
 function linearModules(folder: string): string[] {
   const names = new Set<string>()
   for (const [key, shape] of shapesOf(folder)) {

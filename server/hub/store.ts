@@ -6,10 +6,10 @@ export type DownloadRow = Row<'model_downloads'>
 export const find = (db: Db | Trx, model_id: string) =>
   db.selectFrom('model_downloads').selectAll().where('model_id', '=', model_id).executeTakeFirst()
 
-export const all = (db: Db) => db.selectFrom('model_downloads').selectAll().execute()
+export const listAll = (db: Db) => db.selectFrom('model_downloads').selectAll().execute()
 
-/** Takes the place of an earlier download of the same model. */
-export const put = (trx: Trx, row: NewRow<'model_downloads'>) =>
+/** Inserts a download, or replaces an earlier one of the same model. */
+export const upsert = (trx: Trx, row: NewRow<'model_downloads'>) =>
   trx
     .insertInto('model_downloads')
     .values(row)

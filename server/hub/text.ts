@@ -2,9 +2,9 @@ import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 
-/** What a base makes of text, as a job freezes it; trainer/data/tokenizer_identity.py finds the same. */
-export interface FrozenText {
-  /** SHA-256 of its tokenizer.json. */
+/** The tokenizer and chat template of a base, stored in a job. trainer/data/tokenizer_identity.py computes the same. */
+export interface TokenizerIdentity {
+  /** SHA-256 of tokenizer.json. */
   sha256: string | null
   chat_template_sha256: string
   eos_token: string | null
@@ -12,8 +12,8 @@ export interface FrozenText {
 
 const sha256 = (content: string | Buffer) => createHash('sha256').update(content).digest('hex')
 
-/** Undefined where the folder has no chat template, which the trainer then says. */
-export function frozenText(hf: string): FrozenText | undefined {
+/** Undefined if the folder has no chat template, which the trainer then reports. */
+export function tokenizerIdentity(hf: string): TokenizerIdentity | undefined {
   const file = (name: string) => path.join(hf, name)
   const config = existsSync(file('tokenizer_config.json'))
     ? JSON.parse(readFileSync(file('tokenizer_config.json'), 'utf8'))

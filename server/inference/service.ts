@@ -8,54 +8,57 @@ import type { Plans } from '../plans.ts'
 import type { UsageKind } from '../usage/journal.ts'
 import type { Usage } from '../usage/service.ts'
 import type { EngineClient } from './engine/client.ts'
-import { compareModels, type Scoring } from './fidelity/adapter-verification.ts'
+import { compareModels, type ScoreRows } from './fidelity/adapter-verification.ts'
 import { type Meter, startMeter } from './gateway/meter.ts'
-import { createResolver, type Names } from './gateway/resolve.ts'
-import type { Copies } from './merged-adapters/manager.ts'
-import type { Served } from './replicas/pool.ts'
+import { createResolver, type ModelAliases } from './gateway/resolve.ts'
+import type { MergedAdapters } from './merged-adapters/manager.ts'
+import type { PoolResponse } from './replicas/pool.ts'
 import type { Pools } from './replicas/pools.ts'
 import type { Target } from './replicas/replica.ts'
 
-/** What is asked of a model, and where below the base address. */
+/** An inference operation and its path below the base URL. */
 export interface Operation {
   kind: UsageKind
   path: string
 }
 
-export interface Asked {
+export interface InferenceRequest {
   caller: Caller
   request_id: string
   body: { model: string } & Record<string, unknown>
-  /** The body as the client wrote it; undefined where it was put together here. */
+  /** The body as the client sent it; undefined if the service built it. */
   text: string | undefined
   stream: boolean
 }
 
 export interface Inference {
   /**
-   * Has a request answered; resolves with the whole answer or with the beginning of its stream, to be released and
-   * metered by who takes it. Throws an ApiError where there is no answer.
+   * Runs a request; resolves with the full response or with the start of its stream. The caller must release the
+   * response and end the meter. Throws an ApiError.
    */
-  answer(operation: Operation, asked: Asked, signal: AbortSignal): Promise<{ served: Served; meter: Meter }>
+  answer(
+    operation: Operation,
+    request: InferenceRequest,
+    signal: AbortSignal,
+  ): Promise<{ response: PoolResponse; meter: Meter }>
   models(account_id: string): Promise<z.input<typeof ModelList>>
   model(account_id: string, name: string): Promise<z.input<typeof ModelCard>>
   /**
-   * What a model id stands for, names of deployments aside. Throws model_not_found, model_not_available, or
-   * model_not_callable.
+   * The target of a model id, ignoring deployments. Throws model_not_found, model_not_available or model_not_callable.
    */
   target(account_id: string, model: string): Promise<Target>
-  /** Whether this is the id of a base, of the hub or of an upstream. */
+  /** Whether this is the id of a base model in the hub or on an upstream. */
   isBase(model: string): boolean
-  /** The base that a model id stands on, whether or not its weights are here. */
+  /** The base that a model was tuned from, whether or not its weights are on this machine. */
   baseId(account_id: string, model: string): Promise<string>
-  /** Loads a model, so that its first request does not wait. */
+  /** Loads a model ahead of its first request. */
   load(target: Target): Promise<void>
-  /** Throws model_disagrees where what the engine serves of a model is not what was trained. */
-  requireTrusted(account_id: string, model: string): Promise<void>
-  useNames(names: Names): void
-  /** What names stand for has changed: the next request sees it. */
-  namesChanged(): void
-  /** Resolves when everything that was used has been taken down; while the engine still runs, as it is asked. */
+  /** Compares the served model with its training. Throws model_disagrees if they differ. */
+  requireVerified(account_id: string, model: string): Promise<void>
+  setAliases(aliases: ModelAliases): void
+  /** Call it after a deployment changes, so that the next request sees it. */
+  aliasesChanged(): void
+  /** Waits for pending usage lookups, so call it while the engine still runs. */
   close(): Promise<void>
 }
 
@@ -64,23 +67,32 @@ interface Options {
   models: TunedModels
   engine: EngineClient
   pools: Pools
-  scores: Scoring
-  copies: Copies
+  scoreRows: ScoreRows
+  mergedAdapters: MergedAdapters
   usage: Usage
   pricing: Plans['pricing']
 }
 
-export function createInference({ hub, models, engine, pools, scores, copies, usage, pricing }: Options): Inference {
-  /** What is still to be heard of what those used who have left. */
-  const leaving = new Set<Promise<void>>()
+export function createInference({
+  hub,
+  models,
+  engine,
+  pools,
+  scoreRows,
+  mergedAdapters,
+  usage,
+  pricing,
+}: Options): Inference {
+  /** Usage lookups still pending for disconnected clients. */
+  const pendingUsage = new Set<Promise<void>>()
   const resolver = createResolver({ hub, models, pools })
   const journal: Pick<Usage, 'record'> = {
     record(record) {
       usage.record(record)
-      copies.used(record)
+      mergedAdapters.recordUsage(record)
     },
   }
-  compareModels(models, engine, scores)
+  compareModels(models, engine, scoreRows)
   models.onDeleted((tuned) => {
     const own = { id: tuned.id, gguf: tuned.gguf }
     void pools.unload(tuned.kind === 'model' ? { base: own } : { base: { id: tuned.base_model_id }, adapter: own })
@@ -90,13 +102,15 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     const tuned = await models.all(account_id)
     const targets = new Map(tuned.map((model) => [model.id, model]))
     const statusOf = (id: string) => {
-      const known = targets.get(id)
+      const tunedModel = targets.get(id)
       try {
         return pools.status(
-          known ? (copies.of(id) ?? resolver.targetOf(known)) : { base: { id, ...hub.localOrUndefined(id) } },
+          tunedModel
+            ? (mergedAdapters.servingTarget(id) ?? resolver.targetOf(tunedModel))
+            : { base: { id, ...hub.localOrUndefined(id) } },
         )
       } catch {
-        // The weights that it stands on are not here any more.
+        // The base's weights were removed from this machine.
         return 'not_loaded' as const
       }
     }
@@ -109,7 +123,7 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     })
     const local = hub.list().filter((model) => model.weights.available)
     const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
-    const deployed = (await resolver.names()?.list(account_id)) ?? []
+    const deployed = (await resolver.aliases()?.list(account_id)) ?? []
     return [
       ...deployed.map(({ name, model, created_at }) => card(name, model, created_at, account_id)),
       ...tuned.map(({ id, created_at }) => card(id, id, created_at, account_id)),
@@ -120,21 +134,21 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
   return {
     target: resolver.target,
     isBase: resolver.isBase,
-    useNames: resolver.useNames,
-    namesChanged: resolver.changed,
+    setAliases: resolver.setAliases,
+    aliasesChanged: resolver.invalidate,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,
     load: pools.load,
     async close() {
-      await copies.close()
-      await Promise.allSettled(leaving)
+      await mergedAdapters.close()
+      await Promise.allSettled(pendingUsage)
     },
 
-    async requireTrusted(account_id, model) {
+    async requireVerified(account_id, model) {
       if (!(await models.find(account_id, model))) return
-      const found = await models.compared(account_id, model)
-      if (found?.problem)
-        throw new ApiError('model_disagrees', `'${model}' is not deployed. ${found.problem}`, {
-          details: { ...found },
+      const comparison = await models.getComparison(account_id, model)
+      if (comparison?.problem)
+        throw new ApiError('model_disagrees', `'${model}' is not deployed. ${comparison.problem}`, {
+          details: { ...comparison },
           param: 'model',
         })
     },
@@ -147,15 +161,15 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
         journal,
         { request_id, account_id, key_id, model, model_id, kind },
         pricing(base_model_id),
-        leaving,
+        pendingUsage,
       )
       try {
         const attempt = (target: Target) =>
           pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
-        return { served: await copies.run(account_id, target, attempt), meter }
+        return { response: await mergedAdapters.run(account_id, target, attempt), meter }
       } catch (error) {
-        // Whose client left before there was an answer has used the engine all the same.
-        if (signal.aborted) meter.endLater(engine.usageOfLeft(request_id), undefined)
+        // A client that disconnected before the response still used the engine.
+        if (signal.aborted) meter.endAborted(engine.abortedUsage(request_id), undefined)
         throw error
       }
     },
@@ -163,14 +177,14 @@ export function createInference({ hub, models, engine, pools, scores, copies, us
     models: async (account_id) => ({ object: 'list', data: await cards(account_id) }),
 
     async model(account_id, name) {
-      const found = (await cards(account_id)).find(({ id }) => id === name)
-      if (!found)
+      const card = (await cards(account_id)).find(({ id }) => id === name)
+      if (!card)
         throw new ApiError(
           'model_not_found',
           `There is no model or deployment '${name}'. GET /v1/models lists those that can be called.`,
           { param: 'model' },
         )
-      return found
+      return card
     },
   }
 }

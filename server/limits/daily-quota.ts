@@ -1,46 +1,47 @@
-// Requests of the UTC day, counted in memory and written ahead: the database always holds at least as many as were
-// admitted, so that a killed process admits no more than the day allows, and loses at most what it had written ahead.
+// Daily request quota per account. Requests are counted in memory and reserved in the database in advance, so the
+// database never holds fewer than were admitted: a killed process cannot exceed the limit, and wastes at most the
+// requests it had reserved.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { startOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 
-export interface Days {
+export interface DailyQuota {
   /**
-   * Counts one request. Resolves with which of the day it is; with undefined, and nothing counted, where `limit` of the
-   * day have been counted.
+   * Counts one request. Resolves with its number within the UTC day, or with undefined, without counting it, once
+   * `limit` is reached. A null limit is unlimited.
    */
   admit(account_id: string, limit: number | null): Promise<number | undefined>
-  /** Takes one back that was counted last, of a request that was refused after all. */
-  takeBack(account_id: string): void
+  /** Uncounts one request that was refused after `admit`. */
+  refund(account_id: string): void
   used(account_id: string): Promise<number>
-  /** Writes what was counted and tells of it; of a limited account only tells, as more than that is written already. */
+  /** Writes the counts of unlimited accounts and notifies the listeners. Limited accounts are already written ahead. */
   flush(): Promise<void>
-  /** Writes what was counted to the last request, when no more of them come. */
+  /** Writes the exact counts. Call it once no more requests come. */
   close(): Promise<void>
-  /** Calls for accounts whose count has changed, now and then. */
+  /** Adds a listener that `flush` calls for each account whose count has changed. */
   onCounted(listener: CountListener): void
 }
 
-/** Hears how many requests of the day an account has made, of how many. */
+/** Receives an account's request count of the day, with its limit. */
 export type CountListener = (account_id: string, day: number, requests: number, limit: number | null) => Promise<void>
 
 interface Count {
   day: number
   used: number
-  /** What the database holds: ahead of what was used in an account with a limit, behind it in others. */
-  written: number
-  told: number
+  /** The count in the database: at or above `used` for an account with a limit, at or below it for others. */
+  persisted: number
+  notified: number
   limit: number | null
-  extending: Promise<void> | undefined
+  reserving: Promise<void> | undefined
 }
 
-/** How long a request waits until the database has been written. */
-const patience_ms = 250
-/** The part of a day's limit that is written ahead: what a killed process may lose. */
-const ahead = 1 / 200
+/** The longest that a request waits for the database. */
+const databaseWait_ms = 250
+/** The share of the daily limit that one write reserves: the most that a killed process wastes. */
+const reserveShare = 1 / 200
 
-export function createDays(db: Db, log: Logger, now: () => number): Days {
+export function createDailyQuota(db: Db, log: Logger, now: () => number): DailyQuota {
   const counts = new Map<string, Count>()
   const loading = new Map<string, Promise<Count>>()
 
@@ -49,27 +50,27 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
   async function write(account_id: string, count: Count): Promise<void> {
     const { day, used } = count
     await setRequests(db, account_id, day, used)
-    count.written = used
+    count.persisted = used
   }
 
-  async function tell(account_id: string, count: Count): Promise<void> {
+  async function notify(account_id: string, count: Count): Promise<void> {
     const { day, used, limit } = count
-    if (used === count.told) return
+    if (used === count.notified) return
     for (const listener of listeners) await listener(account_id, day, used, limit)
-    count.told = used
+    count.notified = used
   }
 
-  /** A day has ended: its last count is written and told. */
-  const settle = (account_id: string, count: Count) =>
-    Promise.all([count.used !== count.written && write(account_id, count), tell(account_id, count)]).catch((error) =>
-      log.warn({ err: error, account_id }, 'the last requests of a day could not be written'),
+  /** Writes and reports the last count of a day that has ended. */
+  const closeDay = (account_id: string, count: Count) =>
+    Promise.all([count.used !== count.persisted && write(account_id, count), notify(account_id, count)]).catch(
+      (error) => log.warn({ err: error, account_id }, 'the final request count of a day could not be written'),
     )
 
   async function load(account_id: string, day: number): Promise<Count> {
-    const before = counts.get(account_id)
-    if (before) await settle(account_id, before)
+    const previous = counts.get(account_id)
+    if (previous) await closeDay(account_id, previous)
     const used = await requestsOf(db, account_id, day)
-    const count: Count = { day, used, written: used, told: used, limit: null, extending: undefined }
+    const count: Count = { day, used, persisted: used, notified: used, limit: null, reserving: undefined }
     counts.set(account_id, count)
     return count
   }
@@ -79,26 +80,26 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
     const known = counts.get(account_id)
     if (known?.day === day) return known
     const name = `${account_id} ${day}`
-    const under = loading.get(name) ?? load(account_id, day).finally(() => loading.delete(name))
-    loading.set(name, under)
-    return under
+    const pending = loading.get(name) ?? load(account_id, day).finally(() => loading.delete(name))
+    loading.set(name, pending)
+    return pending
   }
 
   /**
-   * Writes ahead. Where the database cannot be written the service goes on: after a kill some requests of that time
-   * would not be known.
+   * Reserves requests in the database. If the write fails, requests are still admitted; those counted in the meantime
+   * are lost if the process is killed.
    */
-  function extend(account_id: string, count: Count, limit: number): Promise<void> {
-    const target = Math.min(limit, count.used + Math.max(1, Math.ceil(limit * ahead)))
-    count.extending ??= setRequests(db, account_id, count.day, target)
+  function reserve(account_id: string, count: Count, limit: number): Promise<void> {
+    const target = Math.min(limit, count.used + Math.max(1, Math.ceil(limit * reserveShare)))
+    count.reserving ??= setRequests(db, account_id, count.day, target)
       .catch((error) =>
-        log.warn({ err: error, account_id }, 'the day’s requests could not be written; they are counted in memory'),
+        log.warn({ err: error, account_id }, 'daily request counts could not be written; they stay in memory'),
       )
       .then(() => {
-        count.written = Math.max(target, count.used)
-        count.extending = undefined
+        count.persisted = Math.max(target, count.used)
+        count.reserving = undefined
       })
-    return count.extending
+    return count.reserving
   }
 
   return {
@@ -108,22 +109,21 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
         count.limit = limit
         if (limit !== null) {
           if (count.used >= limit) return undefined
-          if (count.used >= count.written) {
-            await Promise.race([extend(account_id, count, limit), sleep(patience_ms)])
-            // A database that is locked for long holds up no request: those are counted in memory until it can be
-            // written.
-            if (count.extending && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
-            // The day may have ended meanwhile.
+          if (count.used >= count.persisted) {
+            await Promise.race([reserve(account_id, count, limit), sleep(databaseWait_ms)])
+            // Do not block requests on a locked database: count them in memory until it can be written.
+            if (count.reserving && count.day === startOfDay(now())) return count.used < limit ? ++count.used : undefined
+            // Retry: the day may have ended during the wait.
             continue
           }
-          if (count.written < limit && count.written - count.used <= (limit * ahead) / 2)
-            void extend(account_id, count, limit)
+          if (count.persisted < limit && count.persisted - count.used <= (limit * reserveShare) / 2)
+            void reserve(account_id, count, limit)
         }
         return ++count.used
       }
     },
 
-    takeBack(account_id) {
+    refund(account_id) {
       const count = counts.get(account_id)
       if (count && count.used > 0) count.used--
     },
@@ -132,14 +132,14 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
 
     async flush() {
       for (const [account_id, count] of counts) {
-        if (count.used === count.told) continue
+        if (count.used === count.notified) continue
         try {
           if (count.limit === null) await write(account_id, count)
-          await tell(account_id, count)
+          await notify(account_id, count)
         } catch (error) {
           log.warn(
             { err: error, account_id },
-            'the day’s requests could not be written or told; they are counted in memory and tried again',
+            'daily request counts could not be written or reported; they stay in memory and are retried',
           )
         }
       }
@@ -147,8 +147,8 @@ export function createDays(db: Db, log: Logger, now: () => number): Days {
 
     async close() {
       for (const [account_id, count] of counts) {
-        await count.extending
-        if (count.used !== count.written) await write(account_id, count)
+        await count.reserving
+        if (count.used !== count.persisted) await write(account_id, count)
       }
     },
 

@@ -1,14 +1,14 @@
-// The limits of an account's tier: a minute's window that opens with its first request, the UTC day, and what is under
-// way at once.
+// The limits of an account's tier: requests per minute (a window that opens with its first request), requests per UTC
+// day, and concurrent requests and jobs.
 import type { Logger } from 'pino'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Limits as HttpLimits, Window } from '../http/limits.ts'
 import type { Plans } from '../plans.ts'
-import { createDays, type Days } from './daily-quota.ts'
+import { createDailyQuota, type DailyQuota } from './daily-quota.ts'
 
-interface Used {
+interface WindowUsage {
   used: number
   /** Null is unlimited. */
   limit: number | null
@@ -16,13 +16,13 @@ interface Used {
 }
 
 export interface Limits extends HttpLimits {
-  /** What an account has used in both windows, and has under way now. */
+  /** What an account has used in both windows, and what it runs concurrently now. */
   state(account: {
     account_id: string
     tier: string
-  }): Promise<{ minute: Used; day: Used; concurrent: { used: number; limit: number | null } }>
-  onCounted: Days['onCounted']
-  /** Writes now and then what was counted, until what it returns is closed. */
+  }): Promise<{ minute: WindowUsage; day: WindowUsage; concurrent: { used: number; limit: number | null } }>
+  onCounted: DailyQuota['onCounted']
+  /** Flushes the daily counts periodically. `close()` waits for the current flush and writes the final counts. */
   start(): { close(): Promise<void> }
 }
 
@@ -40,36 +40,37 @@ export function createLimits({
   log: Logger
   now?: () => number
 }): Limits {
-  // The tiers' own numbers are compared with what it has counted, as an account may change its tier within a window.
-  const minutes = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
-  const days = createDays(db, log, now)
-  const slots = createSlots()
+  // The limiter only counts. The tier's limit is compared here, because an account may change its tier within a window.
+  const minuteWindows = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+  const dailyQuota = createDailyQuota(db, log, now)
+  const slots = createConcurrencySlots()
   const tierOf = plans.tierOrTightest
 
   const window = (limit: number | null, used: number, resets_at: number): Window | undefined =>
     limit === null ? undefined : { limit, remaining: Math.max(0, limit - used), resets_at }
-  const share = ({ limit, remaining }: Window) => remaining / limit
-  const tighter = (a: Window | undefined, b: Window | undefined) => (a && b ? (share(b) < share(a) ? b : a) : (a ?? b))
+  const remainingShare = ({ limit, remaining }: Window) => remaining / limit
+  const tighter = (a: Window | undefined, b: Window | undefined) =>
+    a && b ? (remainingShare(b) < remainingShare(a) ? b : a) : (a ?? b)
 
   async function state({ account_id, tier }: { account_id: string; tier: string }) {
     const { requests_per_minute, requests_per_day, max_concurrent } = tierOf(tier)
-    const minute = await minutes.get(account_id)
+    const minute = await minuteWindows.get(account_id)
     const resets_at = now() + (minute ? Math.max(0, minute.msBeforeNext) : minute_s * 1000)
-    // What was refused counts there too, and is not told.
+    // The limiter also counts refused requests: do not report those.
     const used = Math.min(minute?.consumedPoints ?? 0, requests_per_minute ?? Number.MAX_SAFE_INTEGER)
     return {
       minute: { used, limit: requests_per_minute, resets_at },
-      day: { used: await days.used(account_id), limit: requests_per_day, resets_at: endOfDay(now()) },
+      day: { used: await dailyQuota.used(account_id), limit: requests_per_day, resets_at: endOfDay(now()) },
       concurrent: { used: slots.used(account_id), limit: max_concurrent },
     }
   }
 
   return {
-    async admit(caller) {
+    async countRequest(caller) {
       const { account_id } = caller
       const { requests_per_minute, requests_per_day } = tierOf(caller.tier)
-      const ofDay = await days.admit(account_id, requests_per_day)
-      if (ofDay === undefined) {
+      const usedToday = await dailyQuota.admit(account_id, requests_per_day)
+      if (usedToday === undefined) {
         const resets_at = endOfDay(now())
         const max = requests_per_day!
         return {
@@ -77,10 +78,10 @@ export function createLimits({
           refused: { limit: 'requests_per_day', max, resets_at },
         }
       }
-      const { consumedPoints, msBeforeNext } = await minutes.consume(account_id)
+      const { consumedPoints, msBeforeNext } = await minuteWindows.consume(account_id)
       const resets_at = now() + msBeforeNext
       if (requests_per_minute !== null && consumedPoints > requests_per_minute) {
-        days.takeBack(account_id)
+        dailyQuota.refund(account_id)
         const max = requests_per_minute
         return {
           window: { limit: max, remaining: 0, resets_at },
@@ -90,7 +91,7 @@ export function createLimits({
       return {
         window: tighter(
           window(requests_per_minute, consumedPoints, resets_at),
-          window(requests_per_day, ofDay, endOfDay(now())),
+          window(requests_per_day, usedToday, endOfDay(now())),
         ),
       }
     },
@@ -100,52 +101,51 @@ export function createLimits({
       return tighter(window(minute.limit, minute.used, minute.resets_at), window(day.limit, day.used, day.resets_at))
     },
 
-    slot: ({ account_id, tier }) => slots.take(account_id, tierOf(tier).max_concurrent),
+    acquireSlot: ({ account_id, tier }) => slots.acquire(account_id, tierOf(tier).max_concurrent),
     concurrency: (tier) => tierOf(tier).max_concurrent,
     state,
-    onCounted: days.onCounted,
+    onCounted: dailyQuota.onCounted,
 
     start() {
       let flushing = Promise.resolve()
       const timer = setInterval(() => {
-        flushing = flushing.then(days.flush)
+        flushing = flushing.then(dailyQuota.flush)
       }, flush_ms).unref()
       return {
         async close() {
           clearInterval(timer)
           await flushing
-          await days.close().catch((error) => log.error({ err: error }, 'the day’s requests could not be written'))
+          await dailyQuota
+            .close()
+            .catch((error) => log.error({ err: error }, 'daily request counts could not be written'))
         },
       }
     },
   }
 }
 
-/**
- * Counts what each account has under way. In this process's memory: what a killed process held is free again when the
- * next one starts.
- */
-export interface Slots {
-  /** Takes one of `max` places; the result gives it back, once. Undefined where all are taken. */
-  take(account_id: string, max: number | null): (() => void) | undefined
+/** Concurrency slots per account, in this process's memory: all slots are free again after a restart. */
+export interface ConcurrencySlots {
+  /** Acquires one of `max` slots and returns its release function, or undefined if none is free. Null is unlimited. */
+  acquire(account_id: string, max: number | null): (() => void) | undefined
   used(account_id: string): number
 }
 
-export function createSlots(): Slots {
-  const taken = new Map<string, number>()
-  const used = (account_id: string) => taken.get(account_id) ?? 0
+export function createConcurrencySlots(): ConcurrencySlots {
+  const inUse = new Map<string, number>()
+  const used = (account_id: string) => inUse.get(account_id) ?? 0
   return {
     used,
-    take(account_id, max) {
+    acquire(account_id, max) {
       if (max !== null && used(account_id) >= max) return undefined
-      taken.set(account_id, used(account_id) + 1)
-      let given = false
+      inUse.set(account_id, used(account_id) + 1)
+      let released = false
       return () => {
-        if (given) return
-        given = true
+        if (released) return
+        released = true
         const left = used(account_id) - 1
-        if (left > 0) taken.set(account_id, left)
-        else taken.delete(account_id)
+        if (left > 0) inUse.set(account_id, left)
+        else inUse.delete(account_id)
       }
     },
   }

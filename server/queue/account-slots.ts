@@ -1,33 +1,30 @@
 import type { Claim, Queue } from './queue.ts'
 
-/**
- * How soon work is looked at again whose account has no place for it: a tenth of the time that it has waited, within
- * these bounds.
- */
-const place_ms = { least: 1000, most: 30_000 }
+/** Bounds of the delay before work without a free slot is claimed again: a tenth of its waiting time so far. */
+const retry_ms = { least: 1000, most: 30_000 }
 
-/** Takes a place among what an account may have under way; undefined where it must wait. */
-export type Place = (account_id: string) => Promise<(() => void) | undefined>
+/** Takes one of an account's concurrency slots and returns its release function; undefined if none is free. */
+export type AcquireSlot = (account_id: string) => Promise<(() => void) | undefined>
 
-interface Placing {
+interface SlotContext {
   queue: Queue
-  place: Place
+  acquireSlot: AcquireSlot
   now(): number
 }
 
 /**
- * Takes the place of claimed work, or puts it back, so that it lets others by and is looked at again; undefined then.
- * Work that is gone takes none.
+ * Takes a concurrency slot for claimed work. If none is free, defers the work, so that other entries pass, and returns
+ * undefined. Work that was deleted needs no slot.
  */
-export async function placeFor(
-  { queue, place, now }: Placing,
+export async function acquireSlotOrDefer(
+  { queue, acquireSlot, now }: SlotContext,
   claim: Claim,
   work: { account_id: string; created_at: number } | undefined,
 ): Promise<(() => void) | undefined> {
-  const taken = work ? await place(work.account_id) : () => {}
-  if (!taken) {
+  const releaseSlot = work ? await acquireSlot(work.account_id) : () => {}
+  if (!releaseSlot) {
     const waited = (now() - work!.created_at) / 10
-    await queue.putBack(claim, now() + Math.min(place_ms.most, Math.max(place_ms.least, waited)))
+    await queue.defer(claim, now() + Math.min(retry_ms.most, Math.max(retry_ms.least, waited)))
   }
-  return taken
+  return releaseSlot
 }

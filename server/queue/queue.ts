@@ -1,6 +1,6 @@
-// A durable queue in the database. An entry is enqueued in the caller's transaction, claimed in one statement with a
-// lease and an attempt number, and kept by heartbeats; every write of its worker is checked against the attempt, so
-// that one who lost its lease can change nothing any more.
+// Durable queue in the database. An entry is enqueued in the caller's transaction and claimed in one statement, with a
+// lease that heartbeats renew and an attempt number (fencing token): every write of a worker checks its attempt, so a
+// worker that lost its lease can change nothing.
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
@@ -15,10 +15,7 @@ export interface Claim {
   attempt: number
 }
 
-/**
- * The lease of this claim has passed to another attempt, or its entry has ended: whoever holds it must stop and write
- * nothing.
- */
+/** The claim's lease has passed to another attempt, or its entry has ended: the worker must stop and write nothing. */
 export class LeaseLost extends Error {
   constructor(claim: Claim) {
     super(`attempt ${claim.attempt} at ${claim.kind} ${claim.ref} is no longer the current one`)
@@ -29,42 +26,32 @@ export interface Queue {
   /** Adds an entry in the caller's transaction. Call `wake` after it has committed. */
   enqueue(trx: Trx, kind: string, ref: string): Promise<void>
   wake(): void
-  /** Resolves at the next `wake`, or after `wait_ms` or when the signal aborts. */
-  woken(wait_ms: number, signal: AbortSignal): Promise<void>
-  /**
-   * The oldest entry of this kind that waits or whose lease ran out, leased to `worker`; undefined where there is none.
-   */
+  /** Resolves at the next `wake`, after `wait_ms`, or when the signal aborts. */
+  waitForWake(wait_ms: number, signal: AbortSignal): Promise<void>
+  /** Leases the oldest due entry of this kind, waiting or with an expired lease, to `worker`; undefined if none. */
   claim(kind: string, worker: string): Promise<Claim | undefined>
-  /** What waits or is leased of a kind, in the order in which it is claimed. */
-  live(kind: string): Promise<{ ref: string; run_at: number }[]>
-  /** Renews the lease. Returns whether it was still held. */
+  /** Waiting and leased entries of a kind, in the order in which they are claimed. */
+  pending(kind: string): Promise<{ ref: string; run_at: number }[]>
+  /** Renews the lease. Returns whether the claim still held it. */
   heartbeat(claim: Claim): Promise<boolean>
-  /**
-   * Throws LeaseLost unless the claim is the current one; called in the transaction of each write that its worker
-   * makes.
-   */
-  hold(trx: Trx, claim: Claim): Promise<void>
-  /** Ends the entry, as done or as dead after too many attempts. */
+  /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
+  assertLease(trx: Trx, claim: Claim): Promise<void>
+  /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
   finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
-  /** Gives the entry back to be claimed again from `run_at` on. */
-  release(trx: Trx, claim: Claim, run_at: number): Promise<void>
-  /** Gives back an entry that was not begun, to be claimed again from `run_at` on: its attempt does not count. */
-  putBack(claim: Claim, run_at: number): Promise<void>
-  /**
-   * Ends whatever entry lives for this ref; a worker that holds it loses its lease. Returns the worker's claim where
-   * there was one.
-   */
+  /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
+  requeue(trx: Trx, claim: Claim, run_at: number): Promise<void>
+  /** Like `requeue`, for an entry whose work was not started: the attempt does not count. */
+  defer(claim: Claim, run_at: number): Promise<void>
+  /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
-  /**
-   * Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone.
-   */
-  takeOverAll(): Promise<number>
+  /** Expires all leases. Only for the process that holds the data folder's lock: all other workers are gone. */
+  expireAllLeases(): Promise<number>
 }
 
 export function createQueue(db: Db, now: () => number = Date.now): Queue {
-  const bell = new EventEmitter()
-  bell.setMaxListeners(0)
-  const held = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
+  const wakes = new EventEmitter()
+  wakes.setMaxListeners(0)
+  const leasedBy = (claim: Claim) => sql<boolean>`id = ${claim.id} and attempt = ${claim.attempt} and status = 'leased'`
 
   return {
     async enqueue(trx, kind, ref) {
@@ -84,18 +71,18 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .execute()
     },
 
-    wake: () => bell.emit('wake'),
+    wake: () => wakes.emit('wake'),
 
-    woken: (wait_ms, signal) =>
+    waitForWake: (wait_ms, signal) =>
       new Promise((resolve) => {
         const done = () => {
           clearTimeout(timer)
-          bell.off('wake', done)
+          wakes.off('wake', done)
           signal.removeEventListener('abort', done)
           resolve()
         }
         const timer = setTimeout(done, wait_ms)
-        bell.once('wake', done)
+        wakes.once('wake', done)
         signal.addEventListener('abort', done, { once: true })
         if (signal.aborted) done()
       }),
@@ -116,7 +103,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
                 or.and([or('status', '=', 'leased'), or('lease_until', '<', time)]),
               ]),
             )
-            // By their time first: those that were put back let the others by, however many they are.
+            // By run_at first, so that deferred entries let all others pass.
             .orderBy('run_at')
             .orderBy('id')
             .limit(1),
@@ -125,7 +112,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .executeTakeFirst()
     },
 
-    live: (kind) =>
+    pending: (kind) =>
       db
         .selectFrom('queue_entries')
         .select(['ref', 'run_at'])
@@ -139,13 +126,13 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
       const result = await db
         .updateTable('queue_entries')
         .set({ lease_until: now() + lease_ms })
-        .where(held(claim))
+        .where(leasedBy(claim))
         .executeTakeFirst()
       return result.numUpdatedRows > 0n
     },
 
-    async hold(trx, claim) {
-      const row = await trx.selectFrom('queue_entries').select('id').where(held(claim)).executeTakeFirst()
+    async assertLease(trx, claim) {
+      const row = await trx.selectFrom('queue_entries').select('id').where(leasedBy(claim)).executeTakeFirst()
       if (!row) throw new LeaseLost(claim)
     },
 
@@ -153,25 +140,25 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
       const result = await trx
         .updateTable('queue_entries')
         .set({ status, worker: null, lease_until: null })
-        .where(held(claim))
+        .where(leasedBy(claim))
         .executeTakeFirst()
       if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
     },
 
-    async release(trx, claim, run_at) {
+    async requeue(trx, claim, run_at) {
       const result = await trx
         .updateTable('queue_entries')
         .set({ status: 'waiting', worker: null, lease_until: null, run_at })
-        .where(held(claim))
+        .where(leasedBy(claim))
         .executeTakeFirst()
       if (result.numUpdatedRows === 0n) throw new LeaseLost(claim)
     },
 
-    async putBack(claim, run_at) {
+    async defer(claim, run_at) {
       await db
         .updateTable('queue_entries')
         .set((eb) => ({ status: 'waiting', worker: null, lease_until: null, run_at, attempt: eb('attempt', '-', 1) }))
-        .where(held(claim))
+        .where(leasedBy(claim))
         .execute()
     },
 
@@ -192,7 +179,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
       return entry.status === 'leased' ? entry : undefined
     },
 
-    async takeOverAll() {
+    async expireAllLeases() {
       const result = await db
         .updateTable('queue_entries')
         .set({ lease_until: 0 })
@@ -203,34 +190,29 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
   }
 }
 
-interface Working {
+interface LeaseContext {
   db: Db
   queue: Queue
-  /** Tells readers of the events of what is worked on that there are more. */
-  changed(ref: string): void
+  /** Notifies event streams of this ref that there are new events. */
+  notifyEvents(ref: string): void
 }
 
-/**
- * One transaction of a worker: refused when another attempt has taken over, told to the readers when it has committed.
- */
-export async function underClaim<T>(
-  { db, queue, changed }: Working,
+/** Runs one transaction of a worker. Throws LeaseLost if another attempt has taken over; notifies readers on commit. */
+export async function withLease<T>(
+  { db, queue, notifyEvents }: LeaseContext,
   claim: Claim,
   write: (trx: Trx) => Promise<T>,
 ): Promise<T> {
   const result = await db.transaction().execute(async (trx) => {
-    await queue.hold(trx, claim)
+    await queue.assertLease(trx, claim)
     return write(trx)
   })
-  changed(claim.ref)
+  notifyEvents(claim.ref)
   return result
 }
 
-/**
- * Throws rate_limit_exceeded where an account has as much waiting as it may: who asks for ever more would hold up all
- * that comes after.
- */
-export function requireTurn(waiting: number, max: number, what: 'jobs' | 'exports'): void {
+/** Throws rate_limit_exceeded if an account has `max` entries waiting, as a longer backlog would delay all others. */
+export function assertBacklogLimit(waiting: number, max: number, what: 'jobs' | 'exports'): void {
   if (waiting < max) return
   throw new ApiError(
     'rate_limit_exceeded',

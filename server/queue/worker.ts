@@ -2,13 +2,13 @@ import type { Logger } from 'pino'
 import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
 
 export interface Worker {
-  /** Takes no more work, aborts what runs, and resolves when its handler has returned. */
+  /** Claims no more work, aborts the current handler, and resolves when it has returned. */
   stop(): Promise<void>
 }
 
 /**
- * Works on one kind, one entry at a time, oldest first. The handler ends its entry itself, in the transaction of its
- * last write; its signal aborts when the lease is lost or the worker stops.
+ * Works on entries of one kind, one at a time, oldest first. The handler ends its entry itself, in the transaction of
+ * its last write. Its signal aborts when the lease is lost or the worker stops.
  */
 export function startWorker(options: {
   queue: Queue
@@ -23,12 +23,11 @@ export function startWorker(options: {
   async function work(claim: Claim) {
     const lost = new AbortController()
     const signal = AbortSignal.any([stopping.signal, lost.signal])
-    const beat = setInterval(async () => {
+    const heartbeat = setInterval(async () => {
       try {
         if (!(await queue.heartbeat(claim))) lost.abort(new LeaseLost(claim))
       } catch (error) {
-        // A database that cannot be written for a moment must not end the work; the lease outlives several missed
-        // beats.
+        // A brief database failure must not end the work; the lease survives several missed heartbeats.
         log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
       }
     }, lease_ms / 4)
@@ -38,7 +37,7 @@ export function startWorker(options: {
       if (error instanceof LeaseLost) log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
       else log.error({ err: error, ref: claim.ref, attempt: claim.attempt }, `a worker of ${kind} failed`)
     } finally {
-      clearInterval(beat)
+      clearInterval(heartbeat)
     }
   }
 
@@ -47,10 +46,10 @@ export function startWorker(options: {
       try {
         const claim = await queue.claim(kind, name)
         if (claim) await work(claim)
-        else await queue.woken(1000, stopping.signal)
+        else await queue.waitForWake(1000, stopping.signal)
       } catch (error) {
         log.error({ err: error }, `claiming work of ${kind} failed`)
-        await queue.woken(1000, stopping.signal)
+        await queue.waitForWake(1000, stopping.signal)
       }
     }
   }

@@ -1,31 +1,31 @@
-// Room on the disk that is kept for deletions. SQLite writes before it frees: on a disk without a byte left no row
-// could be deleted, so no file of it either, and nothing that the service does could make room again.
+// Reserved disk space for deletions. SQLite writes before it frees: on a completely full disk no row, and so no file of
+// it, could be deleted, and the service could never free space again.
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, open, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { createMutex } from '../../lib/mutex.ts'
-import { nowAndThen } from '../../lib/periodic.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { isFull } from './durable-files.ts'
 
 export interface Reserve {
   /**
-   * Runs what frees room. Where it fails on a full disk, it is run again with ever more of the reserve given up, which
-   * is taken back afterwards as far as there is room. What fails on a full disk must have changed nothing.
+   * Runs work that frees space. If it fails on a full disk, retries it with the reserve reduced step by step, then
+   * refills the reserve as far as possible. Work that fails on a full disk must have changed nothing.
    */
   use<T>(work: () => Promise<T>): Promise<T>
-  /** Keeps the reserve full, until what it returns is closed. */
+  /** Refills the reserve periodically until closed. */
   start(): { close(): Promise<void> }
 }
 
 const size_bytes = 8 << 20
-/** What is given up, and written, at a time: others that write may take what is given up. */
+/** Space is released and written in steps of this size: other writers may take what is released. */
 const step_bytes = 1 << 20
 const refill_ms = 60_000
 
 export function createReserve(dataDir: string, log: Logger): Reserve {
   const file = path.join(dataDir, 'reserve')
-  const inTurn = createMutex()
+  const serialize = createMutex()
 
   async function withFile<T>(work: (handle: FileHandle, size: number) => Promise<T>): Promise<T> {
     const handle = await open(file, 'a', 0o600)
@@ -36,12 +36,12 @@ export function createReserve(dataDir: string, log: Logger): Reserve {
     }
   }
 
-  /** Writes until it has this size, or the disk is full. */
-  const fill = (wanted: number) =>
+  /** Grows the file to this size, or until the disk is full. */
+  const fill = (target_bytes: number) =>
     withFile(async (handle, size) => {
       try {
-        // Random, as a filesystem that compresses would keep no room for zeros.
-        for (let left = wanted - size; left > 0; left -= step_bytes)
+        // Random bytes: a compressing filesystem would reserve no space for zeros.
+        for (let left = target_bytes - size; left > 0; left -= step_bytes)
           await handle.appendFile(randomBytes(Math.min(left, step_bytes)))
         await handle.sync()
       } catch (error) {
@@ -49,23 +49,23 @@ export function createReserve(dataDir: string, log: Logger): Reserve {
       }
     })
 
-  /** Resolves with what is left; 0 where there is none to give up. */
+  /** Shrinks the file by one step. `shrunk` is false if it was already empty; `size` is the size before. */
   const shrink = () =>
     withFile(async (handle, size) => {
       const left = Math.max(0, size - step_bytes)
       await handle.truncate(left)
-      // Some filesystems give the room to others only then.
+      // Some filesystems free the space only after a sync.
       await handle.sync().catch(() => {})
-      return { gave: size > left, size }
+      return { shrunk: size > left, size }
     })
 
-  async function withLess<T>(work: () => Promise<T>, failure: unknown): Promise<T> {
+  async function runGivingUpReserve<T>(work: () => Promise<T>, failure: unknown): Promise<T> {
     let before = 0
     try {
       for (let error = failure; ; ) {
-        const { gave, size } = await shrink()
+        const { shrunk, size } = await shrink()
         before = Math.max(before, size)
-        if (!gave) throw error
+        if (!shrunk) throw error
         try {
           return await work()
         } catch (next) {
@@ -74,20 +74,18 @@ export function createReserve(dataDir: string, log: Logger): Reserve {
         }
       }
     } finally {
-      await fill(before).catch(told)
+      await fill(before).catch(logFailure)
     }
   }
 
-  /**
-   * Only while there is room for much more than the reserve: a disk that is nearly full is left to what was accepted.
-   */
+  /** Only with much more space free than the reserve: a nearly full disk is left to work that was accepted. */
   async function refill(): Promise<void> {
     const { bavail, bsize } = await statfs(dataDir)
     if (Number(bavail) * Number(bsize) >= 4 * size_bytes) await fill(size_bytes)
   }
 
-  const told = (error: unknown) =>
-    log.warn({ err: error }, 'the room that is kept for deletions on a full disk could not be taken')
+  const logFailure = (error: unknown) =>
+    log.warn({ err: error }, 'the disk space reserved for deletions could not be refilled')
 
   return {
     async use(work) {
@@ -95,9 +93,9 @@ export function createReserve(dataDir: string, log: Logger): Reserve {
         return await work()
       } catch (error) {
         if (!isFull(error)) throw error
-        return inTurn(() => withLess(work, error))
+        return serialize(() => runGivingUpReserve(work, error))
       }
     },
-    start: () => nowAndThen(refill_ms, () => inTurn(refill).catch(told)),
+    start: () => runPeriodically(refill_ms, () => serialize(refill).catch(logFailure)),
   }
 }

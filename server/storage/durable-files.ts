@@ -1,5 +1,5 @@
-// Files that must be there after a power cut once their row says so: written aside, synced, moved into place, the
-// folder synced.
+// Durable files: once a database row names a file, it must survive a power cut. So write to a temporary name, sync it,
+// rename it and sync the folder.
 import { createHash } from 'node:crypto'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, rename, rm, statfs } from 'node:fs/promises'
@@ -8,24 +8,21 @@ import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { ApiError } from '../../contract/errors.ts'
 
-export interface Stored {
+export interface StoredFile {
   size_bytes: number
   sha256: string
 }
 
-/**
- * A file, or a folder with all that is in it, that a row of the database names. It is not changed while that row is
- * there.
- */
-export interface Held {
+/** A file, or a folder with its content, that a database row names. It never changes while the row exists. */
+export interface OwnedFile {
   /** Relative to the data folder. */
   path: string
-  /** Of a file, where its row knows it, in hex. */
+  /** In hex; only for files whose row has it. */
   sha256?: string
-  /** Whose it is, in words. */
-  of: string
-  /** Whether its row is of no use without it. */
-  needed: boolean
+  /** The owner for messages, such as 'the dataset ds_…'. */
+  owner: string
+  /** Whether the row is useless without the file. */
+  required: boolean
 }
 
 /** The SHA-256 of a file, in hex. */
@@ -35,15 +32,12 @@ export async function hashFile(file: string): Promise<string> {
   return hash.digest('hex')
 }
 
-/**
- * Streams `source` to `file` and returns its size and hash. `look` sees each chunk and may throw. Nothing stays behind
- * on a failure.
- */
+/** Streams `source` durably to `file`. `onChunk` gets each chunk and may throw. A failure leaves nothing behind. */
 export async function storeStream(
   source: NodeJS.ReadableStream,
   file: string,
-  look: (chunk: Buffer) => void,
-): Promise<Stored> {
+  onChunk: (chunk: Buffer) => void,
+): Promise<StoredFile> {
   await mkdir(path.dirname(file), { recursive: true })
   const part = `${file}.part`
   const hash = createHash('sha256')
@@ -53,7 +47,7 @@ export async function storeStream(
       try {
         size_bytes += chunk.length
         hash.update(chunk)
-        look(chunk)
+        onChunk(chunk)
         done(null, chunk)
       } catch (error) {
         done(error as Error)
@@ -72,7 +66,7 @@ export async function storeStream(
   return { size_bytes, sha256: hash.digest('hex') }
 }
 
-/** Makes a file's or a folder's content durable. Returns its size in bytes. */
+/** Syncs a file or folder to disk. Returns its size in bytes. */
 export async function syncPath(target: string): Promise<number> {
   const handle = await open(target, 'r')
   try {
@@ -83,15 +77,15 @@ export async function syncPath(target: string): Promise<number> {
   }
 }
 
-/** Of files, and of SQLite, whose codes may go on after these names (SQLITE_IOERR_WRITE). */
-const full = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE']
-const unavailable = ['EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
+/** Error codes of file operations and of SQLite. */
+const fullCodes = ['ENOSPC', 'EDQUOT', 'SQLITE_FULL', 'SQLITE_IOERR_SHMSIZE']
+const unavailableCodes = ['EACCES', 'EPERM', 'EROFS', 'EIO', 'ENOTDIR', 'EEXIST', 'EMFILE', 'ENFILE']
 const sqliteUnavailable = /^SQLITE_(BUSY|LOCKED|READONLY|IOERR|CANTOPEN|PROTOCOL)/
 
-/** Whether something failed because the disk is full. */
-export const isFull = (error: unknown) => full.includes(String((error as { code?: unknown } | undefined)?.code))
+/** Whether an error says that the disk is full. */
+export const isFull = (error: unknown) => fullCodes.includes(String((error as { code?: unknown } | undefined)?.code))
 
-/** What a failure of the disk or the database is to whom it concerns; undefined for any other failure. */
+/** Maps a failure of disk or database to its API error; undefined for any other failure. */
 export function storageError(error: unknown): ApiError | undefined {
   const code = (error as { code?: unknown } | undefined)?.code
   if (typeof code !== 'string') return undefined
@@ -100,7 +94,7 @@ export function storageError(error: unknown): ApiError | undefined {
       'storage_full',
       'The disk of the service is full. Nothing was stored; try again when there is room.',
     )
-  if (unavailable.includes(code) || sqliteUnavailable.test(code))
+  if (unavailableCodes.includes(code) || sqliteUnavailable.test(code))
     return new ApiError(
       'storage_unavailable',
       'The service cannot use its database or its data folder. Try again in a moment; its log has the cause.',
@@ -115,7 +109,8 @@ export async function requireFreeDisk(folder: string, min_free_mb: number): Prom
   if (free_mb < min_free_mb)
     throw new ApiError(
       'storage_full',
-      `The service's disk has ${free_mb} MB left, less than the ${min_free_mb} MB it keeps free. Nothing was stored; try again when there is room.`,
+      `The service's disk has ${free_mb} MB left, less than the ${min_free_mb} MB it keeps free. ` +
+        'Nothing was stored; try again when there is room.',
       {
         details: { free_mb, min_free_mb },
       },

@@ -2,17 +2,14 @@ import { randomBytes } from 'node:crypto'
 import { closeSync, fsyncSync, linkSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from 'node:fs'
 import path from 'node:path'
 
-/**
- * The 32 secret bytes of a file; made, readable by its owner alone, where there is none. Throws where it holds anything
- * else.
- */
-export function keyOf(file: string): Buffer {
+/** Reads a 32-byte secret key; creates the file, readable by its owner only, if missing. Throws for other content. */
+export function readOrCreateKey(file: string): Buffer {
   try {
     return read(file)
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
   }
-  make(file)
+  create(file)
   return read(file)
 }
 
@@ -23,24 +20,24 @@ function read(file: string): Buffer {
   return key
 }
 
-/** Whole or not at all, and on the disk before anything that is encrypted with it. */
-function make(file: string): void {
+/** Creates the file atomically and syncs it before anything is encrypted with the key. */
+function create(file: string): void {
   const folder = path.dirname(file)
   mkdirSync(folder, { recursive: true, mode: 0o700 })
-  const fresh = `${file}.${process.pid}`
-  const written = openSync(fresh, 'w', 0o600)
-  writeSync(written, randomBytes(32))
-  fsyncSync(written)
-  closeSync(written)
+  const temporary = `${file}.${process.pid}`
+  const descriptor = openSync(temporary, 'w', 0o600)
+  writeSync(descriptor, randomBytes(32))
+  fsyncSync(descriptor)
+  closeSync(descriptor)
   try {
-    linkSync(fresh, file)
+    linkSync(temporary, file)
   } catch (error) {
-    // Another process was first: its key is the one.
+    // Another process created it first: use that key.
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
   } finally {
-    rmSync(fresh)
+    rmSync(temporary)
   }
-  const entries = openSync(folder, 'r')
-  fsyncSync(entries)
-  closeSync(entries)
+  const folderDescriptor = openSync(folder, 'r')
+  fsyncSync(folderDescriptor)
+  closeSync(folderDescriptor)
 }

@@ -1,5 +1,5 @@
-// Brings files of the journal into the database, in a thread of its own: reading, checking and writing them, and the
-// sync of the disk at the end, would otherwise hold up the streams of the server's.
+// Worker thread that folds journal files into the database. On the main thread, parsing, writing and the final fsync
+// would stall the response streams.
 import { parentPort, workerData } from 'node:worker_threads'
 import pino from 'pino'
 import { openDatabase } from '../db/open.ts'
@@ -10,11 +10,11 @@ export interface FoldSettings {
   dataDir: string
   log_level: string
 }
-/** What the thread answers with to the path of a file: nothing where it is folded and removed. */
-export type Folded = { error?: { message: string; code: string | undefined } }
+/** The reply to a file path: no `error` once the file is folded and removed. */
+export type FoldResult = { error?: { message: string; code: string | undefined } }
 
-/** Rows a transaction: while one is open, whoever else writes waits; each costs a sync of the disk at its end. */
-const rowsTogether = 1000
+/** A larger transaction blocks other writers for longer; a smaller one costs more fsyncs. */
+const rowsPerTransaction = 1000
 
 const { dataDir, log_level } = workerData as FoldSettings
 const log = pino({ level: log_level }, pino.destination({ dest: 2, sync: true }))
@@ -22,11 +22,11 @@ const db = await openDatabase(dataDir)
 const port = parentPort!
 
 /**
- * A file is removed once all of it is in the database, durably. Where the process dies before that, the file is folded
- * again, and those of its rows that are there, known by their requests, change nothing.
+ * Removes the file once all its rows are committed. After a crash the file is folded again; rows that are already there
+ * (by request id) are skipped.
  */
 async function fold(file: string): Promise<void> {
-  for (const records of readJournal(file, rowsTogether, log))
+  for (const records of readJournal(file, rowsPerTransaction, log))
     await db.transaction().execute((trx) =>
       addUsage(
         trx,
@@ -43,7 +43,7 @@ port.on('message', async (file: string | null) => {
     port.close()
     return
   }
-  const answer: Folded = await fold(file).then(
+  const answer: FoldResult = await fold(file).then(
     () => ({}),
     (error: Error & { code?: string }) => ({ error: { message: error.message, code: error.code } }),
   )

@@ -1,11 +1,11 @@
-// The journal of what requests used: one JSON line each, in files that are folded into the database and then removed.
+// The usage journal: one JSON line per request, in files that are folded into the database and then removed.
 //
-// A line is written with one synchronous call before the client has the end of its answer, so that a killed process
-// loses none that a client saw complete: what the kernel has, it keeps. Against a power cut, what is not folded yet is
-// synced once a second.
+// A line is written synchronously before the client gets the end of its response, so a killed process loses no usage of
+// a completed response (the kernel keeps the written bytes). Files that are not folded yet are synced once a second
+// against power loss.
 //
-// Where the disk is full, requests go on: refusing to serve would cost more than a gap in the numbers. The lines wait
-// in memory, up to a bound, and are tried again each second; the log says so, and how many had to be given up.
+// On a full disk requests continue: refusing to serve would cost more than a gap in the numbers. Lines are buffered in
+// memory up to a bound and retried each second; the log reports this, and how many lines were dropped.
 import {
   closeSync,
   existsSync,
@@ -23,18 +23,18 @@ import type { Logger } from 'pino'
 import { z } from 'zod'
 import type { NewRow } from '../db/schema.ts'
 
-const waiting_max = 100_000
+const pending_max = 100_000
 
 export interface Journal {
   append(record: UsageRecord): void
-  /** Ends the present file; the next record begins another. Returns the files that are complete, the oldest first. */
+  /** Closes the current file; the next record starts another. Returns the closed files, oldest first. */
   rotate(): string[]
-  /** Makes complete files that are not folded yet outlast a power cut, off the event loop; each once. */
+  /** Fsyncs closed files off the event loop, each once, so that they survive a power cut before they are folded. */
   sync(files: string[]): Promise<void>
   close(): void
 }
 
-/** Opens the journal in `folder`, beside the files that an earlier process left there. */
+/** Opens the journal in `folder`, including files left by an earlier process. */
 export function openJournal(folder: string, log: Logger): Journal {
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   const complete = readdirSync(folder)
@@ -42,8 +42,8 @@ export function openJournal(folder: string, log: Logger): Journal {
     .sort()
   let next = complete.length > 0 ? Number.parseInt(complete.at(-1)!, 10) + 1 : 1
   let current: { fd: number; name: string; bytes: number } | undefined
-  let waiting: string[] = []
-  let givenUp = 0
+  let pending: string[] = []
+  let dropped = 0
   let failing = false
   const synced = new Set<string>()
 
@@ -58,12 +58,11 @@ export function openJournal(folder: string, log: Logger): Journal {
       current.bytes += written
       return
     }
-    // A disk that fills takes a part: the line must not stay torn in the middle of the file.
+    // A disk that fills up may write part of a line: truncate, or the file has a torn line in the middle.
     ftruncateSync(current.fd, current.bytes)
-    throw Object.assign(new Error('the disk took only a part of a line'), { code: 'ENOSPC' })
+    throw Object.assign(new Error('only part of a journal line could be written'), { code: 'ENOSPC' })
   }
 
-  /** Ends the present file; the next record begins another. */
   function endFile(): void {
     if (!current) return
     closeSync(current.fd)
@@ -71,37 +70,37 @@ export function openJournal(folder: string, log: Logger): Journal {
     current = undefined
   }
 
-  /** Writes what waits. Returns whether nothing waits any more. */
+  /** Writes the pending lines. Returns false if they could not be written. */
   function flush(): boolean {
-    if (waiting.length === 0) return true
+    if (pending.length === 0) return true
     try {
-      write(waiting.join(''))
+      write(pending.join(''))
     } catch (error) {
       if (!failing)
         log.error(
-          { err: error, waiting: waiting.length },
+          { err: error, waiting: pending.length },
           'the usage journal cannot be written; requests go on, their records wait in memory',
         )
       failing = true
       endFile()
       return false
     }
-    if (failing) log.warn({ records: waiting.length, given_up: givenUp }, 'the usage journal can be written again')
+    if (failing) log.warn({ records: pending.length, given_up: dropped }, 'the usage journal can be written again')
     failing = false
-    givenUp = 0
-    waiting = []
+    dropped = 0
+    pending = []
     return true
   }
 
   return {
     append(record) {
       const line = `${JSON.stringify(record)}\n`
-      if (waiting.length >= waiting_max) {
-        waiting.shift()
-        givenUp++
+      if (pending.length >= pending_max) {
+        pending.shift()
+        dropped++
       }
-      waiting.push(line)
-      // While the disk is full, each request trying all the lines again would cost more than it could win.
+      pending.push(line)
+      // While the disk is full, only `rotate` retries: retrying all lines on each request is too expensive.
       if (!failing) flush()
     },
     rotate() {
@@ -119,33 +118,32 @@ export function openJournal(folder: string, log: Logger): Journal {
         }
         for (const file of fresh) synced.add(file)
       } catch (error) {
-        log.error({ err: error }, 'the usage journal could not be synced; it is tried again')
+        log.error({ err: error }, 'the usage journal could not be synced; it is retried')
       }
     },
     close() {
       flush()
-      if (waiting.length > 0)
-        log.error({ records: waiting.length }, 'records of usage are lost: the journal cannot be written')
+      if (pending.length > 0)
+        log.error({ records: pending.length }, 'usage records are lost: the journal cannot be written')
       endFile()
     },
   }
 }
 
 /**
- * The records of a complete file, by batches of `most` lines that are parsed when they are asked for. A last line that
- * a power cut tore is left out.
+ * Yields the records of a closed file in batches of up to `batchSize` lines. Unreadable lines are logged and skipped.
  */
-export function* readJournal(file: string, most: number, log: Logger): Generator<UsageRecord[], void> {
-  // One that was removed by hand holds up no other.
+export function* readJournal(file: string, batchSize: number, log: Logger): Generator<UsageRecord[], void> {
+  // A file that was removed by hand must not block the others.
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : []
-  for (let at = 0; at < lines.length; at += most) {
+  for (let at = 0; at < lines.length; at += batchSize) {
     const records: UsageRecord[] = []
-    for (const line of lines.slice(at, at + most)) {
+    for (const line of lines.slice(at, at + batchSize)) {
       if (line === '') continue
       try {
         records.push(UsageRecord.parse(JSON.parse(line)))
       } catch {
-        log.error({ file, line: line.slice(0, 200) }, 'a line of the usage journal cannot be read; it is left out')
+        log.error({ file, line: line.slice(0, 200) }, 'a line of the usage journal cannot be read; it is skipped')
       }
     }
     if (records.length > 0) yield records
@@ -156,24 +154,24 @@ export const removeJournal = (file: string) => rmSync(file, { force: true })
 
 export const usageKinds = ['chat', 'completion', 'embedding'] as const
 export type UsageKind = (typeof usageKinds)[number]
-/** How an answer ended: whole, left by its client in the middle, or broken off by a failure behind us. */
+/** How a response ended: completed, aborted by the client, or broken off by an upstream failure. */
 export const usageFinishes = ['complete', 'client_left', 'broken'] as const
 export type UsageFinish = (typeof usageFinishes)[number]
 
-/** What one request of inference used. */
+/** The usage of one inference request. */
 export const UsageRecord = z.object({
   request_id: z.string(),
-  /** When the request came, in unix milliseconds. */
+  /** When the request arrived, in unix milliseconds. */
   created_at: z.int(),
   account_id: z.string(),
   key_id: z.string(),
-  /** The name that the client asked for, and the id of the model that it stood for. */
+  /** The name in the request, and the id of the model that it resolved to. */
   model: z.string(),
   model_id: z.string(),
   kind: z.enum(usageKinds),
   prompt_tokens: z.int().min(0),
   completion_tokens: z.int().min(0),
-  /** Those of the prompt's tokens that an earlier request had computed. */
+  /** Prompt tokens read from the prefix cache. */
   cached_tokens: z.int().min(0),
   duration_ms: z.int().min(0),
   cost: z.number().min(0).default(0),
@@ -181,5 +179,5 @@ export const UsageRecord = z.object({
 })
 export type UsageRecord = z.infer<typeof UsageRecord>
 
-/** A row of usage, of a request or a job. */
+/** A usage row of a request or a job. */
 export type UsageRow = NewRow<'usage'>

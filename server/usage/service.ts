@@ -1,5 +1,5 @@
-// What requests and jobs used: requests are taken down in a journal as they end and folded into the database about once
-// a second, jobs are added in the transaction that ends them.
+// Usage accounting. Requests are recorded in a journal as they end and folded into the database about once a second;
+// jobs are added in the transaction that ends them.
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
@@ -9,38 +9,35 @@ import { createMutex } from '../../lib/mutex.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
-import { recordAct } from '../events/audit.ts'
+import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/service.ts'
 import { createFolding } from './folding.ts'
 import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
 import { addUsage } from './store.ts'
-import { reached, tellThresholds, thresholdsOf } from './thresholds.ts'
+import { notifyThresholds, reachedPercents, thresholdsOf } from './thresholds.ts'
 
 const fold_ms = 1000
-/** How long a report waits for what has just been used; a locked database does not hold it up. */
-const fold_patience_ms = 2000
-const usualDays = 30
+/** How long a report waits for the newest usage to be folded. */
+const foldWait_ms = 2000
+const defaultDays = 30
 const days_max = 366
 const rows_max = 10_000
 
 export interface Usage {
-  /**
-   * Takes down what a request used. Call it before the client has the end of the answer: what it saw complete is never
-   * lost then.
-   */
+  /** Records the usage of a request. Call it before the client gets the end of the response, so that none is lost. */
   record(record: UsageRecord): void
-  /** Adds what a job used, in the transaction that ends it. */
+  /** Adds the usage of a job, in the transaction that ends it. */
   add(trx: Trx, row: UsageRow, at: number): Promise<void>
-  /** Brings what was recorded until now into the database. */
+  /** Folds everything recorded so far into the database. */
   fold(): Promise<void>
-  /** What an account used; all that has been answered is in it. */
+  /** The usage of an account, including all completed responses. */
   report(account_id: string, query: UsageQuery): Promise<UsageReport>
   find(account_id: string, request_id: string): Promise<Row<'usage'> | undefined>
   thresholds(account_id: string): Promise<Thresholds>
   setThresholds(caller: Caller, thresholds: Thresholds): Promise<Thresholds>
-  /** Folds what an earlier process left, then about once a second. */
+  /** Folds what an earlier process left, then folds about once a second. */
   start(): Promise<void>
   close(): Promise<void>
 }
@@ -57,8 +54,8 @@ interface Options {
 export function createUsage({ db, limits, dataDir, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
   const folding = createFolding({ dataDir, log_level: log.level })
-  const inTurn = createMutex()
-  /** Complete files that are not in the database yet. */
+  const serialize = createMutex()
+  /** Closed journal files that are not in the database yet. */
   let files: string[] = []
   let timer: NodeJS.Timeout | undefined
   let running = false
@@ -71,68 +68,62 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     }
   }
 
-  /** Folds what is there now; who asks while another waits for that waits with them. */
-  let soon: Promise<void> | undefined
-  const foldSoon = () => {
-    soon ??= inTurn(() => {
-      soon = undefined
+  /** Folds what is recorded now. Callers that arrive before the fold starts share it. */
+  let pendingFold: Promise<void> | undefined
+  const foldShared = () => {
+    pendingFold ??= serialize(() => {
+      pendingFold = undefined
       return foldFiles()
-    }).catch((error) => log.error({ err: error }, 'usage could not be folded before it was told'))
-    return soon
+    }).catch((error) => log.error({ err: error }, 'usage could not be folded before a report'))
+    return pendingFold
   }
 
   async function tick(): Promise<void> {
     try {
-      await inTurn(foldFiles)
+      await serialize(foldFiles)
     } catch (error) {
-      log.error(
-        { err: error },
-        'usage could not be folded into the database; it stays in the journal and is tried again',
-      )
+      log.error({ err: error }, 'usage could not be folded into the database; it stays in the journal and is retried')
       await journal.sync(files)
     }
     if (running) timer = setTimeout(tick, fold_ms).unref()
   }
 
-  /**
-   * What was reached of the day when it was last looked at: nearly always the same, and then the database need not be
-   * asked.
-   */
-  const told = new Map<string, string>()
+  /** The last thresholds reached per account: while they are unchanged, the database is not read. */
+  const lastNotified = new Map<string, string>()
   limits.onCounted(async (account_id, from, used, limit) => {
     const { requests_per_day, percents } = await thresholdsOf(db, account_id)
     const bound = requests_per_day ?? limit
     if (bound === null) return
-    const reachedNow = `${from} ${bound} ${reached(used, bound, percents)}`
-    if (told.get(account_id) === reachedNow) return
+    const reachedNow = `${from} ${bound} ${reachedPercents(used, bound, percents)}`
+    if (lastNotified.get(account_id) === reachedNow) return
     await db
       .transaction()
       .execute((trx) =>
-        tellThresholds(
+        notifyThresholds(
           trx,
           account_id,
           { metric: 'requests_per_day', from, to: from + day_ms, used, bound, percents },
           now(),
         ),
       )
-    told.set(account_id, reachedNow)
+    lastNotified.set(account_id, reachedNow)
   })
 
   return {
     record: journal.append,
     add: (trx, row, at) => addUsage(trx, [row], at),
-    fold: () => inTurn(foldFiles),
+    fold: () => serialize(foldFiles),
     find: (account_id, request_id) => store.byRequest(db, account_id, request_id),
     thresholds: (account_id) => thresholdsOf(db, account_id),
 
     async report(account_id, { from, to, group_by }) {
       const last = to ?? isoDay(now())
-      const first = from ?? isoDay(Date.parse(last) - (usualDays - 1) * day_ms)
+      const first = from ?? isoDay(Date.parse(last) - (defaultDays - 1) * day_ms)
       const [start, end] = [Date.parse(first), Date.parse(last) + day_ms]
       if (start >= end) throw new ApiError('invalid_request', "'from' is after 'to'.", { param: 'from' })
       if (end - start > days_max * day_ms)
-        throw new ApiError('invalid_request', `At most ${days_max} days can be asked for at once.`, { param: 'from' })
-      await Promise.race([foldSoon(), sleep(fold_patience_ms)])
+        throw new ApiError('invalid_request', `A report can cover at most ${days_max} days.`, { param: 'from' })
+      await Promise.race([foldShared(), sleep(foldWait_ms)])
       const columns = [...new Set(group_by)].flatMap((group) => columnsOf[group])
       const rows = await store.grouped(db, account_id, start, end, columns, rows_max + 1)
       if (rows.length > rows_max)
@@ -146,9 +137,15 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
         ...(model !== undefined && { model, model_id }),
         ...(key_id !== undefined && { key_id }),
         ...(kind !== undefined && { kind }),
-        ...toWire(sums),
+        ...toResponse(sums),
       }))
-      return { from: first, to: last, currency, items, total: toWire(await store.total(db, account_id, start, end)) }
+      return {
+        from: first,
+        to: last,
+        currency,
+        items,
+        total: toResponse(await store.total(db, account_id, start, end)),
+      }
     },
 
     async setThresholds(caller, thresholds) {
@@ -156,7 +153,7 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
       const { account_id } = caller
       await db.transaction().execute(async (trx) => {
         await store.setThresholds(trx, { account_id, ...bounds, percents_json: JSON.stringify(percents) })
-        await recordAct(trx, caller, 'thresholds.changed', account_id, { ...thresholds }, now())
+        await recordAuditEntry(trx, caller, 'thresholds.changed', account_id, { ...thresholds }, now())
       })
       return thresholds
     },
@@ -168,7 +165,7 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     async close() {
       running = false
       clearTimeout(timer)
-      await inTurn(foldFiles).catch((error) =>
+      await serialize(foldFiles).catch((error) =>
         log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'),
       )
       await folding.close()
@@ -186,7 +183,7 @@ const columnsOf: Record<UsageGroup, store.GroupColumn[]> = {
 
 const isoDay = (time: number) => new Date(time).toISOString().slice(0, 10)
 
-const toWire = ({
+const toResponse = ({
   requests,
   prompt_tokens,
   completion_tokens,

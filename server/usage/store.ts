@@ -3,9 +3,9 @@ import { startOfDay } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { NewRow, Row, Schema } from '../db/schema.ts'
 import type { UsageRow } from './journal.ts'
-import { tellOfMonths } from './thresholds.ts'
+import { notifyMonthlyThresholds } from './thresholds.ts'
 
-/** Adds rows; one whose request is there already changes nothing. Resolves with the requests that were not there. */
+/** Inserts rows and skips request ids that are already there. Resolves with the inserted request ids. */
 export const insert = async (trx: Trx, rows: UsageRow[]): Promise<Set<string>> => {
   const added = await trx
     .insertInto('usage')
@@ -28,7 +28,7 @@ export const sums = [
 export type Sums = Record<(typeof sums)[number], number>
 const dayKey = ['account_id', 'day', 'model', 'model_id', 'key_id', 'kind'] as const
 
-/** Adds to the days' sums; no two rows may be of the same key. */
+/** Adds to the daily sums. Each key (`dayKey`) may occur in one row only. */
 export const addToDays = (trx: Trx, rows: NewRow<'usage_days'>[]) =>
   trx
     .insertInto('usage_days')
@@ -42,7 +42,7 @@ export const addToDays = (trx: Trx, rows: NewRow<'usage_days'>[]) =>
     )
     .execute()
 
-const ofDays = (db: Db | Trx, account_id: string, from: number, to: number) =>
+const daysBetween = (db: Db | Trx, account_id: string, from: number, to: number) =>
   db.selectFrom('usage_days').where('account_id', '=', account_id).where('day', '>=', from).where('day', '<', to)
 
 const summed = <O>(query: SelectQueryBuilder<Schema, 'usage_days', O>) =>
@@ -53,15 +53,15 @@ const toNumbers = <R extends Sums>(row: R): R => ({
   ...Object.fromEntries(sums.map((sum) => [sum, Number(row[sum])])),
 })
 
-/** What an account used from one day on and before another. */
+/** The usage of an account from day `from` up to, but not including, day `to`. */
 export const total = async (db: Db | Trx, account_id: string, from: number, to: number): Promise<Sums> =>
-  toNumbers((await summed(ofDays(db, account_id, from, to)).executeTakeFirstOrThrow()) as Sums)
+  toNumbers((await summed(daysBetween(db, account_id, from, to)).executeTakeFirstOrThrow()) as Sums)
 
 export type GroupColumn = 'day' | 'model' | 'model_id' | 'key_id' | 'kind'
 
-/** The same by some of the columns, in their order; at most `limit` rows. */
+/** Like `total`, grouped and ordered by some columns; at most `limit` rows. */
 export async function grouped(db: Db, account_id: string, from: number, to: number, by: GroupColumn[], limit: number) {
-  let query = summed(ofDays(db, account_id, from, to).select(by).groupBy(by))
+  let query = summed(daysBetween(db, account_id, from, to).select(by).groupBy(by))
   for (const column of by) query = query.orderBy(column)
   return ((await query.limit(limit).execute()) as (Sums & Partial<Pick<Row<'usage_days'>, GroupColumn>>)[]).map(
     toNumbers,
@@ -86,7 +86,7 @@ export const setThresholds = (trx: Trx, row: NewRow<'usage_thresholds'>) =>
     .onConflict((conflict) => conflict.column('account_id').doUpdateSet(row))
     .execute()
 
-/** Resolves with whether it was not there. */
+/** Resolves with true if the notice is new. */
 export const addNotice = async (trx: Trx, notice: NewRow<'usage_notices'>): Promise<boolean> =>
   (await trx
     .insertInto('usage_notices')
@@ -95,22 +95,20 @@ export const addNotice = async (trx: Trx, notice: NewRow<'usage_notices'>): Prom
     .returning('percent')
     .executeTakeFirst()) !== undefined
 
-/** Most rows in one statement: each brings a dozen parameters, which a database bounds. */
-const rowsTogether = 50
+/** Each row has a dozen parameters, and a database limits the parameters of a statement. */
+const rowsPerStatement = 50
 
-/**
- * Adds rows, their days' sums, and what their accounts are to be told of. Rows that are there already change nothing.
- */
+/** Adds rows, their daily sums, and the threshold events they cause. Rows that are already there change nothing. */
 export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): Promise<void> {
   const days = new Map<string, NewRow<'usage_days'>>()
-  for (const batch of batches(rows, rowsTogether)) {
+  for (const batch of batches(rows, rowsPerStatement)) {
     const added = await insert(trx, batch)
     for (const row of batch) if (added.has(row.request_id)) addTo(days, row)
   }
-  for (const batch of batches(days.values(), rowsTogether)) await addToDays(trx, batch)
+  for (const batch of batches(days.values(), rowsPerStatement)) await addToDays(trx, batch)
   const accounts = Map.groupBy(days.values(), ({ account_id }) => account_id)
   for (const [account_id, each] of accounts)
-    await tellOfMonths(
+    await notifyMonthlyThresholds(
       trx,
       account_id,
       each.map(({ day }) => day),

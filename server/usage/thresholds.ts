@@ -1,5 +1,5 @@
-// What an account is told of when a part of it is used up: once a period, in the transaction that counts what reached
-// it.
+// Usage thresholds: an event when an account has used a percentage of a limit, once per period, in the transaction that
+// counts the usage.
 import type { Thresholds } from '../../contract/usage.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
@@ -8,21 +8,26 @@ import * as store from './store.ts'
 
 export type Metric = Row<'usage_notices'>['metric']
 
-const usual: Thresholds = { requests_per_day: null, tokens_per_month: null, cost_per_month: null, percents: [80, 100] }
+const defaultThresholds: Thresholds = {
+  requests_per_day: null,
+  tokens_per_month: null,
+  cost_per_month: null,
+  percents: [80, 100],
+}
 
 export async function thresholdsOf(db: Db | Trx, account_id: string): Promise<Thresholds> {
   const row = await store.thresholds(db, account_id)
-  if (!row) return usual
+  if (!row) return defaultThresholds
   const { requests_per_day, tokens_per_month, cost_per_month, percents_json } = row
   return { requests_per_day, tokens_per_month, cost_per_month, percents: JSON.parse(percents_json) }
 }
 
-/** Which of the percents of a bound are reached. */
-export const reached = (used: number, bound: number, percents: readonly number[]) =>
+/** The percents of a bound that are reached. */
+export const reachedPercents = (used: number, bound: number, percents: readonly number[]) =>
   percents.filter((percent) => used * 100 >= bound * percent)
 
-/** Writes an event for each percent that is reached and was not told of yet in this period. */
-export async function tellThresholds(
+/** Records an event for each percent that is newly reached in this period. */
+export async function notifyThresholds(
   trx: Trx,
   account_id: string,
   {
@@ -35,7 +40,7 @@ export async function tellThresholds(
   }: { metric: Metric; from: number; to: number; used: number; bound: number; percents: readonly number[] },
   at: number,
 ): Promise<void> {
-  for (const percent of reached(used, bound, percents)) {
+  for (const percent of reachedPercents(used, bound, percents)) {
     if (!(await store.addNotice(trx, { account_id, metric, period: from, bound, percent }))) continue
     const period = { from: new Date(from).toISOString(), to: new Date(to).toISOString() }
     await recordEvent(trx, account_id, 'usage.threshold', { metric, percent, threshold: bound, used, period }, at)
@@ -51,8 +56,13 @@ export function monthOf(time: number): { from: number; to: number } {
   }
 }
 
-/** Looks at the months of days whose sums have changed. */
-export async function tellOfMonths(trx: Trx, account_id: string, days: readonly number[], at: number): Promise<void> {
+/** Checks the monthly thresholds for the months of these days. */
+export async function notifyMonthlyThresholds(
+  trx: Trx,
+  account_id: string,
+  days: readonly number[],
+  at: number,
+): Promise<void> {
   const { tokens_per_month, cost_per_month, percents } = await thresholdsOf(trx, account_id)
   if (tokens_per_month === null && cost_per_month === null) return
   for (const start of new Set(days.map((day) => monthOf(day).from))) {
@@ -64,6 +74,6 @@ export async function tellOfMonths(trx: Trx, account_id: string, days: readonly 
       number | null,
     ][])
       if (bound !== null)
-        await tellThresholds(trx, account_id, { metric, from, to, used: used[metric], bound, percents }, at)
+        await notifyThresholds(trx, account_id, { metric, from, to, used: used[metric], bound, percents }, at)
   }
 }

@@ -1,5 +1,4 @@
-// Which addresses a webhook may reach: those of the public internet, and what the operator allows beside them.
-
+// SSRF protection: webhooks may reach addresses of the public internet, and ranges that the operator allows.
 import { Resolver } from 'node:dns/promises'
 import { readFile } from 'node:fs/promises'
 import { isIP } from 'node:net'
@@ -9,21 +8,21 @@ import { loopbackOf } from './target.ts'
 
 type Address = ipaddr.IPv4 | ipaddr.IPv6
 
-/** A range that the operator allows; on every port where `port` is null. */
-export interface Allowed {
+/** An address range that the operator allows. A null port allows all ports. */
+export interface AllowedRange {
   range: [Address, number]
   port: number | null
 }
 
 export interface AddressRules {
-  /** Why an address may not be reached on a port; undefined where it may. */
+  /** Why an address and port are blocked; undefined if they are allowed. */
   refusal(address: string, port: number): string | undefined
-  /** Whether the operator allows anything beside the public internet. */
-  readonly opened: boolean
+  /** True if the operator allows any ranges. */
+  readonly allowsPrivate: boolean
 }
 
 /** Reads `CIDR[:port],…`, with IPv6 as `[::1]/128:80`. Throws a ConfigError that names the part that is wrong. */
-export function readAllowed(text: string | undefined): Allowed[] {
+export function readAllowed(text: string | undefined): AllowedRange[] {
   if (text === undefined) return []
   return text
     .split(',')
@@ -37,14 +36,15 @@ export function readAllowed(text: string | undefined): Allowed[] {
       const version = isIP(address)
       if (version !== (found?.[1] ? 6 : 4) || bits > (version === 6 ? 128 : 32) || port === 0 || (port ?? 0) > 65_535)
         throw new ConfigError(
-          `TUNERY_WEBHOOK_ALLOW: '${part}' is no range of addresses. Write 10.1.0.0/16, 10.1.2.3/32:8080 or [fd00::]/8:443.`,
+          `TUNERY_WEBHOOK_ALLOW: '${part}' is not an address range. Write 10.1.0.0/16, 10.1.2.3/32:8080 ` +
+            'or [fd00::]/8:443.',
         )
       return { range: [ipaddr.parse(address), bits], port }
     })
 }
 
-// What clouds answer on with credentials, also where a range around it is allowed: no webhook has business there.
-const metadata = [
+// Cloud metadata services, which serve credentials: blocked even inside an allowed range.
+const metadataAddresses = [
   '169.254.169.254',
   '169.254.170.2',
   '169.254.170.23',
@@ -56,7 +56,7 @@ const metadata = [
   'fd20:ce::254',
 ].map((text) => ipaddr.parse(text).toNormalizedString())
 
-export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
+export function createAddressRules(allowed: readonly AllowedRange[]): AddressRules {
   const allows = (address: Address, port: number) =>
     allowed.some(
       ({ range, port: only }) =>
@@ -64,20 +64,21 @@ export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
     )
 
   function refusalOf(address: Address, port: number): string | undefined {
-    if (metadata.includes(address.toNormalizedString())) return 'it is a metadata service, which no setting allows'
-    const kind = address.kind() === 'ipv4' ? (address as ipaddr.IPv4).range() : kindOf6(address as ipaddr.IPv6)
+    if (metadataAddresses.includes(address.toNormalizedString()))
+      return 'it is a metadata service, which no setting allows'
+    const kind = address.kind() === 'ipv4' ? (address as ipaddr.IPv4).range() : ipv6Kind(address as ipaddr.IPv6)
     if (kind !== 'unicast' && !allows(address, port))
-      return `it is not of the public internet (${kind}), nor among what the operator allows with TUNERY_WEBHOOK_ALLOW`
-    // A tunnel that the operator allows leads on to what is written inside of the address.
-    const inner = address.kind() === 'ipv6' ? embedded(address as ipaddr.IPv6) : undefined
+      return `it is not on the public internet (${kind}), nor allowed by the operator (TUNERY_WEBHOOK_ALLOW)`
+    // An IPv6 transition address leads to the IPv4 address embedded in it: check that too.
+    const inner = address.kind() === 'ipv6' ? embeddedIPv4(address as ipaddr.IPv6) : undefined
     return inner && refusalOf(inner, port)
   }
 
   return {
-    opened: allowed.length > 0,
+    allowsPrivate: allowed.length > 0,
     refusal(text, port) {
-      if (!isIP(text)) return 'it is no address'
-      // `process` turns ::ffff:a.b.c.d, which the system connects to by IPv4, into what it stands for.
+      if (!isIP(text)) return 'it is not an IP address'
+      // `process` converts the IPv4-mapped ::ffff:a.b.c.d to IPv4, as the system does when it connects.
       return refusalOf(ipaddr.process(text), port)
     },
   }
@@ -85,19 +86,19 @@ export function createAddressRules(allowed: readonly Allowed[]): AddressRules {
 
 const globalUnicast = ipaddr.IPv6.parse('2000::')
 
-/** The kind of an IPv6 address; `unicast` of what is routed in public alone. Whatever is of no known kind is not. */
-function kindOf6(address: ipaddr.IPv6): string {
+/** The kind of an IPv6 address. Only publicly routed addresses are `unicast`. */
+function ipv6Kind(address: ipaddr.IPv6): string {
   const range = address.range()
   if (range !== 'unicast') return range
   if (!address.match(globalUnicast, 3)) return 'outside of 2000::/3'
   return isIsatap(address) ? 'isatap' : range
 }
 
-/** ISATAP writes an IPv4 address behind 0:5efe, or 200:5efe, in any network's addresses. */
+/** ISATAP embeds an IPv4 address behind 0:5efe or 200:5efe, in the addresses of any network. */
 const isIsatap = ({ parts }: ipaddr.IPv6) => (parts[4] === 0 || parts[4] === 0x200) && parts[5] === 0x5efe
 
-/** The IPv4 address that a transition form carries, or undefined. */
-function embedded(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
+/** The IPv4 address embedded in an IPv6 transition address, or undefined. */
+function embeddedIPv4(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
   const { parts } = address
   const from = (high: number, low: number) => new ipaddr.IPv4([high >> 8, high & 255, low >> 8, low & 255])
   const last = from(parts[6]!, parts[7]!)
@@ -105,27 +106,26 @@ function embedded(address: ipaddr.IPv6): ipaddr.IPv4 | undefined {
   if (range === '6to4') return from(parts[1]!, parts[2]!)
   if (range === 'teredo') return from(parts[6]! ^ 0xffff, parts[7]! ^ 0xffff)
   if (range === 'rfc6052' || range === 'rfc6145' || isIsatap(address)) return last
-  // ::a.b.c.d; of ::1 and :: it would be nothing.
+  // The deprecated IPv4-compatible form ::a.b.c.d.
   return range === 'unicast' && parts.slice(0, 6).every((part) => part === 0) ? last : undefined
 }
 
-// From a name to its addresses: the hosts file, then DNS.
+// Name resolution: the hosts file, then DNS.
 
-/** The addresses of a name; none where there is no such name. Throws where the name servers do not answer. */
+/** The addresses of a name; empty if the name does not exist. Throws if the name servers do not answer. */
 export type Resolve = (name: string, signal: AbortSignal) => Promise<string[]>
 
 const hostsFile =
   process.platform === 'win32' ? `${process.env.SystemRoot}\\System32\\drivers\\etc\\hosts` : '/etc/hosts'
 
-// The system's own look-up holds one of four threads for as long as a name server keeps it waiting; these are
-// everybody's, so four slow names would stop the reading and writing of files. This one holds nothing and can be given
-// up.
+// Not `dns.lookup`: it blocks one of libuv's four threads while it waits, so four slow names would stop all file I/O.
+// `Resolver` uses no thread and can be cancelled.
 export const resolve: Resolve = async (name, signal) => {
   const known = loopbackOf(name) ?? (await inHostsFile(name))
   if (known.length > 0) return known
   const resolver = new Resolver({ timeout: 3000, tries: 2 })
-  const giveUp = () => resolver.cancel()
-  signal.addEventListener('abort', giveUp, { once: true })
+  const cancel = () => resolver.cancel()
+  signal.addEventListener('abort', cancel, { once: true })
   try {
     signal.throwIfAborted()
     const [four, six] = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)])
@@ -136,7 +136,7 @@ export const resolve: Resolve = async (name, signal) => {
     if (found.length === 0 && failed) throw (failed as PromiseRejectedResult).reason
     return found
   } finally {
-    signal.removeEventListener('abort', giveUp)
+    signal.removeEventListener('abort', cancel)
   }
 }
 

@@ -1,24 +1,24 @@
-// Sends what is due. Each delivery is claimed with a lease in the database and tried by one process at a time; whoever
-// dies in the middle of a try leaves a lease that runs out, and it is tried again: at least once, never at most once.
+// Sends deliveries that are due, at least once. Each is claimed with a lease in the database, so that one process at a
+// time attempts it. If a process dies during an attempt, the lease expires and the delivery is retried.
 import { EventEmitter, once } from 'node:events'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
-import { recordAct, theService } from '../events/audit.ts'
+import { recordAuditEntry, serviceActor } from '../events/audit.ts'
 import type { Secrets } from '../storage/secrets.ts'
-import { payloadOf, secretsInForce } from './payload.ts'
-import { afterFailure, healthy, pauseAfter } from './schedule.ts'
+import { payloadOf, signingSecrets } from './payload.ts'
+import { afterFailure, backoffAfter, healthy } from './schedule.ts'
 import type { Outcome, Send } from './send.ts'
 import { signatureHeaders } from './signature.ts'
 import * as store from './store.ts'
 
-export interface Delivering {
-  /** Takes no more; gives tries under way a moment to end, and the others back to be tried again. */
+export interface RunningDeliverer {
+  /** Stops claiming, gives running attempts a moment to end, and releases the leases of the rest. */
   stop(): Promise<void>
 }
 
 export interface Deliverer {
-  start(): Delivering
-  /** Something is due now; without this it is seen within a second. */
+  start(): RunningDeliverer
+  /** Looks for due deliveries now. Without a call they are found within a second. */
   wake(): void
 }
 
@@ -31,21 +31,18 @@ interface Options {
   now(): number
 }
 
-/**
- * The most tries of this process at once, and of those the most to webhooks whose last try failed: who lets them hang
- * leaves room for others.
- */
-const atOnce = 256
-const toFailing = 128
-/** Longer than a try can take. */
+/** The most concurrent attempts, and of these the most to failing webhooks, so that slow receivers leave capacity. */
+const maxConcurrent = 256
+const maxConcurrentFailing = 128
+/** Longer than the longest attempt. */
 export const lease_ms = 30_000
-/** How soon what another part of the service has recorded is seen. */
+/** The polling interval for deliveries that were recorded without `wake`. */
 const poll_ms = 1000
 const grace_ms = 1000
 
 export function createDeliverer({ db, secrets, send, version, log, now }: Options): Deliverer {
-  const bell = new EventEmitter()
-  const wake = () => void bell.emit('wake')
+  const wakeEvents = new EventEmitter()
+  const wake = () => void wakeEvents.emit('wake')
 
   async function attempt(claimed: store.DeliveryRow, signal: AbortSignal): Promise<void> {
     const { id, account_id, webhook_id, event_id } = claimed
@@ -56,7 +53,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     const headers = {
       'content-type': 'application/json',
       'user-agent': `Tunery/${version}`,
-      ...signatureHeaders(secretsInForce(webhook, secrets, began), event_id, body, began),
+      ...signatureHeaders(signingSecrets(webhook, secrets, began), event_id, body, began),
     }
     let outcome: Outcome
     try {
@@ -82,16 +79,16 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     if (disabled) log.warn({ webhook: webhook_id, account: account_id, reason: disabled }, 'a webhook was disabled')
   }
 
-  /** Records how a try went and what follows. Returns why the webhook was disabled by it, if it was. */
+  /** Records the outcome of an attempt. Returns the reason if it disabled the webhook. */
   async function settle(claimed: store.DeliveryRow, started_at: number, outcome: Outcome): Promise<string | undefined> {
     const { account_id, webhook_id } = claimed
     const { duration_ms, response_status, response_body, error } = outcome
     return db.transaction().execute(async (trx) => {
       const time = now()
       const number = claimed.attempts + 1
-      const pause =
-        claimed.type === 'webhook.test' || error?.code === 'blocked_address' ? undefined : pauseAfter(number)
-      const next_attempt_at = error && pause !== undefined ? Math.round(time + pause) : null
+      const backoff_ms =
+        claimed.type === 'webhook.test' || error?.code === 'blocked_address' ? undefined : backoffAfter(number)
+      const next_attempt_at = error && backoff_ms !== undefined ? Math.round(time + backoff_ms) : null
       const status = !error
         ? 'delivered'
         : error.code === 'blocked_address'
@@ -124,7 +121,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
         host: new URL(webhook.url).host,
         failing_since: new Date(health.failing_since!).toISOString(),
       }
-      await recordAct(trx, { ...theService, account_id }, 'webhook.disabled', webhook_id, details, time)
+      await recordAuditEntry(trx, { ...serviceActor, account_id }, 'webhook.disabled', webhook_id, details, time)
       return health.disabled_reason!
     })
   }
@@ -133,30 +130,33 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     wake,
     start() {
       const stopping = new AbortController()
-      const cutting = new AbortController()
+      const aborting = new AbortController()
       const running = new Set<Promise<void>>()
-      let runningToFailing = 0
+      let runningFailing = 0
 
-      /** Begins with all that is due and has room. */
-      async function take(): Promise<void> {
+      /** Claims and starts due deliveries up to the concurrency limits. */
+      async function claimDue(): Promise<void> {
         for (const failing of [false, true])
           for (;;) {
-            const limit = Math.min(atOnce - running.size, failing ? toFailing - runningToFailing : atOnce)
+            const limit = Math.min(
+              maxConcurrent - running.size,
+              failing ? maxConcurrentFailing - runningFailing : maxConcurrent,
+            )
             if (limit <= 0 || stopping.signal.aborted) break
             const claimed = await store.claim(db, now(), now() + lease_ms, { failing, limit })
             if (claimed.length === 0) break
-            for (const each of claimed) begin(each, failing)
+            for (const each of claimed) startAttempt(each, failing)
           }
       }
 
-      function begin(claimed: store.DeliveryRow, failing: boolean): void {
-        if (failing) runningToFailing++
-        const work: Promise<void> = attempt(claimed, cutting.signal)
-          // Its lease runs out, and it is tried again.
+      function startAttempt(claimed: store.DeliveryRow, failing: boolean): void {
+        if (failing) runningFailing++
+        const work: Promise<void> = attempt(claimed, aborting.signal)
+          // The delivery is retried when its lease expires.
           .catch((error: Error) => log.error({ err: error, delivery: claimed.id }, 'a webhook could not be sent'))
           .finally(() => {
             running.delete(work)
-            if (failing) runningToFailing--
+            if (failing) runningFailing--
             wake()
           })
         running.add(work)
@@ -164,10 +164,10 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
 
       async function loop(): Promise<void> {
         while (!stopping.signal.aborted) {
-          const woken = once(bell, 'wake', {
+          const woken = once(wakeEvents, 'wake', {
             signal: AbortSignal.any([stopping.signal, AbortSignal.timeout(poll_ms)]),
           }).catch(() => {})
-          await take().catch((error: Error) => log.error({ err: error }, 'claiming deliveries of webhooks failed'))
+          await claimDue().catch((error: Error) => log.error({ err: error }, 'claiming webhook deliveries failed'))
           await woken
         }
       }
@@ -177,7 +177,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
         async stop() {
           stopping.abort()
           await looping
-          const cut = setTimeout(() => cutting.abort(), grace_ms)
+          const cut = setTimeout(() => aborting.abort(), grace_ms)
           await Promise.all(running)
           clearTimeout(cut)
         },

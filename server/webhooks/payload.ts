@@ -1,23 +1,21 @@
 import type { Row } from '../db/schema.ts'
 import type { Secrets } from '../storage/secrets.ts'
 
-/**
- * The body of an event's deliveries: the same bytes at every try, as they are made of nothing but what was recorded
- * with it.
- */
+/** The body of an event's deliveries: the same bytes in each attempt, because only the event's row is used. */
 export function payloadOf({ id, type, created_at, data_json }: Row<'events'>): string {
-  return `{"id":${JSON.stringify(id)},"type":${JSON.stringify(type)},"created_at":"${new Date(created_at).toISOString()}","data":${data_json}}`
+  const time = new Date(created_at).toISOString()
+  return `{"id":${JSON.stringify(id)},"type":${JSON.stringify(type)},"created_at":"${time}","data":${data_json}}`
 }
 
-/** One of a webhook's secrets as it is kept: encrypted, and until when it is in force; null of the newest alone. */
-export interface KeptSecret {
+/** A stored webhook secret: encrypted, with its expiry. Only the newest has none (null). */
+export interface StoredSecret {
   sealed: string
   expires_at: number | null
 }
 
-export const keptSecrets = ({ secrets_json }: { secrets_json: string }, now: number): KeptSecret[] =>
-  (JSON.parse(secrets_json) as KeptSecret[]).filter(({ expires_at }) => expires_at === null || expires_at > now)
+export const activeSecrets = ({ secrets_json }: { secrets_json: string }, now: number): StoredSecret[] =>
+  (JSON.parse(secrets_json) as StoredSecret[]).filter(({ expires_at }) => expires_at === null || expires_at > now)
 
-/** The secrets that sign now, oldest first. */
-export const secretsInForce = (webhook: Row<'webhooks'>, secrets: Secrets, now: number): string[] =>
-  keptSecrets(webhook, now).map(({ sealed }) => secrets.open(sealed, webhook.id))
+/** The decrypted active secrets, oldest first. */
+export const signingSecrets = (webhook: Row<'webhooks'>, secrets: Secrets, now: number): string[] =>
+  activeSecrets(webhook, now).map(({ sealed }) => secrets.decrypt(sealed, webhook.id))

@@ -1,8 +1,8 @@
-// One try: a POST over a guarded connection, and what came of it.
+// One delivery attempt: a POST over a checked connection, and its outcome.
 import http, { type IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { AddressRules, Resolve } from './addresses.ts'
-import { Blocked, connect, Unresolved } from './connect.ts'
+import { BlockedAddress, connect, UnresolvedName } from './connect.ts'
 import { BadTarget, readTarget } from './target.ts'
 
 export type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
@@ -10,16 +10,16 @@ export type SendError = 'blocked_address' | 'dns_failed' | 'tls_failed' | 'conne
 export interface Outcome {
   duration_ms: number
   response_status: number | null
-  /** The first kB of the answer. */
+  /** The first 1024 bytes of the response. */
   response_body: string | null
-  /** Null where the answer was a 2xx. */
+  /** Null for a 2xx response. */
   error: { code: SendError; message: string } | null
 }
 
-/** Posts a body. Never throws for what the other side does; throws the signal's reason where that aborts. */
+/** Posts a body. Failures of the receiver are an outcome, not an exception; throws the signal's reason on abort. */
 export type Send = (url: string, headers: Record<string, string>, body: string, signal: AbortSignal) => Promise<Outcome>
 
-const answerMax = 1024
+const responseBytesMax = 1024
 
 export function createSend({
   rules,
@@ -32,32 +32,32 @@ export function createSend({
 }): Send {
   return async (text, headers, body, signal) => {
     const began = performance.now()
-    const late = AbortSignal.timeout(timeout_ms)
-    const ending = AbortSignal.any([signal, late])
+    const deadline = AbortSignal.timeout(timeout_ms)
+    const ended = AbortSignal.any([signal, deadline])
     const outcome = (answer: Pick<Outcome, 'response_status' | 'response_body' | 'error'>): Outcome => ({
       duration_ms: Math.round(performance.now() - began),
       ...answer,
     })
     try {
       const target = readTarget(text, rules)
-      const socket = await connect(target, rules, resolve, ending)
+      const socket = await connect(target, rules, resolve, ended)
       try {
-        const response = await post(socket, target.url, headers, body, ending)
+        const response = await post(socket, target.url, headers, body, ended)
         const response_status = response.statusCode!
-        // The status is the answer; where the rest comes late or breaks, what came of it is kept.
-        const response_body = await beginning(response)
-        const good = response_status >= 200 && response_status < 300
+        // The status decides. If the body is late or breaks off, what was received is kept.
+        const response_body = await readStart(response)
+        const ok = response_status >= 200 && response_status < 300
         return outcome({
           response_status,
           response_body,
-          error: good ? null : { code: 'http_error', message: `answered ${response_status}` },
+          error: ok ? null : { code: 'http_error', message: `answered ${response_status}` },
         })
       } finally {
         socket.destroy()
       }
     } catch (error) {
       signal.throwIfAborted()
-      const found = late.aborted
+      const found = deadline.aborted
         ? { code: 'timeout' as const, message: `no answer within ${timeout_ms / 1000} s` }
         : errorOf(error as Error)
       return outcome({ response_status: null, response_body: null, error: found })
@@ -78,7 +78,7 @@ function post(
       path: url.pathname + url.search,
       headers: { host: url.host, ...headers, 'content-length': Buffer.byteLength(body), connection: 'close' },
       setHost: false,
-      // No agent: it might have a proxy, or another connection at hand.
+      // No agent: it could use a proxy or a pooled connection.
       createConnection: () => socket,
       signal,
     })
@@ -89,26 +89,27 @@ function post(
   })
 }
 
-/** The first bytes of an answer, as text. */
-async function beginning(response: IncomingMessage): Promise<string> {
+/** The first bytes of a response, as text. */
+async function readStart(response: IncomingMessage): Promise<string> {
   const pieces: Buffer[] = []
   let bytes = 0
   try {
     for await (const piece of response) {
       pieces.push(piece as Buffer)
       bytes += (piece as Buffer).length
-      if (bytes >= answerMax) break
+      if (bytes >= responseBytesMax) break
     }
   } catch {
-    // It broke off.
+    // The response broke off: keep what was received.
   }
-  // A database's text may hold no NUL.
-  return new TextDecoder().decode(Buffer.concat(pieces).subarray(0, answerMax)).replaceAll('\0', '\ufffd')
+  // Database text must not contain NUL.
+  return new TextDecoder().decode(Buffer.concat(pieces).subarray(0, responseBytesMax)).replaceAll('\0', '\ufffd')
 }
 
 function errorOf(error: NodeJS.ErrnoException): { code: SendError; message: string } {
-  if (error instanceof Blocked || error instanceof BadTarget) return { code: 'blocked_address', message: error.message }
-  if (error instanceof Unresolved) return { code: 'dns_failed', message: error.message }
+  if (error instanceof BlockedAddress || error instanceof BadTarget)
+    return { code: 'blocked_address', message: error.message }
+  if (error instanceof UnresolvedName) return { code: 'dns_failed', message: error.message }
   if (/^(ERR_TLS|ERR_SSL|CERT_|DEPTH_|SELF_SIGNED|UNABLE_TO|EPROTO)/.test(error.code ?? ''))
     return { code: 'tls_failed', message: error.message }
   const message =

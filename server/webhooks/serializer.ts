@@ -1,12 +1,12 @@
-// Rows as the API shows them.
+// Serializers from database rows to API responses.
 import type { Delivery, DeliveryAttempt, Webhook } from '../../contract/webhooks.ts'
-import { keptSecrets } from './payload.ts'
+import { activeSecrets } from './payload.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts'
 
 const iso = (at: number) => new Date(at).toISOString()
 const isoOrNull = (at: number | null) => (at === null ? null : iso(at))
 
-export const webhookToWire = (row: WebhookRow, now: number): Webhook => ({
+export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
   id: row.id,
   url: row.url,
   events: JSON.parse(row.events_json),
@@ -14,12 +14,12 @@ export const webhookToWire = (row: WebhookRow, now: number): Webhook => ({
   disabled_at: isoOrNull(row.disabled_at),
   disabled_reason: row.disabled_reason,
   failing_since: isoOrNull(row.failing_since),
-  previous_secret_expires_at: isoOrNull(keptSecrets(row, now).at(-2)?.expires_at ?? null),
+  previous_secret_expires_at: isoOrNull(activeSecrets(row, now).at(-2)?.expires_at ?? null),
   created_at: iso(row.created_at),
   updated_at: iso(row.updated_at),
 })
 
-export const attemptToWire = ({
+export const attemptResponse = ({
   number,
   started_at,
   duration_ms,
@@ -35,7 +35,7 @@ export const attemptToWire = ({
   error: error_json === null ? null : JSON.parse(error_json),
 })
 
-export const deliveryToWire = (row: DeliveryRow, last: AttemptRow | undefined): Delivery => ({
+export const deliveryResponse = (row: DeliveryRow, last: AttemptRow | undefined): Delivery => ({
   id: row.id,
   webhook_id: row.webhook_id,
   event_id: row.event_id,
@@ -44,5 +44,5 @@ export const deliveryToWire = (row: DeliveryRow, last: AttemptRow | undefined): 
   created_at: iso(row.created_at),
   next_attempt_at: isoOrNull(row.next_attempt_at),
   attempt_count: row.attempts,
-  last_attempt: last ? attemptToWire(last) : null,
+  last_attempt: last ? attemptResponse(last) : null,
 })

@@ -13,42 +13,40 @@ import type {
 } from '../../contract/webhooks.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { type By, recordAct } from '../events/audit.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { insertEvent, newDelivery } from '../events/outbox.ts'
 import type { Secrets } from '../storage/secrets.ts'
-import { type Allowed, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
+import { type AllowedRange, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
 import { createDeliverer, type Deliverer } from './deliver.ts'
-import { keptSecrets, payloadOf } from './payload.ts'
+import { activeSecrets, payloadOf } from './payload.ts'
 import { healthy } from './schedule.ts'
 import { createSend } from './send.ts'
-import { attemptToWire, deliveryToWire, webhookToWire } from './serializer.ts'
+import { attemptResponse, deliveryResponse, webhookResponse } from './serializer.ts'
 import { newSecret, secretProblem } from './signature.ts'
 import * as store from './store.ts'
 import { BadTarget, readTarget } from './target.ts'
 
 export interface Webhooks extends Deliverer {
-  create(by: By, asked: z.output<typeof createWebhook.body>): Promise<NewWebhook>
+  create(by: AccountActor, request: z.output<typeof createWebhook.body>): Promise<NewWebhook>
   list(account_id: string, query: ListQuery): Promise<{ items: Webhook[]; has_more: boolean }>
   get(account_id: string, id: string): Promise<Webhook>
-  change(by: By, id: string, asked: z.output<typeof changeWebhook.body>): Promise<Webhook>
-  delete(by: By, id: string): Promise<{ id: string; deleted: true }>
-  /** Gives it another secret; those in force before stay so for the overlap. */
-  rotate(by: By, id: string, asked: z.output<typeof rotateSecret.body>): Promise<NewWebhook>
-  test(by: By, id: string): Promise<Delivery>
+  change(by: AccountActor, id: string, request: z.output<typeof changeWebhook.body>): Promise<Webhook>
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** Adds a new secret; the earlier ones stay active for the overlap. */
+  rotate(by: AccountActor, id: string, request: z.output<typeof rotateSecret.body>): Promise<NewWebhook>
+  test(by: AccountActor, id: string): Promise<Delivery>
   deliveries(account_id: string, id: string, query: ListQuery): Promise<{ items: Delivery[]; has_more: boolean }>
   delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails>
-  redeliver(by: By, id: string, delivery_id: string): Promise<Delivery>
-  /**
-   * Lets go of every lease. Only for the process that owns the database alone: the holders are then known to be gone.
-   */
-  takeOverAll(): Promise<void>
+  redeliver(by: AccountActor, id: string, delivery_id: string): Promise<Delivery>
+  /** Releases all leases. Only for a process with exclusive ownership of the database: the lease holders are gone. */
+  releaseAllLeases(): Promise<void>
 }
 
 interface Options {
   db: Db
   secrets: Secrets
-  allowed: readonly Allowed[]
-  /** The most webhooks of an account. */
+  allowed: readonly AllowedRange[]
+  /** The most webhooks per account. */
   max: number
   version: string
   log: Logger
@@ -57,7 +55,7 @@ interface Options {
   timeout_ms?: number
 }
 
-/** The most secrets of a webhook in force at once. */
+/** The most active secrets of a webhook. */
 const secretsMax = 4
 const hour_ms = 3_600_000
 
@@ -111,17 +109,17 @@ export function createWebhooks(options: Options): Webhooks {
     }
   }
 
-  function requireSecret(given: string | undefined): string {
-    const problem = given === undefined ? undefined : secretProblem(given)
+  function requireSecret(requested: string | undefined): string {
+    const problem = requested === undefined ? undefined : secretProblem(requested)
     if (problem)
       throw new ApiError('invalid_request', `'secret': it ${problem}.`, {
         param: 'secret',
         details: { field: 'secret' },
       })
-    return given ?? newSecret()
+    return requested ?? newSecret()
   }
 
-  /** Adds a delivery of an event that is due at once. */
+  /** Inserts a delivery of an event, due at once. */
   async function enqueue(
     trx: Trx,
     webhook_id: string,
@@ -134,7 +132,7 @@ export function createWebhooks(options: Options): Webhooks {
 
   return {
     ...deliverer,
-    takeOverAll: async () => void (await store.releaseAll(db)),
+    releaseAllLeases: async () => void (await store.releaseAllLeases(db)),
 
     async create(by, { url, events, secret }) {
       const { host } = requireTarget(url)
@@ -152,26 +150,26 @@ export function createWebhooks(options: Options): Webhooks {
           account_id: by.account_id,
           url,
           events_json: JSON.stringify(events),
-          secrets_json: JSON.stringify([{ sealed: secrets.seal(used, id), expires_at: null }]),
+          secrets_json: JSON.stringify([{ sealed: secrets.encrypt(used, id), expires_at: null }]),
           ...healthy,
           created_at: time,
           updated_at: time,
         }
         await store.insertWebhook(trx, made)
-        await recordAct(trx, by, 'webhook.created', id, { host, events }, time)
+        await recordAuditEntry(trx, by, 'webhook.created', id, { host, events }, time)
         return made
       })
-      return { ...webhookToWire(row, now()), ...(secret === undefined && { secret: used }) }
+      return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
     },
 
     async list(account_id, { limit, after }) {
       const last = after ? await store.webhook(db, account_id, after) : undefined
-      if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to go on after.`)
+      if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to continue after.`)
       const rows = await store.listWebhooks(db, account_id, limit, last)
-      return { items: rows.slice(0, limit).map((row) => webhookToWire(row, now())), has_more: rows.length > limit }
+      return { items: rows.slice(0, limit).map((row) => webhookResponse(row, now())), has_more: rows.length > limit }
     },
 
-    get: async (account_id, id) => webhookToWire(await find(db, account_id, id), now()),
+    get: async (account_id, id) => webhookResponse(await find(db, account_id, id), now()),
 
     async change(by, id, { url, events, disabled }) {
       const host = url === undefined ? undefined : requireTarget(url).host
@@ -182,7 +180,7 @@ export function createWebhooks(options: Options): Webhooks {
         const values: Partial<store.WebhookRow> = {
           ...(url !== undefined && { url }),
           ...(events !== undefined && { events_json: JSON.stringify(events) }),
-          // Another address, or whoever says that it is well again, begins anew.
+          // A new URL, or enabling the webhook, resets its failures.
           ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
           ...(disabled === false && { disabled_at: null, disabled_reason: null }),
           ...(disabled === true &&
@@ -190,24 +188,24 @@ export function createWebhooks(options: Options): Webhooks {
           updated_at: time,
         }
         await store.updateWebhook(trx, id, values)
-        await recordAct(trx, by, 'webhook.changed', id, { host, events, disabled }, time)
+        await recordAuditEntry(trx, by, 'webhook.changed', id, { host, events, disabled }, time)
         return { ...before, ...values }
       })
       deliverer.wake()
-      return webhookToWire(changed, now())
+      return webhookResponse(changed, now())
     },
 
     async delete(by, id) {
       await db.transaction().execute(async (trx) => {
         const { url } = await find(trx, by.account_id, id)
         await store.deleteWebhook(trx, id)
-        await recordAct(trx, by, 'webhook.deleted', id, { host: new URL(url).host }, now())
+        await recordAuditEntry(trx, by, 'webhook.deleted', id, { host: new URL(url).host }, now())
       })
       return { id, deleted: true }
     },
 
-    async rotate(by, id, asked) {
-      const { secret, overlap_hours } = asked ?? { overlap_hours: 24 }
+    async rotate(by, id, request) {
+      const { secret, overlap_hours } = request ?? { overlap_hours: 24 }
       const used = requireSecret(secret)
       const row = await db.transaction().execute(async (trx) => {
         const before = await find(trx, by.account_id, id)
@@ -216,29 +214,30 @@ export function createWebhooks(options: Options): Webhooks {
         const old =
           overlap_hours === 0
             ? []
-            : keptSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
+            : activeSecrets(before, time).map((each) => ({ ...each, expires_at: each.expires_at ?? until }))
         if (old.length >= secretsMax)
           throw new ApiError(
             'too_many',
-            `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with "overlap_hours": 0.`,
+            `${secretsMax} secrets of this webhook are in force. Wait until one ends, or rotate with ` +
+              '"overlap_hours": 0.',
           )
-        const secrets_json = JSON.stringify([...old, { sealed: secrets.seal(used, id), expires_at: null }])
+        const secrets_json = JSON.stringify([...old, { sealed: secrets.encrypt(used, id), expires_at: null }])
         await store.updateWebhook(trx, id, { secrets_json, updated_at: time })
-        await recordAct(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
+        await recordAuditEntry(trx, by, 'webhook.secret_rotated', id, { overlap_hours }, time)
         return { ...before, secrets_json, updated_at: time }
       })
-      return { ...webhookToWire(row, now()), ...(secret === undefined && { secret: used }) }
+      return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
     },
 
     async test(by, id) {
       const row = await db.transaction().execute(async (trx) => {
         await find(trx, by.account_id, id)
         const event = await insertEvent(trx, by.account_id, 'webhook.test', { webhook_id: id }, now())
-        await recordAct(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
+        await recordAuditEntry(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
         return enqueue(trx, id, event)
       })
       deliverer.wake()
-      return deliveryToWire(row, undefined)
+      return deliveryResponse(row, undefined)
     },
 
     async deliveries(account_id, id, { limit, after }) {
@@ -246,16 +245,16 @@ export function createWebhooks(options: Options): Webhooks {
       const last = after ? await findDelivery(db, id, after) : undefined
       const rows = await store.listDeliveries(db, id, limit, last)
       const shown = rows.slice(0, limit)
-      const tries = new Map((await store.lastAttempts(db, shown)).map((each) => [each.delivery_id, each]))
-      return { items: shown.map((row) => deliveryToWire(row, tries.get(row.id))), has_more: rows.length > limit }
+      const attempts = new Map((await store.lastAttempts(db, shown)).map((each) => [each.delivery_id, each]))
+      return { items: shown.map((row) => deliveryResponse(row, attempts.get(row.id))), has_more: rows.length > limit }
     },
 
     async delivery(account_id, id, delivery_id) {
       await find(db, account_id, id)
       const row = await findDelivery(db, id, delivery_id)
-      const tries = await store.attempts(db, delivery_id)
+      const attempts = await store.attempts(db, delivery_id)
       const payload = payloadOf(await store.event(db, row.event_id))
-      return { ...deliveryToWire(row, tries.at(-1)), payload, attempts: tries.map(attemptToWire) }
+      return { ...deliveryResponse(row, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
     },
 
     async redeliver(by, id, delivery_id) {
@@ -267,11 +266,11 @@ export function createWebhooks(options: Options): Webhooks {
             'invalid_request',
             `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`,
           )
-        await recordAct(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
+        await recordAuditEntry(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
         return enqueue(trx, id, { id: event_id, account_id, type })
       })
       deliverer.wake()
-      return deliveryToWire(row, undefined)
+      return deliveryResponse(row, undefined)
     },
   }
 }

@@ -2,10 +2,10 @@ import { createHmac, randomBytes } from 'node:crypto'
 
 const prefix = 'whsec_'
 
-/** A new secret, in the form that Standard Webhooks gives them. */
+/** A new secret in the Standard Webhooks format. */
 export const newSecret = () => prefix + randomBytes(32).toString('base64')
 
-/** Why a secret cannot be one; undefined where it can. */
+/** Why a secret is invalid; undefined if it is valid. */
 export function secretProblem(secret: string): string | undefined {
   if (!/^[\x20-\x7e]+$/.test(secret)) return 'may have printable ASCII characters only'
   if (!secret.startsWith(prefix)) return undefined
@@ -15,16 +15,13 @@ export function secretProblem(secret: string): string | undefined {
   return `begins with ${prefix}, so the rest must be base64, with its padding, of 1 byte or more`
 }
 
-/**
- * The key that Standard Webhooks signs with: what `whsec_` is followed by, decoded; any other secret's bytes as given.
- */
+/** The Standard Webhooks signing key: the decoded base64 after `whsec_`, or the bytes of any other secret. */
 const standardKey = (secret: string) =>
   secret.startsWith(prefix) ? Buffer.from(secret.slice(prefix.length), 'base64') : Buffer.from(secret)
 
 /**
- * The headers that prove who sends a body. `secrets` are those in force, oldest first. `X-Service-Signature` holds one
- * value only, so it stays with the oldest until that ends: a receiver that knows no other goes on working, and one that
- * knows both does in either case.
+ * The signature headers of a body. `secrets` are the active ones, oldest first. `X-Service-Signature` has one value, so
+ * it uses the oldest secret until that expires: during a rotation, receivers with the old secret continue to work.
  */
 export function signatureHeaders(
   secrets: readonly string[],

@@ -53,7 +53,7 @@ export const insertAttempt = (trx: Trx, attempt: NewRow<'webhook_attempts'>) =>
   trx.insertInto('webhook_attempts').values(attempt).execute()
 export const attempts = (db: Any, delivery_id: string) =>
   db.selectFrom('webhook_attempts').selectAll().where('delivery_id', '=', delivery_id).orderBy('number').execute()
-/** The last try at each of these deliveries. */
+/** The last attempt of each of these deliveries. */
 export const lastAttempts = (db: Any, of: readonly DeliveryRow[]) =>
   db
     .selectFrom('webhook_attempts as attempt')
@@ -64,14 +64,14 @@ export const lastAttempts = (db: Any, of: readonly DeliveryRow[]) =>
     .where('delivery.id', 'in', of.length > 0 ? of.map(({ id }) => id) : [''])
     .execute()
 
-/** The most tries at once to one webhook. */
-const perWebhook = 2
+/** The most concurrent attempts to one webhook. */
+const maxPerWebhook = 2
 
 /**
- * Deliveries that are due, one of each webhook at most, leased until `lease_until`; of webhooks whose last try failed,
- * or of the others. A webhook that has as many tries under way as it may, or is slowed or disabled, or whose account is
- * suspended, has none; a test is tried also where it is slowed or disabled. What has not been tried yet comes first: it
- * shows soonest whether a slowed webhook is well again.
+ * Leases due deliveries until `lease_until`, one per webhook at most. `failing` selects the webhooks whose last attempt
+ * failed, or the others. Skips webhooks at their concurrency limit, slowed or disabled webhooks (except for test
+ * events), and suspended accounts. Deliveries with the fewest attempts come first: they show soonest whether a slowed
+ * webhook has recovered.
  */
 export function claim(
   db: Db,
@@ -79,11 +79,14 @@ export function claim(
   lease_until: number,
   { failing, limit }: { failing: boolean; limit: number },
 ): Promise<DeliveryRow[]> {
-  const free = sql<boolean>`(lease_until is null or lease_until <= ${now})`
-  const ready = sql<boolean>`(webhook.disabled_at is null and (webhook.slowed_until is null or webhook.slowed_until <= ${now}))`
-  const next = sql<string>`(select id from webhook_deliveries where webhook_id = webhook.id and next_attempt_at <= ${now} and ${free}
+  const unleased = sql<boolean>`(lease_until is null or lease_until <= ${now})`
+  const ready = sql<boolean>`(webhook.disabled_at is null
+    and (webhook.slowed_until is null or webhook.slowed_until <= ${now}))`
+  const next = sql<string>`(select id from webhook_deliveries
+    where webhook_id = webhook.id and next_attempt_at <= ${now} and ${unleased}
     and (type = 'webhook.test' or ${ready}) order by attempts, next_attempt_at limit 1)`
-  const underWay = sql<number>`(select count(*) from webhook_deliveries where webhook_id = webhook.id and lease_until > ${now})`
+  const inFlight = sql<number>`(select count(*) from webhook_deliveries
+    where webhook_id = webhook.id and lease_until > ${now})`
   return (
     db
       .updateTable('webhook_deliveries')
@@ -99,19 +102,21 @@ export function claim(
           )
           .where('webhook.failures', failing ? '>' : '=', 0)
           .where('account.suspended_at', 'is', null)
-          .where(sql<boolean>`${underWay} < case when webhook.failures >= ${slowedFrom} then 1 else ${perWebhook} end`)
+          .where(
+            sql<boolean>`${inFlight} < case when webhook.failures >= ${slowedFrom} then 1 else ${maxPerWebhook} end`,
+          )
           .orderBy('delivery.attempts')
           .orderBy('delivery.next_attempt_at')
           .limit(limit),
       )
-      // Again, for a database in which another process may have claimed it since it was looked for.
-      .where(free)
+      // Check again: another process may have claimed it since the subquery.
+      .where(unleased)
       .returningAll()
       .execute()
   )
 }
 
-/** Ends a claim; false where it was another's by then, or its webhook has been deleted. */
+/** Ends a claim; false if the lease was lost or the webhook was deleted. */
 export async function settle(trx: Trx, claimed: DeliveryRow, values: Partial<DeliveryRow>): Promise<boolean> {
   const result = await trx
     .updateTable('webhook_deliveries')
@@ -122,5 +127,5 @@ export async function settle(trx: Trx, claimed: DeliveryRow, values: Partial<Del
   return result.numUpdatedRows > 0n
 }
 
-export const releaseAll = (db: Db) =>
+export const releaseAllLeases = (db: Db) =>
   db.updateTable('webhook_deliveries').set({ lease_until: null }).where('lease_until', 'is not', null).execute()

@@ -1,4 +1,4 @@
-"""What the runner tells about the service that is asked. OPENAI_BASE_URL and OPENAI_API_KEY are read by the clients
+"""Fixtures from the environment that the test runner sets. The clients read OPENAI_BASE_URL and OPENAI_API_KEY
 themselves.
 """
 
@@ -8,7 +8,7 @@ import openai
 import pytest
 
 
-def told(name: str) -> str:
+def required_env(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         pytest.exit(f"{name} is not set: these tests are run by npm run test:clients", returncode=2)
@@ -17,16 +17,16 @@ def told(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def model() -> str:
-    return told("CLIENTS_MODEL")
+    return required_env("CLIENTS_MODEL")
 
 
 @pytest.fixture(scope="session")
 def embedding_model() -> str:
-    return told("CLIENTS_EMBEDDING_MODEL")
+    return required_env("CLIENTS_EMBEDDING_MODEL")
 
 
 @pytest.fixture(scope="session")
 def client() -> openai.OpenAI:
-    """Without retries, which would hide an error."""
-    told("OPENAI_BASE_URL")
+    """No retries, which would hide errors."""
+    required_env("OPENAI_BASE_URL")
     return openai.OpenAI(max_retries=0)

@@ -1,5 +1,4 @@
-// The programs of docs/guides/run-onnx-in-node.md, run as they stand there on folders that the trainer exports: Node
-// says what Python says.
+// Runs the programs of docs/guides/run-onnx-in-node.md on exported folders: Node gives the same answers as Python.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -20,7 +19,7 @@ const run = promisify(execFile)
 const base = path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/hf')
 const question = 'What is the capital of France?'
 
-/** Exports, and says what ONNX Runtime for Python answers. */
+/** Exports a folder and returns the answers of ONNX Runtime for Python. */
 const program = `
 import json, sys
 from pathlib import Path
@@ -51,17 +50,17 @@ const node = async (file: string, ...args: string[]) =>
   (await run(process.execPath, [path.join(folder, file), ...args], { cwd: folder })).stdout.trim()
 
 for (const precision of ['fp32', 'int8'])
-  test(`the default model in ${precision} answers in Transformers.js what it answers in Python, from its folder alone`, async () => {
+  test(`the default model in ${precision} gives Python’s answers in Transformers.js`, async () => {
     const { out, answer } = await exported(base, precision)
     if (precision === 'fp32') assert.match(answer, /Paris/)
-    // Elsewhere, and by itself.
+    // In another place, without other files.
     const moved = `${out}-moved`
     cpSync(out, moved, { recursive: true })
     assert.equal(await node('chat.mjs', moved, question), answer)
   })
 
 for (const precision of ['fp32', 'fp16', 'int8', 'int4'])
-  test(`onnxruntime-node says the same tokens in ${precision}, with the cache`, async () => {
+  test(`onnxruntime-node generates the same tokens in ${precision}, with the KV cache`, async () => {
     const { out, prompt_tokens, answer_tokens } = await exported(path.join(folder, 'tiny'), precision)
     assert.equal(await node('tokens.mjs', out, prompt_tokens.join(',')), answer_tokens.join(','))
   })

@@ -5,7 +5,7 @@ import { client, model } from './support/service.ts'
 
 const ask = (content: string): OpenAI.ChatCompletionMessageParam[] => [{ role: 'user', content }]
 
-test('a whole answer has what the client’s types promise', async () => {
+test('a whole answer matches the client’s types', async () => {
   const answer = await client.chat.completions.create({
     model,
     messages: ask('Say hello.'),
@@ -40,7 +40,7 @@ test('a stream is the same answer in pieces: one id, the role first, one finish 
   assert.ok(reasons.every((reason) => reason === null))
 })
 
-test('include_usage brings one last chunk without choices; stream_options without it brings none', async () => {
+test('include_usage adds one last chunk without choices; other stream_options add none', async () => {
   const request = { model, messages: ask('Hi'), max_tokens: 4, stream: true as const }
   const chunks: OpenAI.ChatCompletionChunk[] = []
   for await (const chunk of await client.chat.completions.create({
@@ -59,7 +59,7 @@ test('include_usage brings one last chunk without choices; stream_options withou
     assert.ok(!chunk.usage)
 })
 
-test('n gives that many answers, each with its index, whole and streamed', async () => {
+test('n gives n answers, each with its index, whole and streamed', async () => {
   const request = { model, messages: ask('Name a colour.'), max_tokens: 6, n: 3, temperature: 1.2, seed: 7 }
   const whole = await client.chat.completions.create(request)
   assert.deepEqual(
@@ -72,7 +72,7 @@ test('n gives that many answers, each with its index, whole and streamed', async
   assert.deepEqual([...finished.keys()].sort(), [0, 1, 2])
 })
 
-test('logprobs tell one entry a token, with as many others as asked for', async () => {
+test('logprobs has one entry per token, with the requested number of alternatives', async () => {
   const request = { model, messages: ask('Say yes.'), max_tokens: 5, temperature: 0, logprobs: true, top_logprobs: 3 }
   const whole = await client.chat.completions.create(request)
   const content = whole.choices[0]!.logprobs!.content!
@@ -99,10 +99,10 @@ test('logprobs tell one entry a token, with as many others as asked for', async 
   )
 })
 
-test('nothing of a stop sequence is in the answer, whole or streamed', async () => {
+test('no part of a stop sequence is in the answer, whole or streamed', async () => {
   const request = { model, messages: ask('Count: one, two, three, four, five.'), max_tokens: 40, temperature: 0 }
   const plain = (await client.chat.completions.create(request)).choices[0]!.message.content!
-  // A sequence over the border of two words, taken from what it does say.
+  // A sequence across two words, taken from the model's own answer.
   const at = plain.indexOf(' ', Math.min(8, plain.length - 4))
   const stop = plain.slice(at - 2, at + 3)
   const stopped = await client.chat.completions.create({ ...request, stop: [stop, 'never in there'] })
@@ -114,7 +114,7 @@ test('nothing of a stop sequence is in the answer, whole or streamed', async () 
   assert.equal(streamed, stopped.choices[0]!.message.content)
 })
 
-test('every form of message is taken: developer, parts, several turns, names, the newer name of max_tokens, unknown fields', async () => {
+test('message forms: developer, parts, several turns, names, max_completion_tokens, unknown fields', async () => {
   const answer = await client.chat.completions.create({
     model,
     messages: [
@@ -138,25 +138,25 @@ test('every form of message is taken: developer, parts, several turns, names, th
     metadata: { trace: 'x' },
     parallel_tool_calls: true,
     store: false,
-    // @ts-expect-error a field that no one knows is ignored
+    // @ts-expect-error unknown fields are ignored
     some_new_field: { a: 1 },
   })
   assert.ok(answer.usage!.completion_tokens <= 3)
 })
 
-test('the streaming helper gathers the final answer with its usage', async () => {
+test('the streaming helper collects the final answer with its usage', async () => {
   const stream = client.chat.completions.stream({
     model,
     messages: ask('Hello!'),
     max_tokens: 6,
     stream_options: { include_usage: true },
   })
-  let heard = ''
+  let streamed = ''
   stream.on('content', (delta) => {
-    heard += delta
+    streamed += delta
   })
   const final = await stream.finalChatCompletion()
-  assert.equal(final.choices[0]!.message.content, heard)
+  assert.equal(final.choices[0]!.message.content, streamed)
   assert.ok((await stream.totalUsage()).completion_tokens > 0)
 })
 

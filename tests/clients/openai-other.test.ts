@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import OpenAI from 'openai'
 import { client, embeddingModel, key, model, url } from './support/service.ts'
 
-test('completions take a string, a list of strings, tokens and lists of them, and answer one choice a prompt', async () => {
+test('completions accept strings, tokens and lists of both, with one choice per prompt', async () => {
   const one = await client.completions.create({
     model,
     prompt: 'The capital of France is',
@@ -31,7 +31,7 @@ test('completions take a string, a list of strings, tokens and lists of them, an
   )
 })
 
-test('echo with logprobs gives the prompt’s tokens their own, the first one null; max_tokens 0 generates nothing', async () => {
+test('echo with logprobs scores the prompt’s tokens, the first as null; max_tokens 0 generates nothing', async () => {
   const prompt = 'The capital of France is Paris'
   const scored = await client.completions.create({ model, prompt, max_tokens: 0, echo: true, logprobs: 2 })
   const [choice] = scored.choices
@@ -55,7 +55,7 @@ test('echo with logprobs gives the prompt’s tokens their own, the first one nu
   assert.ok(both.choices[0]!.text.startsWith(prompt) && both.choices[0]!.text.length > prompt.length)
 })
 
-test('a completion streams in text chunks, with the usage last where it is asked for', async () => {
+test('a completion streams in text chunks, with the usage last if requested', async () => {
   const request = { model, prompt: 'Once upon a time', max_tokens: 8, temperature: 0 }
   const whole = await client.completions.create(request)
   let text = ''
@@ -80,7 +80,7 @@ test('a suffix is refused clearly', async () => {
   })
 })
 
-test('embeddings: the client’s own base64 and asked-for floats are the same numbers', async () => {
+test('embeddings are the same in base64 (the client’s default) and as floats', async () => {
   const input = ['The cat sat.', 'Completely different words about trains.']
   const byDefault = await client.embeddings.create({ model: embeddingModel, input })
   const asFloats = await client.embeddings.create({ model: embeddingModel, input, encoding_format: 'float' })
@@ -101,7 +101,7 @@ test('embeddings: the client’s own base64 and asked-for floats are the same nu
   assert.equal((await client.embeddings.create({ model: embeddingModel, input: [504, 3575] })).data.length, 1)
 })
 
-test('models are listed and retrieved, ids with a slash included', async () => {
+test('models are listed and retrieved, also with a slash in the id', async () => {
   const listed: OpenAI.Model[] = []
   for await (const each of client.models.list()) listed.push(each)
   const mine = listed.find(({ id }) => id === model)!
@@ -114,26 +114,26 @@ test('models are listed and retrieved, ids with a slash included', async () => {
 
 const messages = [{ role: 'user' as const, content: 'Hi' }]
 
-test('each error is the client’s own class, with its code, type and param, and is not tried again', async () => {
-  let asked = 0
+test('each error has the client’s class, code, type and param, and is not retried', async () => {
+  let requestCount = 0
   const counting = (apiKey: string) =>
     new OpenAI({
       apiKey,
       baseURL: url,
       fetch: (...args) => {
-        asked++
+        requestCount++
         return fetch(...args)
       },
     })
   async function rejects(made: Promise<unknown>, type: new (...args: never[]) => Error, expected: object) {
-    asked = 0
+    requestCount = 0
     const error = await made.then(
       () => assert.fail('it was answered'),
       (thrown: Error) => thrown,
     )
     assert.ok(error instanceof type, `${error.constructor.name}: ${error.message}`)
     for (const [name, value] of Object.entries(expected)) assert.equal(error[name as keyof Error], value, name)
-    assert.equal(asked, 1, 'requests sent')
+    assert.equal(requestCount, 1, 'requests sent')
     assert.match(error.message, /[a-z]/)
   }
   const good = counting(key)
@@ -164,7 +164,7 @@ test('each error is the client’s own class, with its code, type and param, and
   })
 })
 
-test('a prompt that does not fit says both numbers', async () => {
+test('the error for a prompt that is too long has both numbers', async () => {
   await assert.rejects(
     client.chat.completions.create({ model, messages: [{ role: 'user', content: 'word '.repeat(20_000) }] }),
     (error: InstanceType<typeof OpenAI.BadRequestError>) => {
@@ -176,7 +176,7 @@ test('a prompt that does not fit says both numbers', async () => {
   )
 })
 
-test('null stands for not given', async () => {
+test('null means not given', async () => {
   const fields = [
     'temperature',
     'top_p',

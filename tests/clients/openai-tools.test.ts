@@ -43,7 +43,7 @@ const messages: OpenAI.ChatCompletionMessageParam[] = [
 ]
 const base = { model, messages, tools: [weather, time], max_tokens: 200, temperature: 0 }
 
-/** Fails unless a call is one of the tools offered, with arguments that its schema takes. */
+/** Fails unless a call is one of the offered tools with valid arguments. */
 function checkCall(call: { id?: string; type?: string; function?: { name?: string; arguments?: string } }) {
   assert.equal(call.type, 'function')
   assert.match(call.id ?? '', /./)
@@ -52,7 +52,7 @@ function checkCall(call: { id?: string; type?: string; function?: { name?: strin
   schema.parse(JSON.parse(call.function!.arguments!))
 }
 
-test('tool_choice required: at least one call, with arguments that the schema takes, whatever the model would have said', async () => {
+test('tool_choice required: at least one call with valid arguments', async () => {
   const answer = await client.chat.completions.create({ ...base, tool_choice: 'required' })
   const [choice] = answer.choices
   assert.equal(choice!.finish_reason, 'tool_calls')
@@ -60,7 +60,7 @@ test('tool_choice required: at least one call, with arguments that the schema ta
   for (const call of choice!.message.tool_calls!) checkCall(call as never)
 })
 
-test('a named tool is the one that is called', async () => {
+test('a named tool choice calls that tool', async () => {
   const answer = await client.chat.completions.create({
     ...base,
     tool_choice: { type: 'function', function: { name: 'get_time' } },
@@ -81,12 +81,12 @@ test('tool_choice none gives text and no call; auto gives either', async () => {
   for (const call of message.tool_calls ?? []) checkCall(call as never)
 })
 
-test('without parallel calls there is one call at most', async () => {
+test('parallel_tool_calls false: at most one call', async () => {
   const answer = await client.chat.completions.create({ ...base, tool_choice: 'required', parallel_tool_calls: false })
   assert.equal(answer.choices[0]!.message.tool_calls!.length, 1)
 })
 
-test('streamed deltas: an index on each, id and name in the first of a call only, arguments in pieces; the helper gathers them', async () => {
+test('streamed deltas: index on each, id and name in the first only; the helper collects the arguments', async () => {
   const started = new Set<number>()
   const gathered = new Map<number, string>()
   let reason: string | null = null
@@ -111,7 +111,7 @@ test('streamed deltas: an index on each, id and name in the first of a call only
   for (const call of final.choices[0]!.message.tool_calls!) checkCall(call as never)
 })
 
-test('results of tools go back in, with null content beside the call', async () => {
+test('tool results are accepted, with null content in the call’s message', async () => {
   const call = {
     id: 'call_1',
     type: 'function' as const,
@@ -130,15 +130,15 @@ test('results of tools go back in, with null content beside the call', async () 
   assert.equal(typeof answer.choices[0]!.message.content, 'string')
 })
 
-test('runTools runs what is called and sends the result back', async () => {
-  const heard: unknown[] = []
+test('runTools runs the called tool and sends its result', async () => {
+  const toolArguments: unknown[] = []
   const runner = client.chat.completions.runTools(
     {
       model,
       messages,
       max_tokens: 200,
       temperature: 0,
-      // A named choice is one round: the runner returns after the tool has run.
+      // With a named choice the runner returns after one round.
       tool_choice: { type: 'function', function: { name: 'get_weather' } },
       tools: [
         {
@@ -149,7 +149,7 @@ test('runTools runs what is called and sends the result back', async () => {
             parameters: weather.function.parameters as Record<string, unknown>,
             parse: (text: string) => Weather.parse(JSON.parse(text)),
             function: (args: z.infer<typeof Weather>) => {
-              heard.push(args)
+              toolArguments.push(args)
               return 'Sunny.'
             },
           },
@@ -159,7 +159,7 @@ test('runTools runs what is called and sends the result back', async () => {
     { maxChatCompletions: 2 },
   )
   await runner.done()
-  assert.ok(heard.length >= 1)
+  assert.ok(toolArguments.length >= 1)
   assert.ok(runner.messages.some((message) => message.role === 'tool' && message.content === 'Sunny.'))
 })
 
@@ -169,7 +169,7 @@ const Ticket = z.strictObject({
   number: z.int().min(0).max(99),
 })
 
-test('the parse helper gets an object of its schema; a stream of it too', async () => {
+test('the parse helper gets an object of its schema, also from a stream', async () => {
   const request = {
     model,
     messages: [{ role: 'user' as const, content: 'My bill 12 is wrong!' }],
@@ -197,7 +197,7 @@ test('json_object gives an object', async () => {
   if (finish_reason === 'stop') assert.equal(typeof JSON.parse(message.content!), 'object')
 })
 
-test('an answer cut by its length raises in the parse helper', async () => {
+test('a truncated answer raises in the parse helper', async () => {
   const Long = z.object({ text: z.string().min(200) })
   await assert.rejects(
     client.chat.completions.parse({
@@ -210,7 +210,7 @@ test('an answer cut by its length raises in the parse helper', async () => {
   )
 })
 
-test('a schema that cannot be enforced is a 400 that says where, never ignored', async () => {
+test('an unenforceable schema is refused with 400 and its path', async () => {
   await assert.rejects(
     client.chat.completions.create({
       model,

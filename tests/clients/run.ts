@@ -1,6 +1,5 @@
-// `npm run test:clients`: other people's clients against the whole service, as a process of its own, with the default
-// model. Options go to node's test runner: `npm run test:clients -- --test-name-pattern=tools`; `--python` or `--node`
-// runs one half.
+// `npm run test:clients`: third-party clients against the whole service with the default model. Options go to node's
+// test runner: `npm run test:clients -- --test-name-pattern=tools`; `--python` or `--node` runs one half.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'
@@ -13,7 +12,7 @@ const half = ['--python', '--node'].find((option) => options.includes(option))
 const rest = options.filter((option) => option !== half)
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
-/** A model whose only server is away: nothing listens there. */
+/** A model whose only upstream is down: nothing listens there. */
 const absent = 'nobody/home'
 const service = await startService({
   TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]),
@@ -26,7 +25,7 @@ const env = {
   CLIENTS_ABSENT_MODEL: absent,
   CLIENTS_EMBEDDING_MODEL: 'sentence-transformers/all-MiniLM-L6-v2',
   CLIENTS_SERVICE_PID: String(service.pid),
-  // No client may report to its maker about these runs.
+  // Disable the clients' telemetry.
   LANGSMITH_TRACING: 'false',
 }
 const failed: string[] = []

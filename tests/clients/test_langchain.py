@@ -8,7 +8,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests, Embeddi
 from langchain_tests.unit_tests import ChatModelUnitTests, EmbeddingsUnitTests
 
 MODEL = os.environ.get("CLIENTS_MODEL", "")
-# Long enough for every object that the tests ask for; penalised so that a tiny model's strings come to an end.
+# Long enough for every object that the tests request; the penalty keeps a tiny model's strings from never ending.
 SERVICE = {"model": MODEL, "base_url": os.environ.get("OPENAI_BASE_URL")}
 PARAMS = {**SERVICE, "stream_usage": True, "max_tokens": 400, "temperature": 0, "max_retries": 0}
 PENALTY = {"extra_body": {"repetition_penalty": 1.1}}
@@ -58,8 +58,8 @@ class TestChat(ChatModelIntegrationTests):
     def has_tool_choice(self):
         return True
 
-    # What follows asks for wit that a model of 135M parameters does not have; that a call comes, and fits its schema,
-    # is enforced and tested elsewhere in this folder.
+    # These tests need more skill than a model of 135M parameters has. Other tests in this folder check that calls occur
+    # and fit their schema.
 
     @pytest.mark.xfail(
         reason="whether to call a tool is left to the model, and this one rarely chooses to", strict=False
@@ -112,7 +112,7 @@ class TestEmbeddings(EmbeddingsIntegrationTests):
 
     @property
     def embedding_model_params(self):
-        # Its token ids are those of OpenAI's models, so the texts themselves are sent.
+        # LangChain would send token ids of OpenAI's models, so the texts are sent instead.
         return {
             "model": os.environ.get("CLIENTS_EMBEDDING_MODEL", ""),
             "check_embedding_ctx_length": False,

@@ -13,7 +13,7 @@ import pytest
 HI = [{"role": "user", "content": "Hi"}]
 
 
-def test_a_whole_answer(client, model):
+def test_a_complete_answer(client, model):
     answer = client.chat.completions.create(model=model, messages=HI, max_tokens=6, temperature=0)
     assert answer.object == "chat.completion"
     assert answer.model == model
@@ -38,7 +38,7 @@ def test_a_stream_is_the_same_answer(client, model):
 
 
 def test_the_streaming_helper(client, model):
-    # The helper raises where the length cuts an answer off, so this one may come to its end.
+    # The helper raises if the length limit cuts an answer off, so this answer may run to its end.
     with client.chat.completions.stream(model=model, messages=HI, temperature=0, max_tokens=400) as stream:
         kinds = {event.type for event in stream}
         final = stream.get_final_completion()
@@ -132,7 +132,7 @@ async def test_many_at_once_with_the_async_client(client, model):
     assert len({answer.id for answer in answers}) == 8
 
 
-async def test_a_stream_left_early_closes_without_noise(client, model):
+async def test_a_stream_closed_early_raises_nothing(client, model):
     stream = client.chat.completions.create(model=model, messages=HI, max_tokens=500, stream=True)
     for _ in stream:
         break
@@ -141,7 +141,7 @@ async def test_a_stream_left_early_closes_without_noise(client, model):
 
 
 def engine_pid() -> int:
-    """The engine that the service runs now."""
+    """The process id of the service's current engine."""
     service = os.environ["CLIENTS_SERVICE_PID"]
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -155,10 +155,10 @@ def engine_pid() -> int:
     raise AssertionError("the service has no engine")
 
 
-def test_an_engine_that_dies_in_mid_stream_is_raised(client, model):
+def test_an_engine_crash_during_a_stream_raises(client, model):
     seen = 0
     with pytest.raises(openai.APIError):
-        # The end tokens are forbidden, so that the answer does not end by itself.
+        # Without end tokens the answer cannot end by itself.
         for _ in client.chat.completions.create(
             model=model, messages=HI, max_tokens=4000, logit_bias={"0": -100, "2": -100}, stream=True
         ):

@@ -45,7 +45,7 @@ def test_streamed_calls_are_gathered(client, model):
     assert all(isinstance(call.function.parsed_arguments, Weather) for call in final.choices[0].message.tool_calls)
 
 
-def test_results_go_back_in(client, model):
+def test_tool_results_are_accepted(client, model):
     first = client.chat.completions.create(**request(model, tool_choice="required", parallel_tool_calls=False))
     message = first.choices[0].message
     assert len(message.tool_calls) == 1

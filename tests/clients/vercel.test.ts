@@ -1,5 +1,4 @@
-// Vercel's AI SDK over its provider for services of this protocol. It lies in a folder of its own, which set-up brings
-// for these tests.
+// Vercel's AI SDK with its OpenAI-compatible provider, installed by set-up in a folder of its own.
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 import path from 'node:path'
@@ -76,22 +75,22 @@ test('Output.object in generateText and streamText', async () => {
   Cat.parse(await result.output)
 })
 
-const tools = (heard: unknown[]) => ({
+const tools = (inputs: unknown[]) => ({
   weather: ai.tool({
     description: 'Tells the weather of a city.',
     inputSchema: z.object({ city: z.enum(['Paris', 'Oslo']) }),
     execute: async (input: unknown) => {
-      heard.push(input)
+      inputs.push(input)
       return 'sunny'
     },
   }),
 })
-/** The first step must call; those after it may not, so that there is an end. */
+/** The first step must call a tool; later ones may not, so that it ends. */
 const prepareStep = ({ stepNumber }: { stepNumber: number }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'none' })
-const steps = (heard: unknown[]) => ({
+const steps = (inputs: unknown[]) => ({
   model,
   prompt: 'What is the weather in Oslo?',
-  tools: tools(heard),
+  tools: tools(inputs),
   prepareStep,
   stopWhen: ai.stepCountIs(2),
   maxOutputTokens: 100,
@@ -99,19 +98,19 @@ const steps = (heard: unknown[]) => ({
   maxRetries: 0,
 })
 
-test('tools over several steps: called, run, and their results read', async () => {
-  const heard: { city: string }[] = []
-  const { steps: taken } = await ai.generateText(steps(heard))
-  assert.equal(taken.length, 2)
-  assert.equal(taken[0].finishReason, 'tool-calls')
-  assert.ok(heard.length >= 1 && heard.every(({ city }) => ['Paris', 'Oslo'].includes(city)))
-  assert.equal(taken[0].toolResults[0].output, 'sunny')
-  assert.equal(typeof taken[1].text, 'string')
+test('tools over several steps: called, run, and their results used', async () => {
+  const inputs: { city: string }[] = []
+  const { steps: completedSteps } = await ai.generateText(steps(inputs))
+  assert.equal(completedSteps.length, 2)
+  assert.equal(completedSteps[0].finishReason, 'tool-calls')
+  assert.ok(inputs.length >= 1 && inputs.every(({ city }) => ['Paris', 'Oslo'].includes(city)))
+  assert.equal(completedSteps[0].toolResults[0].output, 'sunny')
+  assert.equal(typeof completedSteps[1].text, 'string')
 })
 
 test('tools over several steps, streamed', async () => {
-  const heard: { city: string }[] = []
-  const result = ai.streamText(steps(heard))
+  const inputs: { city: string }[] = []
+  const result = ai.streamText(steps(inputs))
   const kinds = new Set<string>()
   for await (const part of result.fullStream) kinds.add(part.type)
   assert.ok(kinds.has('tool-call') && kinds.has('tool-result'), [...kinds].join(' '))
@@ -129,7 +128,7 @@ test('embed and embedMany', async () => {
   assert.ok(many.usage.tokens > 0)
 })
 
-test('an error reaches the caller with its status and words', async () => {
+test('an error reaches the caller with its status and message', async () => {
   await assert.rejects(
     ai.generateText({ model: provider('nobody/nothing'), prompt, maxRetries: 2 }),
     (error: Error & { statusCode?: number; isRetryable?: boolean }) => {

@@ -1,4 +1,4 @@
-// What an answer of the inference routes has to be, whatever was asked: the contract's schema for its status.
+// Checks answers of the inference routes against the contract's schema for their status.
 import { z } from 'zod'
 import { BatchResponse, ChatChunk, ChatResponse } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
@@ -13,14 +13,14 @@ export interface Answer {
   headers: Record<string, string | string[] | undefined>
 }
 
-const whole: Record<Path, z.ZodType> = {
+const schemas: Record<Path, z.ZodType> = {
   '/chat/completions': ChatResponse,
   '/chat/completions/batch': BatchResponse,
   '/completions': CompletionResponse,
   '/embeddings': EmbeddingsResponse,
 }
-/** Codes that blame the service; no body may bring one about. */
-const ourFault = new Set(['internal_error', 'engine_failed', 'engine_unavailable'])
+/** Error codes for faults of the service; no request body may cause one. */
+const serviceFaults = new Set(['internal_error', 'engine_failed', 'engine_unavailable'])
 
 function parsed(schema: z.ZodType, text: string, what: string): unknown {
   let value: unknown
@@ -31,13 +31,13 @@ function parsed(schema: z.ZodType, text: string, what: string): unknown {
   }
   const result = schema.safeParse(value)
   if (!result.success)
-    throw new Error(`${what} is not what the contract says: ${z.prettifyError(result.error)}\n${text.slice(0, 500)}`)
+    throw new Error(`${what} violates the contract: ${z.prettifyError(result.error)}\n${text.slice(0, 500)}`)
   return value
 }
 
 function checkError(error: ErrorBody, status?: number): void {
   const { code, message } = error.error
-  if (ourFault.has(code)) throw new Error(`${code}: ${message}`)
+  if (serviceFaults.has(code)) throw new Error(`${code}: ${message}`)
   if (status !== undefined && errorCodes[code] !== status) throw new Error(`${code} came with the status ${status}`)
   if (message.length > 5000) throw new Error(`an error of ${message.length} characters`)
 }
@@ -57,7 +57,7 @@ function checkStream(path: Path, text: string): void {
   }
 }
 
-/** Throws an Error that says what is wrong with the answer. */
+/** Throws an Error that describes a fault of the answer. */
 export function checkAnswer(path: Path, { status, type, text, headers }: Answer): void {
   if (!headers['x-request-id']) throw new Error('there is no x-request-id')
   if (status === 200 && type.startsWith('text/event-stream')) {
@@ -66,7 +66,7 @@ export function checkAnswer(path: Path, { status, type, text, headers }: Answer)
   }
   if (!type.startsWith('application/json')) throw new Error(`${status} of the type '${type}': ${text.slice(0, 300)}`)
   if (status === 200) {
-    const value = parsed(whole[path], text, 'the answer')
+    const value = parsed(schemas[path], text, 'the answer')
     if (path === '/chat/completions/batch')
       for (const each of (value as BatchResponse).responses) if ('error' in each) checkError(each)
     return

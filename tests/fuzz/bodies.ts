@@ -1,4 +1,4 @@
-// Valid bodies of each inference route, by the contract's own ranges.
+// Random valid bodies for each inference route.
 import type { Draw } from './random.ts'
 import { responseFormat, tools } from './schemas.ts'
 

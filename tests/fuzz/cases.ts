@@ -1,6 +1,6 @@
-// One case: a valid body that is changed in a few places, or bytes that are hardly a body at all.
+// One test case: a valid body, one with a few mutations, or mangled bytes.
 import { body, type Path, paths } from './bodies.ts'
-import { odd, written } from './odd.ts'
+import { edgeCase, stringify } from './odd.ts'
 import { type Draw, draw } from './random.ts'
 
 export interface Case {
@@ -8,21 +8,18 @@ export interface Case {
   path: Path
   headers: Record<string, string>
   bytes: Buffer
-  /** Asks for a stream, as far as its bytes can be read. */
+  /** Whether the body requests a stream. */
   stream: boolean
 }
 
-type Place = { holder: Record<string | number, unknown>; key: string | number }
+type Position = { holder: Record<string | number, unknown>; key: string | number }
 
-/**
- * Every place in a value where something can be put. Only values that this file made itself are walked, so they are not
- * deep.
- */
-function places(value: unknown, depth = 0): Place[] {
+/** All positions in a value that can be mutated, up to a depth. */
+function positions(value: unknown, depth = 0): Position[] {
   if (typeof value !== 'object' || value === null || depth > 8) return []
   const holder = value as Record<string, unknown>
   const keys = Array.isArray(value) ? [...value.slice(0, 20).keys()] : Object.keys(value).slice(0, 40)
-  return keys.flatMap((key) => [{ holder, key }, ...places(holder[key as string], depth + 1)])
+  return keys.flatMap((key) => [{ holder, key }, ...positions(holder[key as string], depth + 1)])
 }
 
 const hugeFields = (draw: Draw) => {
@@ -44,11 +41,11 @@ const hugeFields = (draw: Draw) => {
     'requests',
     'stream',
   ])
-  return { [name]: odd(draw) }
+  return { [name]: edgeCase(draw) }
 }
 
 function mutate(value: Record<string, unknown>, draw: Draw): void {
-  const found = places(value)
+  const found = positions(value)
   if (found.length === 0) return
   const { holder, key } = draw.pick(found)
   switch (draw.int(0, 4)) {
@@ -61,17 +58,17 @@ function mutate(value: Record<string, unknown>, draw: Draw): void {
       break
     case 2: {
       const now = holder[key]
-      // The same with another type.
+      // Change the type of the value.
       holder[key] =
         typeof now === 'number' ? String(now) : typeof now === 'string' ? [now] : Array.isArray(now) ? now[0] : [now]
       break
     }
     default:
-      holder[key] = odd(draw)
+      holder[key] = edgeCase(draw)
   }
 }
 
-/** No answer may be long: a change may have taken the limit away, or set one that is allowed and large. */
+/** Limits the answer's length, as a mutation may have removed the limit or set a large one. */
 function keepShort(value: Record<string, unknown>): void {
   const long = (limit: unknown) =>
     limit === undefined || limit === null || (Number.isInteger(limit) && Number(limit) > 8 && Number(limit) <= 4096)
@@ -82,7 +79,7 @@ function keepShort(value: Record<string, unknown>): void {
       if (typeof each === 'object' && each !== null && !Array.isArray(each)) keepShort(each)
 }
 
-/** Text that no writer of JSON would make. */
+/** Bytes that no JSON serializer would write. */
 function mangle(text: string, draw: Draw): Buffer {
   const cut = draw.int(0, text.length)
   switch (draw.int(0, 9)) {
@@ -133,10 +130,10 @@ export function makeCase(seed: number, number: number, models: { text: string; e
   const path = random.pick(paths)
   const made = body(path, random, path === '/embeddings' ? models.embedding : models.text)
   const kind = random.next()
-  // Some stay as they are: what is valid must be answered, beside everything that is not.
+  // Some stay valid: these must be answered despite all the invalid ones.
   if (kind > 0.3) for (let count = random.int(1, 3); count > 0; count--) mutate(made, random)
   if (path !== '/embeddings') keepShort(made)
-  const text = written(made)
+  const text = stringify(made)
   const bytes = kind > 0.85 ? mangle(text, random) : Buffer.from(text)
   const types = [
     'text/plain',

@@ -7,10 +7,10 @@ import { tiny } from '../support/tiny.ts'
 const root = path.resolve(import.meta.dirname, '../..')
 
 /**
- * One of everything in a fresh service, so that requests find something: what there is, what the run itself stands on,
- * and an operator's key.
+ * Creates one of each resource, so that requests find something. Returns the ids of these (`known`), the ids that the
+ * run itself needs (`own`), and an operator's key.
  */
-export async function furnish(
+export async function createResources(
   service: Awaited<ReturnType<typeof startService>>,
   settings: Record<string, string>,
 ): Promise<{ known: string[]; own: string[]; operatorKey: string }> {
@@ -34,12 +34,12 @@ export async function furnish(
   const own = client(service.url, service.key)
   const { status, model } = await own.untilEnded(job.id)
   if (status !== 'completed' || !model) throw new Error(`the first job is ${status}`)
-  const taken = await own.exported({ model, format: 'gguf', merge: false })
+  const exported = await own.exported({ model, format: 'gguf', merge: false })
   const deployment = await api('POST', '/deployments', { model, name: 'fuzz' })
   const member = await api('POST', '/members', { name: 'Another' })
   const key = await api('POST', '/keys', { name: 'another', user_id: member.id })
   return {
-    known: [dataset.id, job.id, model, deployment.name, taken.id, member.id, key.id],
+    known: [dataset.id, job.id, model, deployment.name, exported.id, member.id, key.id],
     own: [profile.account.id, profile.id, profile.key.id, operator.id],
     operatorKey: operator.key,
   }

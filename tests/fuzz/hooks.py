@@ -1,4 +1,4 @@
-"""What Schemathesis is told beside the description: with which keys to ask, what to leave alone, and to count."""
+"""Schemathesis hooks: which keys to use, which resources to leave alone, and counts of responses."""
 
 import atexit
 import itertools
@@ -13,9 +13,9 @@ import schemathesis
 
 KEY = os.environ["FUZZ_KEY"]
 OPERATOR_KEY = os.environ["FUZZ_OPERATOR_KEY"]
-# The account, member and keys that the run asks with: a change of them would end it.
+# The account, member and keys of the run itself: changing them would end it.
 OWN = set(os.environ["FUZZ_OWN"].split(","))
-# What is there for requests to find.
+# Resources that requests can find.
 KEPT = set(os.environ["FUZZ_KEPT"].split(","))
 ROWS = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}\n'
 URL = os.environ["FUZZ_URL"]
@@ -24,7 +24,7 @@ ESTIMATE = "/fine-tuning/jobs/estimate"
 EVENTS = "/fine-tuning/jobs/{job_id}/events"
 EXPORTS = "/exports"
 EXPORT_EVENTS = "/exports/{export_id}/events"
-# Each tries some steps of a training.
+# Each estimate runs some training steps.
 MAX_ESTIMATES = 20
 MAX_TOKENS = 4
 
@@ -46,7 +46,7 @@ class Keys:
 
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
-    # An address of its own for each case: a hundred requests without a key are refused with 429 instead of 401.
+    # Another client address for each case: after a hundred requests without a key, one address gets 429 instead of 401.
     number = next(addresses)
     address = f"198.18.{number // 256 % 256}.{number % 256}"
     case.headers = {**(case.headers or {}), "X-Forwarded-For": address}
@@ -55,7 +55,7 @@ def before_call(ctx, case, kwargs):
     for name, value in (case.path_parameters or {}).items():
         if value in untouchable:
             case.path_parameters[name] = "none"
-    # Its events would be followed to the job's end.
+    # Following the events would last until the job's end.
     if case.operation.path == EVENTS and case.path_parameters["job_id"] not in KEPT:
         cancel(case.path_parameters["job_id"])
     if case.operation.path == EXPORT_EVENTS and case.path_parameters["export_id"] not in KEPT:
@@ -81,14 +81,14 @@ def succeeded(path):
 @schemathesis.hook
 def map_body(ctx, body):
     keep_short(body)
-    # No bytes that are drawn ever make a dataset; every second file is one.
+    # Random bytes are never a valid dataset, so every second file is one.
     if isinstance(body, dict) and isinstance(body.get("file"), bytes) and len(body["file"]) % 2:
         body["file"] = ROWS
     return body
 
 
 def keep_short(body):
-    """An answer of hundreds of tokens shows nothing that one of four does not, and takes a hundred times as long."""
+    """Limits answers to a few tokens: hundreds show nothing more and take a hundred times as long."""
     if not isinstance(body, dict):
         return
     for name in ("max_tokens", "max_completion_tokens"):
@@ -111,7 +111,7 @@ def after_call(ctx, case, response):
     error = (answer.get("error") or {}).get("code", "") if isinstance(answer, dict) else ""
     with lock:
         counts[f"{case.method.upper()} {case.operation.path} {response.status_code} {error}".strip()] += 1
-        # One training at a time: hundreds in line would keep the machine from everything else.
+        # One training at a time: hundreds in the queue would block the machine.
         if case.operation.path == JOBS and response.status_code == 201:
             jobs.append(answer["id"])
             if len(jobs) > 1:

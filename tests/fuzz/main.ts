@@ -1,7 +1,6 @@
-// `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: bodies of every kind for the inference routes
-// of the whole service. No answer may be a 500 or anything but what the contract says, none may take longer than as
-// many long prompts as are asked at once, or half a minute, and neither process may die or grow. A failing case is
-// printed with what makes it again.
+// `npm run test:fuzz [-- --cases N] [--seed N] [--case N] [--at-once N]`: random bodies for the inference routes of the
+// whole service. Every answer must match the contract, none may be a 500 or take longer than `atOnce` long prompts (or
+// 30 s), and neither process may die or grow. A failing case is printed with the command that repeats it.
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
 import { parseArgs } from 'node:util'
@@ -10,13 +9,13 @@ import { type Answer, checkAnswer } from './answers.ts'
 import { paths } from './bodies.ts'
 import { type Case, makeCase } from './cases.ts'
 
-const leastLimit_ms = 30_000
-/** Tokens of a prompt that is long among these cases. */
+const minLimit_ms = 30_000
+/** Tokens of a long prompt among these cases. */
 const longPrompt = 3000
 /**
- * How much either process may grow between the first fifth of the cases and the last one. Caches fill up in the first.
+ * How much either process may grow after the first fifth of the cases, in which caches fill. The engine creates batch
+ * runners as requests of new lengths arrive; these may take a quarter of the machine's memory.
  */
-// The engine's lanes alone may take a quarter of the machine's memory; they are made as requests of each length come.
 const growth_mb = 1000
 const model = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 const models = { text: model, embedding: 'sentence-transformers/all-MiniLM-L6-v2' }
@@ -35,10 +34,10 @@ const atOnce = Number(values['at-once'])
 
 for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => process.exit(1))
 const service = await startService()
-let limit_ms = leastLimit_ms
+let limit_ms = minLimit_ms
 const agent = new http.Agent({ keepAlive: true, maxSockets: atOnce })
 
-function ask({ path, headers, bytes }: Case): Promise<Answer> {
+function sendRequest({ path, headers, bytes }: Case): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const all = { ...headers, authorization: `Bearer ${service.key}`, 'content-length': bytes.length }
     const request = http.request(
@@ -60,9 +59,9 @@ function ask({ path, headers, bytes }: Case): Promise<Answer> {
       },
     )
     request.on('error', (error: NodeJS.ErrnoException) => {
-      // A service may close a kept connection at the moment it is used again.
+      // A server may close a keep-alive connection just as it is reused.
       if (error.code === 'ECONNRESET' && request.reusedSocket)
-        ask({ path, headers, bytes } as Case).then(resolve, reject)
+        sendRequest({ path, headers, bytes } as Case).then(resolve, reject)
       else
         reject(
           error.name === 'TimeoutError' || error.name === 'AbortError'
@@ -88,7 +87,7 @@ const megabytes = (pid: number) => Number(/VmRSS:\s+(\d+)/.exec(status(pid))?.[1
 const statuses = new Map<string, number>()
 const slowest: { number: number; kind: string; seconds: number }[] = []
 const failures: string[] = []
-function failed(what: string) {
+function recordFailure(what: string) {
   failures.push(what)
   console.error(`✖ ${what}\n`)
 }
@@ -97,18 +96,21 @@ async function run(number: number): Promise<void> {
   const made = makeCase(seed, number, models)
   const began = performance.now()
   try {
-    const answer = await ask(made)
+    const answer = await sendRequest(made)
     const kind = `${made.path} ${answer.status}`
     slowest.push({ number, kind, seconds: (performance.now() - began) / 1000 })
     statuses.set(kind, (statuses.get(kind) ?? 0) + 1)
     if (values.case)
       console.log(
-        `${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n${answer.status} ${answer.text.slice(0, 5000)}\n`,
+        `${made.path} ${JSON.stringify(made.headers)}\n${made.bytes.toString()}\n\n` +
+          `${answer.status} ${answer.text.slice(0, 5000)}\n`,
       )
     checkAnswer(made.path, answer)
   } catch (error) {
-    failed(
-      `case ${number}: ${(error as Error).message}\n  again: npm run test:fuzz -- --seed ${seed} --case ${number}\n  ${made.path} ${made.headers['content-type']} ${made.bytes.toString().slice(0, 600)}`,
+    recordFailure(
+      `case ${number}: ${(error as Error).message}\n` +
+        `  repeat: npm run test:fuzz -- --seed ${seed} --case ${number}\n` +
+        `  ${made.path} ${made.headers['content-type']} ${made.bytes.toString().slice(0, 600)}`,
     )
   }
 }
@@ -123,9 +125,9 @@ async function range(from: number, to: number): Promise<void> {
 }
 
 let checks = 0
-function must(what: string, holds: boolean) {
+function expect(what: string, holds: boolean) {
   checks++
-  if (!holds) failed(what)
+  if (!holds) recordFailure(what)
 }
 
 try {
@@ -133,7 +135,7 @@ try {
   await service.api('POST', '/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 1 })
   const began = performance.now()
   await service.api('POST', '/completions', { model, prompt: ' word'.repeat(longPrompt), max_tokens: 1 })
-  limit_ms = Math.max(leastLimit_ms, Math.ceil(atOnce * (performance.now() - began)))
+  limit_ms = Math.max(minLimit_ms, Math.ceil(atOnce * (performance.now() - began)))
   console.log(`limit ${Math.round(limit_ms / 1000)} s`)
   if (values.case) await run(Number(values.case))
   else {
@@ -141,28 +143,28 @@ try {
     await range(0, Math.ceil(count / 5))
     const before = { server: megabytes(service.pid), engine: megabytes(engine()) }
     await range(Math.ceil(count / 5), count)
-    must('the engine is another process than in the beginning', engine() === first)
-    must('the server has died', status(service.pid) !== '')
+    expect('the engine was restarted', engine() === first)
+    expect('the server has died', status(service.pid) !== '')
     for (const [name, pid] of [
       ['server', service.pid],
       ['engine', engine()],
     ] as const) {
-      const grown = megabytes(pid) - before[name]
+      const growth = megabytes(pid) - before[name]
       console.log(
-        `the ${name} has ${megabytes(pid).toFixed(0)} MB, ${grown.toFixed(0)} more than after the first fifth`,
+        `the ${name} has ${megabytes(pid).toFixed(0)} MB, ${growth.toFixed(0)} more than after the first fifth`,
       )
-      must(`the ${name} grew by ${grown.toFixed(0)} MB`, grown < growth_mb)
+      expect(`the ${name} grew by ${growth.toFixed(0)} MB`, growth < growth_mb)
     }
     const health = await fetch(new URL('/health/ready', service.url))
-    must(`/health/ready says ${health.status}`, health.status === 200)
+    expect(`/health/ready says ${health.status}`, health.status === 200)
     const answer = await service.api('POST', '/chat/completions', {
       model,
       messages: [{ role: 'user', content: 'Hi' }],
       max_tokens: 4,
     })
-    must('a plain request is not answered any more', answer.choices.length === 1)
-    for (const path of paths) must(`no case of ${path} was answered with 200`, statuses.has(`${path} 200`))
-    must('a prototype was polluted', !('polluted' in {}))
+    expect('a plain request is not answered', answer.choices.length === 1)
+    for (const path of paths) expect(`no case of ${path} was answered with 200`, statuses.has(`${path} 200`))
+    expect('a prototype was polluted', !('polluted' in {}))
   }
 } finally {
   agent.destroy()
@@ -175,9 +177,8 @@ console.log(
     .join(', '),
 )
 const longest = slowest.sort((a, b) => b.seconds - a.seconds).slice(0, 5)
-console.log(
-  `longest: ${longest.map(({ number, kind, seconds }) => `case ${number} (${kind}) ${seconds.toFixed(1)} s`).join(', ')}`,
-)
+const slowCases = longest.map(({ number, kind, seconds }) => `case ${number} (${kind}) ${seconds.toFixed(1)} s`)
+console.log(`longest: ${slowCases.join(', ')}`)
 const total = (values.case ? 1 : count) + checks
 console.log(`seed ${seed}`)
 console.log(`${total - failures.length} passed, ${failures.length} failed`)

@@ -1,4 +1,4 @@
-// Values that programs stumble over.
+// Edge-case values.
 import type { Draw } from './random.ts'
 
 const strings = [
@@ -56,8 +56,8 @@ export function deep(depth: number): unknown {
   return made
 }
 
-/** Any JSON value, odd ones first of all. NaN and Infinity are written as themselves by `written`, which is no JSON. */
-export function odd(draw: Draw): unknown {
+/** A random value, mostly edge cases. `written` writes NaN and Infinity as such, which is invalid JSON. */
+export function edgeCase(draw: Draw): unknown {
   switch (draw.int(0, 9)) {
     case 0:
     case 1:
@@ -92,8 +92,8 @@ export function odd(draw: Draw): unknown {
   }
 }
 
-/** JSON text of a value, of any depth, with what JSON does not know written as JavaScript would. */
-export function written(value: unknown): string {
+/** Serializes a value of any depth without recursion; writes NaN and Infinity as JavaScript does. */
+export function stringify(value: unknown): string {
   const parts: string[] = []
   const todo: (string | { value: unknown })[] = [{ value }]
   while (todo.length > 0) {

@@ -1,10 +1,8 @@
-/**
- * Everything that a case is made from comes from its number and the run's seed, so that a case can be made again alone.
- */
+/** Random source of one case, from its number and the run's seed, so that a single case can be repeated. */
 export interface Draw {
-  /** From 0 up to, but not including, 1. */
+  /** From 0 (inclusive) to 1 (exclusive). */
   next(): number
-  /** Whole, both ends included. */
+  /** An integer, both ends included. */
   int(low: number, high: number): number
   chance(share: number): boolean
   pick<T>(values: readonly T[]): T

@@ -1,6 +1,5 @@
-// `npm run test:fuzz [-- --only bodies|routes] [--cases N] [--seed N]`: bodies of every kind for the inference routes
-// (main.ts, which takes further options), then requests of every kind for all routes (routes.ts). `--cases` is for each
-// of both.
+// `npm run test:fuzz [-- --only bodies|routes] [--cases N] [--seed N]`: random bodies for the inference routes
+// (main.ts, which has more options), then random requests for all routes (routes.ts). `--cases` applies to each.
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 import { parseArgs } from 'node:util'

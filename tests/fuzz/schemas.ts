@@ -1,6 +1,5 @@
-// JSON schemas for structured output and tools: good ones, ones that cannot be enforced, and ones made to hold up
-// whoever tries.
-import { deep, odd } from './odd.ts'
+// JSON schemas for structured output and tools: good ones, unenforceable ones, and ones made to exhaust resources.
+import { deep, edgeCase } from './odd.ts'
 import type { Draw } from './random.ts'
 
 type Schema = Record<string, unknown>
@@ -83,7 +82,8 @@ const hostile: (() => Schema)[] = [
   () => ({ type: 'frobnicate' }),
   () =>
     JSON.parse(
-      '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{"type":"string"}},"required":["__proto__"]}',
+      '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{"type":"string"}},' +
+        '"required":["__proto__"]}',
     ),
   () => ({ type: 'object', patternProperties: { '^(.*)*$': { type: 'string' } } }),
   () => ({ type: 'object', properties: { '\ud800': { type: 'string' }, '"\\\n': {}, '': {} }, required: [''] }),
@@ -95,7 +95,7 @@ const hostile: (() => Schema)[] = [
 
 export function schema(draw: Draw): unknown {
   if (draw.chance(0.4)) return draw.pick(good)
-  return draw.chance(0.85) ? draw.pick(hostile)() : odd(draw)
+  return draw.chance(0.85) ? draw.pick(hostile)() : edgeCase(draw)
 }
 
 export function responseFormat(draw: Draw): unknown {
@@ -108,7 +108,7 @@ export function responseFormat(draw: Draw): unknown {
     ])
   return {
     type: 'json_schema',
-    json_schema: { name: draw.chance(0.9) ? 'answer' : odd(draw), strict: draw.chance(0.7), schema: schema(draw) },
+    json_schema: { name: draw.chance(0.9) ? 'answer' : edgeCase(draw), strict: draw.chance(0.7), schema: schema(draw) },
   }
 }
 
@@ -118,8 +118,8 @@ export function tools(draw: Draw): object {
   const made = Array.from({ length: count }, (_, index) => ({
     type: 'function',
     function: {
-      name: draw.chance(0.95) ? `${draw.pick(names)}${count > 4 ? index : ''}` : odd(draw),
-      ...(draw.chance(0.6) && { description: draw.chance(0.9) ? 'Does something.' : odd(draw) }),
+      name: draw.chance(0.95) ? `${draw.pick(names)}${count > 4 ? index : ''}` : edgeCase(draw),
+      ...(draw.chance(0.6) && { description: draw.chance(0.9) ? 'Does something.' : edgeCase(draw) }),
       ...(draw.chance(0.9) && { parameters: schema(draw) }),
       ...(draw.chance(0.4) && { strict: draw.chance(0.5) }),
     },

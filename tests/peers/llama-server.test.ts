@@ -16,30 +16,30 @@ after(async () => {
   await upstream?.kill()
 })
 
-test('an upstream’s model is listed beside the others', async () => {
+test('an upstream’s model is listed with the others', async () => {
   const ids: string[] = []
   for await (const each of clientOf(service).models.list()) ids.push(each.id)
   assert.ok(ids.includes(model) && ids.includes(base), ids.join(' '))
 })
 
-test('answers come whole and streamed under the name that was asked, and are metered', () =>
+test('answers, whole and streamed, have the requested model name and are metered', () =>
   answersWholeAndStreamed(service, model))
 
-test('an error of the upstream keeps its status and words, in the shape of this service', async () => {
-  const asked = clientOf(service).chat.completions.create({
+test('an upstream’s error keeps its status and message, in our error shape', async () => {
+  const request = clientOf(service).chat.completions.create({
     model,
     messages: [{ role: 'user', content: 'word '.repeat(20_000) }],
     max_tokens: 2,
   })
-  await assert.rejects(asked, (error: Error & { status?: number; code?: string }) => {
+  await assert.rejects(request, (error: Error & { status?: number; code?: string }) => {
     assert.equal(error.status, 400)
     assert.equal(error.code, 'context_length_exceeded')
     return true
   })
 })
 
-test('a client that hangs up stops the generation there', () =>
+test('a client that disconnects stops the upstream’s generation', () =>
   hangUpStopsGeneration(service, model, () => upstream.metric('llamacpp:requests_processing')))
 
-test('killed in mid-stream: an error event, 503 while it is away, used again when it is back', () =>
+test('a killed upstream: an error event in the stream, 503 while it is down, used again afterwards', () =>
   deathIsAnErrorEvent(service, model, upstream))

@@ -1,4 +1,4 @@
-// The trainer's own answers, which those of another runtime are compared with.
+// The trainer's answers, which those of other runtimes are compared with.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { trainAdapter } from '../../bench/support/adapters.ts'
@@ -17,14 +17,14 @@ export interface Reference {
   log_probabilities: number[]
 }
 
-/** A service with an adapter of the default model, deployed as the guides call it. */
+/** A service with a tuned adapter, deployed under the guides' name. */
 export async function serviceWithTickets() {
   const service = await startService()
   const model = await trainAdapter(service.api, 0)
   await service.api('POST', '/deployments', { model, name: 'tickets' })
   return {
     ...service,
-    /** What the trainer said when the first export of the model was checked. */
+    /** The trainer's answers, computed by the first export. */
     reference: () =>
       (
         JSON.parse(readFileSync(path.join(service.dataDir, 'models', model, 'answers.json'), 'utf8')) as {

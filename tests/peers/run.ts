@@ -1,5 +1,5 @@
-// `npm run test:peers`: the service in front of a real vLLM and a real llama-server, which set-up brings for these
-// tests, and its exports in both. Options go to node's test runner; names of files run these alone.
+// `npm run test:peers`: the service in front of a real vLLM and llama-server, which set-up installs, and its exports in
+// both. Options go to node's test runner; with file names, runs only these tests.
 import { spawnSync } from 'node:child_process'
 import { globSync } from 'node:fs'
 import path from 'node:path'

@@ -1,4 +1,4 @@
-// What holds for every upstream, whatever program it is.
+// Checks that apply to every kind of upstream.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import Database from 'better-sqlite3'
@@ -16,12 +16,13 @@ const long = {
   temperature: 1,
 }
 
-/** Tokens that were metered for a model. */
-function metered(service: Service, model: string) {
+/** Metered requests and tokens of a model. */
+function usageOf(service: Service, model: string) {
   const db = new Database(path.join(service.dataDir, 'tunery.db'), { readonly: true })
   try {
     const sums =
-      'select count(*) as requests, coalesce(sum(prompt_tokens), 0) as prompt, coalesce(sum(completion_tokens), 0) as completion'
+      'select count(*) as requests, coalesce(sum(prompt_tokens), 0) as prompt, ' +
+      'coalesce(sum(completion_tokens), 0) as completion'
     return db.prepare(`${sums} from usage where model = ?`).get(model) as {
       requests: number
       prompt: number
@@ -34,7 +35,7 @@ function metered(service: Service, model: string) {
 
 export async function answersWholeAndStreamed(service: Service, model: string): Promise<void> {
   const client = clientOf(service)
-  const before = metered(service, model)
+  const before = usageOf(service, model)
   const whole = await client.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0 })
   assert.equal(whole.model, model, 'the answer has the name that was asked')
   assert.ok(whole.usage!.completion_tokens > 0)
@@ -54,7 +55,7 @@ export async function answersWholeAndStreamed(service: Service, model: string): 
   }
   assert.equal(text, whole.choices[0]!.message.content)
   assert.equal(usage!.completion_tokens, whole.usage!.completion_tokens)
-  // Without being asked for it, a stream shows no usage, but it is metered.
+  // Without include_usage a stream shows no usage, but it is metered.
   for await (const chunk of await client.chat.completions.create({
     model,
     messages,
@@ -65,13 +66,13 @@ export async function answersWholeAndStreamed(service: Service, model: string): 
     assert.ok(!chunk.usage)
     assert.ok(chunk.choices.length > 0)
   }
-  await until('the three are metered', async () => metered(service, model).requests === before.requests + 3)
-  const after = metered(service, model)
+  await until('the three are metered', async () => usageOf(service, model).requests === before.requests + 3)
+  const after = usageOf(service, model)
   assert.equal(after.completion - before.completion, 3 * whole.usage!.completion_tokens)
   assert.equal(after.prompt - before.prompt, 3 * whole.usage!.prompt_tokens)
 }
 
-/** `running` tells how many requests the upstream is at work on. */
+/** `running`: the number of requests that the upstream is processing. */
 export async function hangUpStopsGeneration(
   service: Service,
   model: string,
@@ -103,7 +104,7 @@ export async function deathIsAnErrorEvent(service: Service, model: string, upstr
     assert.equal(error.status, 503, error.message)
     return true
   })
-  await upstream.startAgain()
+  await upstream.restart()
   const answered = () =>
     clientOf(service)
       .chat.completions.create({ model, messages, max_tokens: 2 })

@@ -1,4 +1,4 @@
-// The peers as processes, and what is asked through the service in front of them.
+// Starts peers as upstreams of the service.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
@@ -11,11 +11,11 @@ const modelDir = path.join(root, '.local/models', base)
 
 export interface Upstream {
   url: string
-  /** A number of its Prometheus metrics, summed over labels. */
+  /** The value of a Prometheus metric, summed over labels. */
   metric(name: string): Promise<number>
   kill(): Promise<void>
-  /** On the same port as before. */
-  startAgain(): Promise<void>
+  /** Starts it on the same port. */
+  restart(): Promise<void>
 }
 
 async function start(
@@ -27,9 +27,9 @@ async function start(
   const port = await freePort()
   const url = `http://127.0.0.1:${port}`
   let child: ChildProcess
-  let said = ''
+  let output = ''
   async function launch() {
-    // A group of its own, as vLLM has workers that must end with it.
+    // Own process group, as vLLM has workers that must end with it.
     child = spawn(command, args(port), {
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -37,10 +37,10 @@ async function start(
     })
     for (const stream of [child.stdout!, child.stderr!])
       stream.on('data', (data) => {
-        said = `${said}${data}`.slice(-5000)
+        output = `${output}${data}`.slice(-5000)
       })
     for (const end = Date.now() + limit_s * 1000; ; await sleep(100)) {
-      if (child.exitCode !== null || Date.now() > end) throw new Error(`${command} did not start:\n${said}`)
+      if (child.exitCode !== null || Date.now() > end) throw new Error(`${command} did not start:\n${output}`)
       if (
         await fetch(`${url}/health`).then(
           ({ ok }) => ok,
@@ -64,7 +64,7 @@ async function start(
   return {
     url,
     kill,
-    startAgain: launch,
+    restart: launch,
     async metric(name) {
       const text = await (await fetch(`${url}/metrics`)).text()
       const found = [...text.matchAll(new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)$`, 'gm'))]
@@ -123,14 +123,14 @@ export const startVllm = () =>
     240,
   )
 
-/** The setting that gives them to the service. */
+/** The service's setting for these upstreams. */
 export const upstreams = (
   ...given: { model: string; url: string; kind: 'vllm' | 'openai'; upstream_model?: string; adapters?: boolean }[]
 ) => ({
   TUNERY_UPSTREAMS: JSON.stringify(given),
 })
 
-/** Waits until a condition holds; throws with its name after this many seconds. */
+/** Waits until a condition holds; throws after this many seconds. */
 export async function until(what: string, condition: () => Promise<boolean>, limit_s = 30): Promise<void> {
   for (const end = Date.now() + limit_s * 1000; Date.now() < end; await sleep(50)) if (await condition()) return
   throw new Error(`waited ${limit_s} s for: ${what}`)

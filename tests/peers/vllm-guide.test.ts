@@ -1,4 +1,4 @@
-// docs/guides/run-with-vllm.md, run as it stands there: a vLLM that knows nothing of Tunery says what the trainer says.
+// Runs the commands of docs/guides/run-with-vllm.md: a plain vLLM gives the trainer's answers.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -13,10 +13,10 @@ before(async () => {
 after(() => service?.stop())
 
 const model = 'tickets'
-/** The bound of 16 bits, which vLLM computes in. */
+/** The bound for 16 bits, vLLM's precision. */
 const mostApart = 0.1
 
-/** The logarithms of the trainer's tokens there, and how many tokens the answers share. */
+/** vLLM's log-probabilities of the trainer's tokens, and how many tokens the answers share. */
 async function compare(url: string, { messages, prompt_tokens, answer_tokens, log_probabilities }: Reference) {
   const { tokens } = await post(`${url}/tokenize`, { model, messages, add_generation_prompt: true })
   assert.deepEqual(tokens, prompt_tokens, 'the folder’s template and tokenizer make the tokens of the training')
@@ -30,23 +30,23 @@ async function compare(url: string, { messages, prompt_tokens, answer_tokens, lo
   const found = (scored.choices[0].prompt_logprobs as (Record<string, { logprob: number }> | null)[]).slice(
     prompt_tokens.length,
   )
-  const pairs = answer_tokens.map((token, place): [number, number] => [
-    found[place]![token]!.logprob,
-    log_probabilities[place]!,
+  const pairs = answer_tokens.map((token, index): [number, number] => [
+    found[index]![token]!.logprob,
+    log_probabilities[index]!,
   ])
-  const asked = {
+  const body = {
     model,
     prompt: prompt_tokens,
     max_tokens: answer_tokens.length,
     temperature: 0,
     return_token_ids: true,
   }
-  const said = (await post(`${url}/v1/completions`, asked)).choices[0].token_ids as number[]
-  const parting = answer_tokens.findIndex((token, place) => said[place] !== token)
-  return { tokens: answer_tokens.length, shared: parting < 0 ? answer_tokens.length : parting, pairs }
+  const generated = (await post(`${url}/v1/completions`, body)).choices[0].token_ids as number[]
+  const firstDifference = answer_tokens.findIndex((token, index) => generated[index] !== token)
+  return { tokens: answer_tokens.length, shared: firstDifference < 0 ? answer_tokens.length : firstDifference, pairs }
 }
 
-test('the merged folder by itself, then the adapter on the base', { timeout: 900_000 }, async (context) => {
+test('the merged folder, then the adapter on the base', { timeout: 900_000 }, async (context) => {
   const env = { VLLM_CPU_KVCACHE_SPACE: '1', VLLM_NO_USAGE_STATS: '1' }
   const programs = [path.join(root, '.local/peers/vllm/bin')]
   const guide = openGuide('run-with-vllm.md', {

@@ -10,7 +10,7 @@ let service: Awaited<ReturnType<typeof startService>>
 let tuned: string
 before(async () => {
   upstream = await startVllm()
-  // Under the name of the base itself, so that adapters of this base are served there too.
+  // Under the base's own name, so that its adapters are served there too.
   service = await startService(upstreams({ model: base, url: upstream.url, kind: 'vllm', adapters: true }))
   tuned = await trainAdapter(service.api, 0)
   await service.api('POST', '/deployments', { model: tuned, name: 'triage' })
@@ -22,13 +22,13 @@ after(async () => {
 
 const generated = () => upstream.metric('vllm:generation_tokens_total')
 
-test('the base is answered by vLLM, whole and streamed, and metered', async () => {
+test('vLLM answers for the base, whole and streamed, and is metered', async () => {
   const tokens = await generated()
   await answersWholeAndStreamed(service, base)
   await until('vLLM has counted them', async () => (await generated()) > tokens)
 })
 
-test('the project’s own adapter is loaded there when it is asked for, and changes the answer', async () => {
+test('our adapter is loaded there on its first request, and changes the answer', async () => {
   const client = clientOf(service)
   const ask = async (model: string) => {
     const messages = [
@@ -49,8 +49,8 @@ test('the project’s own adapter is loaded there when it is asked for, and chan
   await answersWholeAndStreamed(service, 'triage')
 })
 
-test('a client that hangs up stops the generation there', () =>
+test('a client that disconnects stops the upstream’s generation', () =>
   hangUpStopsGeneration(service, 'triage', () => upstream.metric('vllm:num_requests_running')))
 
-test('killed in mid-stream: an error event, 503 while it is away, used again when it is back, its adapters loaded anew', () =>
+test('a killed upstream: an error event, 503 while it is down, then used again with its adapters reloaded', () =>
   deathIsAnErrorEvent(service, 'triage', upstream))

@@ -1,5 +1,4 @@
-// A backup that was made beside a running service and restored elsewhere is the service again; a damaged one is never
-// taken for one.
+// A backup of a running service can be restored elsewhere; a damaged backup is never restored.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -57,18 +56,18 @@ const chatWith = (api: TestApp['api']) =>
 async function tunery(dataDir: string, ...args: string[]) {
   const env = { ...process.env, TUNERY_DATA_DIR: dataDir, TUNERY_MODELS_DIR: tinyModelsDir() }
   const child = spawn(path.join(root, 'tunery'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] })
-  let said = ''
-  for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (said += text))
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (output += text))
   const [status] = await once(child, 'close')
-  return { status: status as number, said }
+  return { status: status as number, output }
 }
 
-let taken = 0
-/** A backup of the running service, which was whole when it was made. */
+let backups = 0
+/** Makes a backup of the running service. */
 async function newBackup(): Promise<string> {
-  const target = path.join(folder, `backup-${++taken}`)
-  const { status, said } = await tunery(app.dataDir, 'backup', target)
-  assert.equal(status, 0, said)
+  const target = path.join(folder, `backup-${++backups}`)
+  const { status, output } = await tunery(app.dataDir, 'backup', target)
+  assert.equal(status, 0, output)
   return target
 }
 
@@ -87,8 +86,8 @@ async function startServer(dataDir: string) {
   return { server, url: JSON.parse(readFileSync(file, 'utf8')).url as string }
 }
 
-/** Keeps asking, uploading and deleting until `stop`. */
-function busy() {
+/** Sends chat requests, uploads and deletions until `stop`. */
+function startLoad() {
   let running = true
   const churn = async () => {
     for (let i = 0; running; i++) {
@@ -108,10 +107,10 @@ function busy() {
   }
 }
 
-test('a backup that is made while requests run is restored elsewhere with all that was acknowledged, and its model answers', async () => {
+test('a backup made under load restores everything that was acknowledged, and its model answers', async () => {
   const { key } = (await app.api('POST', '/keys', { name: 'kept' })).body
-  const asked = await chatWith(app.api)
-  const load = busy()
+  const firstAnswer = await chatWith(app.api)
+  const load = startLoad()
   const backup = await newBackup()
   await newBackup()
   await load.stop()
@@ -121,20 +120,20 @@ test('a backup that is made while requests run is restored elsewhere with all th
   )
   assert.ok(!existsSync(path.join(backup, 'secret.key')))
   const restored = path.join(folder, 'restored')
-  const { status, said } = await tunery(restored, 'restore', backup)
-  assert.equal(status, 0, said)
-  assert.deepEqual(await tunery(restored, 'check'), { status: 0, said: `${restored} is whole.\n` })
+  const { status, output } = await tunery(restored, 'restore', backup)
+  assert.equal(status, 0, output)
+  assert.deepEqual(await tunery(restored, 'check'), { status: 0, output: `${restored} is whole.\n` })
   const { server, url } = await startServer(restored)
   const again = client(url, key)
   assert.equal((await again.api('GET', '/user/profile')).body.key.name, 'kept')
   assert.equal((await again.api('POST', `/datasets/${dataset}/validate`)).body.valid, true)
   const answer = await chatWith(again.api)
   assert.equal(answer.status, 200, JSON.stringify(answer.body))
-  // What had been asked is metered there too, whether it was in the journal or in the database.
+  // Usage is restored, whether it was in the journal or in the database.
   server.kill('SIGTERM')
   await once(server, 'exit')
   const db = new SQLite(path.join(restored, 'tunery.db'), { readonly: true })
-  for (const { headers } of [asked, answer])
+  for (const { headers } of [firstAnswer, answer])
     assert.equal(
       db.prepare('select count(*) from usage where request_id = ?').pluck().get(headers.get('x-request-id')),
       1,
@@ -142,7 +141,7 @@ test('a backup that is made while requests run is restored elsewhere with all th
   db.close()
 })
 
-test('a job that was at work when the backup was made goes on from its checkpoint where it is restored', async () => {
+test('a job that was running during the backup resumes from its checkpoint after the restore', async () => {
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const fast = await startApp({ TUNERY_CHECKPOINT_SECONDS: '1' })
   try {
@@ -150,8 +149,8 @@ test('a job that was at work when the backup was made goes on from its checkpoin
     const { id } = (await fast.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body
     await fast.untilEvent(id, (event) => event.type === 'checkpoint')
     const backup = path.join(folder, 'at-work')
-    const { status, said } = await tunery(fast.dataDir, 'backup', backup)
-    assert.equal(status, 0, said)
+    const { status, output } = await tunery(fast.dataDir, 'backup', backup)
+    assert.equal(status, 0, output)
     await fast.api('POST', `/fine-tuning/jobs/${id}/cancel`)
     const restored = path.join(folder, 'at-work-again')
     assert.equal((await tunery(restored, 'restore', backup)).status, 0)
@@ -167,7 +166,7 @@ test('a job that was at work when the backup was made goes on from its checkpoin
   }
 })
 
-test('a backup that was cut off, changed, or made by hand to write elsewhere is refused, and nothing is restored', async () => {
+test('an incomplete, changed or forged backup is refused, and nothing is restored', async () => {
   const whole = await newBackup()
   const files = JSON.parse(readFileSync(path.join(whole, 'manifest.json'), 'utf8')).files.map(
     (file: { path: string }) => file.path,
@@ -183,7 +182,7 @@ test('a backup that was cut off, changed, or made by hand to write elsewhere is 
     writeFileSync(file, JSON.stringify(manifest))
   }
   const cases: [string, (at: string) => void | Promise<void>, RegExp][] = [
-    ['no manifest', (at) => rmSync(path.join(at, 'manifest.json')), /not a whole backup/],
+    ['no manifest', (at) => rmSync(path.join(at, 'manifest.json')), /not a complete backup/],
     [
       'a torn manifest',
       (at) => writeFileSync(path.join(at, 'manifest.json'), '{"format":"tun'),
@@ -215,10 +214,10 @@ test('a backup that was cut off, changed, or made by hand to write elsewhere is 
     const target = path.join(folder, 'bad-restored')
     cpSync(whole, bad, { recursive: true })
     await change(bad)
-    const { status, said } = await tunery(target, 'restore', bad)
+    const { status, output } = await tunery(target, 'restore', bad)
     assert.notEqual(status, 0, name)
-    assert.match(said, says, name)
-    assert.doesNotMatch(said, /\n {4}at /, `${name}: no stack`)
+    assert.match(output, says, name)
+    assert.doesNotMatch(output, /\n {4}at /, `${name}: no stack`)
     const left = existsSync(target) ? readdirSync(target) : []
     assert.deepEqual(
       left.filter((each) => !each.startsWith('server.lock')),
@@ -243,33 +242,33 @@ test('a backup that was cut off, changed, or made by hand to write elsewhere is 
 function flip(file: string): void {
   const bytes = readFileSync(file)
   bytes[bytes.length >> 1]! ^= 1
-  // A new file: the backup shares the old one with the service.
+  // Write a new file: the backup is a hard link of the service's file.
   rmSync(file)
   writeFileSync(file, bytes)
 }
 
-test('a backup is restored into an empty folder that no server holds, and made into an empty one; a killed restore is begun anew', async () => {
+test('backup and restore need an empty target, restore an unlocked one; a killed restore can be repeated', async () => {
   const backup = await newBackup()
-  assert.match((await tunery(app.dataDir, 'restore', backup)).said, /not empty/)
-  assert.match((await tunery(app.dataDir, 'backup', backup)).said, /not empty/)
-  assert.match((await tunery(path.join(folder, 'nothing'), 'backup', path.join(folder, 'never'))).said, /no database/)
-  const held = path.join(folder, 'held')
-  const lock = lockDataDir(held)!
-  assert.match((await tunery(held, 'restore', backup)).said, /serves the data folder/)
+  assert.match((await tunery(app.dataDir, 'restore', backup)).output, /not empty/)
+  assert.match((await tunery(app.dataDir, 'backup', backup)).output, /not empty/)
+  assert.match((await tunery(path.join(folder, 'nothing'), 'backup', path.join(folder, 'never'))).output, /no database/)
+  const target = path.join(folder, 'held')
+  const lock = lockDataDir(target)!
+  assert.match((await tunery(target, 'restore', backup)).output, /serves the data folder/)
   lock.release()
-  mkdirSync(path.join(held, 'restore.part'))
-  writeFileSync(path.join(held, 'restore.part/tunery.db'), 'half of it')
-  const { status, said } = await tunery(held, 'restore', backup)
-  assert.equal(status, 0, said)
+  mkdirSync(path.join(target, 'restore.part'))
+  writeFileSync(path.join(target, 'restore.part/tunery.db'), 'half of it')
+  const { status, output } = await tunery(target, 'restore', backup)
+  assert.equal(status, 0, output)
   assert.deepEqual(
-    readdirSync(held).sort(),
+    readdirSync(target).sort(),
     ['datasets', 'models', 'server.lock', 'tunery.db']
       .concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : [])
       .sort(),
   )
 })
 
-test('check and backup name each file that is missing or changed; a backup that would not be whole is not made', async () => {
+test('check and backup name each missing or changed file; an incomplete backup is not made', async () => {
   const copy = path.join(folder, 'to-damage')
   assert.equal((await tunery(copy, 'restore', await newBackup())).status, 0)
   const rows = path.join(copy, 'datasets', `${dataset}.jsonl`)
@@ -278,18 +277,18 @@ test('check and backup name each file that is missing or changed; a backup that 
   renameSync(gguf, `${gguf}.away`)
   const found = await tunery(copy, 'check', '--json')
   assert.equal(found.status, 1)
-  assert.deepEqual(JSON.parse(found.said).problems.sort(), [
-    `datasets/${dataset}.jsonl of the dataset ${dataset} is not what it was when it was stored: its SHA-256 is another.`,
+  assert.deepEqual(JSON.parse(found.output).problems.sort(), [
+    `datasets/${dataset}.jsonl of the dataset ${dataset} has changed since it was stored: its SHA-256 is different.`,
     `models/${model}/adapter.gguf of the model ${model} is missing.`,
   ])
   const target = path.join(folder, 'not-made')
   assert.match(
-    (await tunery(copy, 'backup', target)).said,
+    (await tunery(copy, 'backup', target)).output,
     new RegExp(`models/${model}/adapter.gguf of the model ${model} is missing`),
   )
   renameSync(`${gguf}.away`, gguf)
   const changed = await tunery(copy, 'backup', target)
-  assert.match(changed.said, new RegExp(`datasets/${dataset}.jsonl .* SHA-256 is another`))
+  assert.match(changed.output, new RegExp(`datasets/${dataset}.jsonl .* SHA-256 is different`))
   assert.notEqual(changed.status, 0)
   assert.ok(!existsSync(target))
   flip(rows)

@@ -1,5 +1,4 @@
-// A bundle as somebody meets it who has nothing else of Tunery: a folder, the steps of its Dockerfile, a server that
-// clients can call.
+// A bundle without the rest of Tunery: its folder, the steps of its Dockerfile, and its server.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -22,7 +21,7 @@ import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
-import { buildOutside, placed, type Stage } from '../support/dockerfile.ts'
+import { buildOutside, type Stage, stageEnv } from '../support/dockerfile.ts'
 import { type Standalone, standalone } from '../support/standalone.ts'
 
 const gguf = path.join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf')
@@ -31,7 +30,7 @@ const bundle = path.join(folder, 'tickets-bundle')
 const adapter = path.join(folder, 'adapter.gguf')
 const key = 'a-key-of-this-test-only'
 const guide = readFileSync(path.join(root, 'docs/guides/self-host.md'), 'utf8')
-/** The one line of the guide's code that begins with these words, as its own words. */
+/** The only line in the guide's code that begins with this text, split into words. */
 function fromGuide(beginning: string): string[] {
   const lines = [...guide.matchAll(/^```sh\n(.*?)^```/gms)]
     .flatMap(([, block]) => block!.split('\n'))
@@ -44,13 +43,13 @@ const tunery = (...args: string[]) =>
 let image: Stage
 let server: Standalone
 
-/** As the container would be started: the image's command with its environment, as its user where that can be. */
+/** Starts the image's command with its environment. */
 function start(env: NodeJS.ProcessEnv = {}): Promise<Standalone> {
   const [command, ...args] = image.command
   assert.equal(command, 'node')
   return standalone(process.execPath, args, {
     cwd: path.join(image.folder, image.workdir),
-    env: { ...placed(image), TUNERY_THREADS: '1', ...env },
+    env: { ...stageEnv(image), TUNERY_THREADS: '1', ...env },
   })
 }
 
@@ -75,7 +74,7 @@ before(async () => {
     context: bundle,
     folder: path.join(folder, 'stages'),
   })
-  assert.deepEqual(built.leftOut, [])
+  assert.deepEqual(built.skipped, [])
   image = built.stage
   writeFileSync(path.join(folder, 'keys'), `${key}\n`)
   server = await start({ TUNERY_PORT: '0', TUNERY_ENGINE_KEY_FILE: path.join(folder, 'keys') })
@@ -96,7 +95,7 @@ const story = {
   seed: 1,
 }
 
-test('the image holds what serves the model and nothing else: no key, no settings, no other package', () => {
+test('the image contains only what serves the model: no key, no settings, no other package', () => {
   const app = path.join(image.folder, 'app')
   assert.deepEqual(readdirSync(app).sort(), [
     'LICENSE',
@@ -116,7 +115,7 @@ test('the image holds what serves the model and nothing else: no key, no setting
     [described.model.name, described.adapters[0].name, described.model.size_bytes],
     ['tickets', 'tuned', statSync(gguf).size],
   )
-  // What its lockfile brings is what is tested here, to the hash.
+  // Its lockfile has the versions and hashes of this checkout.
   const lock = (file: string) =>
     JSON.parse(readFileSync(file, 'utf8')).packages as Record<
       string,
@@ -131,7 +130,7 @@ test('the image holds what serves the model and nothing else: no key, no setting
   }
 })
 
-test('an OpenAI client is answered, whole and streamed, by the model and by its adapter; a wrong key is refused', async () => {
+test('model and adapter answer an OpenAI client, whole and streamed; a wrong key is refused', async () => {
   const whole = await client('/v1').chat.completions.create(story)
   let streamed = ''
   for await (const chunk of await client('/api/v1').chat.completions.create({ ...story, stream: true }))
@@ -145,7 +144,7 @@ test('an OpenAI client is answered, whole and streamed, by the model and by its 
   )
 })
 
-test('structured output works: what it needs is among the packages', async () => {
+test('structured output works: the bundle has its packages', async () => {
   const schema = {
     type: 'object',
     properties: { urgent: { type: 'boolean' } },
@@ -160,7 +159,7 @@ test('structured output works: what it needs is among the packages', async () =>
   assert.equal(typeof JSON.parse(answer.choices[0]!.message.content!).urgent, 'boolean')
 })
 
-test('the commands of the guide without Docker start the same model, open only to this machine', async () => {
+test('the guide’s commands without Docker start the same model, on localhost only', async () => {
   const dockerfile = readFileSync(path.join(bundle, 'Dockerfile'), 'utf8')
   assert.ok(dockerfile.includes(`RUN ${fromGuide('npm ci').join(' ')}\n`), 'what the image was made with above')
   assert.deepEqual(fromGuide('node start.mjs'), image.command)
@@ -199,7 +198,7 @@ test('SIGTERM lets a stream end and ends the server with 0', async () => {
   assert.equal(await stopping.exited, 0)
 })
 
-test('the start says what is wrong: a Node that is too old, packages that are missing, a setting that there is not', () => {
+test('startup explains an old Node, missing packages and an unknown setting', () => {
   const run = (cwd: string, node: string, env: NodeJS.ProcessEnv = {}) => {
     const { status, stderr } = spawnSync(node, ['start.mjs'], {
       cwd,
@@ -215,7 +214,7 @@ test('the start says what is wrong: a Node that is too old, packages that are mi
     run(path.join(image.folder, 'app'), process.execPath, { TUNERY_ENGINE_KEY: '' }),
     /TUNERY_ENGINE_KEY holds no key/,
   )
-  // No older Node is at hand on every machine: one that says it is.
+  // Simulates an older Node.
   const older = path.join(folder, 'older.mjs')
   writeFileSync(older, "Object.defineProperty(process.versions, 'node', { value: '20.1.0' })\n")
   const { status, stderr } = spawnSync(process.execPath, ['--import', older, 'start.mjs'], {
@@ -226,7 +225,7 @@ test('the start says what is wrong: a Node that is too old, packages that are mi
   assert.match(stderr, /needs Node 24 or newer, and .* is 20\.1\.0/)
 })
 
-test('who keeps their files to themselves makes an image that its own user can read, also through a link to an empty folder', () => {
+test('bundle files are readable by the image’s user under any umask, also when -o is a link', () => {
   const [small, empty, link] = ['small.gguf', 'empty', 'link'].map((name) => path.join(folder, name)) as [
     string,
     string,
@@ -247,7 +246,7 @@ test('who keeps their files to themselves makes an image that its own user can r
   }
 })
 
-test('who stops the command in the middle finds nothing of it later', async () => {
+test('a command stopped by a signal leaves nothing behind', async () => {
   const large = path.join(folder, 'large.gguf')
   writeFileSync(large, 'GGUF')
   truncateSync(large, 4e9)
@@ -267,7 +266,7 @@ test('who stops the command in the middle finds nothing of it later', async () =
   rmSync(large)
 })
 
-test('the command refuses what it cannot use, and leaves nothing behind', () => {
+test('invalid arguments are refused and leave nothing behind', () => {
   const text = path.join(folder, 'text.gguf')
   writeFileSync(text, 'no weights')
   const full = path.join(folder, 'full')
@@ -284,9 +283,9 @@ test('the command refuses what it cannot use, and leaves nothing behind', () => 
     [['a\nb', '-o', out], /cannot be a model's name/],
     [['tickets', '--gguf', gguf], /-o FOLDER/],
     [['tickets', '--gguf', path.join(folder, 'none.gguf'), '-o', out], /does not exist/],
-    [['tickets', '--gguf', text, '-o', out], /is no GGUF file/],
+    [['tickets', '--gguf', text, '-o', out], /is not a GGUF file/],
     [['tickets', '--gguf', folder, '-o', out], /GGUF|directory/],
-    [['tickets', '--gguf', pipe, '-o', out], /is no GGUF file/],
+    [['tickets', '--gguf', pipe, '-o', out], /is not a GGUF file/],
     [['tickets', '--gguf', gguf, '-o', full], /is not empty/],
     [['tickets', '--gguf', gguf, '-o', path.join(locked, 'x')], /cannot be written/],
     [['a\nb', '--gguf', gguf, '-o', out], /cannot be a model's name/],

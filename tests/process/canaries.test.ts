@@ -1,4 +1,4 @@
-// Secrets go where they must and nowhere else: not into a log, an error, a metric, or in the clear onto the disk.
+// Secrets never leak into a log, an error, a metric, or in clear text onto the disk.
 import assert from 'node:assert/strict'
 import { globSync, readFileSync, rmSync, statSync } from 'node:fs'
 import os from 'node:os'
@@ -30,34 +30,28 @@ after(() => {
   rmSync(log, { force: true })
 })
 
-test('keys, webhook secrets, tokens and signatures show in no answer but the first, no log, no metric, and nowhere on the disk', async () => {
+test('secrets, tokens and signatures appear only in the first response: not in logs, metrics or on disk', async () => {
   receiver = await startReceiver()
   const { port, of } = receiver
   const server = await folder.start()
   const key = folder.key()
-  const mine = client(server.url, key)
-  const said: string[] = []
-  const ask = async (
-    method: string,
-    route: string,
-    body?: unknown,
-    headers: Record<string, string> = {},
-    as = mine,
-  ) => {
+  const api = client(server.url, key)
+  const responses: string[] = []
+  const ask = async (method: string, route: string, body?: unknown, headers: Record<string, string> = {}, as = api) => {
     const answer = await as.api(method, route, body, headers)
-    said.push(JSON.stringify([answer.body, [...answer.headers]]))
+    responses.push(JSON.stringify([answer.body, [...answer.headers]]))
     return answer
   }
   const ownSecret = 'canary webhook secret 9f3a'
   const hubToken = 'hf_canaryTokenOfTheHub77d2'
-  const made = (await mine.api('POST', '/keys', { name: 'canary' }, { 'idempotency-key': 'canary-1' })).body.key
+  const made = (await api.api('POST', '/keys', { name: 'canary' }, { 'idempotency-key': 'canary-1' })).body.key
   const url = `http://127.0.0.1:${port}/canary`
   const hook = await ask('POST', '/webhooks', {
     url,
     events: ['training.completed', 'model.deployed'],
     secret: ownSecret,
   })
-  const rotated = (await mine.api('POST', `/webhooks/${hook.body.id}/rotate`)).body.secret
+  const rotated = (await api.api('POST', `/webhooks/${hook.body.id}/rotate`)).body.secret
   const secrets = { key, made, ownSecret, rotated, hubToken, upstreamKey }
   for (const [name, secret] of Object.entries(secrets)) assert.ok(secret.length > 15, name)
 
@@ -69,9 +63,9 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
   await ask('POST', `/webhooks/${hook.body.id}/test`)
   await ask('POST', '/deployments', { name: 'canary', model: tiny })
   await until('deliveries', () => of('/canary').length >= 2)
-  const set = (await mine.upload(colourRows(8))).body.id
+  const set = (await api.upload(colourRows(8))).body.id
   await ask('GET', `/datasets/${set}`)
-  // Where things go wrong is where too much is said.
+  // Error paths are the most likely to leak.
   await ask('POST', '/chat/completions', { model: 'canary/upstream', messages: [{ role: 'user', content: 'x' }] })
   await ask('POST', '/webhooks', { url, events: ['model.deployed'], secret: ownSecret, colour: made })
   await ask('POST', '/webhooks', {
@@ -91,22 +85,22 @@ test('keys, webhook secrets, tokens and signatures show in no answer but the fir
     '/usage',
   ])
     await ask('GET', route)
-  for (const { id } of (await mine.api('GET', `/webhooks/${hook.body.id}/deliveries`)).body.items)
+  for (const { id } of (await api.api('GET', `/webhooks/${hook.body.id}/deliveries`)).body.items)
     await ask('GET', `/webhooks/${hook.body.id}/deliveries/${id}`)
-  said.push(await (await fetch(new URL('/metrics', server.url))).text())
+  responses.push(await (await fetch(new URL('/metrics', server.url))).text())
   assert.equal(await server.end('SIGTERM'), 0)
 
-  const places = new Map(said.map((text, index) => [`answer ${index}`, Buffer.from(text)]))
-  places.set('the log', readFileSync(log))
-  // The first key is given in a file of its own, where there is no terminal to show it on.
+  const outputs = new Map(responses.map((text, index) => [`answer ${index}`, Buffer.from(text)]))
+  outputs.set('the log', readFileSync(log))
+  // Without a terminal, the first key is written to a file.
   for (const file of globSync('**/*', { cwd: folder.dataDir }))
     if (statSync(path.join(folder.dataDir, file)).isFile() && file !== 'first-key.txt')
-      places.set(file, readFileSync(path.join(folder.dataDir, file)))
-  assert.ok(places.get('the log')!.length > 100 && places.has('tunery.db'))
+      outputs.set(file, readFileSync(path.join(folder.dataDir, file)))
+  assert.ok(outputs.get('the log')!.length > 100 && outputs.has('tunery.db'))
   for (const [name, secret] of Object.entries(secrets))
-    for (const [place, bytes] of places) {
-      // What a client wrote wrongly is told to it and to nobody else.
-      const echoed = /^answer/.test(place) && (name === 'made' || name === 'rotated')
-      if (!echoed) assert.ok(!bytes.includes(secret), `${name} is in ${place}`)
+    for (const [output, bytes] of outputs) {
+      // A malformed value is reported only to the client that sent it.
+      const echoed = /^answer/.test(output) && (name === 'made' || name === 'rotated')
+      if (!echoed) assert.ok(!bytes.includes(secret), `${name} is in ${output}`)
     }
 })

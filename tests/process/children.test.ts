@@ -1,4 +1,4 @@
-// The programs that the service starts obey it alone.
+// Child processes ignore the terminal and end with the server.
 import assert from 'node:assert/strict'
 import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
@@ -22,14 +22,15 @@ const programs: [what: string, command: string, args: string[]][] = [
     python,
     [
       '-c',
-      "import subprocess, sys\nsubprocess.run([sys.executable, '-uc', \"print('here')\\nfor line in iter(input, ''): print('here')\"])",
+      'import subprocess, sys\n' +
+        "subprocess.run([sys.executable, '-uc', \"print('here')\\nfor line in iter(input, ''): print('here')\"])",
     ],
   ],
 ]
 
 after(killChildren)
 
-test('what a terminal sends reaches none of them; the service ends them all', async () => {
+test('children ignore the terminal’s signals; killChildren ends them all', async () => {
   const children: ChildProcess[] = []
   for (const [what, command, args] of programs) {
     const child = spawnChild(command, args, { stdio: ['pipe', 'pipe', 'ignore'] })

@@ -13,7 +13,7 @@ import { ConfigError, readConfig } from '../../server/config.ts'
 const tunery = path.join(root, 'tunery')
 
 test('every setting that scripts rely on is accepted, and each has a default', () => {
-  const relied = {
+  const environment = {
     TUNERY_PORT: '1',
     TUNERY_HOST: '0.0.0.0',
     TUNERY_DATA_DIR: '/x',
@@ -25,7 +25,7 @@ test('every setting that scripts rely on is accepted, and each has a default', (
     TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8:80,[::1]/128:80',
     TUNERY_SECRET_KEY_FILE: '/x/key',
   }
-  assert.equal(readConfig(relied).port, 1)
+  assert.equal(readConfig(environment).port, 1)
   assert.equal(readConfig({}).port, 8000)
   assert.equal(readConfig({}).host, '127.0.0.1')
   assert.equal(readConfig({}).default_tier, 'enterprise')
@@ -34,7 +34,7 @@ test('every setting that scripts rely on is accepted, and each has a default', (
   assert.throws(() => readConfig({ TUNERY_PARSE_CONTROL_TOKENS: '1' }), /must be true or false/)
 })
 
-test('an unknown setting and a wrong value are refused, all of them at once', () => {
+test('unknown settings and invalid values are reported together', () => {
   assert.throws(
     () => readConfig({ TUNERY_PROT: '1', TUNERY_PORT: 'x', TUNERY_CURRENCY: 'gold' }),
     (error: Error) =>
@@ -45,14 +45,14 @@ test('an unknown setting and a wrong value are refused, all of them at once', ()
   )
 })
 
-test('a secret of the wrong kind is refused without being told', () => {
+test('an invalid secret is refused without printing it', () => {
   assert.throws(
     () => readConfig({ TUNERY_HUGGINGFACE_TOKEN: 'sk-secret' }),
     (error: Error) => /HUGGINGFACE_TOKEN .*hf_/.test(error.message) && !error.message.includes('secret'),
   )
 })
 
-test('the command line lists the settings, makes keys and explains wrong words', () => {
+test('the command line lists settings, creates keys and explains mistakes', () => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
   const env = { ...process.env, TUNERY_DATA_DIR: dataDir }
   try {
@@ -95,7 +95,7 @@ test('the command line lists the settings, makes keys and explains wrong words',
   }
 })
 
-test('a base model that cannot be brought is told in one sentence, and leaves nothing', async () => {
+test('a base model that cannot be added is explained in one sentence and leaves nothing', async () => {
   const models = mkdtempSync(path.join(os.tmpdir(), 'tunery-models-'))
   const answers: Record<string, [number, Record<string, string>]> = {
     none: [404, { 'x-error-code': 'RepoNotFound' }],
@@ -114,10 +114,10 @@ test('a base model that cannot be brought is told in one sentence, and leaves no
       env: { ...process.env, TUNERY_MODELS_DIR: models, HF_ENDPOINT },
       stdio: ['ignore', 'ignore', 'pipe'],
     })
-    let said = ''
-    child.stderr.on('data', (text) => (said += text))
+    let stderr = ''
+    child.stderr.on('data', (text) => (stderr += text))
     const [status] = await once(child, 'close')
-    return [status, said.trim()] as const
+    return [status, stderr.trim()] as const
   }
   try {
     const all = await Promise.all([

@@ -1,4 +1,4 @@
-// What a SIGKILL may not break: the server's in the middle of a training, the engine's in the middle of an answer.
+// Recovery from SIGKILL: of the server during a training, of the engine during an answer.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import http from 'node:http'
@@ -25,7 +25,7 @@ function metrics(socketPath: string): Promise<string> {
   })
 }
 
-test('a server killed while a job trains: no trainer and no engine stays, the next start goes on from the checkpoint', async () => {
+test('a server killed during a training leaves no processes; the next start resumes from the checkpoint', async () => {
   const first = await folder.start()
   const key = folder.key()
   let api: Client = client(first.url, key)
@@ -33,11 +33,11 @@ test('a server killed while a job trains: no trainer and no engine stays, the ne
   const config = { training_config: { epochs: 50, batch_size: 1, learning_rate: 0.001 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'checkpoint')
-  const left = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
-  assert.equal(left.length, 2, 'a trainer and an engine were at work')
+  const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
+  assert.equal(childPids.length, 2, 'a trainer and an engine are running')
 
   await first.end('SIGKILL')
-  await until('the trainer and the engine to be gone', () => !left.some(alive))
+  await until('the trainer and the engine to end', () => !childPids.some(alive))
 
   const second = await folder.start()
   api = client(second.url, key)
@@ -52,13 +52,13 @@ test('a server killed while a job trains: no trainer and no engine stays, the ne
     resumed ??= data?.resumed_from_step
   }
   assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
-  assert.ok(Number(resumed) > 0, 'an event tells the step')
-  assert.equal(resumed, checkpoint, 'the newest checkpoint was taken')
+  assert.ok(Number(resumed) > 0, 'an event has the step')
+  assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
 
   assert.equal(await second.end('SIGTERM'), 0)
 })
 
-test('a server that is asked to stop while a job trains gives the job back with its progress saved', async () => {
+test('a server that is stopped during a training saves its progress and requeues the job', async () => {
   const first = await folder.start()
   const key = folder.key()
   let api: Client = client(first.url, key)
@@ -78,7 +78,7 @@ test('a server that is asked to stop while a job trains gives the job back with 
   await second.end('SIGTERM')
 })
 
-test('a dataset whose reading a SIGKILL cut off is read by the next server', async () => {
+test('a dataset whose reading was killed is read by the next server', async () => {
   const first = await folder.start()
   const key = folder.key()
   const rows = Array.from({ length: 300_000 }, (_, i) => `question ${i},answer ${i}`).join('\n')
@@ -98,27 +98,27 @@ test('a dataset whose reading a SIGKILL cut off is read by the next server', asy
   await second.end('SIGTERM')
 })
 
-test('a second server on the same data folder is refused with the reason', async () => {
+test('a second server on the same data folder refuses to start, with the reason', async () => {
   const first = await folder.start()
   const second = spawn(process.execPath, ['server/main.ts'], {
     cwd: root,
     env: folder.env,
     stdio: ['ignore', 'ignore', 'pipe'],
   })
-  let said = ''
+  let stderr = ''
   second.stderr.on('data', (text) => {
-    said += text
+    stderr += text
   })
   await ended(second)
   assert.equal(second.exitCode, 1)
-  assert.match(said, /already serves the data folder/)
+  assert.match(stderr, /already serves the data folder/)
   await first.end('SIGTERM')
 })
 
-test('an engine killed while it serves: the request fails cleanly, the next one works', async () => {
+test('when the engine is killed, running requests fail cleanly and the next one works', async () => {
   const app = await startApp()
   try {
-    const engine = () => app.services.warm()
+    const engine = () => app.services.startEngine()
     const chat = (max_tokens: number) =>
       app.api('POST', '/chat/completions', {
         model: tiny,
@@ -129,10 +129,10 @@ test('an engine killed while it serves: the request fails cleanly, the next one 
     assert.equal((await chat(1)).status, 200)
 
     const { pid, socket } = await engine()
-    const whole = Promise.all(Array.from({ length: 8 }, () => chat(2000)))
+    const requests = Promise.all(Array.from({ length: 8 }, () => chat(2000)))
     await until('requests to be decoded', async () => /sequences_running [1-9]/.test(await metrics(socket)))
     process.kill(pid, 'SIGKILL')
-    const failed = (await whole).filter(({ status }) => status !== 200)
+    const failed = (await requests).filter(({ status }) => status !== 200)
     assert.ok(failed.length > 0)
     for (const { status, body, headers } of failed) {
       assert.equal(status, 503)
@@ -154,8 +154,8 @@ test('an engine killed while it serves: the request fails cleanly, the next one 
       let pieces = 0
       for await (const _ of stream) if (++pieces === 5) process.kill(second.pid, 'SIGKILL')
     }, /ended in the middle of this answer/)
-    // A request on a connection whose end is not known yet is told to come again.
-    await until('the end of the engine is known', () => app.services.enginePid() !== second.pid)
+    // A request before the server notices the engine's end would get a 503 with Retry-After.
+    await until('the server to notice the end of the engine', () => app.services.enginePid() !== second.pid)
     assert.equal((await chat(1)).status, 200, 'and again')
   } finally {
     await app.stop()

@@ -1,5 +1,4 @@
-// The service's image, as far as it can be shown without a container: the steps of deploy/Dockerfile in folders, then
-// what the image starts.
+// The service's image, tested without a container: runs the steps of deploy/Dockerfile in folders, then its command.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
 import {
@@ -19,25 +18,24 @@ import { after, before, test } from 'node:test'
 import { parse } from 'yaml'
 import { root } from '../../lib/root.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
-import { buildOutside, linkTree, placed, type Stage } from '../support/dockerfile.ts'
+import { buildOutside, linkTree, type Stage, stageEnv } from '../support/dockerfile.ts'
 import { ended } from '../support/server.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
-// `npm run test:deploy` fetches everything anew, as `docker build` does. Here what set-up has brought to this checkout
-// is lent to the stages, so that their own set-up finds each step done: it still reads every file that its steps depend
-// on.
+// `npm run test:deploy` downloads everything, as `docker build` does. Otherwise the stages reuse what set-up has
+// installed in this checkout; their own set-up still reads every file that its steps depend on.
 const fetchAll = process.env.FETCH_ALL === '1'
 const file = path.join(root, 'deploy/Dockerfile')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-deploy-'))
 const local = realpathSync(path.join(root, '.local'))
-const brought: Record<string, string[]> = { packages: ['llama'], python: ['python', 'models'] }
+const setupParts: Record<string, string[]> = { packages: ['llama'], python: ['python', 'models'] }
 let image: Stage
-let leftOut: string[]
+let skipped: string[]
 let server: ChildProcess
 let log = ''
 let port: string
 let api: Client
-/** The image's user, where this process may become it and that one may use this machine's programs. */
+/** The image's user, if this process can switch to it and it can run this machine's programs. */
 const asUser = mayBecome(10001) ? { uid: 10001, gid: 10001 } : { uid: undefined, gid: undefined }
 
 function mayBecome(uid: number): boolean {
@@ -45,37 +43,43 @@ function mayBecome(uid: number): boolean {
   return process.getuid?.() === 0 && runs(process.execPath) && runs(path.join(local, 'python/bin/python'))
 }
 
-function lend(stage: Stage): void {
-  const parts = brought[stage.name]
+function reuseSetup(stage: Stage): void {
+  const parts = setupParts[stage.name]
   if (!parts || fetchAll) return
   const to = path.join(stage.folder, 'app/.local')
   mkdirSync(to, { recursive: true })
   cpSync(path.join(local, 'stamps'), path.join(to, 'stamps'), { recursive: true })
-  // What the tests need is not in the image: those packages come from the registry, or from npm's cache.
+  // npm runs again, as the image must not have the tests' packages.
   rmSync(path.join(to, 'stamps/npm'))
-  // Models are copied, as the stage changes their modes.
+  // Copy models instead of linking, as the stage changes their modes.
   for (const part of parts)
     if (part === 'models') cpSync(path.join(local, part), path.join(to, part), { recursive: true })
     else linkTree(path.join(local, part), path.join(to, part))
 }
 
 before(async () => {
-  // A checkout that its owner alone may read, as one is that was made under a umask of 077.
+  // A checkout that only its owner may read, as under umask 077.
   const context = path.join(folder, 'context')
-  const left = ['.git', '.local', 'node_modules', 'data'].map((name) => path.join(root, name))
-  cpSync(root, context, { recursive: true, filter: (name) => !left.includes(name) })
+  const excluded = ['.git', '.local', 'node_modules', 'data'].map((name) => path.join(root, name))
+  cpSync(root, context, { recursive: true, filter: (name) => !excluded.includes(name) })
   execFileSync('chmod', ['--recursive', 'go-rwx', context])
-  const built = buildOutside({ file, context, folder, prepare: lend })
+  const built = buildOutside({ file, context, folder, prepare: reuseSetup })
   image = built.stage
-  leftOut = built.leftOut
+  skipped = built.skipped
   chmodSync(folder, 0o755)
   const data = path.join(image.folder, 'data')
-  // As `./tunery models add` would have brought it: small enough to be trained here.
+  // A tiny base model, installed as by `./tunery models add`.
   cpSync(path.join(tinyModelsDir(), tiny), path.join(data, 'base-models', tiny), { recursive: true })
   if (asUser.uid) execFileSync('chown', ['--recursive', `${asUser.uid}:${asUser.gid}`, data])
   server = spawn(process.execPath, image.command.slice(1), {
     cwd: path.join(image.folder, image.workdir),
-    env: { PATH: process.env.PATH, ...placed(image), TUNERY_PORT: '0', TUNERY_HOST: '127.0.0.1', TUNERY_THREADS: '1' },
+    env: {
+      PATH: process.env.PATH,
+      ...stageEnv(image),
+      TUNERY_PORT: '0',
+      TUNERY_HOST: '127.0.0.1',
+      TUNERY_THREADS: '1',
+    },
     stdio: ['ignore', 'pipe', 'pipe'],
     ...asUser,
   })
@@ -98,8 +102,8 @@ after(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-test('nothing of the Dockerfile is left out but what needs root, or an image of a registry', () => {
-  assert.deepEqual(leftOut.map((step) => step.split(' ').slice(0, 2).join(' ')).sort(), [
+test('only steps that need root or a registry image are skipped', () => {
+  assert.deepEqual(skipped.map((step) => step.split(' ').slice(0, 2).join(' ')).sort(), [
     'ENTRYPOINT ["tini",',
     'RUN apt-get',
     'RUN apt-get',
@@ -107,9 +111,9 @@ test('nothing of the Dockerfile is left out but what needs root, or an image of 
   ])
 })
 
-test('the image holds no data, no tests, no package that only the tests need', () => {
+test('the image has no data, no tests and no test packages', () => {
   const app = path.join(image.folder, 'app')
-  const held = [
+  const expected = [
     '.local',
     '.npmrc',
     'LICENSE',
@@ -126,13 +130,13 @@ test('the image holds no data, no tests, no package that only the tests need', (
     'trainer',
     'tunery',
   ]
-  assert.deepEqual(readdirSync(app).sort(), held)
+  assert.deepEqual(readdirSync(app).sort(), expected)
   assert.deepEqual(readdirSync(path.join(app, '.local')).sort(), ['llama', 'models', 'python'])
   for (const file of ['trainer/tests', 'node_modules/typescript', 'node_modules/openai', 'scripts/setup.mjs'])
     assert.ok(!existsSync(path.join(app, file)), file)
 })
 
-test('the image’s user may read all of it', () => {
+test('the image’s user can read all its files', () => {
   const app = path.join(image.folder, 'app')
   assert.equal(
     execFileSync(
@@ -144,13 +148,13 @@ test('the image’s user may read all of it', () => {
   )
 })
 
-test('the health check finds the service ready, and fails where there is none', () => {
+test('the health check passes when the service is ready, and fails without a service', () => {
   const check = (at: string) =>
     spawnSync(process.execPath, image.healthcheck.slice(1), { env: { ...process.env, TUNERY_PORT: at } }).status
   assert.deepEqual([check(port), check('1')], [0, 1])
 })
 
-test('the service of the image answers with the model that the image brought, trains one of its own, and serves it', async () => {
+test('the image’s service answers with its default model, and trains and serves a tuned one', async () => {
   const ask = (model: string) =>
     api.api('POST', '/chat/completions', {
       model,
@@ -171,8 +175,8 @@ test('the service of the image answers with the model that the image brought, tr
   assert.equal((await ask(done.model!)).status, 200)
 })
 
-test('the command line works in the image: keys, a backup beside the service that can be restored, and a bundle', () => {
-  const env = { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...placed(image) }
+test('the command line works in the image: keys, backup and restore while the service runs, bundle', () => {
+  const env = { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...stageEnv(image) }
   const tunery = (args: string[], more: Record<string, string> = {}) => {
     const { status, stdout, stderr } = spawnSync('./tunery', args, {
       cwd: path.join(image.folder, 'app'),
@@ -193,7 +197,7 @@ test('the command line works in the image: keys, a backup beside the service tha
   assert.ok(existsSync(path.join(data, 'bundle/Dockerfile')) && existsSync(path.join(data, 'bundle/engine/main.ts')))
 })
 
-test('SIGTERM ends the service with 0, and nothing was written into the image', async () => {
+test('SIGTERM ends the service with status 0, and it has written nothing into the image', async () => {
   server.kill('SIGTERM')
   await ended(server)
   assert.equal(server.exitCode, 0, log)
@@ -216,7 +220,7 @@ interface Service {
   stop_grace_period: string
 }
 
-test('compose.yaml and the Dockerfiles name the same things, and versions are those of the checkout', () => {
+test('compose.yaml and the Dockerfiles agree, and their versions match the checkout', () => {
   const text = readFileSync(file, 'utf8')
   const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
   const { version } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'))
@@ -236,11 +240,11 @@ test('compose.yaml and the Dockerfiles name the same things, and versions are th
     assert.equal(name, `tunery:${version}${args.TUNERY_GPU === 'none' ? '' : `-${args.TUNERY_GPU}`}`)
     assert.equal(user, image.user)
     assert.deepEqual([volumes, ports], [[`data:${image.volumes[0]}`], [`127.0.0.1:8000:${image.env.TUNERY_PORT}`]])
-    assert.ok(Number.parseInt(stop_grace_period, 10) > 40, 'answers and checkpoints get their time')
+    assert.ok(Number.parseInt(stop_grace_period, 10) > 40, 'enough time for answers and checkpoints')
   }
 })
 
-test('the commands of the guide name profiles, services and files that there are', () => {
+test('the guide’s commands name existing profiles, services and files', () => {
   const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
   const texts = ['docs/guides/self-host.md', 'deploy/compose.yaml']
     .map((name) => readFileSync(path.join(root, name), 'utf8'))

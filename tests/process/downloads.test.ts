@@ -1,5 +1,4 @@
-// Base models that are not on the machine, downloaded from a hub of this test's own: a real HTTP server with a real
-// checkpoint.
+// Downloads of base models from a local fake of the Hugging Face Hub: a real HTTP server with a real checkpoint.
 import assert from 'node:assert/strict'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -38,7 +37,7 @@ after(async () => {
   rmSync(models, { recursive: true })
 })
 
-const right = () =>
+const resetHub = () =>
   Object.assign(hub, {
     status: undefined,
     cut: undefined,
@@ -50,21 +49,21 @@ const right = () =>
     tokens: [],
   })
 const source = () => ({ url: hub.url, token: undefined, model_id: id })
-const show = async (api: Client) => (await api.api('GET', `/hub/models/${id}`)).body
+const getModel = async (api: Client) => (await api.api('GET', `/hub/models/${id}`)).body
 const start = (api: Client, model = id) => api.api('POST', `/hub/models/${model}/download`)
 const cancel = (api: Client) => api.api('DELETE', `/hub/models/${id}/download`)
 const downloaded = () => path.join(models, '.downloads', id)
-const ended = (api: Client = app) =>
+const untilDownloadEnded = (api: Client = app) =>
   until('the download to end', async () => {
-    const { download } = await show(api)
+    const { download } = await getModel(api)
     return ['completed', 'failed', 'cancelled'].includes(download?.status) && download
   })
-async function stalled() {
-  Object.assign(right(), { stall: half })
+async function startStalledDownload() {
+  Object.assign(resetHub(), { stall: half })
   assert.equal((await start(operator)).status, 202)
   await until(
     'half of the weights',
-    async () => (await show(app)).download.status === 'downloading' && hub.ranges.length === 1,
+    async () => (await getModel(app)).download.status === 'downloading' && hub.ranges.length === 1,
   )
 }
 async function job(api: Client, config: object = {}) {
@@ -76,8 +75,8 @@ async function job(api: Client, config: object = {}) {
   })
 }
 
-test('where accounts may not download, a job, a deployment and the download itself say what to do, and nothing is begun', async () => {
-  right()
+test('without permission to download, jobs, deployments and downloads are refused with instructions', async () => {
+  resetHub()
   for (const { status, body } of [
     await job(app),
     await app.api('POST', '/deployments', { model: id, name: 'base' }),
@@ -90,27 +89,27 @@ test('where accounts may not download, a job, a deployment and the download itse
       /tunery models add .*or POST \/v1\/hub\/models\/.*\/download with a key that has the scope operator/,
     )
   }
-  assert.equal((await show(app)).download, null)
+  assert.equal((await getModel(app)).download, null)
   assert.equal((await start(operator, 'no/such')).body.error.code, 'model_not_found')
   assert.equal((await start(operator, 'Qwen/Qwen2.5-VL-7B-Instruct')).body.error.code, 'model_not_available')
   assert.equal((await cancel(operator)).body.error.code, 'invalid_request')
   assert.equal((await operator.api('POST', `/hub/models/${id}`)).body.error.code, 'not_found')
-  assert.deepEqual(hub.tokens, [], 'the hub was not asked')
+  assert.deepEqual(hub.tokens, [], 'the hub got no request')
 })
 
-test('a model that the hub does not give, does not have, or has without safetensors fails with one sentence', async () => {
-  for (const [status, code, says] of [
+test('a model that is gated, missing or without safetensors fails with one clear sentence', async () => {
+  for (const [status, code, pattern] of [
     [403, 'access_denied', /accept the model's licence .*TUNERY_HUGGINGFACE_TOKEN/],
     [401, 'access_denied', /\(401\)/],
     [undefined, 'no_safetensors', /no safetensors files; other formats can run code/],
     [404, 'not_on_hub', /has no model HuggingFaceTB/],
   ] as const) {
-    Object.assign(right(), { status, withoutWeights: status === undefined })
+    Object.assign(resetHub(), { status, withoutWeights: status === undefined })
     assert.equal((await start(operator, id.replace('/', '%2F'))).status, 202)
-    const { status: state, error } = await ended()
+    const { status: state, error } = await untilDownloadEnded()
     assert.equal(state, 'failed')
     assert.equal(error.code, code)
-    assert.match(error.message, says)
+    assert.match(error.message, pattern)
     assert.equal(hub.tokens.at(-1), 'Bearer hf_of_the_operator')
   }
   const { error } = (await job(app)).body
@@ -118,20 +117,20 @@ test('a model that the hub does not give, does not have, or has without safetens
   assert.equal(error.details.download.status, 'failed')
 })
 
-test('weights whose hash is not the hub’s are refused: once more, then for good, and nothing of them stays', async () => {
-  Object.assign(right(), { corrupt: true })
+test('weights with a wrong hash are retried once, then fail and are removed', async () => {
+  Object.assign(resetHub(), { corrupt: true })
   await start(operator)
-  const { status, error } = await ended()
+  const { status, error } = await untilDownloadEnded()
   assert.deepEqual([status, error.code, hub.ranges], ['failed', 'hash_mismatch', [0, 0]])
   assert.match(error.message, /its hash differs/)
   assert.ok(readdirSync(path.join(downloaded(), 'hf')).every((name) => !name.includes('safetensors')))
-  assert.equal((await show(app)).weights.available, false)
+  assert.equal((await getModel(app)).weights.available, false)
 })
 
-test('a download that others wait for is the operator’s to cancel; its job fails with the reason, and its files are gone', async () => {
-  await stalled()
+test('only the operator cancels a shared download; its jobs fail with the reason, its files are removed', async () => {
+  await startStalledDownload()
   const waiting = await job(app)
-  assert.equal(waiting.status, 201, 'a download that is under way is for all accounts')
+  assert.equal(waiting.status, 201, 'any account may join a download in progress')
   for (const [what, status] of [
     ['pause', 'paused'],
     ['resume', 'queued'],
@@ -143,27 +142,27 @@ test('a download that others wait for is the operator’s to cancel; its job fai
   assert.equal((await cancel(operator)).body.download.status, 'cancelled')
   const { status, error } = await app.untilEnded(waiting.body.id)
   assert.deepEqual([status, error?.code], ['failed', 'download_failed'])
-  await until('the files to be gone', () => !existsSync(downloaded()))
+  await until('the files to be removed', () => !existsSync(downloaded()))
   const audit = (await app.api('GET', '/audit')).body.items.map(({ action }: { action: string }) => action)
   assert.ok(audit.includes('download.started') && audit.includes('download.cancelled'))
 })
 
-test('only the data of a checkpoint is taken, and no file whose name leads elsewhere', async () => {
-  right()
+test('only data files of a checkpoint are downloaded, and no file with an unsafe path', async () => {
+  resetHub()
   const { files } = await listCheckpoint(source(), 'main', AbortSignal.timeout(10_000))
   assert.deepEqual(files.map((file) => file.path).sort(), readdirSync(checkpoint).sort())
 })
 
-test('a file goes on from what is there; what is there and is not of the file is never kept', async () => {
+test('a partial file resumes; wrong or surplus bytes are discarded', async () => {
   const content = readFileSync(path.join(checkpoint, weights))
   const { files } = await listCheckpoint(source(), 'main', AbortSignal.timeout(10_000))
   const file = files.find((each) => each.path === weights)!
   const folder = modelsDir()
   const [target, part] = [path.join(folder, weights), path.join(folder, `${weights}.part`)]
-  async function fetchAfter(there: Buffer, expected: number[]) {
+  async function fetchAfter(partial: Buffer, expected: number[]) {
     hub.ranges = []
-    writeFileSync(part, there)
-    let counted = Math.min(there.length, size)
+    writeFileSync(part, partial)
+    let counted = Math.min(partial.length, size)
     await fetchFile(source(), revision, file, folder, AbortSignal.timeout(30_000), (bytes) => {
       counted += bytes
     })
@@ -171,20 +170,20 @@ test('a file goes on from what is there; what is there and is not of the file is
     assert.deepEqual([counted, hub.ranges], [size, expected])
     rmSync(target)
   }
-  right()
+  resetHub()
   await fetchAfter(content.subarray(0, half), [half])
   await fetchAfter(content, [])
   await fetchAfter(Buffer.concat([content, content]), [0])
   hub.ignoresRanges = true
   await fetchAfter(content.subarray(0, half), [0])
-  right()
+  resetHub()
   await assert.rejects(fetchAfter(Buffer.alloc(half), [half]), HashMismatch)
   assert.deepEqual(readdirSync(folder), [])
   rmSync(folder, { recursive: true })
 })
 
-test('a disk without room for weights and their conversion is told before anything is fetched', async () => {
-  right()
+test('a download that would not fit on the disk is refused before anything is fetched', async () => {
+  resetHub()
   const full = await startApp({
     TUNERY_HUGGINGFACE_URL: hub.url,
     TUNERY_MODELS_DIR: models,
@@ -196,11 +195,11 @@ test('a disk without room for weights and their conversion is told before anythi
   assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
 })
 
-test('a download survives a killed service and a broken connection, is shared by two accounts, and then trains and serves', async () => {
-  Object.assign(right(), { stall: half })
-  const kept = modelsDir()
+test('a download shared by two accounts survives a kill and a broken connection, then trains and serves', async () => {
+  Object.assign(resetHub(), { stall: half })
+  const modelsFolder = modelsDir()
   const folder = dataFolder('downloads', {
-    TUNERY_MODELS_DIR: kept,
+    TUNERY_MODELS_DIR: modelsFolder,
     TUNERY_HUGGINGFACE_URL: hub.url,
     TUNERY_MODEL_DOWNLOADS: 'any',
   })
@@ -221,9 +220,9 @@ test('a download survives a killed service and a broken connection, is shared by
     assert.deepEqual([deployment.status, deployment.body.status], [201, 'starting'])
     await until(
       'half of the weights on disk',
-      () => existsSync(path.join(kept, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
+      () => existsSync(path.join(modelsFolder, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
     )
-    await until('half of the weights told', async () => (await show(one)).download.progress > 0.2)
+    await until('half of the weights reported', async () => (await getModel(one)).download.progress > 0.2)
     assert.equal((await cancel(one)).status, 403, 'another account waits for it')
     await first.end('SIGKILL')
 
@@ -233,13 +232,13 @@ test('a download survives a killed service and a broken connection, is shared by
     const again = client(second.url, key)
     await until('the connection to break', () => hub.ranges.length > 1)
     hub.cut = undefined
-    const { status, progress, bytes, total_bytes } = await ended(again)
+    const { status, progress, bytes, total_bytes } = await untilDownloadEnded(again)
     assert.deepEqual([status, progress, bytes], ['completed', 1, total_bytes])
-    assert.ok(hub.ranges[0]! > 0 && hub.ranges[0]! <= half, `it went on after a kill from ${hub.ranges[0]}`)
+    assert.ok(hub.ranges[0]! > 0 && hub.ranges[0]! <= half, `it resumed after a kill from ${hub.ranges[0]}`)
     assert.ok(
-      // What a broken connection had not handed over yet is lost with it.
+      // Bytes that a broken connection had not delivered yet are lost.
       hub.ranges.slice(1).every((from) => from > half && from <= cut),
-      `it went on after a break from ${hub.ranges.slice(1)}`,
+      `it resumed after a break from ${hub.ranges.slice(1)}`,
     )
 
     const done = await again.untilEnded(created.body.id)
@@ -261,15 +260,18 @@ test('a download survives a killed service and a broken connection, is shared by
     })
     assert.equal(chat.status, 200)
 
-    assert.equal((await start(again)).body.weights.available, true, 'one that is here is left as it is')
-    const files = readdirSync(path.join(kept, id, 'hf'))
+    assert.equal((await start(again)).body.weights.available, true, 'present weights are not downloaded again')
+    const files = readdirSync(path.join(modelsFolder, id, 'hf'))
     assert.ok(!files.some((name) => name.endsWith('.py')), 'no code is fetched')
-    assert.deepEqual(readFileSync(path.join(kept, id, 'hf', weights)), readFileSync(path.join(checkpoint, weights)))
-    assert.equal(JSON.parse(readFileSync(path.join(kept, id, 'model.json'), 'utf8')).id, id)
-    assert.deepEqual(readdirSync(path.join(kept, '.downloads', id.split('/')[0]!)), [])
+    assert.deepEqual(
+      readFileSync(path.join(modelsFolder, id, 'hf', weights)),
+      readFileSync(path.join(checkpoint, weights)),
+    )
+    assert.equal(JSON.parse(readFileSync(path.join(modelsFolder, id, 'model.json'), 'utf8')).id, id)
+    assert.deepEqual(readdirSync(path.join(modelsFolder, '.downloads', id.split('/')[0]!)), [])
     assert.equal(revision.length, 40)
   } finally {
     folder.remove()
-    rmSync(kept, { recursive: true, force: true })
+    rmSync(modelsFolder, { recursive: true, force: true })
   }
 })

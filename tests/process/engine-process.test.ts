@@ -1,4 +1,4 @@
-// The engine is there again after whatever ended it, without a request that asks for it.
+// Supervision of the engine process: restarts after crashes, failed starts, a watchdog for hangs.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -23,9 +23,9 @@ const make = (options: string[] = []) => {
   }
 }
 
-test('an engine that was killed while nobody used it is followed by another, and no problem is told meanwhile', async () => {
+test('an idle engine that is killed is restarted without a request, and no problem is reported', async () => {
   const { engine, stop } = make()
-  const first = await engine.life()
+  const first = await engine.instance()
   process.kill(first.pid, 'SIGKILL')
   const second = await until('the next engine', async () => {
     assert.equal(engine.problem(), undefined)
@@ -37,9 +37,9 @@ test('an engine that was killed while nobody used it is followed by another, and
   assert.equal(engine.current(), undefined)
 })
 
-test('while no engine can be started that is told, and it is over once one could be', async () => {
+test('a failing start is reported as a problem until the engine starts', async () => {
   const refusing = make(['--no-such-option'])
-  await assert.rejects(refusing.engine.life(), { code: 'engine_unavailable' })
+  await assert.rejects(refusing.engine.instance(), { code: 'engine_unavailable' })
   assert.match(refusing.engine.problem()!, /could not be started/)
   await refusing.stop()
 
@@ -47,7 +47,7 @@ test('while no engine can be started that is told, and it is over once one could
   const { engine, stop } = make()
   try {
     process.execPath = '/no/such/node'
-    await assert.rejects(engine.life(), { code: 'engine_unavailable' })
+    await assert.rejects(engine.instance(), { code: 'engine_unavailable' })
     assert.match(engine.problem()!, /could not be started/)
   } finally {
     process.execPath = execPath
@@ -57,14 +57,14 @@ test('while no engine can be started that is told, and it is over once one could
   await stop()
 })
 
-test('an engine that does not answer is told of in time, is well again once it answers, and is replaced where it has requests', async () => {
+test('a hung engine is reported in time, can recover, and is killed if it has requests', async () => {
   const { engine, stop } = make()
-  const { pid } = await engine.life()
+  const { pid } = await engine.instance()
   let isBusy = false
   const health = createEngineHealth(engine, { isBusy: () => isBusy }, log, {
     answer_ms: 300,
     watch_ms: 50,
-    unanswered: 3,
+    misses_max: 3,
   })
   const unwatch = health.watch()
   assert.equal(await health.problem(), undefined)
@@ -74,7 +74,7 @@ test('an engine that does not answer is told of in time, is well again once it a
   assert.ok(performance.now() - began < 3_000)
   process.kill(pid, 'SIGCONT')
   await until('its answer', async () => (await health.problem()) === undefined)
-  assert.equal(engine.current()?.pid, pid, 'one that nobody waits for is left alone')
+  assert.equal(engine.current()?.pid, pid, 'an idle engine is not killed')
 
   process.kill(pid, 'SIGSTOP')
   isBusy = true

@@ -1,4 +1,4 @@
-// What may die while an export is made or downloaded: the programs that make it, the server, the way to the client.
+// Crashes while an export is made or downloaded: of child processes, the server, or the connection.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -25,6 +25,7 @@ import { removeDir } from '../../server/exports/store.ts'
 import { type Client, client, until } from '../support/client.ts'
 import { alive, children, dataFolder, type RunningServer } from '../support/server.ts'
 import { standalone } from '../support/standalone.ts'
+import { installColourModel } from '../support/trained.ts'
 import { uploadHub } from '../support/upload-hub.ts'
 
 const hub = await uploadHub('hf_token')
@@ -39,7 +40,7 @@ before(async () => {
   server = await folder.start()
   key = folder.key()
   api = client(server.url, key)
-  model = await api.colourModel()
+  model = await installColourModel(folder.dataDir)
 })
 after(() => {
   folder.remove()
@@ -50,7 +51,7 @@ after(() => {
 const get = async (id: string): Promise<Export> => (await api.api('GET', `/exports/${id}`)).body
 const inExports = () => readdirSync(path.join(folder.dataDir, 'exports'))
 
-test('an export whose programs die again and again fails with the reason, and leaves nothing', async () => {
+test('an export whose child processes keep dying fails with the reason and leaves no files', async () => {
   const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
   const pids = new Set<number>()
   const killer = setInterval(() => {
@@ -68,7 +69,7 @@ test('an export whose programs die again and again fails with the reason, and le
   assert.deepEqual(inExports(), [])
 })
 
-test('a server stopped, then killed while an export is made: nothing half is ready, no program stays, the next start makes it', async () => {
+test('a server killed during an export leaves no process and no half-ready export, and retries it', async () => {
   const { id } = (
     await api.api('POST', '/exports', { model, format: 'gguf', quantization: 'Q4_0', push_to: 'team/model' })
   ).body
@@ -78,10 +79,10 @@ test('a server stopped, then killed while an export is made: nothing half is rea
   assert.deepEqual(inExports(), [])
   server = await folder.start()
   api = client(server.url, key)
-  // The last of its stages: a whole file is there that nobody has checked.
+  // The last stage: a complete file exists that has not been checked.
   await api.untilEvent(id, ({ data }) => data?.stage === 'check')
   const left = children(server.pid, 'engine/main.ts')
-  assert.equal(left.length, 2, 'the engine that serves, and the one that is asked about the file')
+  assert.equal(left.length, 2, 'the serving engine and the one that verifies the file')
   await server.end('SIGKILL')
   await until('the engines to be gone', () => !left.some(alive))
   assert.deepEqual(inExports(), [`${id}.part`])
@@ -107,15 +108,15 @@ test('a server stopped, then killed while an export is made: nothing half is rea
   assert.equal(again.push!.error, null, 'into what its own exports have made it may push again')
   const foreign = await api.exported({ ...adapter, push_to: 'other/model' })
   assert.deepEqual([foreign.status, foreign.push!.url], ['ready', null])
-  assert.match(foreign.push!.error!, /no export of this account has made/)
+  assert.match(foreign.push!.error!, /no export of this account created/)
   assert.equal(hub.repositories.get('other/model')!.size, 0)
 })
 
-test('an export with which the service dies again and again is given up, so that it starts for all others', async () => {
+test('an export that keeps crashing the service is given up', async () => {
   const { id } = (await api.api('POST', '/exports', { model, format: 'gguf' })).body
   await api.untilEvent(id, ({ data }) => data?.status === 'running')
   await server.end('SIGKILL')
-  // Three times more, each as the first.
+  // Three more crashes like the first.
   const db = await openDatabase(folder.dataDir)
   await db.updateTable('exports').set({ interruptions: 3 }).where('id', '=', id).execute()
   await db.destroy()
@@ -144,7 +145,7 @@ const refusal = async (words: string[], env: Record<string, string> = {}) => {
 }
 const sha256 = (file: string) => createHash('sha256').update(readFileSync(file)).digest('hex')
 
-test('the command line has a model exported and brings the file, with a bar on the way', async () => {
+test('the command line requests an export and downloads it with a progress bar', async () => {
   const target = path.join(here, 'mine.gguf')
   const { stdout, stderr } = await tunery(['export', model, '--format', 'gguf', '--adapter-only', '-o', target])
   assert.ok(stdout.includes(`SHA-256 ${sha256(target)}`), stdout)
@@ -154,16 +155,16 @@ test('the command line has a model exported and brings the file, with a bar on t
   rmSync(target)
 })
 
-test('a download that breaks goes on where it stopped, also in another call; what is not as promised is not kept', async () => {
+test('a broken download resumes, also in another call; a file with a wrong hash is not kept', async () => {
   const [file] = ready.files
   const source = readFileSync(path.join(folder.dataDir, 'exports', ready.id, file!.name))
-  // A way to the service that breaks after a megabyte, again and again.
-  const asked: string[] = []
-  const way = net.createServer((from) => {
+  // A proxy that breaks the connection after each megabyte.
+  const ranges: string[] = []
+  const proxy = net.createServer((from) => {
     const to = net.connect(Number(new URL(server.url).port), '127.0.0.1')
     let passed = 0
     from.on('data', (data) => {
-      asked.push(...(/^range: .*/im.exec(String(data)) ?? []))
+      ranges.push(...(/^range: .*/im.exec(String(data)) ?? []))
       to.write(data)
     })
     to.on('data', (data) => {
@@ -174,14 +175,14 @@ test('a download that breaks goes on where it stopped, also in another call; wha
     for (const each of [from, to])
       each.on('error', () => {}).on('close', () => [from, to].map((other) => other.destroy()))
   })
-  await new Promise<void>((resolve) => way.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve))
   const target = path.join(here, 'broken.gguf')
   await tunery(['export', ready.id, '-o', target], {
-    TUNERY_URL: `http://127.0.0.1:${(way.address() as AddressInfo).port}/v1`,
+    TUNERY_URL: `http://127.0.0.1:${(proxy.address() as AddressInfo).port}/v1`,
   })
-  way.close()
+  proxy.close()
   assert.equal(sha256(target), file!.sha256)
-  assert.ok(asked.length >= 3 && asked.every((range) => /bytes=\d{6,}-/.test(range)), JSON.stringify(asked))
+  assert.ok(ranges.length >= 3 && ranges.every((range) => /bytes=\d{6,}-/.test(range)), JSON.stringify(ranges))
 
   const part = `${target}.${file!.sha256.slice(0, 12)}.part`
   rmSync(target)
@@ -194,7 +195,7 @@ test('a download that breaks goes on where it stopped, also in another call; wha
   assert.ok(!existsSync(part) && !existsSync(target))
 })
 
-test('the command line says what is missing', async () => {
+test('the command line reports missing arguments', async () => {
   assert.match(await refusal(['export', model]), /--format gguf\|huggingface\|onnx/)
   assert.match(await refusal(['export', model, '--format', 'gguf'], { TUNERY_API_KEY: '' }), /TUNERY_API_KEY/)
   assert.match(await refusal(['export', model, '--format', 'gguf', '--quantization', 'Q9']), /must be one of F32/)
@@ -202,14 +203,14 @@ test('the command line says what is missing', async () => {
   assert.match(await refusal(['export', ready.id, '-o', path.join(here, 'no/such/file')]), /no folder/)
 })
 
-test('a bundle is made of what the service exports, and serves it', async () => {
+test('a bundle is built from an export and serves it', async () => {
   const out = path.join(here, 'bundle')
   assert.match(await refusal(['bundle', 'nobody', '-o', out]), /nobody/)
   assert.match(await refusal(['bundle', model, '-o', out, '--quantization', 'Q9']), /must be one of F32/)
   await tunery(['bundle', ready.id, '--name', 'colours', '-o', out])
-  assert.deepEqual(readdirSync(here), ['bundle'], 'nothing is left beside it')
+  assert.deepEqual(readdirSync(here), ['bundle'], 'nothing else is left')
   assert.equal(sha256(path.join(out, 'model/model.gguf')), ready.files[0]!.sha256)
-  // tests/process/bundle.test.ts shows that its own set-up brings these.
+  // tests/process/bundle.test.ts covers the set-up that installs these.
   symlinkSync(path.join(root, 'node_modules'), path.join(out, 'node_modules'))
   const lib = path.join(root, '.local/llama/lib')
   const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], {
@@ -228,7 +229,7 @@ test('a bundle is made of what the service exports, and serves it', async () => 
   rmSync(out, { recursive: true })
 })
 
-test('./tunery check and a backup take the files of exports along', async () => {
+test('./tunery check and backups include the files of exports', async () => {
   const { files } = ready
   const backup = path.join(here, 'backup')
   await tunery(['backup', backup])
@@ -239,7 +240,7 @@ test('./tunery check and a backup take the files of exports along', async () => 
   assert.match(stdout, new RegExp(`of the export ${ready.id} is not what it was`))
 })
 
-test('what is written while a folder is removed goes too: a program that was stopped just now ends a moment later', async () => {
+test('a folder is removed completely even if a program that was just stopped still writes into it', async () => {
   const made = path.join(here, 'exp_1.part')
   const deep = path.join(made, 'out/onnx')
   mkdirSync(deep, { recursive: true })

@@ -1,5 +1,5 @@
-// Exports through the service as their users meet them: checked in the runtime that each is for, packed, downloaded,
-// and run by the guides that say how. tests/peers has the guides whose programs are large.
+// Exports as users get them: checked in their target runtime, packed, downloaded, and run by the guides.
+// tests/peers has the guides whose programs are large.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -39,9 +39,9 @@ const cases = [
   [{ format: 'onnx', quantization: 'int8' }, /^onnxruntime \d/, 0.15, ['config.json', 'tokenizer.json', 'onnx']],
 ] as const
 
-for (const [asked, runtime, most, holds] of cases)
-  test(`${JSON.stringify(asked)}: one archive that holds the folder, and says what the trainer says`, async () => {
-    const made = await app.exported({ model, ...asked })
+for (const [request, runtime, most, holds] of cases)
+  test(`${JSON.stringify(request)}: one archive of the folder, which answers like the trainer`, async () => {
+    const made = await app.exported({ model, ...request })
     assert.equal(made.status, 'ready', JSON.stringify(made.error))
     assert.match(made.check!.runtime, runtime)
     assert.ok(made.check!.agrees && made.check!.log_probability_difference <= most, JSON.stringify(made.check))
@@ -75,8 +75,8 @@ const follow = (name: string, more: Partial<Parameters<typeof openGuide>[1]> = {
 }
 const question = 'I forgot my password for Sync. No rush.'
 
-test('the guide for transformers: the merged folder and the adapter on its base answer what the trainer answers', async () => {
-  // What the trainer's own model said when the first export was checked.
+test('the transformers guide: the merged folder and the adapter on its base answer like the trainer', async () => {
+  // The reference answers from the check of the first export.
   const { rows } = JSON.parse(readFileSync(path.join(app.dataDir, 'models', model, 'answers.json'), 'utf8'))
   const [{ messages, answer }] = rows
   assert.equal(messages.length, 1)
@@ -87,9 +87,9 @@ test('the guide for transformers: the merged folder and the adapter on its base 
     ],
   })
   try {
-    const said: string[] = []
-    for await (const { command, stdout } of guide.steps()) if (command.startsWith('python')) said.push(stdout.trim())
-    assert.deepEqual(said, [answer.trim(), answer.trim()])
+    const outputs: string[] = []
+    for await (const { command, stdout } of guide.steps()) if (command.startsWith('python')) outputs.push(stdout.trim())
+    assert.deepEqual(outputs, [answer.trim(), answer.trim()])
     assert.ok(answer.trim().length > 1)
     const names = readdirSync(path.join(guide.folder, 'tickets-adapter'))
     for (const name of ['adapter_config.json', 'adapter_model.safetensors', 'README.md'])
@@ -99,7 +99,7 @@ test('the guide for transformers: the merged folder and the adapter on its base 
   }
 })
 
-test('the guide for llama.cpp: the file holds the merged weights, the template and the end token, as another reader finds them', async () => {
+test('the llama.cpp guide: another reader finds the merged weights, the template and the end token', async () => {
   const guide = follow('run-with-llama-cpp.md', { without: /^(llama-|curl )/ })
   try {
     let dump = ''
@@ -118,7 +118,7 @@ test('the guide for llama.cpp: the file holds the merged weights, the template a
         encoding: 'utf8',
       }),
     )
-    // Half a step of 8 bits, and the rounding of a block's scale to 16.
+    // Half a quantization step of 8 bits, and the rounding of a block's scale to 16 bits.
     assert.ok(found.apart > 0 && found.apart < 0.005, `weights are ${found.apart} of their block's largest apart`)
     assert.deepEqual([found.left, found.types], [[], ['F32', 'Q8_0']])
     const { eos_token_id } = JSON.parse(readFileSync(path.join(guide.folder, 'generation_config.json'), 'utf8'))
@@ -130,7 +130,7 @@ test('the guide for llama.cpp: the file holds the merged weights, the template a
   }
 })
 
-test("the guide for Ollama: the Modelfiles name files that lie beside them, and their template writes in Go what the model's own writes", async () => {
+test("the Ollama guide: the Modelfiles name files beside them, and their template equals the model's own", async () => {
   const guide = follow('run-with-ollama.md', { without: /^(ollama|curl) / })
   try {
     for await (const _ of guide.steps());
@@ -161,18 +161,18 @@ test("the guide for Ollama: the Modelfiles name files that lie beside them, and 
 
     const written = merged.find(([name]) => name === 'TEMPLATE')![1]
     const own = new Template(readFileSync(path.join(base, 'hf/chat_template.jinja'), 'utf8'))
-    const turn = (role: string, content: string) => ({ role, content })
+    const message = (role: string, content: string) => ({ role, content })
     for (const messages of [
-      [turn('user', 'Hello "you" {{ .Role }}')],
-      [turn('system', 'Triage the ticket.'), turn('user', question)],
-      [turn('user', 'one\n'), turn('assistant', 'two'), turn('user', ' three')],
+      [message('user', 'Hello "you" {{ .Role }}')],
+      [message('system', 'Triage the ticket.'), message('user', question)],
+      [message('user', 'one\n'), message('assistant', 'two'), message('user', ' three')],
       [
-        turn('system', 's'),
-        turn('user', 'one'),
-        turn('assistant', '<b>'),
-        turn('user', 'three'),
-        turn('assistant', 'four'),
-        turn('user', 'five'),
+        message('system', 's'),
+        message('user', 'one'),
+        message('assistant', '<b>'),
+        message('user', 'three'),
+        message('assistant', 'four'),
+        message('user', 'five'),
       ],
     ]) {
       const values = { Messages: messages.map(({ role, content }) => ({ Role: role, Content: content })) }

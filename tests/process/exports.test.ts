@@ -1,5 +1,5 @@
-// The life of an export through the public interface: made, checked against the training, downloaded in whatever
-// pieces, expired, deleted.
+// The life of an export through the API: made, checked against the training, downloaded whole and in ranges,
+// expired, deleted.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync, readlinkSync, renameSync, statSync, writeFileSync } from 'node:fs'
@@ -38,7 +38,7 @@ async function download(
   return { status: response.status, headers: response.headers, bytes: new Uint8Array(await response.arrayBuffer()) }
 }
 
-test('a model becomes a file that says what the trainer says; it tells its way, and holds on to the model until it is made', async () => {
+test('an export answers like the trainer, streams its events, and keeps its model from deletion', async () => {
   await app.api('PATCH', `/fine-tuning/models/${model}`, { name: 'Tickets "v2"/../ü' })
   await app.api('POST', '/deployments', { name: 'colours', model })
   const created = await app.api('POST', '/exports', { model: 'colours', format: 'gguf', quantization: 'q8_0' })
@@ -80,11 +80,11 @@ test('a model becomes a file that says what the trainer says; it tells its way, 
     'eight bits are near, and not the same',
   )
   assert.ok(Date.parse(made.expires_at!) > Date.parse(made.finished_at!) + 6.9 * 86_400_000)
-  assert.deepEqual(inExports(), [made.id], 'nothing is left beside what is ready')
+  assert.deepEqual(inExports(), [made.id], 'only the ready export is left')
   const ofSocket = createHash('sha256').update(made.id).digest('hex').slice(0, 12)
   assert.ok(
     !readdirSync(os.tmpdir()).some((name) => name.endsWith(ofSocket)),
-    'no folder for the socket of the engine that was asked',
+    'no socket folder of the verifying engine',
   )
   assert.deepEqual(
     (await app.api('GET', '/exports?limit=1')).body.items.map(({ id }: Export) => id),
@@ -92,7 +92,7 @@ test('a model becomes a file that says what the trainer says; it tells its way, 
   )
 })
 
-test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', async () => {
+test('a file can be downloaded whole or from any byte; its ETag is its SHA-256', async () => {
   const [file] = made.files
   const whole = await download(made.id)
   assert.equal(whole.status, 200)
@@ -113,8 +113,8 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
     [{ range: 'bytes=-7' }, 206, size - 7, size],
     [{ range: `bytes=${size - 3}-${size + 100}` }, 206, size - 3, size],
     [{ range: 'bytes=5-9', 'if-range': etag }, 206, 5, 10],
-    // Another file than the one that the client has the beginning of, or words that are no range of one piece: all of
-    // it.
+    // A stale If-Range, or an unsupported Range header: the whole file is
+    // sent.
     [{ range: 'bytes=5-9', 'if-range': '"another"' }, 200, 0, size],
     [{ range: 'bytes=0-1,5-9' }, 200, 0, size],
     [{ range: 'lines=1-2' }, 200, 0, size],
@@ -122,7 +122,7 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
     [{ range: 'bytes=1.5-3' }, 200, 0, size],
     [{ range: 'bytes=-' }, 200, 0, size],
     [{ range: 'bytes=5-9', 'if-range': `W/${etag}` }, 200, 0, size],
-    // More of the end than there is: all there is.
+    // A suffix longer than the file: the whole file.
     [{ range: `bytes=-${size + 1}` }, 206, 0, size],
     [{ range: `Bytes=5-${'9'.repeat(400)}` }, 206, 5, size],
   ]
@@ -157,7 +157,7 @@ test('a file is downloaded whole or from any byte on, its SHA-256 is its ETag', 
   }
 })
 
-test('a client that leaves in the middle of a download leaves nothing open', async () => {
+test('a client that aborts a download leaves no open file', async () => {
   const open = () =>
     readdirSync('/proc/self/fd').filter((fd) => linkOf(`/proc/self/fd/${fd}`).includes(path.join('exports', made.id)))
   for (let times = 0; times < 5; times++)
@@ -185,7 +185,7 @@ function linkOf(file: string): string {
   }
 }
 
-test('a type of so few bits that the library asks for an importance matrix is made by measurements of the model, which are kept', async () => {
+test('a quantization that needs an importance matrix gets one computed from the model, which is stored', async () => {
   const measured: number[] = []
   for (const quantization of ['IQ2_XXS', 'IQ1_S']) {
     const { id, status, error } = await app.exported({ model, format: 'gguf', quantization })
@@ -196,7 +196,7 @@ test('a type of so few bits that the library asks for an importance matrix is ma
   assert.equal(measured[0], measured[1])
 })
 
-test('what cannot be made is refused with what to do', async () => {
+test('impossible exports are refused with a remedy', async () => {
   const ask = async (body: object) => (await app.api('POST', '/exports', body)).body.error ?? {}
   const gguf = { model, format: 'gguf' }
   const refused: [object, string, RegExp][] = [
@@ -213,10 +213,10 @@ test('what cannot be made is refused with what to do', async () => {
     [{ model, format: 'zip' }, 'invalid_request', /format/],
     [{ format: 'gguf' }, 'invalid_request', /model/],
   ]
-  for (const [body, code, says] of refused) {
+  for (const [body, code, pattern] of refused) {
     const error = await ask(body)
     assert.equal(error.code, code, JSON.stringify({ body, error }))
-    assert.match(error.message, says)
+    assert.match(error.message, pattern)
   }
   assert.equal(
     (await app.other.api('POST', '/exports', gguf)).body.error.code,
@@ -232,8 +232,8 @@ test('what cannot be made is refused with what to do', async () => {
   assert.equal((await app.api('GET', '/exports?limit=100')).body.items.length, 1, 'nothing was begun')
 })
 
-test('a file with another chat template than the training had is never ready', async () => {
-  // What the exporter takes the template from, while the trainer's answers are known already.
+test('a file with another chat template than in training never becomes ready', async () => {
+  // Change the template that the exporter reads after the reference answers are stored.
   const template = path.join(app.dataDir, 'models', model, 'adapter/chat_template.jinja')
   const right = readFileSync(template, 'utf8')
   writeFileSync(template, "{% for m in messages %}### {{ m['role'] }}\n{{ m['content'] }}\n{% endfor %}### assistant\n")
@@ -246,7 +246,7 @@ test('a file with another chat template than the training had is never ready', a
   assert.match((await app.api('GET', `/exports/${broken.id}/download`)).body.error.message, /failed/)
 })
 
-test('exports are made one at a time; one that is being made is cancelled by its deletion, and the next goes on', async () => {
+test('exports run one at a time; deleting a running one cancels it and the next one starts', async () => {
   const first = (await app.api('POST', '/exports', { model, format: 'gguf', quantization: 'F32' })).body.id
   const second = (await app.api('POST', '/exports', { model, format: 'gguf', merge: false })).body.id
   await app.untilEvent(first, ({ data }) => data?.status === 'running')
@@ -266,10 +266,10 @@ test('exports are made one at a time; one that is being made is cancelled by its
   assert.deepEqual(inExports(), [made.id])
 })
 
-test('what is ready outlives its model; when its time is over its files go and its record stays', async () => {
+test('a ready export outlives its model; after its retention its files are removed and its row stays', async () => {
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
   assert.equal((await download(made.id)).status, 200)
-  // As where it is deleted while a download begins, or where the disk has lost it.
+  // The file disappears while a download begins.
   const modelfile = path.join(app.dataDir, 'exports', made.id, 'Modelfile')
   renameSync(modelfile, `${modelfile}.lost`)
   const lost = await download(made.id, {}, { file: 'Modelfile' })
@@ -282,7 +282,7 @@ test('what is ready outlives its model; when its time is over its files go and i
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
   db.prepare('update exports set expires_at = ? where id = ?').run(Date.now() - 1, made.id)
   db.close()
-  // Also in the minute in which the files are still there.
+  // Even before the sweep has removed the files.
   assert.match((await app.api('GET', `/exports/${made.id}/download`)).body.error.message, /expired/)
   await app.services.exports.expire()
   const expired = (await app.api('GET', `/exports/${made.id}`)).body

@@ -1,5 +1,4 @@
-// A disk that is really full, below the whole service: a small filesystem in memory, in a mount namespace of the
-// server's own.
+// The whole service on a really full disk: a small tmpfs in the server's own mount namespace.
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,7 +13,7 @@ import { tiny, tinyModelsDir } from '../support/tiny.ts'
 const unshare = process.getuid?.() === 0 ? ['-m'] : ['-Urm']
 const possible = spawnSync('unshare', [...unshare, 'sh', '-c', 'mount -t tmpfs tmpfs /mnt']).status === 0
 
-/** A server on a small filesystem of its own; `data` is its data folder as this process sees it. */
+/** Starts a server on a small filesystem of its own. */
 async function startOnSmallDisk(size_mb: number) {
   const mount = mkdtempSync(path.join(os.tmpdir(), 'tunery-full-'))
   const env = {
@@ -32,6 +31,7 @@ async function startOnSmallDisk(size_mb: number) {
     env,
     stdio: ['ignore', 'ignore', 'inherit'],
   })
+  // The server's data folder as this process sees it.
   const data = `/proc/${server.pid}/root${mount}`
   const file = path.join(data, 'server.json')
   const filler = path.join(data, 'filler')
@@ -42,7 +42,7 @@ async function startOnSmallDisk(size_mb: number) {
       readFileSync(path.join(data, 'first-key.txt'), 'utf8').trim(),
     ),
     trainers: () =>
-      spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(train|export)'], {
+      spawnSync('pgrep', ['-P', String(server.pid), '-f', 'trainer.(cli.train|export)'], {
         encoding: 'utf8',
       }).stdout.trim(),
     fill: () => assert.throws(() => writeFileSync(filler, Buffer.alloc(size_mb * 2e6)), /ENOSPC/),
@@ -50,7 +50,7 @@ async function startOnSmallDisk(size_mb: number) {
     blocksFree: () => Number(spawnSync('stat', ['-f', '-c', '%a', data], { encoding: 'utf8' }).stdout),
     untilReserved: () =>
       until(
-        'the room for deletions to be kept',
+        'the reserve for deletions to be filled',
         () => existsSync(path.join(data, 'reserve')) && statSync(path.join(data, 'reserve')).size === 8 << 20,
       ),
     async stop() {
@@ -61,9 +61,9 @@ async function startOnSmallDisk(size_mb: number) {
   }
 }
 
-const skip = !possible && 'this machine lets nobody mount a filesystem of their own'
+const skip = !possible && 'this machine does not allow mounting a filesystem'
 
-test('a full disk refuses what is new, loses nothing, and lets things be deleted; with room again the same server goes on', {
+test('on a full disk writes are refused, nothing is lost, deletions work; with space again writes work', {
   skip,
 }, async () => {
   const { api, upload, fill, makeRoom, blocksFree, untilReserved, stop } = await startOnSmallDisk(48)
@@ -75,18 +75,18 @@ test('a full disk refuses what is new, loses nothing, and lets things be deleted
       .body.id
     const member = (await api('POST', '/members', { name: 'leaving' })).body.id
     fill()
-    const kept: string[] = []
+    const createdKeys: string[] = []
     const refused = await until('the database to take no more', async () => {
-      const answer = await api('POST', '/keys', { name: `k${kept.length}` })
+      const answer = await api('POST', '/keys', { name: `k${createdKeys.length}` })
       if (answer.status !== 201) return answer
-      kept.push(answer.body.id)
+      createdKeys.push(answer.body.id)
       return undefined
     })
     assert.deepEqual([refused.status, refused.body.error.code], [503, 'storage_full'])
     const large = await upload(colourRows(2000))
     assert.deepEqual([large.status, large.body.error.code], [503, 'storage_full'])
     assert.equal((await api('GET', `/datasets/${known}`)).status, 200)
-    for (const made of kept
+    for (const made of createdKeys
       .splice(0, 2)
       .map((id) => `/keys/${id}`)
       .concat(`/webhooks/${webhook}`, `/members/${member}`, `/datasets/${doomed}`)) {
@@ -99,20 +99,31 @@ test('a full disk refuses what is new, loses nothing, and lets things be deleted
     assert.equal((await upload(colourRows(2000))).status, 201)
     assert.equal((await api('POST', '/keys', { name: 'room' })).status, 201)
     const ids: string[] = (await api('GET', '/keys?limit=100')).body.items.map(({ id }: { id: string }) => id)
-    for (const id of kept) assert.ok(ids.includes(id), id)
+    for (const id of createdKeys) assert.ok(ids.includes(id), id)
     assert.equal((await api('GET', '/datasets/')).body.items.length, 2)
   } finally {
     await stop()
   }
 })
 
-test('a job that meets a full disk waits, goes on from its checkpoint and is done; so is an export; on a full disk jobs are cancelled, and all is deleted', {
+test('a job on a full disk waits and resumes from its checkpoint, an export too; cancel and delete still work', {
   skip,
 }, async () => {
-  const { api, upload, untilEvent, untilEnded, events, colourModel, trainers, fill, makeRoom, untilReserved, stop } =
-    await startOnSmallDisk(150)
+  const {
+    api,
+    upload,
+    untilEvent,
+    untilEnded,
+    events,
+    trainColourModel,
+    trainers,
+    fill,
+    makeRoom,
+    untilReserved,
+    stop,
+  } = await startOnSmallDisk(150)
   try {
-    const model = await colourModel()
+    const model = await trainColourModel()
     const { id: dataset_id } = (await upload(colourRows(16))).body
     const config = { training_config: { epochs: 50, batch_size: 1 } }
     const { id } = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id, config })).body

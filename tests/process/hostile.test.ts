@@ -1,5 +1,4 @@
-// One account sends what is dear to read, the other chats meanwhile: its answers take hardly longer, and readiness
-// tells the truth.
+// One account sends requests that are expensive to parse while another chats, whose latency must hardly grow.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -33,7 +32,7 @@ async function medianMs(answers = 5): Promise<number> {
   return times.sort((a, b) => a - b)[Math.floor(answers / 2)]!
 }
 
-/** Sends it, and hangs up when the signal aborts. */
+/** Sends a request and disconnects when the signal aborts. */
 async function attack(route: string, text: string, signal: AbortSignal): Promise<void> {
   const headers = { authorization: `Bearer ${app.key}`, 'content-type': 'application/json' }
   try {
@@ -45,7 +44,10 @@ async function attack(route: string, text: string, signal: AbortSignal): Promise
 
 const chat = (fields: object) => JSON.stringify({ model: base, messages, max_tokens: 1, ...fields })
 const controls = (bytes: number) => '<|im_start|>'.repeat(bytes / 12)
-const dear = (number: number) => ({ type: 'string', pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$` })
+const costlySchema = (number: number) => ({
+  type: 'string',
+  pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$`,
+})
 const attacks: Record<string, [route: string, texts: () => string[]]> = {
   'texts of 6 MB that spell control tokens': [
     '/chat/completions',
@@ -59,7 +61,7 @@ const attacks: Record<string, [route: string, texts: () => string[]]> = {
     '/chat/completions',
     () =>
       Array.from({ length: 10 }, (_, number) =>
-        chat({ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: dear(number) } } }),
+        chat({ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: costlySchema(number) } } }),
       ),
   ],
   'huge biases and stop lists': [
@@ -75,22 +77,24 @@ const attacks: Record<string, [route: string, texts: () => string[]]> = {
   ],
 }
 
-test('while one account sends what is dear to read, the answers of the other stay within twice their usual time', async (t) => {
+test('expensive requests of one account at most double the latency of another account', async (t) => {
   await chatMs()
   const usual_ms = await medianMs(7)
   for (const [name, [route, texts]] of Object.entries(attacks)) {
     const end = new AbortController()
-    const under = texts().map((text) => attack(route, text, AbortSignal.any([end.signal, AbortSignal.timeout(3_000)])))
+    const running = texts().map((text) =>
+      attack(route, text, AbortSignal.any([end.signal, AbortSignal.timeout(3_000)])),
+    )
     const ms = await medianMs()
     end.abort()
-    await Promise.all(under)
+    await Promise.all(running)
     t.diagnostic(`${name}: ${Math.round(ms)} ms, usually ${Math.round(usual_ms)}`)
     assert.ok(ms < 2 * usual_ms, `${name}: ${ms} ms, usually ${usual_ms} ms`)
     assert.equal((await fetch(`${app.address}/health/ready`)).status, 200)
   }
 })
 
-test('a body of more fields than any request needs is refused before it is read, in the service and in the engine', async () => {
+test('a body with too many fields is refused before it is parsed', async () => {
   const { status, body } = await app.api(
     'POST',
     '/chat/completions',
@@ -100,7 +104,7 @@ test('a body of more fields than any request needs is refused before it is read,
   assert.match(body.error.message, /more than 65536 fields, lists and objects/)
 })
 
-test('arguments of calls that no context holds are refused before a template writes them', async () => {
+test('tool call arguments that fit no context are refused before the chat template is rendered', async () => {
   const call = {
     id: 'a',
     type: 'function',
@@ -114,7 +118,7 @@ test('arguments of calls that no context holds are refused before a template wri
   assert.deepEqual([status, body.error.code], [400, 'invalid_request'])
 })
 
-test('/health/ready tells of an engine that does not answer, and is well again once it does', async () => {
+test('/health/ready reports a hung engine, and recovers when it answers again', async () => {
   const ready = () => fetch(`${app.address}/health/ready`)
   const pid = app.services.enginePid()!
   process.kill(pid, 'SIGSTOP')

@@ -1,4 +1,4 @@
-// A model that nobody asks for leaves the engine's memory, and comes back with the next request.
+// Idle models are unloaded from the engine and reloaded by the next request.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '../support/client.ts'
@@ -6,7 +6,7 @@ import { startApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny } from '../support/tiny.ts'
 
-test('an idle model is unloaded, one that is in use is not, and the next request loads it again', async () => {
+test('an idle model is unloaded, one in use is not, and the next request reloads it', async () => {
   const app = await startApp({ TUNERY_IDLE_UNLOAD_SECONDS: '1' })
   try {
     const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], temperature: 0, max_tokens: 2 }
@@ -23,8 +23,8 @@ test('an idle model is unloaded, one that is in use is not, and the next request
       { read: false },
     )
     const other = stream(`${app.url}/chat/completions`, app.key, { ...body, max_tokens: 1900, stream: true })
-    assert.ok((await other.whole).done)
-    busy.leave()
+    assert.ok((await other.result).done)
+    busy.hangUp()
   } finally {
     await app.stop()
   }

@@ -1,4 +1,4 @@
-// The gateway's own part of inference, over a real engine: batches, single models, the headers that clients act on.
+// The inference gateway with a real engine: batches, model lookup, response headers, deployments, revoked keys.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { BatchResponse } from '../../contract/chat.ts'
@@ -18,7 +18,7 @@ const messages = [{ role: 'user', content: 'Say something.' }]
 const chat = (body: object = {}) =>
   app.api('POST', '/chat/completions', { model: tiny, messages, max_tokens: 4, temperature: 0, ...body })
 
-test('a model is not loaded, then it is, and the first answer says how long it waited for that', async () => {
+test('the first request loads the model, and its Server-Timing says how long that took', async () => {
   const status = async () => (await app.api('GET', `/models/${tiny}`)).body.status
   assert.equal(await status(), 'not_loaded')
   const first = await chat()
@@ -33,11 +33,11 @@ test('a model is not loaded, then it is, and the first answer says how long it w
     messages,
     max_tokens: 2,
     stream: true,
-  }).whole
+  }).result
   assert.match(String(streamed.headers['server-timing']), /load;dur=[\d.]+, queue;dur=[\d.]+/)
 })
 
-test('one model can be looked up by an id with a slash, written plainly or escaped; others are not found', async () => {
+test('a model is found by its id, with the slash plain or escaped; unknown ids are 404', async () => {
   for (const id of [tiny, encodeURIComponent(tiny)]) {
     const { body, status } = await app.api('GET', `/models/${id}`)
     assert.equal(status, 200)
@@ -48,7 +48,7 @@ test('one model can be looked up by an id with a slash, written plainly or escap
   assert.equal(none.body.error.code, 'model_not_found')
 })
 
-test('a batch is answered in order; a request that is wrong is answered with its error and sinks no other', async () => {
+test('a batch is answered in order; an invalid request gets its own error and does not affect the others', async () => {
   const { status, body } = await app.api('POST', '/chat/completions/batch', {
     model: tiny,
     temperature: 0,
@@ -82,7 +82,7 @@ test('a batch is answered in order; a request that is wrong is answered with its
     )
 })
 
-test('a batch of which every request fails is still answered, and one that is none is refused', async () => {
+test('a batch whose requests all fail is still answered; a malformed batch is refused', async () => {
   const failed = await app.api('POST', '/chat/completions/batch', {
     model: 'nobody',
     requests: [{ messages }, { messages }],
@@ -106,13 +106,13 @@ test('a batch of which every request fails is still answered, and one that is no
     )
 })
 
-test('a permanent error tells clients not to try again', async () => {
+test('a permanent error has x-should-retry: false', async () => {
   for (const answer of [await chat({ temperature: 9 }), await chat({ model: 'nobody' })])
     assert.equal(answer.headers.get('x-should-retry'), 'false')
   assert.equal((await chat()).headers.get('x-should-retry'), null)
 })
 
-test('a name serves another model, or none, from the next request on', async () => {
+test('creating or deleting a deployment takes effect on the next request', async () => {
   const named = () => chat({ model: 'mine' })
   assert.equal((await named()).status, 404)
   assert.equal((await app.api('POST', '/deployments', { model: tiny, name: 'mine' })).status, 201)
@@ -121,7 +121,7 @@ test('a name serves another model, or none, from the next request on', async () 
   assert.equal((await named()).status, 404)
 })
 
-test('a name that stands twice in a body reaches no model but the one that was looked up', async () => {
+test('a body with several model keys is served by the model that was authorized', async () => {
   await app.api('POST', '/deployments', { model: tiny, name: 'twice' })
   for (const text of [
     `{"model":"nobody","model":"twice","messages":${JSON.stringify(messages)},"max_tokens":1}`,
@@ -134,7 +134,7 @@ test('a name that stands twice in a body reaches no model but the one that was l
   }
 })
 
-test('a key that is revoked by another process stops within a second', async () => {
+test('a key that another process revokes stops working within a second', async () => {
   const { openDatabase } = await import('../../server/db/open.ts')
   const { key, id } = await app.services.accounts.createKey('short-lived', 'full', app.owner.user_id)
   const ask = async () => (await fetch(`${app.url}/models`, { headers: { authorization: `Bearer ${key}` } })).status

@@ -1,5 +1,5 @@
-// The life of a job through the public interface, on a tiny real checkpoint: upload, train, deploy, ask; cancel; read
-// events. What a real base learns is the demo's test to show.
+// The life of a job through the public API, on a tiny real checkpoint: upload, train, deploy, chat, cancel, events. The
+// demo's test shows that a real base learns.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
@@ -21,7 +21,7 @@ after(() => app.stop())
 const create = (training_config: object) =>
   app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config: { training_config } })
 
-test('from upload to a tuned answer: the job tells its way, its loss falls, a deployment serves the result by name', async () => {
+test('from upload to a tuned answer: the job reports progress, its loss falls, a deployment serves it', async () => {
   const created = await create({ epochs: 50, batch_size: 8, learning_rate: 0.02 })
   assert.equal(created.status, 201)
   assert.equal(created.body.status, 'queued')
@@ -37,7 +37,7 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.deepEqual(
     events.map((event) => event.seq),
     events.map((_, index) => index + 1),
-    'numbers without a gap',
+    'sequence numbers have no gaps',
   )
   const metrics = events.filter((event) => event.type === 'metrics')
   assert.ok(metrics.length >= 3)
@@ -53,7 +53,7 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
     events.filter((event) => event.data?.status).map((event) => event.data!.status),
     ['queued', 'running', 'completed'],
   )
-  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
+  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine leaks')
 
   const job = await app.job(id)
   assert.equal(job.status, 'completed')
@@ -61,12 +61,12 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
   assert.ok(job.metrics.train_loss! < (metrics[0]!.data!.loss as number), 'the loss fell')
   assert.ok(job.trained_tokens > 0 && job.trained_tokens % 50 === 0, 'tokens times epochs')
   assert.ok(job.started_at! >= job.created_at && job.finished_at! > job.started_at!)
-  await until('the run’s folder to be gone', () => !existsSync(path.join(app.dataDir, 'runs', id)))
+  await until('the run folder to be removed', () => !existsSync(path.join(app.dataDir, 'runs', id)))
 
   const deployed = await app.api('POST', '/deployments', { model: job.model, name: 'colours' })
   assert.equal(deployed.status, 201)
   assert.equal(deployed.body.status, 'ready')
-  const ask = async (model: string) =>
+  const answerOf = async (model: string) =>
     (
       await app.api('POST', '/chat/completions', {
         model,
@@ -75,14 +75,14 @@ test('from upload to a tuned answer: the job tells its way, its loss falls, a de
         max_tokens: 8,
       })
     ).body.choices[0].message.content
-  const [tuned, base] = [await ask(job.model!), await ask(tiny)]
-  assert.notEqual(tuned, base, 'the adapter is in force')
-  assert.equal(await ask('colours'), tuned)
-  // The name goes to another model and back, and is gone when deleted.
+  const [tuned, base] = [await answerOf(job.model!), await answerOf(tiny)]
+  assert.notEqual(tuned, base, 'the adapter changes the answer')
+  assert.equal(await answerOf('colours'), tuned)
+  // The name switches to another model and back, and stops working when deleted.
   assert.equal((await app.api('PUT', '/deployments/colours', { model: tiny })).body.model, tiny)
-  assert.equal(await ask('colours'), base)
+  assert.equal(await answerOf('colours'), base)
   await app.api('PUT', '/deployments/colours', { model: job.model })
-  assert.equal(await ask('colours'), tuned)
+  assert.equal(await answerOf('colours'), tuned)
   assert.deepEqual(
     (await app.api('GET', '/deployments')).body.items.map((item: { name: string }) => item.name),
     ['colours'],
@@ -106,7 +106,7 @@ for (const [method, learning_rate] of [
     assert.equal(created.body.resolved_config.lora_config === null, method === 'full')
     const job = await app.untilEnded(created.body.id)
     assert.equal(job.status, 'completed', JSON.stringify(job.error))
-    const ask = async (model: string) =>
+    const answerOf = async (model: string) =>
       (
         await app.api('POST', '/chat/completions', {
           model,
@@ -115,12 +115,12 @@ for (const [method, learning_rate] of [
           max_tokens: 8,
         })
       ).body.choices[0].message.content
-    assert.notEqual(await ask(job.model!), await ask(tiny), 'what was trained is in force')
+    assert.notEqual(await answerOf(job.model!), await answerOf(tiny), 'the training changes the answer')
     assert.equal((await app.api('POST', '/deployments', { model: job.model, name: method })).body.status, 'ready')
-    assert.equal(await ask(method), await ask(job.model!))
+    assert.equal(await answerOf(method), await answerOf(job.model!))
   })
 
-test('a job goes on from an earlier result: from an adapter, from a whole model, from an adapter on a whole model', async () => {
+test('a job continues an earlier result: an adapter, a whole model, an adapter on a whole model', async () => {
   const train = async (model_id: string, config: object) => {
     const created = await app.api('POST', '/fine-tuning/jobs', { model_id, dataset_id: dataset, config })
     assert.equal(created.status, 201, JSON.stringify(created.body))
@@ -136,7 +136,7 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
   assert.deepEqual(second.resolved_config.lora_config!.r, { value: 8, source: 'model' })
   assert.ok(
     second.first_loss < first.first_loss - 0.2,
-    `it knows what the first learned: ${second.first_loss}, ${first.first_loss}`,
+    `it starts with what the first learned: ${second.first_loss}, ${first.first_loss}`,
   )
   const whole = await train(first.model!, { method: 'full', training_config: { epochs: 1 } })
   assert.ok(whole.first_loss < first.first_loss - 0.2, 'the adapter was merged')
@@ -149,14 +149,14 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
         .status,
       200,
     )
-  const told = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
+  const describe = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
   const { sha256 } = (await app.api('GET', `/datasets/${dataset}`)).body
-  assert.equal((await told(first.model!)).parent_model_id, null)
+  assert.equal((await describe(first.model!)).parent_model_id, null)
   assert.deepEqual(
-    [(await told(second.model!)).parent_model_id, (await told(second.model!)).weights_model_id],
+    [(await describe(second.model!)).parent_model_id, (await describe(second.model!)).weights_model_id],
     [first.model, null],
   )
-  const { lineage, parent_model_id, weights_model_id } = await told(last.model!)
+  const { lineage, parent_model_id, weights_model_id } = await describe(last.model!)
   assert.deepEqual([parent_model_id, weights_model_id, lineage.base_model_id], [onWhole.model, whole.model, tiny])
   assert.deepEqual(
     lineage.steps.map(({ model_id, job_id, method, dataset }: Record<string, unknown>) => ({
@@ -182,7 +182,7 @@ test('a job goes on from an earlier result: from an adapter, from a whole model,
   assert.equal(stranger.body.error.code, 'model_not_found')
 })
 
-test('a reader of events may go on after any of them and misses none', async () => {
+test('a reader of events can resume after any event and misses none', async () => {
   const { id } = (await create({ epochs: 2 })).body
   await app.untilEnded(id)
   const all: JobEvent[] = []
@@ -192,7 +192,7 @@ test('a reader of events may go on after any of them and misses none', async () 
   assert.deepEqual(rest, all.slice(3))
 })
 
-test('jobs train one at a time, in order; a waiting one and a running one can be cancelled, again without effect', async () => {
+test('jobs train one at a time, in order; queued and running jobs can be cancelled, repeatedly', async () => {
   const long = (await create({ epochs: 50, batch_size: 1 })).body.id
   const second = (await create({ epochs: 1 })).body.id
   const third = (await create({ epochs: 1 })).body.id
@@ -203,10 +203,7 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
     waiting.map(({ queue_position }) => queue_position),
     [1, 2],
   )
-  assert.ok(
-    waiting[1]!.estimated_start! > waiting[0]!.estimated_start!,
-    'those before it take their time, as others like them did',
-  )
+  assert.ok(waiting[1]!.estimated_start! > waiting[0]!.estimated_start!, 'the estimate includes the jobs before it')
   assert.ok(Date.parse(waiting[0]!.estimated_start!) > Date.now() - 60_000)
   assert.equal((await app.api('DELETE', `/datasets/${dataset}`)).body.error.code, 'in_use')
 
@@ -221,8 +218,11 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
   const job = await app.job(long)
   assert.equal(job.status, 'cancelled')
   assert.equal(job.model, null)
-  assert.equal((await app.job(second)).started_at, null, 'a job cancelled while it waited was never started')
-  await until('the cancelled run’s folder to be gone', () => !existsSync(path.join(app.dataDir, 'runs', long)))
+  assert.equal((await app.job(second)).started_at, null, 'a job cancelled in the queue never starts')
+  await until(
+    'the run folder of the cancelled job to be removed',
+    () => !existsSync(path.join(app.dataDir, 'runs', long)),
+  )
   const list = (await app.api('GET', '/fine-tuning/jobs?limit=2')).body
   assert.equal(list.has_more, true)
   assert.deepEqual(
@@ -232,7 +232,7 @@ test('jobs train one at a time, in order; a waiting one and a running one can be
   assert.equal((await app.api('GET', `/fine-tuning/jobs?limit=1&after=${second}`)).body.items[0].id, long)
 })
 
-test('a job and its model are named by their owner, found by name, and keep what is noted on them', async () => {
+test('jobs and models keep the labels that their owner sets, and are found by name', async () => {
   const labels = { name: 'Tickets "v2"', description: 'of\nMay', metadata: { team: 'support' } }
   const body = { model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 1 } } }
   const { id, ...made } = (await app.api('POST', '/fine-tuning/jobs', { ...body, ...labels })).body
@@ -269,10 +269,10 @@ test('a job and its model are named by their owner, found by name, and keep what
   assert.equal((await app.api('GET', '/fine-tuning/models?status=queued')).status, 400)
 })
 
-test('a job that cannot train says why and fails', async () => {
+test('a job whose trainer dies three times without a checkpoint fails with the reason', async () => {
   const { id } = (await create({ epochs: 50, batch_size: 1, learning_rate: 0.1 })).body
   await app.untilEvent(id, (event) => event.type === 'metrics')
-  // Its trainer is killed each time it comes up, three times without a checkpoint in between.
+  // Kills its trainer each time it starts.
   const { execFileSync } = await import('node:child_process')
   let kills = 0
   const killer = setInterval(() => {
@@ -321,7 +321,7 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
     if (chunk.choices[0]?.finish_reason) ends.push(chunk.choices[0].finish_reason)
     usage = chunk.usage ?? usage
   }
-  assert.equal(text, answer.choices[0]!.message.content, 'the same answer whole and in pieces')
+  assert.equal(text, answer.choices[0]!.message.content, 'streamed and whole answers are equal')
   assert.deepEqual(ends, ['length'])
   const counts = ({ prompt_tokens, completion_tokens, total_tokens }: OpenAI.CompletionUsage) => [
     prompt_tokens,
@@ -337,8 +337,8 @@ test('the official OpenAI client lists models, chats, streams and reads errors',
   await assert.rejects(stranger.models.list(), (error: InstanceType<typeof OpenAI.APIError>) => error.status === 401)
 })
 
-test('many requests at once are decoded together and each gets its own answer', async () => {
-  const ask = (content: string) =>
+test('concurrent requests are decoded in one batch and each gets its own answer', async () => {
+  const chat = (content: string) =>
     app.api('POST', '/chat/completions', {
       model: tiny,
       messages: [{ role: 'user', content }],
@@ -346,9 +346,9 @@ test('many requests at once are decoded together and each gets its own answer', 
       max_tokens: 6,
     })
   const alone = await Promise.all(
-    ['red', 'blue'].map(async (text) => (await ask(text)).body.choices[0].message.content),
+    ['red', 'blue'].map(async (text) => (await chat(text)).body.choices[0].message.content),
   )
-  const together = await Promise.all(Array.from({ length: 40 }, (_, index) => ask(index % 2 ? 'blue' : 'red')))
+  const together = await Promise.all(Array.from({ length: 40 }, (_, index) => chat(index % 2 ? 'blue' : 'red')))
   for (const [index, { status, body }] of together.entries()) {
     assert.equal(status, 200)
     assert.equal(body.choices[0].message.content, alone[index % 2])

@@ -1,12 +1,12 @@
-// What a job tells while it goes on and afterwards: held-out rows, answers to fixed prompts, kept states, the strangest
-// rows; and that it waits when it is told to, and goes on exactly.
+// Evaluations, sample answers, kept checkpoints and row losses of a job, during and after the run; estimates; pause and
+// resume; slowdowns.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import type { Job, JobEvent } from '../../contract/tuning.ts'
-import { recordSlowed } from '../../server/fine-tuning/trainer-events.ts'
+import { recordSlowdown } from '../../server/fine-tuning/trainer-events.ts'
 import { colourRows } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -21,7 +21,7 @@ after(() => app.stop())
 
 const create = (config: object, more: object = {}) =>
   app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
-const ask = async (model: string) =>
+const chat = async (model: string) =>
   (
     await app.api('POST', '/chat/completions', {
       model,
@@ -31,7 +31,7 @@ const ask = async (model: string) =>
     })
   ).body
 
-test('held-out rows are scored as it goes, prompts answered beside the base, states kept as models, the strangest rows listed', async () => {
+test('held-out rows are scored, prompts answered next to the base, checkpoints kept, worst rows listed', async () => {
   const created = await create({
     training_config: { epochs: 4, batch_size: 4, learning_rate: 0.02 },
     evaluation_config: {
@@ -50,22 +50,22 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
   assert.equal(samples.length, 8)
   assert.deepEqual(samples[0]!.data!.prompt, [{ role: 'user', content: 'code of blue?' }])
   assert.equal(typeof samples[0]!.data!.base, 'string')
-  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine is shown')
+  assert.ok(!JSON.stringify(events).includes(app.dataDir), 'no path of the machine leaks')
 
   const job = await app.job(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   const best = Math.min(...scores.map((event) => event.data!.validation_loss as number))
-  assert.equal(job.metrics.validation_loss, best, 'the result is the best state')
+  assert.equal(job.metrics.validation_loss, best, 'the result is the best checkpoint')
   const evaluations = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations`)).body
   assert.deepEqual(
     evaluations.items.map(({ step, validation_loss }: Record<string, number>) => [step, validation_loss]),
     scores.map(({ data }) => [data!.step, data!.validation_loss]).toReversed(),
   )
-  const kept = evaluations.items.find(({ step }: { step: number }) => step === job.metrics.step)
+  const resultEvaluation = evaluations.items.find(({ step }: { step: number }) => step === job.metrics.step)
   assert.deepEqual(
     [job.metrics.validation_loss, job.metrics.train_loss],
-    [kept.validation_loss, kept.train_loss],
-    'all losses are of one step',
+    [resultEvaluation.validation_loss, resultEvaluation.train_loss],
+    'all losses belong to one step',
   )
   assert.deepEqual([job.metrics.steps_trained, job.metrics.steps_total], [12, 12])
   const before = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations?limit=1&after=${scores[2]!.data!.step}`))
@@ -81,9 +81,9 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
   assert.equal(
     (await app.api('POST', '/deployments', { model: other.model, name: 'earlier' })).body.status,
     'ready',
-    'a kept state can be deployed',
+    'a kept checkpoint can be deployed',
   )
-  assert.ok((await ask('earlier')).choices)
+  assert.ok((await chat('earlier')).choices)
 
   const rows = (await app.api('GET', `/fine-tuning/jobs/${id}/rows?limit=3`)).body
   assert.equal(rows.items.length, 3)
@@ -96,7 +96,7 @@ test('held-out rows are scored as it goes, prompts answered beside the base, sta
   assert.equal(next.has_more, false)
 })
 
-test('rows of another dataset are scored, and are needed until the job has ended', async () => {
+test('a validation dataset is scored, and cannot be deleted until the job has ended', async () => {
   const own = (await app.upload(colourRows(3))).body.id
   const config = {
     training_config: { epochs: 3 },
@@ -110,11 +110,11 @@ test('rows of another dataset are scored, and are needed until the job has ended
   assert.equal((await app.api('DELETE', `/datasets/${own}`)).status, 200)
 })
 
-test('settings of the evaluation that contradict each other or name what is not there are refused', async () => {
-  const refused = async (evaluation_config: object, says: RegExp, status = 400) => {
+test('evaluation settings that contradict each other or name a missing dataset are refused', async () => {
+  const refused = async (evaluation_config: object, pattern: RegExp, status = 400) => {
     const answer = await create({ evaluation_config })
     assert.equal(answer.status, status)
-    assert.match(answer.body.error.message, says)
+    assert.match(answer.body.error.message, pattern)
   }
   await refused({ validation_split: 0.2, validation_dataset_id: dataset }, /exclude each other/)
   await refused({ early_stopping_patience: 2 }, /held-out rows/)
@@ -130,7 +130,7 @@ test('settings of the evaluation that contradict each other or name what is not 
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.error.code, 'job_not_resumable')
 })
 
-test('an estimate tries a few steps; the finished job shows what was predicted beside what it took', async () => {
+test('an estimate runs a few steps; the finished job shows predicted and actual use', async () => {
   const config = { training_config: { epochs: 3, batch_size: 4 } }
   const estimate = await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config })
   assert.equal(estimate.status, 200, JSON.stringify(estimate.body))
@@ -141,9 +141,9 @@ test('an estimate tries a few steps; the finished job shows what was predicted b
   assert.equal(body.resolved_config.training_config.epochs.value, 3)
   const again = (await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config }))
     .body
-  assert.equal(again.seconds, body.seconds, 'remembered')
+  assert.equal(again.seconds, body.seconds, 'cached')
   const job = await app.untilEnded((await create(config)).body.id)
-  assert.equal(job.trained_tokens, body.tokens, 'exactly the tokens that were foretold')
+  assert.equal(job.trained_tokens, body.tokens, 'exactly the estimated tokens')
   assert.ok(
     job.metrics.peak_memory_mb! < 2 * body.peak_memory_mb && body.peak_memory_mb < 2 * job.metrics.peak_memory_mb!,
   )
@@ -152,11 +152,11 @@ test('an estimate tries a few steps; the finished job shows what was predicted b
   assert.equal(refused.body.error.code, 'model_not_found')
   assert.ok(
     !readdirSync(path.join(app.dataDir, 'runs')).some((name) => name.startsWith('est_')),
-    'a trial leaves nothing',
+    'a trial leaves no files',
   )
 })
 
-test('a paused job waits, lets others by, and ends with the same weights as one that was never paused', async () => {
+test('a paused job lets others pass and ends with the same weights as one that was never paused', async () => {
   const config = {
     training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 },
     evaluation_config: { validation_split: 0.25 },
@@ -167,56 +167,63 @@ test('a paused job waits, lets others by, and ends with the same weights as one 
       .digest('hex')
   const { id } = (await create(config)).body
   await app.untilEvent(id, (event) => event.data?.validation_loss !== undefined)
-  const asked = await app.api('POST', `/fine-tuning/jobs/${id}/pause`)
-  assert.deepEqual([asked.body.status, asked.body.paused], ['running', true])
+  const pauseResponse = await app.api('POST', `/fine-tuning/jobs/${id}/pause`)
+  assert.deepEqual([pauseResponse.body.status, pauseResponse.body.paused], ['running', true])
   await app.untilEvent(id, (event) => event.data?.status === 'paused')
-  const listed = async (status: string) =>
+  const listIds = async (status: string) =>
     (await app.api('GET', `/fine-tuning/jobs?status=${status}`)).body.items.map((job: Job) => job.id)
-  assert.deepEqual([await listed('paused'), await listed('queued')], [[id], []])
-  const history = async (what: string) => (await app.api('GET', `/fine-tuning/jobs/${id}/${what}`)).body.items
+  assert.deepEqual([await listIds('paused'), await listIds('queued')], [[id], []])
+  const history = async (list: string) => (await app.api('GET', `/fine-tuning/jobs/${id}/${list}`)).body.items
   const [evaluation] = await history('evaluations')
-  assert.ok(evaluation.validation_loss > 0 && evaluation.train_loss > 0, 'readable before the job has ended')
+  assert.ok(evaluation.validation_loss > 0 && evaluation.train_loss > 0, 'readable while the job is paused')
   const [checkpoint] = await history('checkpoints')
   assert.ok(checkpoint.step >= evaluation.step)
   assert.deepEqual([checkpoint.model, checkpoint.result], [null, false])
   for (const what of ['evaluations', 'checkpoints'])
     assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/${what}`)).body.error.code, 'job_not_found')
-  const whole = (await create(config)).body.id
-  const unbroken = await app.untilEnded(whole)
-  assert.equal(unbroken.status, 'completed', 'a paused job lets others by')
+  const unbrokenId = (await create(config)).body.id
+  const unbroken = await app.untilEnded(unbrokenId)
+  assert.equal(unbroken.status, 'completed', 'a paused job does not block others')
   const waiting = await app.job(id)
   assert.deepEqual([waiting.status, waiting.paused], ['paused', true])
   assert.equal(waiting.queue_position, null)
-  const gone_on = (await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body
-  assert.equal(gone_on.paused, false)
-  assert.notEqual(gone_on.status, 'paused')
+  const resumeResponse = (await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body
+  assert.equal(resumeResponse.paused, false)
+  assert.notEqual(resumeResponse.status, 'paused')
   const resumed = await app.untilEnded(id)
   assert.equal(resumed.status, 'completed')
   let from: unknown
   for await (const event of app.events(id)) from ??= event.data?.resumed_from_step
-  assert.ok((from as number) > 0, 'it went on from its checkpoint')
+  assert.ok((from as number) > 0, 'it resumed from its checkpoint')
   assert.equal(sha256(resumed), sha256(unbroken))
 
   const queued = (await create(config)).body.id
   const second = (await create(config)).body.id
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused, true)
-  assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused, true, 'again without effect')
+  assert.equal(
+    (await app.api('POST', `/fine-tuning/jobs/${second}/pause`)).body.paused,
+    true,
+    'pausing again changes nothing',
+  )
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${second}/cancel`)).body.status, 'cancelled')
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${queued}/cancel`)).body.status, 'cancelled')
 })
 
-test('a job that answers keep from the processor says so, with an estimate to match, and says when that is over', async () => {
+test('a job slowed by serving reports it with a new completion estimate, and reports its end', async () => {
   const { id } = (await create({ training_config: { epochs: 50, batch_size: 1 } })).body
   await app.untilEvent(id, ({ type, data }) => type === 'progress' && typeof data?.seconds_left === 'number')
   const now = Date.now()
   const before = await app.job(id)
-  await app.db.transaction().execute((trx) => recordSlowed(trx, id, { by: 'serving', pace: 0.2 }, now))
-  const told = await app.untilEvent(id, ({ data }) => data?.code === 'slowed')
-  assert.equal(told.type, 'warning')
-  assert.match(told.message, /^Answers of this service take the processor: the training gets 20 % of what it could use/)
+  await app.db.transaction().execute((trx) => recordSlowdown(trx, id, { by: 'serving', cpu_share: 0.2 }, now))
+  const slowed = await app.untilEvent(id, ({ data }) => data?.code === 'slowed')
+  assert.equal(slowed.type, 'warning')
+  assert.match(
+    slowed.message,
+    /^Answers of this service take the processor: the training gets 20 % of what it could use/,
+  )
   assert.equal(before.slowed_by, null)
   assert.equal((await app.job(id)).slowed_by, 'serving')
-  await app.db.transaction().execute((trx) => recordSlowed(trx, id, null, now))
+  await app.db.transaction().execute((trx) => recordSlowdown(trx, id, null, now))
   assert.equal((await app.job(id)).slowed_by, null)
   assert.equal((await app.untilEvent(id, ({ data }) => data?.slowed_by === null)).type, 'log')
 
@@ -226,7 +233,7 @@ test('a job that answers keep from the processor says so, with an estimate to ma
       .set({ estimated_completion: now + 10_000 })
       .where('id', '=', id)
       .execute()
-    await recordSlowed(trx, id, { by: 'other_work', pace: 0.25 }, now)
+    await recordSlowdown(trx, id, { by: 'other_work', cpu_share: 0.25 }, now)
     const { estimated_completion } = await trx
       .selectFrom('tuning_jobs')
       .select('estimated_completion')
@@ -237,6 +244,6 @@ test('a job that answers keep from the processor says so, with an estimate to ma
   assert.equal(
     (await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.slowed_by,
     null,
-    'nothing slows a job that does not run',
+    'a job that does not run is not slowed',
   )
 })

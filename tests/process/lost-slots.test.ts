@@ -1,4 +1,4 @@
-// A place of what an account may have under way comes back within 30 s, whichever process is killed.
+// An account's concurrency slots are freed within 30 s, whichever process is killed.
 import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -8,7 +8,7 @@ import { children, dataFolder, type RunningServer } from '../support/server.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny } from '../support/tiny.ts'
 
-const folder = dataFolder('places', { TUNERY_DEFAULT_TIER: 'two', TUNERY_CHECKPOINT_SECONDS: '1' })
+const folder = dataFolder('slots', { TUNERY_DEFAULT_TIER: 'two', TUNERY_CHECKPOINT_SECONDS: '1' })
 const plans = path.join(folder.dataDir, 'plans.json')
 folder.env.TUNERY_PLANS_FILE = plans
 writeFileSync(
@@ -23,13 +23,13 @@ const messages = [{ role: 'user', content: 'Tell me more.' }]
 const long = { model: tiny, messages, stream: true, max_tokens: 2000, ...endless }
 const within_ms = 30_000
 
-test('both places are free again within 30 s of a SIGKILL, of the engine with two streams and of the server with a stream and a job', async () => {
+test('slots are freed within 30 s of a SIGKILL of the engine, and of the server', async () => {
   let server = await folder.start()
   const key = folder.key()
   const ask = () => client(server.url, key).api('POST', '/chat/completions', { model: tiny, messages, max_tokens: 1 })
   const begin = async (at: RunningServer) => {
     const one = stream(`${at.url}/chat/completions`, key, long)
-    await one.until(300)
+    await one.untilBytes(300)
     return one
   }
   const both = [await begin(server), await begin(server)]
@@ -38,7 +38,7 @@ test('both places are free again within 30 s of a SIGKILL, of the engine with tw
   let killed = performance.now()
   for (const pid of children(server.pid, 'engine/main.ts')) process.kill(pid, 'SIGKILL')
   for (const each of both)
-    assert.equal((await each.whole).done, false, 'a stream whose engine died is not told to be whole')
+    assert.equal((await each.result).done, false, 'a stream whose engine died does not end with [DONE]')
   const again = await Promise.all([ask(), ask()])
   assert.deepEqual(
     again.map(({ status }) => status),
@@ -52,14 +52,14 @@ test('both places are free again within 30 s of a SIGKILL, of the engine with tw
   const job = (await mine.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await mine.untilEvent(job.id, (event) => event.type === 'checkpoint')
   const broken = await begin(server)
-  assert.equal((await ask()).status, 429, 'a running job takes a place')
+  assert.equal((await ask()).status, 429, 'a running job takes a slot')
 
   killed = performance.now()
   await server.end('SIGKILL')
-  await broken.whole
+  await broken.result
   server = await folder.start()
   await client(server.url, key).api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
-  await until('both places', async () => (await Promise.all([ask(), ask()])).every(({ status }) => status === 200))
+  await until('both slots', async () => (await Promise.all([ask(), ask()])).every(({ status }) => status === 200))
   assert.ok(performance.now() - killed < within_ms)
   assert.equal(await server.end('SIGTERM'), 0)
 })

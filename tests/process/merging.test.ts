@@ -1,32 +1,21 @@
-// An adapter that is asked for much is served from a merged copy: same answers, none lost, and never one that was not
-// checked.
+// An adapter in high demand is served merged with its base: same answers, none lost, and only after a check.
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { colourRows, until } from '../support/client.ts'
+import { until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { type Streamed, stream } from '../support/streams.ts'
-import { tiny } from '../support/tiny.ts'
 
-/** Earned by a few dozen answers. */
+/** Reached after a few dozen answers. */
 const after_tokens = 400
 
 let app: TestApp
-let dataset: string
 before(async () => {
   app = await startApp({ TUNERY_MERGE_AFTER_TOKENS: String(after_tokens) })
-  dataset = (await app.upload(colourRows(16))).body.id
 })
 after(() => app.stop())
 
-async function train(): Promise<string> {
-  const config = { training_config: { epochs: 12, batch_size: 4, learning_rate: 0.02 } }
-  const { body } = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })
-  const job = await app.untilEnded(body.id)
-  assert.equal(job.status, 'completed', JSON.stringify(job.error))
-  return job.model!
-}
 const gauge = async (name: string) => {
   const text = await (await fetch(`${app.address}/metrics`)).text()
   return Number(new RegExp(`^tunery_${name} (.+)$`, 'm').exec(text)?.[1])
@@ -57,12 +46,12 @@ async function answer(model: string) {
 }
 function assertSame(one: Awaited<ReturnType<typeof answer>>, other: typeof one) {
   assert.equal(one.text, other.text)
-  one.logprobs.forEach((logprob, place) => {
-    assert.ok(Math.abs(logprob - other.logprobs[place]!) < 0.05, `${logprob} and ${other.logprobs[place]}`)
+  one.logprobs.forEach((logprob, position) => {
+    assert.ok(Math.abs(logprob - other.logprobs[position]!) < 0.05, `${logprob} and ${other.logprobs[position]}`)
   })
 }
-/** Asks until the condition holds. */
-async function heat(model: string, what: string, condition: () => Promise<boolean>): Promise<void> {
+/** Sends requests until the condition holds. */
+async function raiseDemand(model: string, what: string, condition: () => Promise<boolean>): Promise<void> {
   await until(what, async () => {
     for (let index = 0; index < 8; index++) await answer(model)
     return condition()
@@ -74,29 +63,29 @@ async function killEngine(): Promise<void> {
   await until('the end of the engine is known', () => app.services.enginePid() !== pid)
 }
 
-test('a hot adapter is served merged: the same answers, and each under way at the switch ends; it is loaded into the next engine, and what cannot be loaded is not served', async () => {
-  const model = await train()
+test('an adapter in demand is served merged with the same answers, also by the next engine', async () => {
+  const model = await app.colourModel()
   const unmerged = await answer(model)
   assert.equal(await merged(), 0)
-  let over = false
+  let stopped = false
   const streams: Streamed[] = []
   const client = async () => {
-    while (!over)
+    while (!stopped)
       streams.push(
         await stream(
           `${app.url}/chat/completions`,
           app.key,
           chat(model, { stream: true, max_tokens: 64, temperature: 1 }),
-        ).whole,
+        ).result,
       )
   }
   const clients = [client(), client(), client(), client()]
   try {
     await until('the adapter is merged', async () => (await merged()) === 1)
     const before = streams.length
-    await until('answers of the copy', () => streams.length > before + 8)
+    await until('answers of the merged adapter', () => streams.length > before + 8)
   } finally {
-    over = true
+    stopped = true
     await Promise.all(clients)
   }
   for (const { status, done, events } of streams) {
@@ -114,7 +103,7 @@ test('a hot adapter is served merged: the same answers, and each under way at th
   assert.equal((await app.api('GET', `/models/${model}`)).body.status, 'loaded')
   assert.equal((await app.api('POST', '/chat/completions', chat(`${model}-merged`))).body.error.code, 'model_not_found')
 
-  // Only the copy can answer now.
+  // Only the merged file is left.
   renameSync(adapterOf(model), `${adapterOf(model)}.away`)
   await killEngine()
   assertSame(await answer(model), unmerged)
@@ -125,30 +114,30 @@ test('a hot adapter is served merged: the same answers, and each under way at th
   assert.deepEqual([await merged(), await refused()], [0, 1])
 })
 
-test('a copy that says something else than its adapter is never served', async () => {
-  const model = await train()
+test('a merged adapter whose answers differ from the unmerged one is never served', async () => {
+  const model = await app.colourModel()
   const unmerged = await answer(model)
-  // The engine has the adapter in memory; what is merged is one of a small part of its scale.
+  // The engine has the adapter in memory; the file to be merged gets a much smaller scale.
   const bytes = readFileSync(adapterOf(model))
   const key = 'adapter.lora.alpha'
-  const place = bytes.indexOf(key) + key.length + 4
-  bytes.writeFloatLE(0.02 * bytes.readFloatLE(place), place)
+  const position = bytes.indexOf(key) + key.length + 4
+  bytes.writeFloatLE(0.02 * bytes.readFloatLE(position), position)
   writeFileSync(adapterOf(model), bytes)
   const before = await refused()
-  await heat(model, 'the copy is refused', async () => {
+  await raiseDemand(model, 'the merge is refused', async () => {
     assert.equal(await merged(), 0)
     assertSame(await answer(model), unmerged)
     return (await refused()) === before + 1
   })
   assert.deepEqual(files(), [])
-  await heat(model, 'nothing', async () => true)
+  await raiseDemand(model, 'nothing', async () => true)
   assert.deepEqual([await merged(), await refused()], [0, before + 1])
 })
 
-test('a merge that is killed leaves nothing, and the adapter is served as before', async () => {
-  const model = await train()
+test('a killed merge leaves no files, and the adapter is served as before', async () => {
+  const model = await app.colourModel()
   const unmerged = await answer(model)
-  const tool = () =>
+  const mergeProcess = () =>
     readdirSync('/proc').find((id) => {
       try {
         return (
@@ -159,12 +148,12 @@ test('a merge that is killed leaves nothing, and the adapter is served as before
       }
     })
   let pid: string | undefined
-  const asking = heat(model, 'the merge has begun', async () => pid !== undefined)
-  pid = await until('the process of the merge', tool)
+  const asking = raiseDemand(model, 'the merge has begun', async () => pid !== undefined)
+  pid = await until('the process of the merge', mergeProcess)
   process.kill(Number(pid), 'SIGKILL')
   await asking
-  await until('its end', () => !tool())
-  await heat(model, 'more answers', async () => true)
+  await until('its end', () => !mergeProcess())
+  await raiseDemand(model, 'more answers', async () => true)
   assert.deepEqual([await merged(), files()], [0, []])
   assertSame(await answer(model), unmerged)
   writeFileSync(path.join(folder(), `${model}.gguf`), 'left by a service that was killed')
@@ -172,15 +161,15 @@ test('a merge that is killed leaves nothing, and the adapter is served as before
   assert.deepEqual(files(), [])
 })
 
-test('with its model a copy is deleted, also while it is made', async () => {
-  const [model, other] = [await train(), await train()]
-  await heat(model, 'the adapter is merged', async () => (await merged()) === 1)
+test('deleting a model deletes its merged file, also during the merge', async () => {
+  const [model, other] = [await app.colourModel(), await app.colourModel()]
+  await raiseDemand(model, 'the adapter is merged', async () => (await merged()) === 1)
   assert.deepEqual(files(), [`${model}.gguf`])
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
   assert.equal((await app.api('POST', '/chat/completions', chat(model))).body.error.code, 'model_not_found')
   assert.equal(await merged(), 0)
   await until('its file is removed', () => files().length === 0)
-  await heat(other, 'another is being merged', async () => files().length > 0)
+  await raiseDemand(other, 'another is being merged', async () => files().length > 0)
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${other}`)).status, 200)
   await until('its file is removed', () => files().length === 0)
   assert.equal(await merged(), 0)

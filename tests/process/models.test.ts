@@ -1,5 +1,4 @@
-// The models of an account: what is served is what was trained, adapters from elsewhere become ours, and none is
-// deleted that is needed.
+// The models of an account: the engine serves what was trained, adapters are imported, models in use are not deleted.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -41,7 +40,7 @@ async function train(method: string, more: object = {}): Promise<string> {
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   return job.model!
 }
-async function bring(name: string, fields: Record<string, string> = {}) {
+async function importZip(name: string, fields: Record<string, string> = {}) {
   const form = new FormData()
   for (const [field, value] of Object.entries(fields)) form.set(field, value)
   form.set('file', new Blob([new Uint8Array(readFileSync(path.join(zips, `${name}.zip`)))]), `${name}.zip`)
@@ -49,7 +48,7 @@ async function bring(name: string, fields: Record<string, string> = {}) {
 }
 const model = async (id: string) => (await app.api('GET', `/fine-tuning/models/${id}`)).body
 const deploy = (id: string, name: string) => app.api('POST', '/deployments', { model: id, name })
-const ask = async (id: string) => {
+const answerOf = async (id: string) => {
   const { body } = await app.api('POST', '/chat/completions', {
     model: id,
     messages: [{ role: 'user', content: 'code of blue?' }],
@@ -58,8 +57,8 @@ const ask = async (id: string) => {
   })
   return body.choices?.[0].message.content ?? body
 }
-/** Makes the service forget what it compared, and serve another file. */
-function serveInstead(id: string, gguf: string, other: string) {
+/** Replaces the file that the engine serves and clears the stored comparison. */
+function replaceServedFile(id: string, gguf: string, other: string) {
   copyFileSync(folderOf(other, gguf), folderOf(id, gguf))
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
   db.prepare('update models set comparison_json = null where id = ?').run(id)
@@ -67,39 +66,39 @@ function serveInstead(id: string, gguf: string, other: string) {
 }
 
 for (const method of ['lora', 'qlora', 'full'])
-  test(`${method}: the engine's probabilities follow the training; a file that does not hold it is not deployed`, async () => {
-    const [mine, other] = [
+  test(`${method}: the engine's probabilities match the training; a wrong file is not deployed`, async () => {
+    const [model_id, other] = [
       await train(method),
       await train(method, { dataset_id: (await app.upload(colourRows(8).replaceAll('-', '+'))).body.id }),
     ]
-    const { comparison } = await model(mine)
+    const { comparison } = await model(model_id)
     assert.equal(comparison.agrees, true, JSON.stringify(comparison))
     assert.ok(comparison.change > 0.2, JSON.stringify(comparison))
     assert.equal((await deploy(other, `good-${method}`)).body.status, 'ready')
     const gguf = method === 'full' ? 'model.gguf' : 'adapter.gguf'
-    serveInstead(mine, gguf, other)
-    // Another life of the engine, as it holds the file that it loaded.
+    replaceServedFile(model_id, gguf, other)
+    // Restart the engine, as it keeps a loaded file open.
     const pid = app.services.enginePid()!
     process.kill(pid, 'SIGKILL')
     await until('the end of the engine is known', () => app.services.enginePid() !== pid)
-    const refused = await deploy(mine, `bad-${method}`)
+    const refused = await deploy(model_id, `bad-${method}`)
     assert.equal(refused.body.error?.code, 'model_disagrees', JSON.stringify(refused.body))
     assert.match(refused.body.error.message, /do not follow the training/)
     assert.equal(
-      (await app.api('PUT', `/deployments/good-${method}`, { model: mine })).body.error.code,
+      (await app.api('PUT', `/deployments/good-${method}`, { model: model_id })).body.error.code,
       'model_disagrees',
     )
     assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, other)
   })
 
-test('an adapter from elsewhere is served, continued and deleted like one of ours', async () => {
-  const brought = await bring('good', { name: 'mine' })
-  assert.equal(brought.status, 201, JSON.stringify(brought.body))
-  const { id, name, job_id, base_model_id, comparison } = brought.body
+test('an imported adapter is served, continued and deleted like one of a job', async () => {
+  const imported = await importZip('good', { name: 'mine' })
+  assert.equal(imported.status, 201, JSON.stringify(imported.body))
+  const { id, name, job_id, base_model_id, comparison } = imported.body
   assert.deepEqual({ name, job_id, base_model_id }, { name: 'mine', job_id: null, base_model_id: tiny })
   assert.equal(comparison.agrees, true, JSON.stringify(comparison))
   assert.equal((await deploy(id, 'brought')).body.status, 'ready')
-  assert.equal(await ask('brought'), await ask(trained))
+  assert.equal(await answerOf('brought'), await answerOf(trained))
   assert.equal((await app.other.api('GET', `/fine-tuning/models/${id}`)).body.error.code, 'model_not_found')
   assert.ok((await app.api('GET', '/fine-tuning/models?limit=1')).body.has_more)
 
@@ -112,8 +111,8 @@ test('an adapter from elsewhere is served, continued and deleted like one of our
   assert.equal((await app.other.api('DELETE', `/fine-tuning/models/${id}`)).status, 404)
   assert.deepEqual((await app.api('DELETE', `/fine-tuning/models/${id}`)).body, { id, deleted: true })
   assert.ok(!existsSync(folderOf(id, '')))
-  assert.equal((await ask(id)).error.code, 'model_not_found')
-  assert.ok(await ask(continued), 'what went on from it stands on its own')
+  assert.equal((await answerOf(id)).error.code, 'model_not_found')
+  assert.ok(await answerOf(continued), 'a model that continued it does not need it')
   assert.equal((await app.api('DELETE', `/datasets/${own.id}`)).status, 200)
   const { lineage, parent_model_id, job_id: training } = await model(continued)
   assert.equal(parent_model_id, id)
@@ -126,27 +125,27 @@ test('an adapter from elsewhere is served, continued and deleted like one of our
   assert.deepEqual(
     [last.model_id, last.job_id, last.dataset],
     [continued, training, { id: own.id, name: 'own', sha256: own.sha256 }],
-    'told also when what it was made of is deleted',
+    'the lineage survives the deletion of model and dataset',
   )
 })
 
-test('a model that others stand on, or a job goes on from, stays', async () => {
+test('a model that another model or an unfinished job needs is not deleted', async () => {
   const whole = await train('full')
-  const onIt = await train('lora', { model_id: whole })
-  assert.match((await app.api('DELETE', `/fine-tuning/models/${whole}`)).body.error.message, new RegExp(onIt))
+  const onWhole = await train('lora', { model_id: whole })
+  assert.match((await app.api('DELETE', `/fine-tuning/models/${whole}`)).body.error.message, new RegExp(onWhole))
   const { body } = await app.api('POST', '/fine-tuning/jobs', {
-    model_id: onIt,
+    model_id: onWhole,
     dataset_id: dataset,
     config: { training_config: { epochs: 50 } },
   })
-  assert.match((await app.api('DELETE', `/fine-tuning/models/${onIt}`)).body.error.message, new RegExp(body.id))
+  assert.match((await app.api('DELETE', `/fine-tuning/models/${onWhole}`)).body.error.message, new RegExp(body.id))
   await app.api('POST', `/fine-tuning/jobs/${body.id}/cancel`)
   const { job_id } = await model(whole)
-  for (const id of [onIt, whole]) assert.equal((await app.api('DELETE', `/fine-tuning/models/${id}`)).status, 200)
+  for (const id of [onWhole, whole]) assert.equal((await app.api('DELETE', `/fine-tuning/models/${id}`)).status, 200)
   assert.equal((await app.api('GET', `/fine-tuning/jobs/${job_id}/rows`)).body.error.code, 'model_not_found')
 })
 
-test('adapters that are broken, hostile or of another base are refused, and nothing is left of them', async () => {
+test('broken, hostile and mismatched adapters are refused and leave no files', async () => {
   const before = readdirSync(path.join(app.dataDir, 'models')).length
   const expected: Record<string, RegExp> = {
     pickle: /may run code/,
@@ -164,18 +163,22 @@ test('adapters that are broken, hostile or of another base are refused, and noth
     json: /not a JSON object/,
     nothing: /no zip archive/,
   }
-  for (const [name, says] of Object.entries(expected)) {
-    const { status, body } = await bring(name)
+  for (const [name, pattern] of Object.entries(expected)) {
+    const { status, body } = await importZip(name)
     assert.equal(status, 400, `${name}: ${JSON.stringify(body)}`)
     assert.equal(body.error.code, 'adapter_invalid', name)
-    assert.match(body.error.message, says, name)
+    assert.match(body.error.message, pattern, name)
     assert.ok(!body.error.message.includes(app.dataDir), name)
   }
-  assert.equal((await bring('nobase')).body.error.code, 'model_not_found')
-  assert.equal((await bring('good', { base_model_id: 'no/such' })).body.error.code, 'model_not_found')
-  assert.match((await bring('good', { base_model_id: trained })).body.error.message, /itself an adapter/)
-  assert.equal((await bring('nobase', { base_model_id: tiny })).status, 201, 'a base that is named wins')
-  assert.equal((await bring('good', { surprise: '1' })).body.error.code, 'unknown_field')
+  assert.equal((await importZip('nobase')).body.error.code, 'model_not_found')
+  assert.equal((await importZip('good', { base_model_id: 'no/such' })).body.error.code, 'model_not_found')
+  assert.match((await importZip('good', { base_model_id: trained })).body.error.message, /itself an adapter/)
+  assert.equal(
+    (await importZip('nobase', { base_model_id: tiny })).status,
+    201,
+    'base_model_id overrides the configuration',
+  )
+  assert.equal((await importZip('good', { surprise: '1' })).body.error.code, 'unknown_field')
   assert.equal(readdirSync(path.join(app.dataDir, 'models')).length, before + 1)
   assert.deepEqual(
     readdirSync(path.join(app.dataDir, 'runs')).filter((name) => name.startsWith('imp_')),
@@ -183,7 +186,7 @@ test('adapters that are broken, hostile or of another base are refused, and noth
   )
 })
 
-test('a model whose rows give nothing to compare by can be deployed; one that is deleted in the meantime cannot', async () => {
+test('a model without rows to compare can be deployed; one that is deleted meanwhile cannot', async () => {
   const rows = Array.from({ length: 6 }, (_, i) =>
     JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] }),
   ).join('\n')
@@ -202,7 +205,7 @@ test('a model whose rows give nothing to compare by can be deployed; one that is
   )
 })
 
-test('the tokenizer, template and end token are frozen in the job and go out with its result', async () => {
+test('tokenizer, template and end token are recorded in the job and in its result', async () => {
   const { job_id } = await model(trained)
   const { tokenizer } = (await app.job(job_id)).resolved_config
   assert.match(tokenizer!.sha256!, /^[0-9a-f]{64}$/)

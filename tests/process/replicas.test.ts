@@ -1,5 +1,4 @@
-// Several servers of one model: which is asked, what a dead one costs, what waits and what is refused. The servers are
-// real engines on ports of their own.
+// Load balancing over several upstreams (real engines) of one model: choice of a replica, crashes, queueing.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -40,21 +39,21 @@ const long = { max_tokens: 1900 }
 const running = async (engine: TcpEngine) =>
   (await engine.metric('sequences_running')) + (await engine.metric('sequences_waiting'))
 
-test('a model that only an upstream has is listed and answers under the name that the client used', async () => {
+test('a model that only an upstream serves is listed, and responses have the client’s model name', async () => {
   const { data } = (await app.api('GET', '/models')).body
   assert.equal(data.find(({ id }: { id: string }) => id === 'up/two').status, 'loaded')
-  const whole = await chat('up/two')
-  assert.equal(whole.status, 200, JSON.stringify(whole.body))
-  assert.equal(whole.body.model, 'up/two')
-  const { events, done, text } = await streamed('up/two').whole
+  const full = await chat('up/two')
+  assert.equal(full.status, 200, JSON.stringify(full.body))
+  assert.equal(full.body.model, 'up/two')
+  const { events, done, text } = await streamed('up/two').result
   assert.ok(done && events.length > 2)
   assert.ok(!text.includes(there))
   for (const event of events) assert.equal(event.model, 'up/two')
   assert.ok(
     events.every(({ choices }) => choices.length === 1),
-    'the usage that nobody asked for is not sent',
+    'usage that the client did not request is not sent',
   )
-  const withUsage = await streamed('up/two', { stream_options: { include_usage: true } }).whole
+  const withUsage = await streamed('up/two', { stream_options: { include_usage: true } }).result
   assert.deepEqual(withUsage.events.at(-1).choices, [])
   assert.equal(withUsage.events.at(-1).usage.completion_tokens, 4)
   assert.equal(withUsage.events.at(-1).model, 'up/two')
@@ -62,45 +61,46 @@ test('a model that only an upstream has is listed and answers under the name tha
   assert.equal((await chat('far')).body.model, 'far')
 })
 
-test('requests go to the replica that has the fewest', async () => {
+test('requests go to the replica with the fewest requests', async () => {
   const busy = streamed('up/two', long)
-  await busy.until(1)
-  const [mine, other] = (await running(engines[0]!)) > 0 ? [engines[0]!, engines[1]!] : [engines[1]!, engines[0]!]
-  const before = await other.metric('generation_tokens_total')
+  await busy.untilBytes(1)
+  const [busyEngine, idleEngine] =
+    (await running(engines[0]!)) > 0 ? [engines[0]!, engines[1]!] : [engines[1]!, engines[0]!]
+  const before = await idleEngine.metric('generation_tokens_total')
   for (let round = 0; round < 3; round++) await chat('up/two', { max_tokens: 5 })
-  assert.equal((await other.metric('generation_tokens_total')) - before, 15)
-  busy.leave()
-  await until('the place to be free', async () => (await running(mine)) === 0)
+  assert.equal((await idleEngine.metric('generation_tokens_total')) - before, 15)
+  busy.hangUp()
+  await until('the slot to be free', async () => (await running(busyEngine)) === 0)
 })
 
-test('a client that hangs up frees its place in the upstream within half a second, a batch all of its places', async () => {
+test('a disconnect frees the request’s slots in the upstream within half a second, also for a batch', async () => {
   const one = streamed('up/two', long)
-  await one.until(1)
+  await one.untilBytes(1)
   const batch = stream(`${app.url}/chat/completions/batch`, app.key, {
     ...body('up/two', long),
     requests: Array(20).fill({}),
   })
   const all = async () => (await running(engines[0]!)) + (await running(engines[1]!))
-  await until('all to be under way', async () => (await all()) === 17)
-  one.leave()
-  batch.leave()
-  const left = performance.now()
+  await until('all to be running', async () => (await all()) === 17)
+  one.hangUp()
+  batch.hangUp()
+  const hungUp_at = performance.now()
   await until('nothing to run there', async () => (await all()) === 0)
-  assert.ok(performance.now() - left < 500, `${performance.now() - left} ms`)
+  assert.ok(performance.now() - hungUp_at < 500, `${performance.now() - hungUp_at} ms`)
 })
 
-test('who finds the queue full is told to come back, who waits is served and told how long it waited', async () => {
+test('a full queue refuses requests with Retry-After; a queued request is served and reports its wait', async () => {
   const holder = streamed('up/one', long)
-  await holder.until(1)
+  await holder.untilBytes(1)
   const waiter = streamed('up/one')
   let refused: Awaited<ReturnType<typeof chat>> | undefined
   await until('the queue to be full', async () => {
     const tried = stream(`${app.url}/chat/completions`, app.key, body('up/one'))
     const answer = await Promise.race([
-      tried.whole,
+      tried.result,
       new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 200)),
     ])
-    tried.leave()
+    tried.hangUp()
     if (answer?.status !== 503) return false
     refused = await chat('up/one')
     return true
@@ -108,39 +108,39 @@ test('who finds the queue full is told to come back, who waits is served and tol
   assert.equal(refused!.status, 503)
   assert.equal(refused!.body.error.code, 'overloaded')
   assert.match(refused!.headers.get('retry-after')!, /^[1-9]\d*$/)
-  holder.leave()
-  const served = await waiter.whole
+  holder.hangUp()
+  const served = await waiter.result
   assert.ok(served.done, served.text)
   assert.ok(Number(/queue;dur=([\d.]+)/.exec(String(served.headers['server-timing']))![1]) > 1)
 })
 
-test('a replica that dies under load fails no request that had no byte yet; the others end with an error event; it is used again', async () => {
+test('when a replica dies, unstarted responses are retried and started streams end with an error', async () => {
   const [victim] = engines
   const results: Streamed[] = []
   let stop = false
   async function worker() {
-    while (!stop) results.push(await streamed('up/two', { max_tokens: 200 }).whole)
+    while (!stop) results.push(await streamed('up/two', { max_tokens: 200 }).result)
   }
   const workers = Array.from({ length: 6 }, worker)
   await until('both to work', async () => (await running(engines[0]!)) > 0 && (await running(engines[1]!)) > 0)
-  // While it stands still it takes requests and answers none: those have no byte when it dies.
+  // While stopped it accepts requests and answers none: these have no response byte when it dies.
   victim!.process.kill('SIGSTOP')
-  const late = Array.from({ length: 8 }, () => streamed('up/two', { max_tokens: 200 }).whole)
+  const late = Array.from({ length: 8 }, () => streamed('up/two', { max_tokens: 200 }).result)
   let pending = late.length
   for (const each of late) each.finally(() => pending--)
   const atStop = results.length
-  await until('others to pass those that it has', () => results.length > atStop + 20)
+  await until('the other replica to overtake it', () => results.length > atStop + 20)
   assert.ok(pending > 0)
   await victim!.kill()
   for (const each of await Promise.all(late)) assert.ok(each.done, each.text)
   const atDeath = results.length
-  await until('as many more answers', () => results.length > atDeath + 12)
+  await until('more responses', () => results.length > atDeath + 12)
   engines[0] = await startTcpEngine(there, gguf, victim!.port)
   await until('the new one to be used', async () => (await engines[0]!.metric('generation_tokens_total')) > 0)
   stop = true
   await Promise.all(workers)
   const broken = results.filter(({ done }) => !done)
-  assert.ok(broken.length <= 6, `${broken.length} answers broke`)
+  assert.ok(broken.length <= 6, `${broken.length} streams broke`)
   for (const each of results) {
     assert.equal(each.status, 200, each.text)
     if (each.done) assert.equal(each.events.at(-1).choices[0].finish_reason, 'length')
@@ -151,15 +151,15 @@ test('a replica that dies under load fails no request that had no byte yet; the 
   }
 })
 
-test('where every replica is gone the client is told at once, and is served when one is back', async () => {
+test('with all replicas down requests fail at once, and succeed when one is back', async () => {
   const { port } = engines[2]!
   await engines[2]!.kill()
-  const gone = await chat('up/one')
-  assert.equal(gone.status, 503)
-  assert.equal(gone.body.error.code, 'engine_unavailable')
-  assert.ok(gone.headers.get('retry-after'))
+  const down = await chat('up/one')
+  assert.equal(down.status, 503)
+  assert.equal(down.body.error.code, 'engine_unavailable')
+  assert.ok(down.headers.get('retry-after'))
   assert.equal((await app.api('GET', '/models/up/one')).body.status, 'not_loaded')
   engines[2] = await startTcpEngine(there, gguf, port)
-  assert.equal((await chat('up/one')).status, 200, 'the one that there is is tried before it was probed')
-  await until('it to be known as well', async () => (await app.api('GET', '/models/up/one')).body.status === 'loaded')
+  assert.equal((await chat('up/one')).status, 200, 'an only replica is tried before its probe succeeds')
+  await until('the status to be updated', async () => (await app.api('GET', '/models/up/one')).body.status === 'loaded')
 })

@@ -1,4 +1,4 @@
-// Set-up as somebody meets it: nothing to do the second time, and a reason with advice where it cannot go on.
+// Set-up: does nothing the second time, and explains failures with advice.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -7,7 +7,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 
-test('with nothing changed, set-up is done in under 2 s and says nothing', () => {
+test('without changes, set-up takes under 2 s and prints nothing', () => {
   const started = performance.now()
   const { status, stdout, stderr } = spawnSync('npm', ['run', '--silent', 'setup'], { cwd: root, encoding: 'utf8' })
   assert.equal(status, 0, stderr)
@@ -15,7 +15,7 @@ test('with nothing changed, set-up is done in under 2 s and says nothing', () =>
   assert.ok(performance.now() - started < 2000)
 })
 
-/** Runs set-up on a fresh copy of its own files, with only these programs to be found. */
+/** Runs set-up on a copy of its files, with only these programs on the PATH. */
 function freshSetup(programs: Record<string, string>, env: Record<string, string> = {}, args: string[] = []) {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-setup-'))
   const bin = path.join(folder, 'bin')
@@ -40,7 +40,7 @@ function freshSetup(programs: Record<string, string>, env: Record<string, string
 const tool = '#!/bin/sh\necho version 3\n'
 const python = '#!/bin/sh\necho 3.12\n'
 
-test('without the network, set-up says that a registry could not be reached and what to do', () => {
+test('without network, set-up says that a registry could not be reached and what to do', () => {
   const npm =
     '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\necho "npm error code ENOTFOUND" >&2\nexit 1\n'
   const { status, stderr } = freshSetup({ npm, git: tool, python3: python })
@@ -49,7 +49,7 @@ test('without the network, set-up says that a registry could not be reached and 
   assert.match(stderr, /registry could not be reached.*run the same command again/s)
 })
 
-test('what is missing is told before anything is fetched, with how to get it', () => {
+test('missing programs are reported before any download, with how to install them', () => {
   const cases: [Record<string, string>, RegExp][] = [
     [{ git: tool, python3: python }, /npm was not found.*apt-get install npm/s],
     [{ npm: tool, python3: python }, /git was not found.*apt-get install git/s],
@@ -64,11 +64,11 @@ test('what is missing is told before anything is fetched, with how to get it', (
     const { status, stdout, stderr } = freshSetup(programs)
     assert.equal(status, 1)
     assert.match(stderr, says)
-    assert.equal(stdout, '', 'nothing was begun')
+    assert.equal(stdout, '', 'no step has started')
   }
 })
 
-test('a package whose hash is not the pinned one is refused', () => {
+test('a package with another hash than the pinned one is refused', () => {
   const npm = `#!/bin/sh
 case "$1" in
   --version) echo 11 ;;
@@ -81,9 +81,10 @@ esac
   assert.match(stderr, /not the file that was pinned/)
 })
 
-test('a part of set-up asks for what that part needs alone, and a part that there is not is refused', () => {
+test('--only checks just the programs of its steps, and refuses an unknown step', () => {
   const npm =
-    '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\n/bin/mkdir -p node_modules && echo > node_modules/.package-lock.json\n'
+    '#!/bin/sh\nif [ "$1" = --version ]; then echo 11; exit 0; fi\n' +
+    '/bin/mkdir -p node_modules && echo > node_modules/.package-lock.json\n'
   const { status, stdout, stderr } = freshSetup({ npm }, {}, ['--only', 'npm'])
   assert.deepEqual([status, stderr], [0, ''])
   assert.match(stdout, /^• npm packages\n.*\nSet-up finished/)

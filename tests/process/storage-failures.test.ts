@@ -1,5 +1,5 @@
-// A database that is locked, a disk that is full, a folder that cannot be written: each is told plainly, what was
-// acknowledged stays, and the service goes on by itself when the cause has ended.
+// Locked database, full disk, unwritable folder: each is reported, acknowledged data stays, and the service recovers by
+// itself when the cause has ended.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -36,7 +36,7 @@ after(async () => {
 function refused({ status, body, headers }: Answer, code: string) {
   assert.deepEqual([status, body.error?.code], [503, code], JSON.stringify(body))
   assert.ok(Number(headers.get('retry-after')) >= 1)
-  assert.doesNotMatch(body.error.message, /SQLITE|\//, 'nothing of the inside')
+  assert.doesNotMatch(body.error.message, /SQLITE|\//, 'no internals')
 }
 const makeKey = (name: string) => app.api('POST', '/keys', { name })
 const chat = () =>
@@ -46,9 +46,12 @@ async function keyNames(): Promise<string[]> {
   return (await app.api('GET', '/keys?limit=100')).body.items.map(({ name }: { name: string }) => name)
 }
 
-/** Another process that takes the whole database for itself, until `release`. */
-async function lockedByAnother() {
-  const script = `const db = new (require('better-sqlite3'))(process.argv[1]); db.exec('begin exclusive'); console.log('held'); process.stdin.on('data', () => { db.exec('commit'); process.exit() })`
+/** Locks the database exclusively in another process, until `release`. */
+async function lockDatabase() {
+  const script = `const db = new (require('better-sqlite3'))(process.argv[1])
+    db.exec('begin exclusive')
+    console.log('locked')
+    process.stdin.on('data', () => { db.exec('commit'); process.exit() })`
   const other = spawn(process.execPath, ['-e', script, path.join(app.dataDir, 'tunery.db')], {
     cwd: root,
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -66,11 +69,11 @@ async function lockedByAnother() {
 const trainers = () =>
   spawnSync('pgrep', ['-P', String(process.pid), '-f', 'trainer.cli.train'], { encoding: 'utf8' }).stdout.trim()
 
-test('while another process holds the database, writes are told to come back, reads and answers go on; then all is as it was', async () => {
+test('while another process locks the database, writes get 503, reads and chat work; it recovers', async () => {
   await app.upload(colourRows(8))
   const files = datasetFiles()
   assert.equal((await makeKey('before')).status, 201)
-  const other = await lockedByAnother()
+  const other = await lockDatabase()
   refused(await makeKey('during'), 'storage_unavailable')
   refused(await app.upload(colourRows(8)), 'storage_unavailable')
   assert.deepEqual(datasetFiles(), files)
@@ -88,27 +91,28 @@ test('while another process holds the database, writes are told to come back, re
   })
 })
 
-test('a job whose database is held by another process for a while is done all the same, and counts no crash', async () => {
+test('a job whose database is locked for a while completes and counts no crash', async () => {
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 2, batch_size: 2 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await app.untilEvent(id, (event) => event.data?.status === 'running')
-  const other = await lockedByAnother()
+  const other = await lockDatabase()
   await until('the trainer to be at work', () => trainers() !== '')
-  await until('the trainer to be stopped, as nothing that it says can be kept', () => trainers() === '')
+  await until('the trainer to be stopped, as its events cannot be stored', () => trainers() === '')
   await other.release()
   const job = await app.untilEnded(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   for await (const { data } of app.events(id)) assert.notEqual(data?.code, 'trainer_crashed')
 })
 
-test('a database that can grow no further refuses what is new, keeps what it has, and takes more when there is room', async () => {
+test('a full database refuses writes, keeps its data, and accepts writes when it can grow again', async () => {
   const pages = (await sql<{ page_count: number }>`pragma page_count`.execute(db)).rows[0]!.page_count
   await sql`pragma max_page_count = ${sql.lit(pages)}`.execute(db)
   const files = datasetFiles()
-  const kept: string[] = []
+  const createdKeys: string[] = []
   let answer = await makeKey('full 0')
-  for (; answer.status === 201; answer = await makeKey(`full ${kept.length}`)) kept.push(`full ${kept.length}`)
+  for (; answer.status === 201; answer = await makeKey(`full ${createdKeys.length}`))
+    createdKeys.push(`full ${createdKeys.length}`)
   refused(answer, 'storage_full')
   const { body } = await app.upload(colourRows(8), { description: 'x'.repeat(1000) })
   if (body.error) assert.deepEqual([body.error.code, datasetFiles()], ['storage_full', files])
@@ -116,12 +120,12 @@ test('a database that can grow no further refuses what is new, keeps what it has
   await sql`pragma max_page_count = ${sql.lit(pages + 1000)}`.execute(db)
   assert.equal((await makeKey('room')).status, 201)
   const names = await keyNames()
-  for (const name of [...kept, 'room']) assert.ok(names.includes(name), name)
-  assert.ok(!names.includes(`full ${kept.length}`))
+  for (const name of [...createdKeys, 'room']) assert.ok(names.includes(name), name)
+  assert.ok(!names.includes(`full ${createdKeys.length}`))
   assert.deepEqual((await sql`pragma integrity_check`.execute(db)).rows, [{ integrity_check: 'ok' }])
 })
 
-test('where the folder of datasets cannot be written an upload is told to come back, and succeeds once it can', async () => {
+test('an upload to an unwritable datasets folder gets 503, and succeeds once it is writable', async () => {
   const fresh = await startApp()
   try {
     const folder = path.join(fresh.dataDir, 'datasets')
@@ -137,7 +141,7 @@ test('where the folder of datasets cannot be written an upload is told to come b
   }
 })
 
-test('a data folder that cannot be used is told in a sentence at the start', () => {
+test('an unusable data folder is explained in one sentence at startup', () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-start-'))
   try {
     writeFileSync(path.join(folder, 'file'), '')

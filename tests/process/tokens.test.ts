@@ -1,5 +1,5 @@
-// The service, the trainer and the engine must cut a text into the same tokens: where they differ, a model is trained
-// on one thing and asked another, and nothing says so.
+// The service, the trainer and the engine must tokenize a text identically. Otherwise a model silently gets other
+// tokens at inference than in training.
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
@@ -30,13 +30,13 @@ before(async () => {
 })
 after(() => app.stop())
 
-test('what validation counts, the preview shows and the engine is asked are the same tokens for difficult texts', async () => {
+test('validation, preview and engine produce the same tokens for difficult texts', async () => {
   const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
   const { id } = (await app.upload(rows.join('\n'))).body
   const validation = (await app.api('POST', `/datasets/${id}/validate?model_id=${encodeURIComponent(base)}`)).body
   assert.equal(validation.valid, true, JSON.stringify(validation))
   let total = 0
-  // The row goes on with the answer's one token, the end of its turn and a line break.
+  // After the prompt the row has the answer's one token, the end token and a line break.
   const ending = 3
   for (const [index, content] of texts.entries()) {
     const { sequences } = (await app.api('GET', `/datasets/${id}/preview?row=${index + 1}`)).body
@@ -45,7 +45,7 @@ test('what validation counts, the preview shows and the engine is asked are the 
     assert.deepEqual(
       tokens.filter((token) => token.trained).map((token) => token.text),
       ['yes', '<|im_end|>'],
-      'the answer and its end are learned',
+      'the answer and its end token are trained',
     )
     const { body } = await app.api('POST', '/chat/completions', {
       model: base,

@@ -1,4 +1,4 @@
-// Loss curves go out to the tracker that the operator set up, and a tracker that fails fails no job.
+// Loss curves are sent to the configured tracker, and a failing tracker fails no job.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import path from 'node:path'
@@ -13,7 +13,8 @@ import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 found = EventAccumulator(sys.argv[1])
 found.Reload()
-print(json.dumps({name: [[event.step, found_value(event)] for event in found.Tensors(name)] for name in found.Tags()["tensors"]}))
+curve = lambda name: [[event.step, found_value(event)] for event in found.Tensors(name)]
+print(json.dumps({name: curve(name) for name in found.Tags()["tensors"]}))
 `.replace('found_value(event)', 'float(__import__("tensorboard").util.tensor_util.make_ndarray(event.tensor_proto))')
 
 async function train(settings: Record<string, string>, evaluate: (dataDir: string, job: string) => Promise<void>) {
@@ -31,7 +32,7 @@ async function train(settings: Record<string, string>, evaluate: (dataDir: strin
   }
 }
 
-test('TensorBoard finds the curves of a job', () =>
+test('TensorBoard reads the loss curves of a job', () =>
   train({ TUNERY_TRACKING: 'tensorboard' }, async (dataDir, job) => {
     const python = path.join(root, '.local/tracking/tensorboard/bin/python')
     const folder = path.join(dataDir, 'tensorboard/tunery', job)
@@ -46,5 +47,5 @@ test('TensorBoard finds the curves of a job', () =>
     assert.ok(curves.learning_rate.length > 0 && curves.tokens_per_second.length > 0)
   }))
 
-test('a tracker that is not there, or cannot be reached, fails no job', () =>
+test('a tracker that is not installed or not reachable fails no job', () =>
   train({ TUNERY_TRACKING: 'mlflow', TUNERY_TRACKING_URL: 'http://127.0.0.1:9' }, async () => {}))

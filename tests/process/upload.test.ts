@@ -1,4 +1,4 @@
-// A large upload goes to disk as it arrives: the server's memory does not grow with it, and a client that gives up
+// A large upload is streamed to disk with constant server memory, and an aborted upload
 // leaves nothing.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
@@ -24,7 +24,7 @@ after(async () => {
   folder.remove()
 })
 
-/** The most memory that the server has ever had resident, in MB. */
+/** The peak resident memory of the server, in MB. */
 const peak_mb = () => Number(/VmHWM:\s+(\d+) kB/.exec(readFileSync(`/proc/${server.pid}/status`, 'utf8'))![1]) / 1024
 
 const row = Buffer.from(
@@ -46,7 +46,7 @@ function post() {
   return request
 }
 
-test('200 MB are hashed and counted with less than 100 MB of memory more', async () => {
+test('200 MB are hashed and counted with less than 100 MB of additional memory', async () => {
   const hash = createHash('sha256')
   const before = peak_mb()
   const request = post()
@@ -62,7 +62,7 @@ test('200 MB are hashed and counted with less than 100 MB of memory more', async
     hash.update(block)
     if (!request.write(block)) await new Promise((resolve) => request.once('drain', resolve))
   }
-  // The form's fields may come after its file.
+  // The form's fields may follow its file.
   request.end('\r\n--b\r\nContent-Disposition: form-data; name="name"\r\n\r\nbig\r\n--b--\r\n')
   const dataset = await answer
   assert.equal(dataset.rows, blocks * 1000)
@@ -70,7 +70,7 @@ test('200 MB are hashed and counted with less than 100 MB of memory more', async
   assert.ok(peak_mb() - before < 100, `${Math.round(peak_mb() - before)} MB more`)
 })
 
-test('an upload that the client breaks off leaves no file and no row', async () => {
+test('an aborted upload leaves no file and no row', async () => {
   const count = async () => (await client(url, key).api('GET', '/datasets/')).body.items.length
   const before = [await count(), readdirSync(path.join(dataDir, 'datasets')).length]
   const request = post().on('error', () => {})

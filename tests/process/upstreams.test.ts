@@ -1,5 +1,4 @@
-// Servers of other makes: their errors in our shapes, their adapters, their broken streams, and what an operator may
-// say of them.
+// Upstreams that are not our engine: their settings, errors, streams and adapters.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -12,16 +11,16 @@ import { colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny } from '../support/tiny.ts'
-import { type Foreign, type Handler, json, startForeign } from '../support/upstream.ts'
+import { type FakeUpstream, type Handler, json, startFakeUpstream } from '../support/upstream.ts'
 
 let app: TestApp
-let plain: Foreign
-let vllm: Foreign
+let plain: FakeUpstream
+let vllm: FakeUpstream
 let handle: Handler
 let handleVllm: Handler
 before(async () => {
-  plain = await startForeign((...call) => handle(...call))
-  vllm = await startForeign((...call) => handleVllm(...call))
+  plain = await startFakeUpstream((...call) => handle(...call))
+  vllm = await startFakeUpstream((...call) => handleVllm(...call))
   app = await startApp({
     TUNERY_UPSTREAMS: JSON.stringify([
       { model: 'far/plain', url: plain.url, kind: 'openai', api_key: 'secret', upstream_model: 'Plain' },
@@ -46,9 +45,15 @@ const answer = (model: string, content = 'yes') => ({
   usage: { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 },
 })
 const chunk = (content: string) =>
-  `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 1, model: 'Plain', choices: [{ index: 0, delta: { content }, finish_reason: null }] })}\n\n`
+  `data: ${JSON.stringify({
+    id: 'c',
+    object: 'chat.completion.chunk',
+    created: 1,
+    model: 'Plain',
+    choices: [{ index: 0, delta: { content }, finish_reason: null }],
+  })}\n\n`
 
-test('a setting that cannot be used is refused, telling which entry and why', () => {
+test('an invalid setting is refused with the entry and the reason', () => {
   const good = { model: 'a/b', url: 'http://127.0.0.1:1', kind: 'vllm' }
   const read = (entries: unknown, env = {}) =>
     readUpstreams(typeof entries === 'string' ? entries : JSON.stringify(entries), env)
@@ -77,7 +82,7 @@ test('a setting that cannot be used is refused, telling which entry and why', ()
   rmSync(folder, { recursive: true })
 })
 
-test('it is sent the key, this service’s defaults and no field that is null, and no header of the client', async () => {
+test('an upstream gets the API key, this service’s defaults, no null fields and no client headers', async () => {
   let seen: Record<string, unknown> = {}
   let headers: Record<string, unknown> = {}
   handle = (_path, body, response, request) => {
@@ -105,7 +110,7 @@ test('it is sent the key, this service’s defaults and no field that is null, a
   assert.equal(headers['x-client'], undefined)
 })
 
-test('its errors come in our shape: what the client did wrong stays a 400, the rest is the engine’s', async () => {
+test('upstream errors get our shape: client errors stay 400, others become engine errors', async () => {
   for (const [status, sent, code, says] of [
     [
       400,
@@ -133,7 +138,7 @@ test('its errors come in our shape: what the client did wrong stays a 400, the r
   }
 })
 
-test('where the prompt leaves less than the default length, the answer may have what it leaves', async () => {
+test('if the default length does not fit the context, the request is retried without one', async () => {
   handle = (_path, body, response) =>
     body.max_tokens
       ? json(response, 400, { error: { message: "'max_tokens' is too large: the maximum context length is 20" } })
@@ -142,7 +147,7 @@ test('where the prompt leaves less than the default length, the answer may have 
   assert.equal((await chat({ max_tokens: 100 })).body.error.code, 'context_length_exceeded')
 })
 
-test('a stream that breaks, or tells an error in its own shape, ends with an error event that the official client raises', async () => {
+test('a stream that breaks or reports an error ends with an error event that the official client raises', async () => {
   const client = new OpenAI({ apiKey: app.key, baseURL: app.url, maxRetries: 0 })
   const endings: [string, Handler][] = [
     ['cut off', (_path, _body, response) => void response.write(chunk('a'), () => response.destroy())],
@@ -170,12 +175,12 @@ test('a stream that breaks, or tells an error in its own shape, ends with an err
         text += part.choices[0]?.delta.content ?? ''
     }, /broke|middle of this answer/)
     assert.equal(text, 'a', name)
-    const raw = await stream(`${app.url}/chat/completions`, app.key, request).whole
+    const raw = await stream(`${app.url}/chat/completions`, app.key, request).result
     assert.ok(!raw.text.includes('[DONE]'), name)
   }
 })
 
-test('frames that are cut anywhere, and lines that end in the other way, come out whole and with the client’s name', async () => {
+test('events split at any byte and CRLF line ends are read correctly and get the client’s model name', async () => {
   const sent = `: hello\r\n\r\n${chunk('ä"model":"Plain"').replaceAll('\n', '\r\n')}data: [DONE]\r\n\r\n`
   const bytes = Buffer.from(sent)
   for (let cut = 1; cut < bytes.length; cut += 7) {
@@ -187,7 +192,7 @@ test('frames that are cut anywhere, and lines that end in the other way, come ou
       model: 'far/plain',
       messages,
       stream: true,
-    }).whole
+    }).result
     assert.ok(done)
     assert.deepEqual(
       events.map(({ model, choices }) => [model, choices[0].delta.content]),
@@ -196,24 +201,23 @@ test('frames that are cut anywhere, and lines that end in the other way, come ou
   }
 })
 
-test('of a client that leaves a stream of vLLM’s, what it had used by then is metered; the running count is not its to see', async () => {
-  const piece = (completion_tokens: number) =>
-    chunk('a')
+test('an aborted vLLM stream is metered up to the disconnect, from usage that the client does not see', async () => {
+  const piece = (completion_tokens: number) => {
+    const usage = { prompt_tokens: 9, total_tokens: 9 + completion_tokens, completion_tokens }
+    return chunk('a')
       .replace('Plain', tiny)
-      .replace(
-        /}\n\n$/,
-        `,"usage":{"prompt_tokens":9,"total_tokens":${9 + completion_tokens},"completion_tokens":${completion_tokens}}}\n\n`,
-      )
-  let asked: unknown
+      .replace(/}\n\n$/, `,"usage":${JSON.stringify(usage)}}\n\n`)
+  }
+  let stream_options: unknown
   handleVllm = (_path, body, response) => {
-    asked = body.stream_options
+    stream_options = body.stream_options
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(piece(2) + piece(4))
   }
   const reader = stream(`${app.url}/chat/completions`, app.key, { model: tiny, messages, stream: true })
-  await reader.until(1)
-  reader.leave()
-  const { text, headers, events } = await reader.whole
-  assert.deepEqual(asked, { include_usage: true, continuous_usage_stats: true })
+  await reader.untilBytes(1)
+  reader.hangUp()
+  const { text, headers, events } = await reader.result
+  assert.deepEqual(stream_options, { include_usage: true, continuous_usage_stats: true })
   assert.equal(events.length, 2)
   assert.ok(!text.includes('usage'))
   const { usage } = app.services
@@ -224,7 +228,7 @@ test('of a client that leaves a stream of vLLM’s, what it had used by then is 
   assert.deepEqual([row.finish, row.prompt_tokens, row.completion_tokens], ['client_left', 9, 4])
 })
 
-test('a client that reads nothing holds its upstream up instead of filling the memory', async () => {
+test('a client that reads nothing pauses its upstream instead of filling memory', async () => {
   let sent = 0
   let full = false
   const piece = chunk('x'.repeat(60_000))
@@ -247,32 +251,32 @@ test('a client that reads nothing holds its upstream up instead of filling the m
     { read: false },
   )
   let before = -1
-  await until('the upstream to stand still', async () => {
+  await until('the upstream to be paused', async () => {
     const still = full && sent === before
     before = sent
     await new Promise((resolve) => setTimeout(resolve, 300))
     return still && sent === before
   })
-  assert.ok(sent < 50e6, `${sent} bytes were taken from the upstream`)
-  reader.leave()
+  assert.ok(sent < 50e6, `${sent} bytes were read from the upstream`)
+  reader.hangUp()
 })
 
-test('an adapter is loaded once, again where the server has forgotten it, and refused where no server can load it', async () => {
+test('an adapter is loaded once, reloaded if the upstream lost it, and refused if no server can load it', async () => {
   const loads: unknown[] = []
-  const held = new Set<string>()
-  let asked = 0
+  const loaded = new Set<string>()
+  let requests = 0
   handleVllm = (route, body, response) => {
     if (route === '/v1/load_lora_adapter') {
       loads.push(body)
-      held.add(body.lora_name)
+      loaded.add(body.lora_name)
       return void response.writeHead(200).end('Success')
     }
     if (route === '/v1/unload_lora_adapter') {
-      held.delete(body.lora_name)
+      loaded.delete(body.lora_name)
       return void response.writeHead(200).end('Success')
     }
-    asked++
-    if (body.model !== tiny && !held.has(body.model))
+    requests++
+    if (body.model !== tiny && !loaded.has(body.model))
       return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
     json(response, 200, answer(body.model))
   }
@@ -293,10 +297,10 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
     assert.equal(status, 200, JSON.stringify(body))
     assert.equal(body.model, 'tuned')
   }
-  assert.deepEqual([loads.length, asked], [1, 2])
-  held.clear()
+  assert.deepEqual([loads.length, requests], [1, 2])
+  loaded.clear()
   assert.equal((await ask()).status, 200)
-  assert.deepEqual([loads.length, asked], [2, 4])
+  assert.deepEqual([loads.length, requests], [2, 4])
 
   const without = await startApp({
     TUNERY_DATA_DIR: app.dataDir,
@@ -315,5 +319,5 @@ test('an adapter is loaded once, again where the server has forgotten it, and re
 
   await app.api('DELETE', '/deployments/tuned')
   assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
-  await until('a deleted model to leave the server', () => held.size === 0)
+  await until('a deleted model to leave the server', () => loaded.size === 0)
 })

@@ -1,4 +1,4 @@
-// What is metered is what clients were told, to the token, whatever becomes of the process or the disk in between.
+// Metered usage equals the usage reported to clients, to the token, despite crashes and full disks.
 import assert from 'node:assert/strict'
 import { appendFileSync, copyFileSync, mkdtempSync, readdirSync, rmSync, symlinkSync, unlinkSync } from 'node:fs'
 import os from 'node:os'
@@ -31,35 +31,35 @@ function newFolder(): string {
 const messages = [{ role: 'user', content: 'Say something.' }]
 const body = (fields: object = {}) => ({ model: tiny, messages, temperature: 0, max_tokens: 5, ...fields })
 
-test('whole, streamed and batched answers are metered as their clients were told; one that was left, as far as it came', async () => {
+test('complete, streamed and batched responses are metered as reported; aborted ones until the abort', async () => {
   const app = await startApp()
   try {
     const { usage } = app.services
     await app.api('POST', '/deployments', { model: tiny, name: 'mine' })
     const whole = await app.api('POST', '/chat/completions', body({ model: 'mine' }))
-    const told = [whole.body.usage]
+    const reported = [whole.body.usage]
     const withUsage = await stream(
       `${app.url}/chat/completions`,
       app.key,
       body({ stream: true, stream_options: { include_usage: true } }),
-    ).whole
-    told.push(withUsage.events.at(-1).usage)
-    const without = await stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 3 })).whole
+    ).result
+    reported.push(withUsage.events.at(-1).usage)
+    const without = await stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 3 })).result
     assert.ok(without.events.every(({ choices, usage }) => choices.length === 1 && usage === undefined))
-    told.push({ prompt_tokens: whole.body.usage.prompt_tokens, completion_tokens: 3 })
+    reported.push({ prompt_tokens: whole.body.usage.prompt_tokens, completion_tokens: 3 })
     const text = await app.api('POST', '/completions', { model: tiny, prompt: 'Once', max_tokens: 4, temperature: 0 })
     assert.equal(text.status, 200, JSON.stringify(text.body))
-    told.push(text.body.usage)
+    reported.push(text.body.usage)
     const batch = await app.api('POST', '/chat/completions/batch', {
       ...body(),
       messages: undefined,
       requests: [{ messages }, { messages: [] }, { messages }],
     })
-    told.push(batch.body.usage)
+    reported.push(batch.body.usage)
     await app.api('POST', '/chat/completions', body({ temperature: 9 }))
     await usage.fold()
     const totals = (await app.api('GET', '/usage')).body.total
-    const sum = (field: string) => told.reduce((total, each) => total + each[field], 0)
+    const sum = (field: string) => reported.reduce((total, each) => total + each[field], 0)
     assert.deepEqual(
       [totals.requests, totals.prompt_tokens, totals.completion_tokens],
       [6, sum('prompt_tokens'), sum('completion_tokens')],
@@ -70,9 +70,9 @@ test('whole, streamed and batched answers are metered as their clients were told
     assert.equal(await usage.find('acc_other', row!.request_id), undefined)
 
     const left = stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 1900 }))
-    await left.until(5000)
-    left.leave()
-    const came = await left.whole
+    await left.untilBytes(5000)
+    left.hangUp()
+    const came = await left.result
     const frames = came.events.filter(({ choices }) => choices[0].delta.content).length
     const id = String(came.headers['x-request-id'])
     const leftRow = await until('it to be metered', async () => {
@@ -87,7 +87,7 @@ test('whole, streamed and batched answers are metered as their clients were told
   }
 })
 
-test('a server that is killed under load loses no answer that a client saw complete, and counts none twice', async () => {
+test('a server killed under load loses no usage of a completed response and counts none twice', async () => {
   const folder = dataFolder('usage')
   servers.push(folder)
   const { dataDir } = folder
@@ -95,13 +95,13 @@ test('a server that is killed under load loses no answer that a client saw compl
   const key = folder.key()
   const db = await openDatabase(dataDir)
   const seen = new Map<string, number>()
-  let asked = 0
+  let sent = 0
   async function ask(streams: boolean) {
     for (;;) {
-      asked++
-      const max_tokens = 1 + (asked % 7)
+      sent++
+      const max_tokens = 1 + (sent % 7)
       try {
-        const answer = await stream(`${url}/chat/completions`, key, body({ stream: streams, max_tokens })).whole
+        const answer = await stream(`${url}/chat/completions`, key, body({ stream: streams, max_tokens })).result
         if (streams ? !answer.done : !answer.text.endsWith('}')) return
         seen.set(String(answer.headers['x-request-id']), max_tokens)
       } catch {
@@ -109,14 +109,14 @@ test('a server that is killed under load loses no answer that a client saw compl
       }
     }
   }
-  const askers = [true, true, false, false].map(ask)
-  // Some of them folded, some not yet.
+  const clients = [true, true, false, false].map(ask)
+  // Some records are folded, some are not.
   await until(
     'answers on both sides of a fold',
     async () => (await db.selectFrom('usage').select('request_id').execute()).length > 0 && seen.size > 40,
   )
   await end('SIGKILL')
-  await Promise.all(askers)
+  await Promise.all(clients)
   const again = await folder.start()
   const rows = await until('the rest to be folded', async () => {
     const found = await db.selectFrom('usage').select(['request_id', 'completion_tokens']).execute()
@@ -125,14 +125,14 @@ test('a server that is killed under load loses no answer that a client saw compl
   const metered = new Map(rows.map((row) => [row.request_id, row.completion_tokens]))
   assert.equal(metered.size, rows.length)
   for (const [id, tokens] of seen) assert.equal(metered.get(id), tokens, `${id} was seen with ${tokens} tokens`)
-  assert.ok(rows.length <= asked, 'nothing was invented')
+  assert.ok(rows.length <= sent, 'no row without a request')
   await db.destroy()
   await again.end('SIGKILL')
 })
 
 const newUsage = (db: Db, dataDir: string) =>
   createUsage({ db, limits: { onCounted() {} }, dataDir, currency: 'USD', log })
-/** Of the day of the records below. */
+/** The day of the records below. */
 const totals = async (usage: Usage) =>
   (await usage.report('acc_1', { from: '1970-01-01', to: '1970-01-01', group_by: ['day'] })).total
 
@@ -149,14 +149,14 @@ function record(number: number, fields: Partial<UsageRecord> = {}): UsageRecord 
   return { request_id: `req_${number}`, created_at: 1000 + number, ...names, ...counts, ...fields }
 }
 
-test('a file that was folded but not removed, and a line that a power cut tore, change nothing', async () => {
+test('a file that was folded but not removed, and a torn last line, change nothing', async () => {
   const dataDir = newFolder()
   const folder = path.join(dataDir, 'usage')
   const db = await openDatabase(dataDir)
   const first = newUsage(db, dataDir)
   for (let number = 0; number < 450; number++) first.record(record(number))
   const [name] = readdirSync(folder)
-  copyFileSync(path.join(folder, name!), path.join(dataDir, 'kept'))
+  copyFileSync(path.join(folder, name!), path.join(dataDir, 'copy'))
   await first.fold()
   const expected = {
     requests: 450,
@@ -170,7 +170,7 @@ test('a file that was folded but not removed, and a line that a power cut tore, 
   assert.deepEqual(await totals(first), expected)
   assert.deepEqual(readdirSync(folder), [])
   await first.close()
-  copyFileSync(path.join(dataDir, 'kept'), path.join(folder, name!))
+  copyFileSync(path.join(dataDir, 'copy'), path.join(folder, name!))
   appendFileSync(path.join(folder, name!), '{"request_id":"req_torn","cre')
   const second = newUsage(db, dataDir)
   await second.start()
@@ -181,7 +181,7 @@ test('a file that was folded but not removed, and a line that a power cut tore, 
   await db.destroy()
 })
 
-test('while much is brought into the database this thread goes on, and reaches the database', async () => {
+test('folding a large journal does not block the main thread or its database access', async () => {
   const dataDir = newFolder()
   const db = await openDatabase(dataDir)
   const usage = newUsage(db, dataDir)
@@ -206,7 +206,7 @@ test('while much is brought into the database this thread goes on, and reaches t
   await db.destroy()
 })
 
-test('while the disk is full requests go on, and what they used is written when there is room', async () => {
+test('on a full disk requests continue, and their usage is written once there is space', async () => {
   const dataDir = newFolder()
   const folder = path.join(dataDir, 'usage')
   const db = await openDatabase(dataDir)

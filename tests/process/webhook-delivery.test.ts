@@ -1,4 +1,4 @@
-// When deliveries are tried, given up, held and sent again. The clock is set by hand; the receivers are real servers.
+// Retries, back-off, disabling and redelivery of webhooks, with a manual clock and real receivers.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -17,7 +17,7 @@ import { account_id, by, startWebhooks } from '../support/webhooks.ts'
 
 let it: Awaited<ReturnType<typeof startWebhooks>>
 let receiver: Awaited<ReturnType<typeof startReceiver>>
-/** How the receiver answers, a path; 200 where it says nothing. */
+/** The receiver's answer per path; 200 if there is none. */
 let answers: Record<string, (response: http.ServerResponse, request: Received) => void>
 beforeEach(async () => {
   answers = {}
@@ -36,12 +36,12 @@ const hang = () => {}
 const at = (route: string) => `http://127.0.0.1:${receiver.port}${route}`
 const names = (route: string) => receiver.of(route).map(({ body }) => JSON.parse(body).data.name)
 const ids = (route: string) => new Set(receiver.of(route).map(({ headers }) => headers['webhook-id']))
-/** Claims a delivery as a process does that then dies. */
+/** Claims a delivery like a process that then dies. */
 const claimOne = () => claim(it.db, it.clock.time, it.clock.time + lease_ms, { failing: false, limit: 1 })
 const [second, minute, hour] = [1000, 60_000, 3_600_000]
 
 /**
- * Resolves when everything that was due at its call has been looked at: what is sent to a webhook of its own has come.
+ * Resolves when all deliveries that were due at the call were handled: a marker sent to another webhook has arrived.
  */
 async function settled(): Promise<void> {
   const route = `/barrier-${Math.random()}`
@@ -51,7 +51,7 @@ async function settled(): Promise<void> {
   await it.webhooks.delete(by, id)
 }
 
-test('ten tries over about 75 hours, jittered, of the same bytes under the same id; then the webhook is disabled with a notice', async () => {
+test('ten jittered attempts over 75 hours with the same bytes and id; then the webhook is disabled', async () => {
   answers['/down'] = status(500)
   const id = await it.register(at('/down'))
   await it.happen('lost?')
@@ -75,7 +75,7 @@ test('ten tries over about 75 hours, jittered, of the same bytes under the same 
   assert.equal(
     new Set(receiver.of('/down').map(({ headers }) => headers['webhook-timestamp'])).size,
     10,
-    'each try tells its own time',
+    'each attempt has its own timestamp',
   )
 
   const [delivery] = await it.deliveries(id)
@@ -103,10 +103,10 @@ test('ten tries over about 75 hours, jittered, of the same bytes under the same 
   assert.equal(ids('/down').size, 1)
 })
 
-test('410 disables at once; what was under way to it is held, and goes on when it is enabled', async () => {
+test('410 disables a webhook at once; its pending deliveries continue once it is enabled', async () => {
   answers['/gone'] = status(503)
   const id = await it.register(at('/gone'))
-  await it.happen('held')
+  await it.happen('pending')
   await until('a try', async () => (await it.deliveries(id))[0]!.attempt_count === 1)
   answers['/gone'] = status(410)
   await it.happen('gone')
@@ -119,7 +119,7 @@ test('410 disables at once; what was under way to it is held, and goes on when i
   await until('both', async () => (await it.deliveries(id)).every((each) => each.status === 'delivered'))
 })
 
-test('a webhook that keeps failing is slowed to one try at a time; one success sends all that waited', async () => {
+test('a failing webhook is slowed to one attempt at a time; one success sends all pending deliveries', async () => {
   answers['/slow'] = status(500)
   const id = await it.register(at('/slow'))
   await it.happen('first')
@@ -149,7 +149,7 @@ test('a webhook that keeps failing is slowed to one try at a time; one success s
   assert.equal((await it.webhooks.get(account_id, id)).failing_since, null)
 })
 
-test('one event that a receiver cannot take does not disable a webhook that takes others', async () => {
+test('one event that a receiver rejects does not disable a webhook that accepts others', async () => {
   answers['/picky'] = (response, { body }) => status(body.includes('poison') ? 500 : 200)(response)
   const id = await it.register(at('/picky'))
   await it.happen('poison')
@@ -168,7 +168,7 @@ test('one event that a receiver cannot take does not disable a webhook that take
   )
 })
 
-test('what has not been tried yet goes before what has failed, so that one bad event does not decide about a slowed webhook', async () => {
+test('new deliveries come before failed ones: one bad event does not decide about a slowed webhook', async () => {
   await it.pause()
   const id = await it.register(at('/order'))
   await it.happen('tried')
@@ -179,11 +179,11 @@ test('what has not been tried yet goes before what has failed, so that one bad e
   assert.equal(claimed!.id, (await it.deliveries(id))[1]!.id)
 })
 
-test('receivers that hang, however many, delay nobody else', async () => {
+test('hanging receivers do not delay other webhooks', async () => {
   answers['/hangs'] = hang
   for (let count = 0; count < 40; count++) await it.register(at('/hangs'))
   for (let count = 0; count < 5; count++) await it.happen('to all')
-  await until('the hanging to be asked', () => receiver.of('/hangs').length >= 80)
+  await until('the hanging receivers to be called', () => receiver.of('/hangs').length >= 80)
   const id = await it.register(at('/quick'))
   await it.happen('quick')
   await until('the other', () => receiver.of('/quick').length === 1)
@@ -191,7 +191,7 @@ test('receivers that hang, however many, delay nobody else', async () => {
   await until('it to be settled', async () => (await it.deliveries(id))[0]!.status === 'delivered')
 })
 
-test('a try whose process died is made again under the same id when its lease has run out, and not before', async () => {
+test('an attempt whose process died is repeated with the same id when its lease expires, and not before', async () => {
   await it.pause()
   const id = await it.register(at('/crash'))
   await it.happen('claimed by one who died')
@@ -205,7 +205,7 @@ test('a try whose process died is made again under the same id when its lease ha
   assert.deepEqual([...ids('/crash')], [lost.event_id])
 })
 
-test('a service that stops in the middle of a try gives it back, and the next one sends it under the same id', async () => {
+test('a service that stops during an attempt releases it, and the next process sends it with the same id', async () => {
   answers['/stop'] = hang
   const id = await it.register(at('/stop'))
   await it.happen('cut')
@@ -218,7 +218,7 @@ test('a service that stops in the middle of a try gives it back, and the next on
   assert.deepEqual([receiver.of('/stop').length, ids('/stop').size], [2, 1])
 })
 
-test('processes that share a database share the work: each delivery is sent once', async () => {
+test('processes with a shared database share the work: each delivery is sent once', async () => {
   const others = [it.another(), it.another()].map((each) => each.start())
   const hooks = await Promise.all(Array.from({ length: 10 }, (_, index) => it.register(at(`/shared-${index}`))))
   for (let count = 0; count < 10; count++) await it.happen(`event ${count}`)
@@ -231,7 +231,7 @@ test('processes that share a database share the work: each delivery is sent once
   assert.equal(receiver.received.length, 100)
 })
 
-test('a test is one try, also of a webhook that is disabled; what was deleted gets nothing', async () => {
+test('a test event is attempted once, also for a disabled webhook; a deleted webhook gets nothing', async () => {
   answers['/tested'] = status(500)
   const id = await it.register(at('/tested'))
   await it.webhooks.change(by, id, { disabled: true })
@@ -253,7 +253,7 @@ test('a test is one try, also of a webhook that is disabled; what was deleted ge
   )
 })
 
-test('while the key that opens the secrets is missing, deliveries wait and use up no try', async () => {
+test('while the secret key is missing, deliveries wait without using up attempts', async () => {
   await it.pause()
   const id = await it.register(at('/locked'))
   const lines: string[] = []
@@ -268,7 +268,7 @@ test('while the key that opens the secrets is missing, deliveries wait and use u
   await until('it', async () => (await it.deliveries(id))[0]!.status === 'delivered')
 })
 
-test('while an account is suspended nothing is sent for it; what waited goes on when it is reinstated', async () => {
+test('deliveries of a suspended account wait and continue when it is reinstated', async () => {
   const id = await it.register(at('/suspended'))
   await it.pause()
   await it.db.updateTable('accounts').set({ suspended_at: it.clock.time }).execute()
@@ -279,7 +279,7 @@ test('while an account is suspended nothing is sent for it; what waited goes on 
   await until('it', async () => (await it.deliveries(id))[0]!.status === 'delivered')
 })
 
-test('a server that is killed in the middle of a delivery sends it again, under the same id, when it is started again', async () => {
+test('a server killed during a delivery sends it again with the same id after a restart', async () => {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-killed-'))
   const settings = {
     TUNERY_DATA_DIR: dataDir,

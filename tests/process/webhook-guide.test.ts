@@ -1,4 +1,4 @@
-// The receivers of docs/guides/receive-webhooks.md, run as they stand there: they take what is genuine, once, and
+// The receivers in docs/guides/receive-webhooks.md, run as written: they accept genuine deliveries, once, and
 // nothing else.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
@@ -34,7 +34,7 @@ after(async () => {
   rmSync(folder, { recursive: true })
 })
 
-/** A genuine delivery, as it came, and its secret. */
+/** A genuine delivery as received, with its secret. */
 async function genuine(secret?: string): Promise<{ id: string; secret: string; got: Received }> {
   const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret })
   const { event_id } = await it.webhooks.test(by, made.id)
@@ -47,14 +47,14 @@ async function genuine(secret?: string): Promise<{ id: string; secret: string; g
 async function startProgram([command, file]: readonly [string, string], secret: string, old = '') {
   const env = { ...process.env, PORT: '0', WEBHOOK_SECRET: secret, WEBHOOK_SECRET_OLD: old }
   const child: ChildProcess = spawn(command, [path.join(folder, file)], { env, stdio: ['ignore', 'pipe', 'inherit'] })
-  let said = ''
+  let output = ''
   child.stdout!.setEncoding('utf8').on('data', (text) => {
-    said += text
+    output += text
   })
-  const port = Number((await until('the receiver to listen', () => /listening on (\d+)/.exec(said)))[1])
+  const port = Number((await until('the receiver to listen', () => /listening on (\d+)/.exec(output)))[1])
   return {
     url: `http://127.0.0.1:${port}/`,
-    events: () => said.split('\n').filter((line) => line.startsWith('event ')),
+    events: () => output.split('\n').filter((line) => line.startsWith('event ')),
     async stop() {
       if (child.kill('SIGKILL')) await once(child, 'exit')
     },
@@ -67,17 +67,17 @@ const send = async (
   changed: Record<string, string | undefined> = {},
   text: string | Uint8Array<ArrayBuffer> = body,
 ) => {
-  const kept = ['content-type', 'x-service-signature', 'webhook-id', 'webhook-timestamp', 'webhook-signature'].map(
+  const signed = ['content-type', 'x-service-signature', 'webhook-id', 'webhook-timestamp', 'webhook-signature'].map(
     (name) => [name, headers[name] as string],
   )
-  const all = Object.entries({ ...Object.fromEntries(kept), ...changed }).filter(
+  const all = Object.entries({ ...Object.fromEntries(signed), ...changed }).filter(
     ([, value]) => value !== undefined,
   ) as [string, string][]
   return (await fetch(url, { method: 'POST', headers: all, body: text })).status
 }
 
 for (const [language, program] of Object.entries(programs)) {
-  test(`the guide's receiver in ${language} takes a delivery, once, and refuses what was changed, forged or is old`, async () => {
+  test(`the guide's receiver in ${language} accepts a delivery once and rejects altered or old ones`, async () => {
     const { secret, got } = await genuine()
     const receiver = await startProgram(program, secret)
     try {
@@ -127,7 +127,7 @@ for (const [language, program] of Object.entries(programs)) {
     }
   })
 
-  test(`the guide's receiver in ${language} takes what the service itself sends, before, during and after a rotation`, async () => {
+  test(`the guide's receiver in ${language} accepts the service's deliveries through a rotation`, async () => {
     const old = 'a secret of our own'
     const made = await it.webhooks.create(by, { url: capture.url, events: ['model.deployed'], secret: old })
     const deliver = async (receiver: { url: string }) => {
@@ -151,7 +151,7 @@ for (const [language, program] of Object.entries(programs)) {
   })
 }
 
-test('the guide’s checks of X-Service-Signature take what is genuine and nothing else', async () => {
+test('the guide’s checks of X-Service-Signature accept genuine deliveries only', async () => {
   for (const given of [undefined, 'a secret of our own']) {
     const { secret, got } = await genuine(given)
     const signature = String(got.headers['x-service-signature'])
@@ -169,7 +169,8 @@ test('the guide’s checks of X-Service-Signature take what is genuine and nothi
       wanted,
     )
     const script =
-      'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in json.loads(sys.argv[1])]))'
+      'import json, plain, sys; print(json.dumps([plain.is_genuine(s, g, b.encode()) for s, g, b in ' +
+      'json.loads(sys.argv[1])]))'
     assert.deepEqual(
       JSON.parse(execFileSync(python, ['-c', script, JSON.stringify(cases)], { cwd: folder, encoding: 'utf8' })),
       wanted,

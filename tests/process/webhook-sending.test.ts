@@ -1,4 +1,4 @@
-// One try at a delivery: what counts as success, how long it may take, what is kept of an answer, and what is never
+// One delivery attempt: what counts as success, its timeout, what is stored of a response, and that redirects are not
 // followed.
 import assert from 'node:assert/strict'
 import { execFile, execFileSync, spawnSync } from 'node:child_process'
@@ -21,7 +21,7 @@ const never = new AbortController().signal
 const post = (url: string, timeout_ms = 15_000, lookUp = resolve): Promise<Outcome> =>
   createSend({ rules, resolve: lookUp, timeout_ms })(url, { 'content-type': 'application/json' }, '{"a":1}', never)
 
-/** A server that treats a connection as it is told to. */
+/** A server with a custom connection handler. */
 async function raw(handle: (socket: Socket) => void) {
   const sockets = new Set<Socket>()
   const server = net.createServer((socket) => {
@@ -38,7 +38,7 @@ async function raw(handle: (socket: Socket) => void) {
   }
 }
 
-test('2xx is success and nothing else is; a redirect is not followed, wherever it leads', async () => {
+test('only 2xx is success; redirects are not followed', async () => {
   const canary = await startCanary()
   const receiver = await startReceiver((request, response) => {
     const code = Number(request.path.slice(1))
@@ -61,7 +61,7 @@ test('2xx is success and nothing else is; a redirect is not followed, wherever i
   canary.stop()
 })
 
-test('a try ends at its time, wherever the other side hangs; a status that came before counts', async () => {
+test('an attempt times out wherever the receiver hangs; a status that was already received counts', async () => {
   const silent = await raw(() => {})
   const trickling = await raw((socket) => {
     socket.write('HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbeginning')
@@ -84,7 +84,7 @@ test('a try ends at its time, wherever the other side hangs; a status that came 
   for (const each of [silent, trickling, announcing]) each.stop()
 })
 
-test('of an endless answer the first kB is kept, and no more is read', async () => {
+test('only the first kB of an endless response is read and stored', async () => {
   let ended: Promise<unknown> = Promise.resolve()
   const endless = await raw((socket) => {
     ended = new Promise((done) => socket.on('close', done))
@@ -101,16 +101,16 @@ test('of an endless answer the first kB is kept, and no more is read', async () 
   endless.stop()
 })
 
-test('what is no answer is an error that says so, and never an exception', async () => {
-  for (const says of [
+test('a malformed response is an error outcome, never an exception', async () => {
+  for (const reply of [
     '',
     'nonsense\r\n\r\n',
     'HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n',
     `HTTP/1.1 200 OK\r\nx: ${'y'.repeat(100_000)}\r\n\r\n`,
   ]) {
-    const server = await raw((socket) => void socket.once('data', () => socket.end(says)))
+    const server = await raw((socket) => void socket.once('data', () => socket.end(reply)))
     const { error, response_status } = await post(server.url)
-    assert.deepEqual([error?.code, response_status], ['connection_failed', null], says.slice(0, 40))
+    assert.deepEqual([error?.code, response_status], ['connection_failed', null], reply.slice(0, 40))
     server.stop()
   }
   const resets = await raw((socket) => void socket.once('data', () => socket.resetAndDestroy()))
@@ -125,7 +125,7 @@ test('what is no answer is an error that says so, and never an exception', async
   )
 })
 
-test('the next address of a name is tried where one does not answer', async () => {
+test('if an address does not answer, the next address of the name is tried', async () => {
   const receiver = await startReceiver()
   const { response_status } = await post(`http://two.example.com:${receiver.port}/`, 15_000, async () => [
     '127.0.0.9',
@@ -138,7 +138,7 @@ test('the next address of a name is tried where one does not answer', async () =
 const noOpenssl =
   spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
 
-test('a certificate must be trusted and be that of the host; no proxy of the environment is taken', {
+test('a certificate must be trusted and match the host; proxy environment variables are ignored', {
   skip: noOpenssl,
 }, async () => {
   const [key, certificate] = [path.join(folder, 'key.pem'), path.join(folder, 'certificate.pem')]
@@ -160,9 +160,9 @@ test('a certificate must be trusted and be that of the host; no proxy of the env
     certificate,
   ]
   execFileSync('openssl', making, { stdio: 'pipe' })
-  let asked = 0
+  let requests = 0
   const server = https.createServer({ key: readFileSync(key), cert: readFileSync(certificate) }, (_, response) => {
-    asked++
+    requests++
     response.end()
   })
   await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
@@ -174,13 +174,14 @@ test('a certificate must be trusted and be that of the host; no proxy of the env
       `http://127.0.0.1:${proxy.port}`,
     ]),
   )
-  /** From a process of its own, since what is trusted, and by which way, is settled when one starts. */
+  /** In a child process, because trusted certificates and proxies are fixed at its start. */
   async function ask(host: string, trusted: boolean): Promise<string> {
     const module = (name: string) => JSON.stringify(new URL(`../../server/webhooks/${name}.ts`, import.meta.url).href)
     const script = `
       const { createSend } = await import(${module('send')})
       const { createAddressRules, readAllowed } = await import(${module('addresses')})
-      const send = createSend({ rules: createAddressRules(readAllowed('127.0.0.0/8')), resolve: async () => ['127.0.0.1'], timeout_ms: 10_000 })
+      const rules = createAddressRules(readAllowed('127.0.0.0/8'))
+      const send = createSend({ rules, resolve: async () => ['127.0.0.1'], timeout_ms: 10_000 })
       const { response_status, error } = await send('https://${host}:${port}/', {}, '{}', new AbortController().signal)
       console.log(response_status ?? error.code)`
     const env = {
@@ -195,7 +196,7 @@ test('a certificate must be trusted and be that of the host; no proxy of the env
   assert.equal(await ask('hooks.example.com', false), 'tls_failed')
   assert.equal(await ask('other.example.com', true), 'tls_failed')
   assert.equal(await ask('127.0.0.1', true), 'tls_failed')
-  assert.deepEqual([asked, proxy.connections()], [1, 0])
+  assert.deepEqual([requests, proxy.connections()], [1, 0])
   server.close()
   proxy.stop()
 })

@@ -1,4 +1,4 @@
-// Keys, members, roles, accounts and the log of who did what: what each may do, and what is never told to whom.
+// Keys, members, roles, accounts and the audit log: what each may do, and what is disclosed to whom.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import Fastify from 'fastify'
@@ -21,7 +21,7 @@ after(() => app.stop())
 const as = ({ body }: Answer) => client(app.url, body.key)
 const codeOf = ({ status, body }: Answer) => [status, body.error?.code]
 
-/** A member of the account with a role, and a client with a key of theirs. */
+/** A member with a role, and a client with a key of that member. */
 async function member(role: string) {
   const { body } = await app.api('POST', '/members', { name: `a ${role}`, role })
   const made = await app.api('POST', '/keys', { name: `key of the ${role}`, user_id: body.id })
@@ -29,7 +29,7 @@ async function member(role: string) {
   return { id: body.id as string, key: made.body, ...as(made) }
 }
 
-test('a key is shown once, works, is renamed, told by its prefix and last use, and stops when it is revoked', async () => {
+test('a key is shown once, works, can be renamed, shows its prefix and last use, and stops when revoked', async () => {
   const made = await app.api('POST', '/keys', { name: 'ci', scopes: 'inference' })
   assert.equal(made.status, 201)
   const { key, ...rest } = made.body
@@ -55,7 +55,7 @@ test('a key is shown once, works, is renamed, told by its prefix and last use, a
   assert.deepEqual(codeOf(await app.api('DELETE', `/keys/${rest.id}`)), [404, 'key_not_found'])
 })
 
-test('a key that another process revokes is refused within a second; one that expires, at its time', async () => {
+test('a key revoked by another process is refused within a second; an expired key at its expiry', async () => {
   const made = await app.api('POST', '/keys', { name: 'elsewhere' })
   assert.equal((await as(made).api('GET', '/user/profile')).status, 200)
   const { openDatabase } = await import('../../server/db/open.ts')
@@ -78,13 +78,13 @@ test('a key that another process revokes is refused within a second; one that ex
   ])
 })
 
-test('a mistyped, a made-up and a missing key are refused alike', async () => {
+test('malformed, unknown and missing keys are refused alike', async () => {
   const typo = app.key.slice(0, -1) + (app.key.endsWith('0') ? '1' : '0')
   for (const key of [typo, newKey(), 'tny_short', `${app.key}x`, '"', ''])
     assert.deepEqual(codeOf(await client(app.url, key).api('GET', '/user/profile')), [401, 'invalid_api_key'], key)
 })
 
-test('nobody makes a key that may do more than they may themselves', async () => {
+test('nobody can create a key with more permissions than their own', async () => {
   const reader = as(await app.api('POST', '/keys', { name: 'reader', scopes: ['keys:read', 'keys:write', 'hub:read'] }))
   const own = await reader.api('POST', '/keys', { name: 'full?', scopes: 'full' })
   assert.deepEqual(own.body.scopes.toSorted(), ['hub:read', 'keys:read', 'keys:write'])
@@ -101,7 +101,7 @@ test('nobody makes a key that may do more than they may themselves', async () =>
   ])
 })
 
-test('a role bounds every key of its member, from the moment it is given or taken', async () => {
+test('a role limits all keys of its member as soon as it changes', async () => {
   for (const role of ['viewer', 'member', 'admin'] as const) {
     const each = await member(role)
     const { body } = await each.api('GET', '/user/profile')
@@ -121,7 +121,7 @@ test('a role bounds every key of its member, from the moment it is given or take
   assert.deepEqual(codeOf(await app.api('GET', `/members/${changing.id}`)), [404, 'member_not_found'])
 })
 
-test('members see and change their own keys, admins those of all; owners answer to owners alone, and one stays', async () => {
+test('members manage their own keys, admins all keys; only owners manage owners, and one must remain', async () => {
   const [one, two, admin] = [await member('member'), await member('member'), await member('admin')]
   const ids = (answer: Answer) => answer.body.items.map(({ id }: { id: string }) => id)
   assert.deepEqual(ids(await one.api('GET', '/keys')), [one.key.id])
@@ -155,7 +155,7 @@ test('members see and change their own keys, admins those of all; owners answer 
   ])
 })
 
-test('the operator makes, changes and suspends accounts; nobody else knows that there are others', async () => {
+test('the operator creates, changes and suspends accounts; others cannot see that other accounts exist', async () => {
   const made = await operator.api('POST', '/operator/accounts', {
     name: 'Acme',
     tier: 'free',
@@ -190,15 +190,15 @@ test('the operator makes, changes and suspends accounts; nobody else knows that 
   assert.ok(ids.includes(account.id) && ids.includes(app.owner.account_id))
 })
 
-test('the log tells who did what, to the account that it belongs to alone, and holds no secret', async () => {
+test('the audit log shows who did what, only to its account, and has no secrets', async () => {
   const made = await operator.api('POST', '/operator/accounts', { name: 'Logged', owner: { name: 'Lin' } })
   const lin = as(made)
   const key = await lin.api('POST', '/keys', { name: 'another' })
   await lin.api('DELETE', `/keys/${key.body.id}`)
   await operator.api('PUT', `/operator/accounts/${made.body.account.id}`, { tier: 'pro' })
   const { items } = (await lin.api('GET', '/audit')).body
-  const told = items.map(({ action, by }: { action: string; by: { kind: string } }) => `${action} by ${by.kind}`)
-  assert.deepEqual(told, [
+  const entries = items.map(({ action, by }: { action: string; by: { kind: string } }) => `${action} by ${by.kind}`)
+  assert.deepEqual(entries, [
     'account.changed by operator',
     'key.revoked by key',
     'key.created by key',
@@ -219,13 +219,13 @@ test('the log tells who did what, to the account that it belongs to alone, and h
   ])
 })
 
-test('every scope is in a role, and no preset that an account can ask for rules over all accounts', () => {
+test("every scope belongs to a role, and no preset for accounts includes the operator's scope", () => {
   assert.deepEqual(roleScopes.owner.toSorted(), scopes.toSorted())
   for (const preset of ['full', 'inference', 'read_only'] as const)
     assert.ok(!(scopePresets[preset] as readonly string[]).includes('operator'))
 })
 
-test('a route that states no scope, or an unknown one, keeps the service from starting', async () => {
+test('a route with no scope, or an unknown one, prevents the service from starting', async () => {
   for (const config of [undefined, {}, { route: { scope: 'everything' } }]) {
     const fastify = Fastify()
     requireScopes(fastify)
@@ -235,7 +235,7 @@ test('a route that states no scope, or an unknown one, keeps the service from st
   }
 })
 
-test('what is done with datasets, jobs and deployments is in the log', async () => {
+test('changes to datasets, jobs and deployments are in the audit log', async () => {
   const account = as(await operator.api('POST', '/operator/accounts', { name: 'Doing', owner: { name: 'Dora' } }))
   const dataset = await account.upload(colourRows(8))
   const job = await account.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id })

@@ -1,5 +1,5 @@
-// The database of the server: what it has acknowledged is there, and no sync and no lock of others holds up the thread
-// that streams.
+// The server's threaded database: acknowledged writes are durable, and neither syncs nor locks of other processes block
+// the main thread.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -30,7 +30,7 @@ const names = async (from: Db | Trx = db) =>
   (await from.selectFrom('accounts').select('name').orderBy('id').execute()).map(({ name }) => name)
 const codeOf = (code: string) => (error: Error & { code?: string }) => error.code === code
 
-test('the event loop turns while a write waits for another process’s lock, and reads go on', async () => {
+test('a write that waits for another process’s lock blocks neither the event loop nor reads', async () => {
   const other = another()
   other.exec('begin immediate')
   let written = false
@@ -54,7 +54,7 @@ test('the event loop turns while a write waits for another process’s lock, and
   assert.deepEqual(await names(), ['late'])
 })
 
-test('what was written is read by whoever asks next, in this thread and in other processes', async () => {
+test('an awaited write is visible to the next read, in this process and in others', async () => {
   const other = another()
   for (let i = 0; i < 20; i++) {
     await add(db, `account ${10 + i}`)
@@ -64,7 +64,7 @@ test('what was written is read by whoever asks next, in this thread and in other
   other.close()
 })
 
-test('it syncs the disk at every commit, and holds the tables to their references', async () => {
+test('commits sync to disk, and foreign keys are enforced', async () => {
   const setting = async (name: string) =>
     Object.values((await sql.raw<object>(`pragma ${name}`).execute(db)).rows[0]!)[0]
   assert.deepEqual(
@@ -73,7 +73,7 @@ test('it syncs the disk at every commit, and holds the tables to their reference
   )
 })
 
-test('a transaction that fails leaves nothing, and one sees what it has written while others do not', async () => {
+test('a failed transaction leaves nothing, and uncommitted writes are visible only inside it', async () => {
   await assert.rejects(
     db.transaction().execute(async (trx) => {
       await add(trx, 'a')
@@ -86,7 +86,7 @@ test('a transaction that fails leaves nothing, and one sees what it has written 
   assert.deepEqual(await names(), [])
 })
 
-test('transactions and single writes take turns in the order in which they were asked for', async () => {
+test('transactions and single writes run one at a time, in order', async () => {
   const done: string[] = []
   const each = Array.from({ length: 12 }, (_, i) => {
     const name = `w${10 + i}`
@@ -104,7 +104,7 @@ test('transactions and single writes take turns in the order in which they were 
   assert.deepEqual(await names(), done)
 })
 
-test('errors keep the code and words of SQLite; counts and returned rows are as they were without the thread', async () => {
+test('errors keep SQLite’s code and message; counts and returned rows are correct', async () => {
   await add(db, 'a')
   await assert.rejects(
     add(db, 'a'),
@@ -143,7 +143,7 @@ test('errors keep the code and words of SQLite; counts and returned rows are as 
   assert.deepEqual(await names(), ['a'])
 })
 
-test('a transaction that SQLite itself has ended takes no more writes, and says what ended it', async () => {
+test('a transaction that SQLite has rolled back accepts no more writes', async () => {
   const full = db.transaction().execute(async (trx) => {
     await add(trx, 'before')
     await sql`rollback`.execute(trx)
@@ -155,7 +155,7 @@ test('a transaction that SQLite itself has ended takes no more writes, and says 
   assert.deepEqual(await names(), ['next'])
 })
 
-test('a lock that is held longer than a write waits is told by its code, and the next write works', async () => {
+test('a write that waits too long for a lock fails with SQLITE_BUSY, and the next write works', async () => {
   const other = another()
   other.exec('begin immediate')
   await Promise.all([
@@ -171,7 +171,7 @@ test('a lock that is held longer than a write waits is told by its code, and the
   assert.deepEqual(await names(), ['single'])
 })
 
-test('where others keep readers out too, a read waits for them in the writer’s thread', async () => {
+test('a read that an exclusive lock blocks waits in the writer thread', async () => {
   await add(db, 'a')
   await db.destroy()
   const other = another()
@@ -184,7 +184,7 @@ test('where others keep readers out too, a read waits for them in the writer’s
   assert.deepEqual(await reading, ['a', 'b'])
 })
 
-test('everything that was asked before the end is written, and the log is tidied away', async () => {
+test('closing writes everything that is pending and removes the write-ahead log', async () => {
   const writes = Array.from({ length: 20 }, (_, i) => add(db, `a${i}`))
   await Promise.all(writes)
   await db.destroy()
@@ -193,7 +193,7 @@ test('everything that was asked before the end is written, and the log is tidied
   other.close()
 })
 
-test('a writer’s thread that dies fails what waits for it, its transaction leaves nothing, and the next statement starts another', async () => {
+test('when the writer thread dies, pending requests fail, its transaction is lost, a new one starts', async () => {
   const workers: Worker[] = []
   const seen = (worker: Worker) => void workers.push(worker)
   process.on('worker', seen)
@@ -205,14 +205,14 @@ test('a writer’s thread that dies fails what waits for it, its transaction lea
     const broken = db.transaction().execute(async (trx) => {
       await add(trx, 'lost')
       inside = true
-      await until('the thread to be gone', async () => {
+      await until('the thread to end', async () => {
         const { error } = await names(trx).then(
           () => ({ error: undefined }),
           (error) => ({ error }),
         )
         return error
       })
-      // Not written by the next thread as a write of its own.
+      // The new thread must not run it outside of the transaction.
       await add(trx, 'lost too')
     })
     const next = add(db, 'next')

@@ -1,4 +1,4 @@
-// The structural check of uploads, and counting tokens as the trainer and the engine do.
+// The structural check of uploads, and token counts that match the trainer and the engine.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
@@ -14,7 +14,7 @@ function check(content: Buffer, chunk: number) {
   return checker.end()
 }
 
-test('the result does not depend on how the file is cut into chunks', async () => {
+test('the result does not depend on how the file is split into chunks', async () => {
   const content = Buffer.from(
     `\uFEFF${colourRows(5)}\r\n\n{"messages":1}\n{"messages":[{"role":"user","content":"ü😀"}]}`,
   )
@@ -24,7 +24,7 @@ test('the result does not depend on how the file is cut into chunks', async () =
   for (const size of [1, 2, 3, 7, 100]) assert.deepEqual(await check(content, size), whole)
 })
 
-test('a line longer than the limit is an error of its own line, is not kept in memory, and the next line is read', async () => {
+test('an overlong line is an error of that line, is not buffered, and the next line is read', async () => {
   const checker = createRowChecker()
   checker.add(Buffer.from(`${colourRows(1)}\n`))
   const before = process.memoryUsage().arrayBuffers
@@ -37,7 +37,7 @@ test('a line longer than the limit is an error of its own line, is not kept in m
   assert.deepEqual(result.errors, ['line 2 is longer than 16 MB. Split the example or shorten its text.'])
 })
 
-test('duplicates are told with the line that they repeat, in the order of lines, among other warnings, whatever the pieces', async () => {
+test('duplicates are listed with the line that they repeat, in line order, for any chunking', async () => {
   const row = (text: string) =>
     JSON.stringify({
       messages: [
@@ -59,23 +59,23 @@ test('duplicates are told with the line that they repeat, in the order of lines,
         [7, 'duplicate', 1],
       ],
     )
-    assert.equal(warnings[0]!.message, 'stands in the file before, word for word: line 1.')
+    assert.equal(warnings[0]!.message, 'is an exact duplicate of line 1.')
   }
 })
 
-test('a prompt with two different answers is told with both lines; what is the same, not learned or has no prompt is no conflict', async () => {
+test('a prompt with two answers is reported with both lines; equal or unlearned rows do not conflict', async () => {
   const row = (...messages: [string, string, number?][]) =>
     JSON.stringify({
       messages: messages.map(([role, content, weight]) => ({ role, content, ...(weight !== undefined && { weight }) })),
     })
-  const asked = (question: string, answer: string) =>
+  const conversation = (question: string, answer: string) =>
     row(['system', 'Be short.'], ['user', question], ['assistant', answer])
   const rows = [
-    asked('sky?', 'blue'),
-    asked('grass?', 'green'),
-    asked('sky?', 'grey'),
-    asked('sky?', 'grey'),
-    asked('sky?', 'blue').replace('{', '{ '),
+    conversation('sky?', 'blue'),
+    conversation('grass?', 'green'),
+    conversation('sky?', 'grey'),
+    conversation('sky?', 'grey'),
+    conversation('sky?', 'blue').replace('{', '{ '),
     row(['user', 'sky?'], ['assistant', 'black']),
     row(['system', 'Be short.'], ['user', 'sky?'], ['assistant', 'red', 0]),
     row(['user', 'sky?'], ['assistant', 'black'], ['user', 'and now?'], ['assistant', 'white']),
@@ -83,46 +83,46 @@ test('a prompt with two different answers is told with both lines; what is the s
     row(['assistant', 'two']),
     row(['user', 'a'], ['assistant', 'bc']),
     row(['user', 'ab'], ['assistant', 'c']),
-    // The texts of this one are as long as its line can make them.
+    // The longest texts that this line can have.
     row(['user', 'ü😀'.repeat(300_000)], ['assistant', 'x']),
     row(['user', 'ü😀'.repeat(300_000)], ['assistant', 'y']),
   ]
   const { conflicts, duplicates, warnings, error_count } = await check(Buffer.from(rows.join('\n')), 1000)
-  // The row whose answer is not learned teaches nothing, which is an error of its own.
+  // A row whose answer is not learned is an error by itself.
   assert.deepEqual([conflicts, duplicates, error_count], [2, 1, 1])
-  const told = warnings.filter(({ code }) => code === 'conflicting_answer')
+  const conflictWarnings = warnings.filter(({ code }) => code === 'conflicting_answer')
   assert.deepEqual(
-    told.map(({ line, first_line }) => [line, first_line]),
+    conflictWarnings.map(({ line, first_line }) => [line, first_line]),
     [
       [3, 1],
       [14, 13],
     ],
   )
-  assert.match(told[0]!.message, /the prompt of line 1 with another answer/)
+  assert.match(conflictWarnings[0]!.message, /the prompt of line 1 with another answer/)
 })
 
-test('of two hundred thousand rows each first line is known', () => {
+test('among two hundred thousand rows each first line is found', () => {
   const seen = createFingerprints(2)
   const bytes = (index: number) => Buffer.from(`row ${index}`)
   const count = 200_000
   for (let index = 0; index < count; index++)
-    assert.equal(seen.first(fingerprint(bytes(index)), index + 1, [index, 7]), undefined)
+    assert.equal(seen.firstOrAdd(fingerprint(bytes(index)), index + 1, [index, 7]), undefined)
   for (let index = 0; index < count; index += 997)
-    assert.deepEqual(Array.from(seen.first(fingerprint(bytes(index)), 1, [0, 0])!), [index + 1, index, 7])
+    assert.deepEqual(Array.from(seen.firstOrAdd(fingerprint(bytes(index)), 1, [0, 0])!), [index + 1, index, 7])
 })
 
-test('a million wrong rows list the first hundred and count the rest', async () => {
+test('a million invalid rows list the first hundred and count the rest', async () => {
   const result = await check(Buffer.from('{}\n'.repeat(100_000)), 65_536)
   assert.equal(result.error_count, 100_000)
   assert.equal(result.errors.length, 100)
 })
 
-test('every row of the demo’s examples is valid, and no held-out ticket stands in them', async () => {
+test('all example rows of the demo are valid, and no heldOutCheck-out ticket is among them', async () => {
   const read = (file: string) => readFileSync(path.join(root, 'examples', file))
   const [train, heldOut] = [read('ticket-triage.jsonl'), read('ticket-triage.heldout.jsonl')]
   assert.equal((await check(train, 65_536)).error_count, 0)
-  const held = await check(heldOut, 65_536)
-  assert.deepEqual([held.rows, held.error_count], [100, 0])
+  const heldOutCheck = await check(heldOut, 65_536)
+  assert.deepEqual([heldOutCheck.rows, heldOutCheck.error_count], [100, 0])
   const tickets = (content: Buffer) =>
     content
       .toString()

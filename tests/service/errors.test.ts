@@ -1,4 +1,4 @@
-// Every documented error of the management routes, each told by its code, with what to do about it.
+// Every documented error of the management routes, each with its code and a remedy.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http from 'node:http'
@@ -16,19 +16,19 @@ before(async () => {
 })
 after(() => app.stop())
 
-function refused(answer: Answer, status: number, code: string, says?: RegExp) {
+function refused(answer: Answer, status: number, code: string, pattern?: RegExp) {
   assert.equal(answer.body.error?.code, code, JSON.stringify(answer.body))
   assert.equal(answer.status, status)
   assert.ok(answer.body.error.message.length > 10)
   assert.match(answer.headers.get('x-request-id') ?? '', /^req_/)
-  if (says) assert.match(answer.body.error.message, says)
+  if (pattern) assert.match(answer.body.error.message, pattern)
 }
 
 const row = (...messages: unknown[]) => JSON.stringify({ messages })
 const user = { role: 'user', content: 'hi' }
 const assistant = { role: 'assistant', content: 'hello' }
 
-test('a request without a key, with a malformed one and with a wrong one is refused with 401', async () => {
+test('a missing, malformed or wrong key is refused with 401', async () => {
   for (const authorization of [
     '',
     'Bearer',
@@ -52,7 +52,7 @@ test('a key without the scope of an operation gets 403 naming the scope', async 
   assert.equal(answer.body.error.details.scope, 'tuning:write')
 })
 
-test('an upload that is not multipart, has no file part or another name for it is refused', async () => {
+test('an upload that is not multipart, or has no part named file, is refused', async () => {
   refused(await app.api('POST', '/datasets/', { name: 'x' }), 400, 'not_multipart')
   refused(await app.api('POST', '/datasets/', 'plain', { 'content-type': 'text/plain' }), 400, 'not_multipart')
   const without = new FormData()
@@ -63,7 +63,7 @@ test('an upload that is not multipart, has no file part or another name for it i
   refused(await app.api('POST', '/datasets/', misnamed), 400, 'file_missing', /'data'/)
 })
 
-test('a file that cannot be read as lines of text is refused and leaves nothing behind', async () => {
+test('a file that is not lines of text is refused and leaves nothing behind', async () => {
   const count = async () => (await app.api('GET', '/datasets/?limit=100')).body.items.length
   const before = await count()
   refused(await app.upload(''), 400, 'file_empty')
@@ -82,7 +82,7 @@ test('a file that cannot be read as lines of text is refused and leaves nothing 
   assert.equal(await count(), before)
 })
 
-test('wrong rows are kept and told by validate, each with its line', async () => {
+test('invalid rows are stored and reported by validate, each with its line', async () => {
   const lines: [string, RegExp][] = [
     ['{"messages": [', /line 1 is not valid JSON/],
     ['[]', /line 2 is not a JSON object/],
@@ -97,7 +97,8 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
       /^line 9: messages\[0\]\.content has half of a character/,
     ],
     [
-      `{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}],"extra":${'['.repeat(5000)}${']'.repeat(5000)}}`,
+      '{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}],' +
+        `"extra":${'['.repeat(5000)}${']'.repeat(5000)}}`,
       /line 10 is nested/,
     ],
     ['\u00a0', /line 11 is not valid JSON/],
@@ -107,7 +108,7 @@ test('wrong rows are kept and told by validate, each with its line', async () =>
   const check = (await app.api('POST', `/datasets/${body.id}/validate`)).body
   assert.equal(check.valid, false)
   assert.equal(check.error_count, lines.length)
-  for (const [index, [, says]] of lines.entries()) assert.match(check.errors[index], says)
+  for (const [index, [, pattern]] of lines.entries()) assert.match(check.errors[index], pattern)
   refused(
     await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id }),
     400,
@@ -136,7 +137,7 @@ test('a byte order mark, CRLF, blank lines and an overlong line are handled', as
   assert.equal((await app.api('POST', `/datasets/${good.body.id}/validate`)).body.valid, true)
 })
 
-test('a job with a bad body is refused, naming the field and its range', async () => {
+test('a job with an invalid body is refused, naming the field and its range', async () => {
   const create = (body: object) => app.api('POST', '/fine-tuning/jobs', body)
   const config = (config: object) => create({ model_id: tiny, dataset_id: dataset, config })
   refused(await create({ model_id: 'no/such', dataset_id: dataset }), 404, 'model_not_found')
@@ -208,7 +209,7 @@ test('a job with a bad body is refused, naming the field and its range', async (
   )
 })
 
-test('a chat request with a bad body is refused in the shape that OpenAI clients read', async () => {
+test('a chat request with an invalid body is refused in the format that OpenAI clients read', async () => {
   const chat = (body: object) =>
     app.api('POST', '/chat/completions', { model: tiny, messages: [user], max_tokens: 1, ...body })
   const bad = {
@@ -250,9 +251,9 @@ test('a chat request with a bad body is refused in the shape that OpenAI clients
   assert.equal(ignored.status, 200, JSON.stringify(ignored.body))
 })
 
-test('JSON that says nothing of its type, or that it is plain text, is read as JSON on every route that takes JSON', async () => {
+test('JSON without a content type, or as text/plain, is read as JSON on every JSON route', async () => {
   const send = async (route: string, body: string, type: string | undefined) => {
-    // Node's fetch would set a type of its own.
+    // Node's fetch would set a content type itself.
     const request = http.request(`${app.url}${route}`, {
       method: 'POST',
       headers: {
@@ -289,14 +290,14 @@ test('a body over the limit is refused with 413', async () => {
   )
 })
 
-test('a name or description with characters that do not show as they are is refused, in JSON and in forms; a file’s own name is cleaned', async () => {
+test('names with invisible characters are refused in JSON and forms; file names are cleaned', async () => {
   for (const [method, route, body] of [
     ['POST', '/keys', { name: 'a\u202eb' }],
     ['POST', '/members', { name: 'a\u0000b' }],
     ['POST', '/deployments', { model: 'mdl_x', name: 'a\u2066' }],
   ] as const)
     refused(await app.api(method, route, body), 400, 'invalid_request', /^'name'/)
-  // A form cannot hold half of a character: what sends it makes it another one.
+  // Not testable in forms: encoding a form replaces a lone surrogate.
   for (const fields of [{ name: 'a\u202eb' }, { description: 'a\u0007b' }] as Record<string, string>[])
     refused(await app.upload(colourRows(1), fields), 400, 'invalid_request', /U\+(202E|0007)/)
   const form = new FormData()
@@ -306,7 +307,7 @@ test('a name or description with characters that do not show as they are is refu
   assert.deepEqual([body.name, body.description.replace('\r', '')], ['rows.jsonl', 'one\n\ttwo'])
 })
 
-test('deployments refuse bad names, taken names, hub ids and unknown models', async () => {
+test('deployments refuse invalid names, taken names, hub ids and unknown models', async () => {
   const deploy = (body: object) => app.api('POST', '/deployments', body)
   for (const name of ['', 'Upper', 'a b', 'x'.repeat(65), 'a/b'])
     refused(await deploy({ model: tiny, name }), 400, 'invalid_request', /name/)
@@ -323,7 +324,7 @@ test('deployments refuse bad names, taken names, hub ids and unknown models', as
   refused(await app.api('DELETE', '/deployments/none'), 404, 'deployment_not_found')
 })
 
-test('what belongs to another account is not found, whatever the verb', async () => {
+test('objects of another account are not found, with any method', async () => {
   const job = (
     await app.api('POST', '/fine-tuning/jobs', {
       model_id: tiny,
@@ -353,7 +354,7 @@ test('what belongs to another account is not found, whatever the verb', async ()
   refused(await app.api('POST', `/fine-tuning/jobs/${job}/cancel`), 400, 'job_not_cancellable', /completed/)
 })
 
-test('what fails before a route is found has the same shape, and an upload that was refused frees its connection', async () => {
+test('errors before routing have the same shape, and a refused upload frees its connection', async () => {
   refused(await app.api('GET', '/hub/models/%ff'), 400, 'invalid_request')
   const long = await app.api('GET', '/datasets/', undefined, { authorization: 'x'.repeat(20_000) })
   assert.equal(long.status, 431)
@@ -375,7 +376,9 @@ test('what fails before a route is found has the same shape, and an upload that 
   for (const limit of ['', ' ', '0x10', '1e1', '5.0', '+5', '-1', '0', '101', 'NaN', '9'.repeat(400)])
     refused(await app.api('GET', `/datasets/?limit=${encodeURIComponent(limit)}`), 400, 'invalid_request', /'limit'/)
   refused(await app.api('GET', '/fine-tuning/jobs/job_none/events?after='), 400, 'invalid_request', /'after'/)
-  const deep = `{"model":"${tiny}","max_tokens":1,"messages":[{"role":"user","content":"x"}],"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
+  const deep =
+    `{"model":"${tiny}","max_tokens":1,"messages":[{"role":"user","content":"x"}],` +
+    `"foo":${'['.repeat(50_000)}${']'.repeat(50_000)}}`
   assert.equal(
     (await app.api('POST', '/chat/completions', deep)).status,
     200,
@@ -393,7 +396,9 @@ test('what fails before a route is found has the same shape, and an upload that 
       )
       request.on('error', reject).end(body)
     })
-  const form = `--b\r\nContent-Disposition: form-data; name="colour"\r\n\r\nred\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n${'x'.repeat(2e6)}\r\n--b--\r\n`
+  const form =
+    `--b\r\nContent-Disposition: form-data; name="colour"\r\n\r\nred\r\n--b\r\nContent-Disposition: ` +
+    `form-data; name="file"; filename="f"\r\n\r\n${'x'.repeat(2e6)}\r\n--b--\r\n`
   assert.equal(await send('POST', '/datasets/', form, { 'content-type': 'multipart/form-data; boundary=b' }), 400)
   assert.equal(
     await send('POST', '/datasets/', form.slice(0, 1000), { 'content-type': 'multipart/form-data; boundary=b' }),
@@ -403,7 +408,7 @@ test('what fails before a route is found has the same shape, and an upload that 
   agent.destroy()
 })
 
-test('an unknown operation is a 404 in the one shape, with a request id', async () => {
+test('an unknown operation is a 404 in the common shape, with a request id', async () => {
   refused(await app.api('GET', '/nothing'), 404, 'not_found')
   refused(await app.api('PATCH', '/datasets/'), 404, 'not_found')
   refused(await app.api('GET', '/hub/models/none'), 404, 'model_not_found')

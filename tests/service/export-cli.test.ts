@@ -1,5 +1,5 @@
-// `./tunery export` beside a service that is slow, broken or hostile: a server of this test's own that answers as it is
-// told.
+// `./tunery export` against a slow, broken or hostile service: a fake server with scripted
+// answers.
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -10,7 +10,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, beforeEach, test } from 'node:test'
 import { promisify } from 'node:util'
-import { bringExport } from '../../cli/export.ts'
+import { downloadExport } from '../../cli/export.ts'
 import { UsageError } from '../../cli/usage.ts'
 import { root } from '../../lib/root.ts'
 
@@ -20,11 +20,11 @@ const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-cli-'))
 const here = path.join(folder, 'here')
 let file = { name: 'm.gguf', size_bytes: bytes.length, sha256 }
 let answer: (route: string, times: number, response: http.ServerResponse) => boolean = () => false
-let asked: string[] = []
+let requests: string[] = []
 const server = http.createServer((request, response) => {
   const route = request.url!.replace(/^.*exp_1/, '').replace(/\?.*/, '')
-  asked.push(route)
-  if (answer(route, asked.filter((each) => each === route).length, response)) return
+  requests.push(route)
+  if (answer(route, requests.filter((each) => each === route).length, response)) return
   if (route === '/download') response.end(bytes)
   else if (route === '/events')
     response.end(`${JSON.stringify({ type: 'status', seq: 1, message: 'Ready.', data: { status: 'ready' } })}\n`)
@@ -38,7 +38,7 @@ before(async () => {
 beforeEach(() => {
   rmSync(here, { recursive: true, force: true })
   mkdirSync(here)
-  asked = []
+  requests = []
   answer = () => false
   file = { name: 'm.gguf', size_bytes: bytes.length, sha256 }
 })
@@ -47,9 +47,9 @@ after(() => {
   server.close()
   rmSync(folder, { recursive: true })
 })
-const bring = () => bringExport('exp_1', { output: here, 'adapter-only': false })
+const bring = () => downloadExport('exp_1', { output: here, 'adapter-only': false })
 
-test('whatever a service calls a file, it is put into the folder that was named', async () => {
+test('whatever a service calls a file, it is saved in the given folder', async () => {
   file.name = '../../outside.gguf'
   assert.equal((await bring()).target, path.join(here, 'outside.gguf'))
   assert.deepEqual(readFileSync(path.join(here, 'outside.gguf')), bytes)
@@ -58,7 +58,7 @@ test('whatever a service calls a file, it is put into the folder that was named'
   assert.deepEqual([readdirSync(folder), readdirSync(here)], [['here'], ['outside.gguf']])
 })
 
-test('answers without a byte are asked for again after a while, and not in a tight loop', async () => {
+test('responses without a byte are retried with a delay, not in a tight loop', async () => {
   const until_ms = performance.now() + 600
   answer = (route, _, response) => {
     if (route !== '/download' || performance.now() > until_ms) return false
@@ -66,10 +66,10 @@ test('answers without a byte are asked for again after a while, and not in a tig
     return true
   }
   await bring()
-  assert.ok(asked.filter((route) => route === '/download').length <= 4, String(asked.length))
+  assert.ok(requests.filter((route) => route === '/download').length <= 4, String(requests.length))
 })
 
-test('a service that is overloaded or being started again while an export is followed is waited for', async () => {
+test('an overloaded or restarting service is waited for while an export is followed', async () => {
   answer = (route, times, response) => {
     if (times > 1 || route !== '/events') return false
     response
@@ -81,10 +81,10 @@ test('a service that is overloaded or being started again while an export is fol
   assert.deepEqual(readFileSync(path.join(here, 'm.gguf')), bytes)
 })
 
-test('an address where nothing, or no service, answers is told as such', async () => {
+test('an address without a server, or without this service, is reported as such', async () => {
   answer = (_route, _times, response) => Boolean(response.end('<html>Hello</html>'))
-  for (const [url, says] of [
-    ['http://127.0.0.1:1/v1', /^http:\/\/127\.0\.0\.1:1\/v1 is not to be reached: .*\n$/],
+  for (const [url, pattern] of [
+    ['http://127.0.0.1:1/v1', /^http:\/\/127\.0\.0\.1:1\/v1 cannot be reached: .*\n$/],
     [process.env.TUNERY_URL!, /^http:.* answered 200 without JSON\. TUNERY_URL is .*\n$/],
   ] as const) {
     const run = promisify(execFile)(path.join(root, 'tunery'), ['export', 'mdl_1', '--format', 'gguf'], {
@@ -95,6 +95,6 @@ test('an address where nothing, or no service, answers is told as such', async (
       (error: { code: number; stderr: string }) => error,
     )
     assert.equal(code, 2, stderr)
-    assert.match(stderr, says)
+    assert.match(stderr, pattern)
   }
 })

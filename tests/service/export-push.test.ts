@@ -1,4 +1,4 @@
-// Files of exports sent to a hub of this test's own.
+// Exports pushed to a fake hub.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -30,21 +30,21 @@ after(() => {
 
 const never = new AbortController().signal
 
-test('files go into a repository that only its owner sees, small ones and large ones, also where it is there already', async () => {
-  const told: number[] = []
+test('small and large files go into a private repository, also if it exists already', async () => {
+  const reports: number[] = []
   const push = createPush({ url: hub.url, token })
   for (const isNew of [true, false]) {
     assert.equal(await push.create('team/model', never), isNew)
-    const pushed = await push.upload('team/model', files, 'An export', (done) => told.push(done), never)
+    const pushed = await push.upload('team/model', files, 'An export', (done) => reports.push(done), never)
     assert.equal(pushed, `${hub.url}/team/model`)
   }
   assert.deepEqual(Object.fromEntries(hub.repositories.get('team/model')!), contents)
   assert.deepEqual(hub.open, [])
-  assert.ok(told.length > 0 && told.every((done) => done >= 0 && done <= 1))
+  assert.ok(reports.length > 0 && reports.every((done) => done >= 0 && done <= 1))
 })
 
-test('a hub that refuses, or that is not there, is told with its reason and without the token', async () => {
-  for (const [url, wrong, says] of [
+test('a hub that refuses or is down is reported with its reason and without the token', async () => {
+  for (const [url, wrong, pattern] of [
     [hub.url, 'hf_wrong', /401/],
     ['http://127.0.0.1:1', token, /did not take the files/],
   ] as const)
@@ -52,7 +52,7 @@ test('a hub that refuses, or that is not there, is told with its reason and with
       createPush({ url, token: wrong }).create('team/other', never),
       (error: Error & { code: string }) => {
         assert.equal(error.code, 'push_failed')
-        assert.match(error.message, says)
+        assert.match(error.message, pattern)
         assert.ok(!error.message.includes(wrong))
         return true
       },
@@ -60,12 +60,12 @@ test('a hub that refuses, or that is not there, is told with its reason and with
   assert.ok(!hub.repositories.has('team/other'))
 })
 
-test('a hub that takes a request and never answers is left when the export is deleted or the service stops', async () => {
+test('a hub that never answers is abandoned when the export is deleted or the service stops', async () => {
   for (const answers of [0, 1, 2]) {
-    let asked = 0
+    let requests = 0
     const silent = http.createServer((request, response) => {
       request.resume()
-      if (++asked <= answers)
+      if (++requests <= answers)
         response.end(JSON.stringify({ url: 'x', files: [{ path: 'README.md', uploadMode: 'regular' }] }))
       else leaving.abort(new Error('deleted'))
     })

@@ -1,4 +1,4 @@
-// What protects the service from whoever can reach its port.
+// Security headers, CORS, proxies: protection against anyone who can reach the port.
 import assert from 'node:assert/strict'
 import { channel } from 'node:diagnostics_channel'
 import { after, before, test } from 'node:test'
@@ -21,19 +21,20 @@ before(async () => {
 })
 after(() => Promise.all([app.stop(), proxied.stop()]))
 
-const careful = {
+const securityHeaders = {
   'x-content-type-options': 'nosniff',
   'x-frame-options': 'DENY',
   'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
   'referrer-policy': 'no-referrer',
   'cross-origin-resource-policy': 'same-origin',
 }
-function mustBeCareful(what: string, headers: Headers | Map<string, string>) {
-  for (const [name, value] of Object.entries(careful)) assert.equal(headers.get(name), value, `${name} of ${what}`)
+function assertSecurityHeaders(what: string, headers: Headers | Map<string, string>) {
+  for (const [name, value] of Object.entries(securityHeaders))
+    assert.equal(headers.get(name), value, `${name} of ${what}`)
   assert.ok(headers.get('x-request-id'), what)
 }
 
-test('every kind of answer carries the headers that make browsers careful', async () => {
+test('every kind of answer carries the security headers', async () => {
   const ask = (path: string, init?: RequestInit) => fetch(app.address + path, init)
   const authorization = `Bearer ${app.key}`
   const chat = (stream: boolean) => ({
@@ -53,7 +54,7 @@ test('every kind of answer carries the headers that make browsers careful', asyn
     'the metrics': await ask('/metrics'),
   }
   for (const [what, answer] of Object.entries(answers)) {
-    mustBeCareful(what, answer.headers)
+    assertSecurityHeaders(what, answer.headers)
     assert.equal(answer.headers.get('access-control-allow-origin'), null)
     assert.equal(answer.headers.get('strict-transport-security'), null)
     await answer.text()
@@ -61,27 +62,27 @@ test('every kind of answer carries the headers that make browsers careful', asyn
   const dataset = (await app.upload(colourRows(4))).body.id
   const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset })).body.id
   const events = await ask(`/v1/fine-tuning/jobs/${job}/events`, { headers: { authorization } })
-  mustBeCareful('job events', events.headers)
+  assertSecurityHeaders('job events', events.headers)
   await events.body!.cancel()
   const raw = connect(app.address)
   raw.socket.write('NO HTTP\r\n\r\n')
-  await until('an answer to what is not HTTP', () => raw.closed)
+  await until('an answer to bytes that are not HTTP', () => raw.closed)
   assert.match(raw.text, /^HTTP\/1\.1 400 /)
   const lines = raw.text
     .split('\r\n\r\n')[0]!
     .split('\r\n')
     .slice(1)
     .map((line) => line.split(/: (.*)/, 2) as [string, string])
-  mustBeCareful('what is not HTTP', new Map(lines))
+  assertSecurityHeaders('what is not HTTP', new Map(lines))
 })
 
-test('an answer that holds what is an account’s alone is kept by no cache', async () => {
+test('answers with private data must not be cached', async () => {
   const made = await app.api('POST', '/keys', { name: 'shown once' })
   assert.equal(made.status, 201)
   assert.equal(made.headers.get('cache-control'), 'no-store')
 })
 
-test('the documentation page may load its own parts, nobody else’s, and is shown in no frame', async () => {
+test('the documentation page loads only its own files and cannot be framed', async () => {
   const page = await fetch(`${app.address}/docs/`)
   const policy = page.headers.get('content-security-policy')!
   const parts = Object.fromEntries(policy.split('; ').map((part) => part.split(/ (.*)/, 2)))
@@ -89,13 +90,13 @@ test('the documentation page may load its own parts, nobody else’s, and is sho
     [parts['script-src'], parts['style-src'], parts['connect-src'], parts['frame-ancestors']],
     ["'self'", "'self'", "'self'", "'none'"],
   )
-  // The page would be empty over plain http otherwise, which is what this service speaks.
+  // The page would be empty over plain http with it.
   assert.doesNotMatch(policy, /upgrade-insecure-requests/)
   const html = await page.text()
   assert.doesNotMatch(
     html,
     /<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=/,
-    'nothing stands in the page that its policy forbids',
+    'the page has nothing that its policy forbids',
   )
   const sources = [...html.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, source]) => new URL(source!, page.url))
   assert.ok(sources.length >= 5)
@@ -108,7 +109,7 @@ test('the documentation page may load its own parts, nobody else’s, and is sho
   }
 })
 
-test('where no origin is set, browsers of other sites get no permission and preflights are not answered', async () => {
+test('without CORS origins, there are no CORS headers and preflights are not answered', async () => {
   const preflight = await fetch(`${app.url}/datasets/`, {
     method: 'OPTIONS',
     headers: { origin, 'access-control-request-method': 'GET' },
@@ -120,7 +121,7 @@ test('where no origin is set, browsers of other sites get no permission and pref
   )
 })
 
-test('an origin that is set may ask without a key whether it may, and read the headers that clients need; an unknown one learns nothing', async () => {
+test('an allowed origin gets preflights and exposed headers; an unknown origin gets no CORS header', async () => {
   const asks = (from: string) => ({
     origin: from,
     'access-control-request-method': 'PUT',
@@ -172,7 +173,7 @@ test('an origin that is set may ask without a key whether it may, and read the h
   }
 })
 
-test('any origin may read where * is set, and preflights carry the careful headers', async () => {
+test('* allows any origin, and preflights carry the security headers', async () => {
   const open = await startApp({ TUNERY_CORS_ORIGINS: '*' })
   try {
     const preflight = await fetch(`${open.url}/datasets/`, {
@@ -180,14 +181,14 @@ test('any origin may read where * is set, and preflights carry the careful heade
       headers: { origin: 'null', 'access-control-request-method': 'GET' },
     })
     assert.deepEqual([preflight.status, preflight.headers.get('access-control-allow-origin')], [204, '*'])
-    mustBeCareful('a preflight', preflight.headers)
+    assertSecurityHeaders('a preflight', preflight.headers)
     assert.equal((await open.api('GET', '/datasets/')).headers.get('access-control-allow-origin'), '*')
   } finally {
     await open.stop()
   }
 })
 
-/** The address that the service takes a request to come from. */
+/** The client address that the service determines for a request. */
 async function addressOf(to: TestApp, headers: Record<string, string>): Promise<string> {
   const started = channel('tracing:fastify.request.handler:start')
   const seen: string[] = []
@@ -201,14 +202,14 @@ async function addressOf(to: TestApp, headers: Record<string, string>): Promise<
   return seen[0]!
 }
 
-test('forwarded headers are believed of trusted proxies only', async () => {
+test('forwarded headers are trusted only from trusted proxies', async () => {
   const forwarded = (from: string) => ({ 'x-forwarded-for': from, 'x-forwarded-proto': 'https' })
   assert.equal(await addressOf(app, forwarded('203.0.113.7')), '127.0.0.1')
   assert.equal(await addressOf(proxied, forwarded('203.0.113.7')), '203.0.113.7')
   assert.equal(
     await addressOf(proxied, forwarded('1.1.1.1, 203.0.113.7, 10.1.2.3')),
     '203.0.113.7',
-    'what a client wrote itself is not believed',
+    'entries that a client wrote itself are not trusted',
   )
   assert.equal(await addressOf(proxied, {}), '127.0.0.1')
   const secure = await proxied.api('GET', '/user/profile', undefined, forwarded('203.0.113.7'))
@@ -216,7 +217,7 @@ test('forwarded headers are believed of trusted proxies only', async () => {
   assert.equal((await proxied.api('GET', '/user/profile')).headers.get('strict-transport-security'), null)
 })
 
-test('wrong origins, networks and counts are refused at the start, with what is wrong about them', () => {
+test('invalid origins, networks and counts are refused at startup with a reason', () => {
   const wrong: [string, string[]][] = [
     [
       'TUNERY_CORS_ORIGINS',

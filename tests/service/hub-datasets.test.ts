@@ -1,4 +1,4 @@
-// Datasets of the Hugging Face Hub, fetched from a hub of this test's own: a real HTTP server with the hub's addresses.
+// Datasets of the Hugging Face Hub, downloaded from a fake hub: a real HTTP server with the hub's routes.
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
@@ -60,7 +60,7 @@ const hub = http.createServer((request, response) => {
       200,
       Object.entries(files).map(([path, content]) => ({ type: 'file', path, size: content.length, oid: 'x' })),
     )
-  // Never answered: whoever asks waits until they give up.
+  // Never answers: the client must give up.
   if (name === 'team/slow') {
     slowAsked = true
     return
@@ -101,7 +101,7 @@ async function fetched(source: object, fields: Record<string, string> = {}) {
     .map((line) => JSON.parse(line).messages[0].content as string)
 }
 
-test('a split is fetched in its format, at a revision, from several files in their order', async () => {
+test('a split is downloaded in its format, at a revision, from several files in order', async () => {
   assert.deepEqual(await fetched({ repo_id: 'team/rows', split: 'train' }), ['main 0', 'main 1', 'main 2'])
   assert.deepEqual(await fetched({ repo_id: 'team/rows', split: 'test' }), ['test 0', 'test 1'])
   assert.equal((await fetched({ repo_id: 'team/rows', split: 'train', revision: 'v2' })).length, 5)
@@ -111,11 +111,11 @@ test('a split is fetched in its format, at a revision, from several files in the
   assert.deepEqual(await fetched({ repo_id: 'team/many', split: 'train', config: 'de' }), ['c'])
 })
 
-test('a dataset that is made by code is taken as the hub converted it; its code is never run', async () => {
+test("for a dataset made by code the hub's parquet conversion is used; its code is never run", async () => {
   assert.equal((await fetched({ repo_id: 'team/script', split: 'train' })).length, 2)
 })
 
-test('a token is the account’s own, sent to the hub, and stored nowhere', async () => {
+test("the account's token is sent to the hub and never stored", async () => {
   const refused = await ask({ repo_id: 'team/private', split: 'train' })
   assert.equal(refused.body.error.code, 'file_not_readable')
   assert.match(refused.body.error.message, /hf_token/)
@@ -128,7 +128,7 @@ test('a token is the account’s own, sent to the hub, and stored nowhere', asyn
     assert.ok(!readFileSync(path.join(file.parentPath, file.name)).includes(secret), `${file.name} holds the token`)
 })
 
-test('a dataset that is deleted while it is read: whoever waits for it hears so at once, nothing of it stays, and no error is logged', async () => {
+test('deleting a dataset while it is read ends waiting requests, leaves nothing and logs no error', async () => {
   const errors = mock.method(app.services.log, 'error')
   const files = () =>
     readdirSync(app.dataDir, { recursive: true }).filter((name) => String(name).startsWith('datasets/'))
@@ -137,7 +137,7 @@ test('a dataset that is deleted while it is read: whoever waits for it hears so 
   const slow = await until('the dataset to be there', async () =>
     (await app.api('GET', '/datasets/')).body.items.find(({ status }: { status: string }) => status === 'preparing'),
   )
-  await until('its file to be asked for', () => slowAsked)
+  await until('its file to be requested', () => slowAsked)
   const waiting = [
     upload,
     app.api('POST', `/datasets/${slow.id}/validate`),
@@ -154,7 +154,7 @@ test('a dataset that is deleted while it is read: whoever waits for it hears so 
   assert.equal(errors.mock.callCount(), 0)
 })
 
-test('what cannot be fetched says why, and leaves nothing', async () => {
+test('a failed download gives the reason and leaves nothing', async () => {
   const expected: [object, RegExp][] = [
     [{ repo_id: 'team/none', split: 'train' }, /has no dataset team\/none/],
     [{ repo_id: 'team/rows', split: 'train', revision: 'v9' }, /revision 'v9'/],
@@ -166,16 +166,16 @@ test('what cannot be fetched says why, and leaves nothing', async () => {
     [{}, /repo_id/],
   ]
   const before = readdirSync(path.join(app.dataDir, 'datasets')).length
-  for (const [source, says] of expected) {
+  for (const [source, pattern] of expected) {
     const { status, body } = await ask(source)
     assert.equal(status, 400, JSON.stringify(source))
-    assert.match(body.error.message, says)
+    assert.match(body.error.message, pattern)
   }
   assert.match((await app.upload('{"repo_id":', { format: 'huggingface' })).body.error.message, /must be JSON/)
   assert.equal(readdirSync(path.join(app.dataDir, 'datasets')).length, before)
 })
 
-test('a hub that cannot be reached is told, with what to do', async () => {
+test('an unreachable hub is reported with a remedy', async () => {
   const alone = await startApp({ TUNERY_HUGGINGFACE_URL: 'http://127.0.0.1:9' })
   const { status, body } = await alone.upload('{"repo_id":"team/rows","split":"train"}', { format: 'huggingface' })
   assert.equal(status, 400)

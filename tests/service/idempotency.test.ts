@@ -1,4 +1,4 @@
-// A creating request with an Idempotency-Key that comes again creates nothing again, whatever happened in between.
+// A retry of a creating request with an Idempotency-Key creates nothing again, whatever happened in between.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
@@ -46,7 +46,7 @@ function upload(rows: string, fields: Record<string, string> = {}) {
 const count = async (table: 'datasets' | 'api_keys' | 'deployments' | 'tuning_jobs' | 'exports' | 'accounts') =>
   Number((await db.selectFrom(table).select(db.fn.countAll().as('count')).executeTakeFirstOrThrow()).count)
 
-test('the same request again, also with other boundaries in its form, gets the answer of the first and creates nothing', async () => {
+test('a retry gets the first answer and creates nothing, also with other form boundaries', async () => {
   const key = randomUUID()
   const first = await send('/datasets', upload(colourRows(20), { name: 'colours' }), key)
   assert.deepEqual([first.status, first.replayed], [201, null])
@@ -68,7 +68,7 @@ test('the same request again, also with other boundaries in its form, gets the a
   await app.api('POST', `/fine-tuning/jobs/${one.body.id}/cancel`)
 })
 
-test('twenty at once create one', async () => {
+test('twenty concurrent requests with one key create one object', async () => {
   const key = randomUUID()
   const before = await count('api_keys')
   const answers = await Promise.all(Array.from({ length: 20 }, () => send('/keys', { name: 'once' }, key)))
@@ -89,7 +89,7 @@ test('twenty at once create one', async () => {
   db = await openDatabase(app.dataDir)
 })
 
-test('what was created before a crash, its answer not yet kept, is not created again; a secret that was lost with it is said to be', async () => {
+test('after a crash before the answer is stored, a retry creates nothing; a lost secret is reported', async () => {
   const crash = () => db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
   const named = await send('/deployments', { name: 'once', model: tiny }, 'deploy')
   const set = await send('/datasets', upload(colourRows(10)), 'upload')
@@ -121,7 +121,7 @@ test('what was created before a crash, its answer not yet kept, is not created a
   )
 })
 
-test('what failed is tried again; a day later a key is free; accounts do not share keys; a key that is none is refused', async () => {
+test('failed requests may be retried; keys expire after a day, are per account, and must be valid', async () => {
   const key = randomUUID()
   assert.equal((await send('/deployments', { name: 'later', model: 'nothing' }, key)).status, 404)
   assert.equal((await send('/deployments', { name: 'later', model: tiny }, key)).status, 201)
@@ -140,7 +140,7 @@ test('what failed is tried again; a day later a key is free; accounts do not sha
     assert.equal((await send('/keys', { name: 'x' }, wrong)).status, 400, wrong)
 })
 
-test('an export that is asked for twice is made once', async () => {
+test('an export that is requested twice is created once', async () => {
   const model = await app.colourModel()
   const [one, two] = [
     await send('/exports', { model, format: 'gguf' }, 'export'),

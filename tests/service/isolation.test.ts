@@ -1,4 +1,4 @@
-// Two accounts: through no route can one read, change or tell apart what belongs to the other.
+// Tenant isolation: through no route can an account read, change or detect objects of another account.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { Route } from '../../contract/route.ts'
@@ -8,9 +8,9 @@ import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
 let app: TestApp
-/** What belongs to the first account, by the names that the routes give it in their paths. */
+/** The objects of the first account, by the names of path parameters. */
 const theirs: Record<string, string> = {}
-/** Ids that look the same and that nobody has. */
+/** Well-formed ids that do not exist. */
 const nobodys: Record<string, string> = {}
 
 before(async () => {
@@ -51,7 +51,7 @@ before(async () => {
 after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'hello' }]
-/** A good body of each route that takes one, of an account that owns `ids`. */
+/** A valid body for each route that takes one, for the account that owns `ids`. */
 const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
   'POST /chat/completions': ({ model_id }) => ({ model: model_id, messages, max_tokens: 1 }),
   'POST /chat/completions/batch': ({ name }) => ({ model: name, requests: [{ messages }], max_tokens: 1 }),
@@ -80,9 +80,9 @@ const withIds = (route: Route, ids: Record<string, string>) =>
     encodeURIComponent(ids[name] ?? assert.fail(`the test has no ${name} for ${route.path}`)),
   )
 
-/** What an answer tells, but for the ids that were in the question and what differs in every answer. */
-function told({ status, text: said }: { status: number; text: string }, ids: Record<string, string>): string {
-  let text = `${status} ${said}`
+/** A response without the ids of the request and the fields that differ in every response. */
+function comparable({ status, text: original }: { status: number; text: string }, ids: Record<string, string>): string {
+  let text = `${status} ${original}`
   for (const [name, id] of Object.entries(ids)) text = text.replaceAll(id, `<${name}>`)
   return text
     .replace(/req_\w+|chatcmpl-\w+/g, '<request>')
@@ -95,7 +95,7 @@ async function ask(key: string, method: string, route: string, body?: object) {
   return { status: response.status, text: await response.text() }
 }
 
-/** All that the first account has, as it sees it. */
+/** Everything that the first account has, as it sees it. */
 async function state() {
   const seen: Record<string, unknown> = {}
   for (const route of await contractRoutes()) {
@@ -105,30 +105,30 @@ async function state() {
   return seen
 }
 
-test('every route answers for what another account has as for what nobody has, and changes nothing', async () => {
+test("every route answers for another account's objects as for unknown ids, and changes nothing", async () => {
   const before = await state()
   const audit = (await app.api('GET', '/audit')).body.items.length
-  let asked = 0
+  let checked = 0
   for (const route of await contractRoutes()) {
     const name = `${route.method} ${route.path}`
     if (route.body && !bodies[name] && !route.body.safeParse(undefined).success)
       assert.fail(`the test has no body for ${name}`)
     const named = /\{/.test(route.path)
     if (!named && !bodies[name]?.(theirs)) continue
-    // A base of the hub is everyone's.
+    // Base models of the hub are public.
     if (route.path.startsWith('/hub/')) continue
     const asOther = (ids: Record<string, string>) =>
       ask(app.otherKey, route.method, withIds(route, ids), bodies[name]?.(ids))
     const [their, nobody] = [await asOther(theirs), await asOther(nobodys)]
-    // A batch has an error in the place of each of its requests.
+    // A batch reports an error for each of its requests.
     assert.ok(
       [400, 403, 404].includes(their.status) || name === 'POST /chat/completions/batch',
       `${name}: ${their.status} ${their.text}`,
     )
-    assert.equal(told(their, theirs), told(nobody, nobodys), name)
-    asked++
+    assert.equal(comparable(their, theirs), comparable(nobody, nobodys), name)
+    checked++
   }
-  assert.ok(asked > 25, `${asked} routes were asked`)
+  assert.ok(checked > 25, `${checked} routes were checked`)
   assert.deepEqual(await state(), before)
   assert.equal(
     (await app.api('GET', '/audit')).body.items.length,
@@ -137,13 +137,13 @@ test('every route answers for what another account has as for what nobody has, a
   )
 })
 
-test('lists hold what is one’s own, and go on after nothing of others', async () => {
+test("lists have only the account's own objects, and cannot be continued after others' ids", async () => {
   for (const route of await contractRoutes()) {
     if (route.method !== 'GET' || /\{|^\/hub|^\/operator/.test(route.path)) continue
     const { status, body } = await app.other.api('GET', route.path)
     assert.equal(status, 200, route.path)
     for (const [name, id] of Object.entries(theirs))
-      assert.ok(!JSON.stringify(body).includes(id), `${route.path} tells the ${name} of another`)
+      assert.ok(!JSON.stringify(body).includes(id), `${route.path} discloses the ${name} of another`)
   }
   for (const [list, name] of [
     ['/datasets', 'dataset_id'],
@@ -158,11 +158,11 @@ test('lists hold what is one’s own, and go on after nothing of others', async 
     const after = (ids: Record<string, string>) => ask(app.otherKey, 'GET', `${list}?after=${ids[name]}`)
     const [their, nobody] = [await after(theirs), await after(nobodys)]
     assert.equal(their.status, 404, list)
-    assert.equal(told(their, theirs), told(nobody, nobodys), list)
+    assert.equal(comparable(their, theirs), comparable(nobody, nobodys), list)
   }
 })
 
-test('a name or an Idempotency-Key that one account uses is free for the other', async () => {
+test('a name or Idempotency-Key of one account is free for the other', async () => {
   const mine = await app.other.api(
     'POST',
     '/deployments',
@@ -170,8 +170,8 @@ test('a name or an Idempotency-Key that one account uses is free for the other',
     { 'idempotency-key': 'same' },
   )
   assert.equal(mine.status, 201)
-  const taken = await app.api('POST', '/keys', { name: 'x' }, { 'idempotency-key': 'same' })
-  assert.equal(taken.status, 201)
+  const reused = await app.api('POST', '/keys', { name: 'x' }, { 'idempotency-key': 'same' })
+  assert.equal(reused.status, 201)
   const answer = await client(app.url, app.key).api('POST', '/chat/completions', {
     model: theirs.name,
     messages,

@@ -1,4 +1,4 @@
-// How jobs, models, deployments and exports are named, found and put in order, on a real database.
+// Names, filters, order and pages of jobs, models, deployments and exports, on a real database.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -14,7 +14,7 @@ import { root } from '../../lib/root.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import * as deployments from '../../server/deployments/store.ts'
 import * as exports from '../../server/exports/store.ts'
-import { forecast } from '../../server/fine-tuning/forecast.ts'
+import { estimateQueue } from '../../server/fine-tuning/forecast.ts'
 import { nameOfJob, nameOfStep } from '../../server/fine-tuning/models/labels.ts'
 import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/lineage.ts'
 import * as store from '../../server/fine-tuning/store.ts'
@@ -38,7 +38,7 @@ after(async () => {
   rmSync(dataDir, { recursive: true, force: true })
 })
 
-/** Two of them begin in each second. */
+/** Two jobs are created in each second. */
 const timeOf = (index: number) => Date.UTC(2026, 0, 1) + Math.floor(index / 2) * 1000
 const job = (index: number, more: Partial<store.JobRow>): store.JobRow => ({
   id: `job_${index}`,
@@ -75,9 +75,9 @@ const job = (index: number, more: Partial<store.JobRow>): store.JobRow => ({
   ...more,
 })
 
-/** All names of a list, read in pages of `limit`. */
-async function listed(asked: object, limit: number): Promise<string[]> {
-  const query = JobQuery.parse({ limit: String(limit), ...asked })
+/** The names of all jobs that match a filter, read in pages of `limit`. */
+async function listNames(filter: object, limit: number): Promise<string[]> {
+  const query = JobQuery.parse({ limit: String(limit), ...filter })
   const found: string[] = []
   let after: store.JobRow | undefined
   for (;;) {
@@ -89,21 +89,25 @@ async function listed(asked: object, limit: number): Promise<string[]> {
 }
 const iso = (index: number) => new Date(timeOf(index)).toISOString()
 
-test('pages of every size and order hold each job of the account once, also where names or times are the same', async () => {
+test('pages of any size and order list each job of the account once, also with equal names or times', async () => {
   for (const sort of ['created_at', 'name'])
     for (const order of ['asc', 'desc', undefined]) {
-      const whole = await listed({ sort, ...(order && { order }) }, 100)
+      const whole = await listNames({ sort, ...(order && { order }) }, 100)
       assert.deepEqual(whole.toSorted(), names.toSorted())
       for (const limit of [1, 2, 3, 7])
-        assert.deepEqual(await listed({ sort, ...(order && { order }) }, limit), whole, `${sort} ${order} by ${limit}`)
+        assert.deepEqual(
+          await listNames({ sort, ...(order && { order }) }, limit),
+          whole,
+          `${sort} ${order} by ${limit}`,
+        )
     }
-  assert.deepEqual(await listed({}, 3), names.toReversed(), 'newest first')
-  assert.deepEqual(await listed({ order: 'asc' }, 3), names)
-  assert.deepEqual((await listed({ sort: 'name' }, 3)).slice(0, 4), ['100% right', 'a_b', 'Alpha', 'alpha'])
+  assert.deepEqual(await listNames({}, 3), names.toReversed(), 'newest first')
+  assert.deepEqual(await listNames({ order: 'asc' }, 3), names)
+  assert.deepEqual((await listNames({ sort: 'name' }, 3)).slice(0, 4), ['100% right', 'a_b', 'Alpha', 'alpha'])
 })
 
-test('a list holds those with the text in their name, whatever characters it has, with the status, and between the times', async () => {
-  assert.deepEqual(await listed({ name: 'ALPHA' }, 1), ['alpha', 'Alpha'])
+test('a list filters by status, time and part of the name, with any character in it', async () => {
+  assert.deepEqual(await listNames({ name: 'ALPHA' }, 1), ['alpha', 'Alpha'])
   for (const [text, found] of [
     ['%', ['100% right']],
     ['_', ['a_b']],
@@ -111,20 +115,20 @@ test('a list holds those with the text in their name, whatever characters it has
     ["'", []],
     ['Ä', ['Ärger']],
   ] as const)
-    assert.deepEqual(await listed({ name: text }, 2), found, text)
-  assert.deepEqual(await listed({ status: 'completed', order: 'asc' }, 1), [
+    assert.deepEqual(await listNames({ name: text }, 2), found, text)
+  assert.deepEqual(await listNames({ status: 'completed', order: 'asc' }, 1), [
     'Alpha',
     '100% right',
     'axb',
     'back\\slash',
   ])
-  assert.deepEqual(await listed({ created_after: iso(1), created_before: iso(6), order: 'asc' }, 1), [
+  assert.deepEqual(await listNames({ created_after: iso(1), created_before: iso(6), order: 'asc' }, 1), [
     'alpha',
     '100% right',
     'a_b',
     'axb',
   ])
-  assert.deepEqual(await listed({ created_after: iso(6) }, 1), [])
+  assert.deepEqual(await listNames({ created_after: iso(6) }, 1), [])
   for (const wrong of [
     { status: 'done' },
     { sort: 'id' },
@@ -137,7 +141,7 @@ test('a list holds those with the text in their name, whatever characters it has
   assert.equal(SortedQuery.safeParse({ status: 'queued' }).success, false, 'models have no status')
 })
 
-test('deployments and exports are filtered and ordered in the same way', async () => {
+test('deployments and exports are filtered and sorted like jobs', async () => {
   const of = (index: number) =>
     ({
       account_id: index < 8 ? 'mine' : 'other',
@@ -192,29 +196,29 @@ test('deployments and exports are filtered and ordered in the same way', async (
       if (rows.length <= limit) return found.map(({ id }) => id.slice(4)).join('')
     }
   }
-  const deployed = (asked: object) =>
+  const listDeployments = (filter: object) =>
     pages<deployments.DeploymentRow>((last) =>
-      deployments.list(db, 'mine', DeploymentQuery.parse({ limit: '3', ...asked }), last),
+      deployments.list(db, 'mine', DeploymentQuery.parse({ limit: '3', ...filter }), last),
     )
-  const exported = (asked: object) =>
-    pages<exports.ExportRow>((last) => exports.list(db, 'mine', ExportQuery.parse({ limit: '3', ...asked }), last))
+  const listExports = (filter: object) =>
+    pages<exports.ExportRow>((last) => exports.list(db, 'mine', ExportQuery.parse({ limit: '3', ...filter }), last))
   const between = { created_after: iso(1), created_before: iso(6) }
-  for (const read of [deployed, exported]) {
+  for (const read of [listDeployments, listExports]) {
     assert.equal(await read({}), '76543210', 'newest first')
     assert.equal(await read({ order: 'asc' }), '01234567')
     assert.equal(await read({ status: 'ready' }), '7531')
     assert.equal(await read(between), '5432')
   }
-  assert.equal(await deployed({ sort: 'name' }), '76543210')
-  assert.equal(await deployed({ name: 'D7' }), '2')
-  assert.equal(await exported({ model: 'mdl_a', status: 'failed', order: 'asc' }), '02')
+  assert.equal(await listDeployments({ sort: 'name' }), '76543210')
+  assert.equal(await listDeployments({ name: 'D7' }), '2')
+  assert.equal(await listExports({ model: 'mdl_a', status: 'failed', order: 'asc' }), '02')
   for (const wrong of [{ status: 'queued' }, { order: 'up' }])
     assert.equal(DeploymentQuery.safeParse(wrong).success, false)
   for (const wrong of [{ status: 'stopped' }, { name: 'x' }, { sort: 'name' }])
     assert.equal(ExportQuery.safeParse(wrong).success, false, JSON.stringify(wrong))
 })
 
-test('a job without a name is named after its dataset and its base, within the bound of names', () => {
+test('a job without a name is named after its dataset and base, within the length limit', () => {
   assert.equal(nameOfJob('tickets.jsonl', 'HuggingFaceTB/SmolLM2-135M-Instruct'), 'tickets · SmolLM2-135M-Instruct')
   assert.equal(nameOfJob('v1.2', 'gpt2'), 'v1.2 · gpt2')
   for (const dataset of ['x'.repeat(300), '🙂'.repeat(150), '\u202e\u0007', `a${'🙂'.repeat(150)}`]) {
@@ -226,13 +230,13 @@ test('a job without a name is named after its dataset and its base, within the b
   }
 })
 
-test('metadata is up to 16 pairs of plain texts', () => {
+test('metadata accepts up to 16 pairs of plain text', () => {
   const pairs = (count: number, value: unknown = 'v') =>
     Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, value]))
-  const takes = (metadata: unknown) =>
+  const accepts = (metadata: unknown) =>
     Labels.safeParse({ metadata }).success && CreateJob.safeParse({ model_id: 'm', dataset_id: 'd', metadata }).success
   for (const good of [{}, pairs(16), { ['k'.repeat(64)]: 'v'.repeat(512) }, { a: '' }])
-    assert.ok(takes(good), JSON.stringify(good))
+    assert.ok(accepts(good), JSON.stringify(good))
   for (const bad of [
     pairs(17),
     { ['k'.repeat(65)]: 'v' },
@@ -245,21 +249,21 @@ test('metadata is up to 16 pairs of plain texts', () => {
     { 'a\u0000': 'v' },
     { a: '\u202e' },
   ])
-    assert.equal(takes(bad), false, JSON.stringify(bad).slice(0, 80))
+    assert.equal(accepts(bad), false, JSON.stringify(bad).slice(0, 80))
   assert.equal(Description.parse('two\nlines'), 'two\nlines')
 })
 
-test('a database of before gets names, parents, recipes and evaluations of what it knows', async () => {
+test('migration 0012 adds names, parents, recipes and evaluations to an older database', async () => {
   const old = new Kysely<unknown>({ dialect: new SqliteDialect({ database: new SQLite(':memory:') }) })
   const folder = path.join(root, 'server/db/migrations')
   const steps = readdirSync(folder)
     .filter((file) => file < '0013')
     .sort()
   for (const file of steps.slice(0, -1)) await (await import(path.join(folder, file))).up(old)
-  const insert = (table: string, row: object) =>
-    sql`insert into ${sql.table(table)} (${sql.join(Object.keys(row).map((name) => sql.ref(name)))}) values (${sql.join(Object.values(row))})`.execute(
-      old,
-    )
+  const insert = (table: string, row: object) => {
+    const columns = sql.join(Object.keys(row).map((name) => sql.ref(name)))
+    return sql`insert into ${sql.table(table)} (${columns}) values (${sql.join(Object.values(row))})`.execute(old)
+  }
   const of = { account_id: 'a', created_at: 1 }
   await insert('accounts', { id: 'a', name: 'a', tier: 'free', created_at: 1 })
   const file = {
@@ -284,7 +288,7 @@ test('a database of before gets names, parents, recipes and evaluations of what 
     ...row
   } = job(0, { ...of, resolved_config_json, status: 'completed', paused: 0 })
   await insert('tuning_jobs', { ...row, id: 'job_1', model_id: 'org/base', model: 'mdl_1' })
-  // What it went on from, and its dataset, were deleted.
+  // The model that it continued and its dataset were deleted.
   await insert('tuning_jobs', {
     ...row,
     id: 'job_2',
@@ -326,10 +330,10 @@ test('a database of before gets names, parents, recipes and evaluations of what 
       ['mine', null],
     ],
   )
-  const { base_model_id: base, steps: way } = await lineageOf(db, models[0]!)
+  const { base_model_id: base, steps: lineage } = await lineageOf(db, models[0]!)
   assert.equal(base, 'org/base')
   assert.deepEqual(
-    way.map(({ model_id, job_id, dataset }) => [model_id, job_id, dataset?.id]),
+    lineage.map(({ model_id, job_id, dataset }) => [model_id, job_id, dataset?.id]),
     [
       ['mdl_1', 'job_1', 'ds_1'],
       ['mdl_2', 'job_2', 'ds_gone'],
@@ -342,7 +346,7 @@ test('a database of before gets names, parents, recipes and evaluations of what 
   await old.destroy()
 })
 
-test('the metrics of a job are all of one step', () => {
+test('the metrics of a job all belong to one step', () => {
   const first = metricsAfter({}, { step: 1, steps_total: 9, loss: 3, learning_rate: 0.1, tokens: 5 })
   assert.deepEqual(first, { step: 1, steps_total: 9, loss: 3, learning_rate: 0.1, train_loss: 3 })
   const evaluated = metricsAfter(first, { step: 1, steps_total: 9, validation_loss: 2, train_loss: 2.5 })
@@ -361,8 +365,8 @@ test('the metrics of a job are all of one step', () => {
   })
 })
 
-test('a queued job begins when those before it have ended, as others like them did', async () => {
-  const live = (refs: string[]) => ({ live: async () => refs.map((ref) => ({ ref, run_at: 0 })) })
+test('the start of a queued job is estimated from the duration of similar completed jobs', async () => {
+  const queueOf = (refs: string[]) => ({ pending: async () => refs.map((ref) => ({ ref, run_at: 0 })) })
   const recipe = (size_mb: number, method = 'lora') =>
     JSON.stringify({ method, epochs: 2, dataset: { size_mb }, validation_dataset: null })
   const metrics_json = JSON.stringify({ train_seconds: 10 })
@@ -387,7 +391,7 @@ test('a queued job begins when those before it have ended, as others like them d
     await store.insertJob(trx, job(6, { ...waits, id: 'last', recipe_json: recipe(1) }))
     await store.insertJob(trx, job(7, { ...waits, id: 'paused', paused: 1, recipe_json: recipe(1) }))
   })
-  const found = await forecast(db, live(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000)
+  const found = await estimateQueue(db, queueOf(['runs', 'twice', 'half', 'unknown', 'last']), 'tuning', 1000)
   assert.deepEqual(
     [...found].map(([id, { queue_position, estimated_start }]) => [id, queue_position, estimated_start]),
     [

@@ -1,4 +1,4 @@
-// What was taken away while a request was still being sent, or while the service was away, is gone all the same.
+// Keys and tiers that change while a request is still being sent, or while the service is down.
 import assert from 'node:assert/strict'
 import net from 'node:net'
 import { after, before, test } from 'node:test'
@@ -12,11 +12,8 @@ before(async () => {
 })
 after(() => app.stop())
 
-/**
- * Sends a request's head and the beginning of its body, and what is left when `finish` is called; that resolves with
- * the answer's first line.
- */
-function slowly(key: string, route: string, type: string, body: string) {
+/** Sends a request's head and the start of its body. `finish` sends the rest and resolves with the status line. */
+function sendSlowly(key: string, route: string, type: string, body: string) {
   const socket = net.connect(Number(new URL(app.url).port), '127.0.0.1')
   let text = ''
   const answer = new Promise<string>((resolve) => {
@@ -43,13 +40,14 @@ function slowly(key: string, route: string, type: string, body: string) {
   }
 }
 
-test('a key that is revoked while its request is being sent makes no other key, and stores no dataset', async () => {
+test('a key that is revoked during an upload creates no key and stores no dataset', async () => {
   const made = (await app.api('POST', '/keys', { name: 'leaked' })).body
   const before = await app.api('GET', '/datasets')
-  const key = slowly(made.key, '/keys', 'application/json', '{"name":"minted"}')
-  const form = `--x\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n${colourRows(4)}\r\n--x--\r\n`
-  const upload = slowly(made.key, '/datasets', 'multipart/form-data; boundary=x', form)
-  // Both have been let in when a third, sent after them, has its answer.
+  const key = sendSlowly(made.key, '/keys', 'application/json', '{"name":"minted"}')
+  const disposition = 'content-disposition: form-data; name="file"; filename="a.jsonl"'
+  const form = `--x\r\n${disposition}\r\n\r\n${colourRows(4)}\r\n--x--\r\n`
+  const upload = sendSlowly(made.key, '/datasets', 'multipart/form-data; boundary=x', form)
+  // Both have passed authentication once later requests with the same key have been counted.
   await until(
     'the key to have been used',
     async () => (await client(app.url, made.key).api('GET', '/user/profile')).body.usage.minute.used >= 4,
@@ -62,7 +60,7 @@ test('a key that is revoked while its request is being sent makes no other key, 
   assert.deepEqual((await app.api('GET', '/datasets')).body, before.body)
 })
 
-test('a tier that this service does not know bounds as the tightest does', async () => {
+test('an account with an unknown tier gets the strictest limits', async () => {
   const db = await openDatabase(app.dataDir)
   const { account_id, user_id } = await app.services.accounts.createAccount('elsewhere')
   const { key } = await app.services.accounts.createKey('k', 'full', user_id)

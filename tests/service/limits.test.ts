@@ -1,5 +1,5 @@
-// The limits of a tier: how many requests in a minute, in a day and at once are let through, and what an answer tells
-// of it.
+// The limits of a tier: requests per minute, per day and concurrent ones, and the rate limit
+// headers.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -8,7 +8,7 @@ import { after, before, mock, test } from 'node:test'
 import pino from 'pino'
 import { newKey } from '../../server/accounts/keys.ts'
 import { openDatabase } from '../../server/db/open.ts'
-import { createDays } from '../../server/limits/daily-quota.ts'
+import { createDailyQuota } from '../../server/limits/daily-quota.ts'
 import { createLimits } from '../../server/limits/service.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -73,7 +73,7 @@ for (const [id, max, name] of [
   ['minute', 200, 'requests_per_minute'],
   ['day', 300, 'requests_per_day'],
 ] as const)
-  test(`of 1,000 callers at once exactly as many are let through as the ${id} allows`, async () => {
+  test(`of 1,000 concurrent callers exactly as many are admitted as the ${id} allows`, async () => {
     const { key } = await account(id)
     const answers = await Promise.all(Array.from({ length: 1000 }, () => get(key, '/user/profile')))
     const bodies = await Promise.all(
@@ -87,7 +87,7 @@ for (const [id, max, name] of [
     assert.equal(answers.filter(({ status }) => status === 200).length, max)
     assert.equal(refused.length, 1000 - max)
     const remaining = answers.filter(({ status }) => status === 200).map((answer) => shown(answer)[1]!)
-    assert.deepEqual([...new Set(remaining)].length, max, 'each was told a count of its own')
+    assert.deepEqual([...new Set(remaining)].length, max, 'each got its own count')
     for (const { answer, body } of refused) {
       assert.deepEqual(
         [body.error.code, body.error.details.limit, body.error.details.max],
@@ -104,7 +104,7 @@ for (const [id, max, name] of [
     }
   })
 
-test('a window opens with its first request and ends a minute later; what is refused is not counted; the tighter window is told', async () => {
+test('a window lasts a minute from its first request; refused requests do not count', async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 58, 30) })
   const db = await openDatabase(path.join(folder, 'clock'))
   try {
@@ -123,7 +123,7 @@ test('a window opens with its first request and ends a minute later; what is ref
     const limits = createLimits({ db, plans, log: pino({ level: 'silent' }) })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admit = async () => {
-      const { window, refused } = await limits.admit(caller)
+      const { window, refused } = await limits.countRequest(caller)
       return [
         refused?.limit ?? 'ok',
         window!.limit,
@@ -146,7 +146,7 @@ test('a window opens with its first request and ends a minute later; what is ref
   }
 })
 
-test('the day’s count survives a restart to the request; after a kill no more are let through than the day allows, and 99 of 100 are', async () => {
+test('the daily count survives a restart; after a kill the limit holds and 99 of 100 are admitted', async () => {
   const db = await openDatabase(path.join(folder, 'days'))
   try {
     await db
@@ -168,8 +168,9 @@ test('the day’s count survives a restart to the request; after a kill no more 
       })
     const caller = { account_id: 'acc', tier: 't' } as never
     const admitted = async (limits: ReturnType<typeof begin>, tries: number) =>
-      (await Promise.all(Array.from({ length: tries }, () => limits.admit(caller)))).filter(({ refused }) => !refused)
-        .length
+      (await Promise.all(Array.from({ length: tries }, () => limits.countRequest(caller)))).filter(
+        ({ refused }) => !refused,
+      ).length
     const first = begin()
     const working = first.start()
     assert.equal(await admitted(first, 333), 333)
@@ -177,10 +178,10 @@ test('the day’s count survives a restart to the request; after a kill no more 
     const second = begin()
     assert.equal((await second.state(caller)).day.used, 333)
     assert.equal(await admitted(second, 100), 100)
-    // It is forgotten without a word, as by a SIGKILL.
+    // Dropped without closing, as by a SIGKILL.
     const third = begin()
     const used = (await third.state(caller)).day.used
-    assert.ok(used >= 433 && used <= 433 + 10, `${used} are held to be used`)
+    assert.ok(used >= 433 && used <= 433 + 10, `${used} are counted as used`)
     const rest = await admitted(third, 2000)
     assert.ok(433 + rest <= 1000 && 433 + rest >= 990, `${433 + rest} of 1,000`)
   } finally {
@@ -188,35 +189,39 @@ test('the day’s count survives a restart to the request; after a kill no more 
   }
 })
 
-test('what a day has used is told for that day, also when the next has begun', async () => {
+test("a day's count is reported for that day, even after the next day has begun", async () => {
   mock.timers.enable({ apis: ['Date', 'setTimeout', 'setInterval'], now: Date.UTC(2026, 0, 1, 23, 59, 59) })
-  const db = await openDatabase(path.join(folder, 'told'))
+  const db = await openDatabase(path.join(folder, 'notified'))
   try {
     await db
       .insertInto('accounts')
       .values({ id: 'acc', name: 'a', tier: 't', suspended_at: null, created_at: 0 })
       .execute()
-    const days = createDays(db, pino({ level: 'silent' }), Date.now)
-    const told: unknown[] = []
-    days.onCounted(async (_, day, used, limit) => void told.push([new Date(day).getUTCDate(), used, limit]))
-    for (let each = 0; each < 4; each++) await days.admit('acc', 4)
+    const quota = createDailyQuota(db, pino({ level: 'silent' }), Date.now)
+    const notified: unknown[] = []
+    quota.onCounted(async (_, day, used, limit) => void notified.push([new Date(day).getUTCDate(), used, limit]))
+    for (let each = 0; each < 4; each++) await quota.admit('acc', 4)
     mock.timers.tick(5000)
-    await days.flush()
-    assert.deepEqual(told, [[1, 4, 4]])
-    await days.admit('acc', 4)
-    await days.flush()
-    assert.deepEqual(told.slice(1), [[2, 1, 4]])
-    await days.admit('acc', 4)
+    await quota.flush()
+    assert.deepEqual(notified, [[1, 4, 4]])
+    await quota.admit('acc', 4)
+    await quota.flush()
+    assert.deepEqual(notified.slice(1), [[2, 1, 4]])
+    await quota.admit('acc', 4)
     mock.timers.tick(86_400_000)
-    await days.admit('acc', 4)
-    assert.deepEqual(told.slice(2), [[2, 2, 4]], 'the end of the second day is told before the third is counted')
+    await quota.admit('acc', 4)
+    assert.deepEqual(
+      notified.slice(2),
+      [[2, 2, 4]],
+      'the end of the second day is reported before the third is counted',
+    )
   } finally {
     mock.timers.reset()
     await db.destroy()
   }
 })
 
-test('no more requests are under way at once than allowed; a place is free when its answer has ended, also one that its client left', async () => {
+test('concurrent requests are limited; a slot is free when its response has ended or its client has left', async () => {
   const { key } = await account('two')
   const leaving = new AbortController()
   const long = { stream: true, max_tokens: 2000, ...endless }
@@ -242,16 +247,16 @@ test('no more requests are under way at once than allowed; a place is free when 
   assert.equal(body.usage.minute.used, body.usage.day.used)
   assert.equal(body.usage.day.used, 3, 'two streams and the profile: what was refused is not counted')
   leaving.abort()
-  await until('the place of the client that left', async () => (await chat(key, { max_tokens: 1 })).status === 200)
+  await until('the slot of the aborted client', async () => (await chat(key, { max_tokens: 1 })).status === 200)
   await first.body?.cancel()
   const both = await Promise.all([
     chat(key, { max_tokens: 1 }),
-    until('the other place', async () => (await chat(key, { max_tokens: 1 })).status === 200),
+    until('the other slot', async () => (await chat(key, { max_tokens: 1 })).status === 200),
   ])
   assert.ok(both)
 })
 
-test('one after the other, two at a time never come upon the limit of two', async () => {
+test('with sequential requests, two at a time never reach a limit of two', async () => {
   const { key } = await account('two')
   const statuses: number[] = []
   const work = async (stream: boolean) => {
@@ -265,7 +270,7 @@ test('one after the other, two at a time never come upon the limit of two', asyn
   assert.deepEqual([...new Set(statuses)], [200])
 })
 
-test('each request of a batch counts, waits for a place and gets its own error beyond the limit', async () => {
+test('each request of a batch counts, waits for a slot and gets its own error beyond the limit', async () => {
   const { key, id } = await account('minute')
   const batch = (count: number) =>
     fetch(`${app.url}/chat/completions/batch`, {
@@ -288,22 +293,22 @@ test('each request of a batch counts, waits for a place and gets its own error b
   const wide = await batch(30)
   assert.ok(
     wide.responses.every((each) => !each.error),
-    'with two places all of them are answered',
+    'with two slots all of them are answered',
   )
   await until(
-    'every place to be free',
+    'every slot to be free',
     async () => (await client(app.url, key).api('GET', '/user/profile')).body.usage.concurrent === 0,
   )
 })
 
-test('a running job takes a place; where none is free it waits and others pass; a suspended account’s jobs wait too', async () => {
+test('a running job takes a slot; without one, or while its account is suspended, it waits', async () => {
   const { key, id, api, upload } = await account('two')
   const dataset = await upload(colourRows(40))
   const streams = await Promise.all([1, 2].map(() => chat(key, { stream: true, max_tokens: 4000, ...endless })))
   const config = { method: 'lora', training_config: { epochs: 1 } }
   const job = (await api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset.body.id, config })).body
   assert.ok(job.id, JSON.stringify(job))
-  const entry = () => app.services.tuning.get(id, job.id)
+  const entry = () => app.services.fineTuning.get(id, job.id)
   const db = await openDatabase(app.dataDir)
   const looked = async () =>
     Number(
@@ -331,12 +336,12 @@ test('a running job takes a place; where none is free it waits and others pass; 
   await until('the job to run', async () => (await entry()).status === 'running')
   assert.equal((await api('GET', '/user/profile')).body.usage.concurrent, 1)
   const events = (await (await get(key, `/fine-tuning/jobs/${job.id}/events`)).text()).split('\n').filter(Boolean)
-  assert.ok(!events.some((line) => /attempt 2/.test(line)), 'waiting for a place is no attempt')
-  await until('the place to be free', async () => (await api('GET', '/user/profile')).body.usage.concurrent === 0)
+  assert.ok(!events.some((line) => /attempt 2/.test(line)), 'waiting for a slot is no attempt')
+  await until('the slot to be free', async () => (await api('GET', '/user/profile')).body.usage.concurrent === 0)
   await db.destroy()
 })
 
-test('every answer to a key tells what is left, whatever it says', async () => {
+test('every response to a key has the remaining limits, whatever its status', async () => {
   const { key } = await account('minute')
   const answers = [
     await get(key, '/user/profile'),
@@ -356,7 +361,7 @@ test('every answer to a key tells what is left, whatever it says', async () => {
   assert.equal(free.headers.get('x-ratelimit-limit'), null, 'where nothing is limited there is nothing to tell')
 })
 
-test('wrong keys are limited by address, before any look-up; those who are known there are let in', async () => {
+test('wrong keys are limited by address before any lookup; known keys are still accepted there', async () => {
   const known = await account('minute')
   assert.equal((await get(known.key, '/user/profile')).status, 200)
   const statuses: number[] = []

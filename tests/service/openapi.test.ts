@@ -16,7 +16,7 @@ after(() => app.stop())
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 const description = async (): Promise<any> => (await fetch(`${app.url}/openapi.json`)).json()
 
-test('every route of the contract is mounted, described, and needs a known scope', async () => {
+test('every route of the contract is mounted, is in the OpenAPI document, and requires a known scope', async () => {
   const document = await description()
   assert.equal(document.openapi, '3.0.3')
   const described = Object.entries(document.paths).flatMap(([route, methods]) =>
@@ -37,7 +37,7 @@ test('every route of the contract is mounted, described, and needs a known scope
   }
 })
 
-test('the description says what an operation takes: the upload’s form, the parameters’ ranges, the error’s shape', async () => {
+test('the OpenAPI document has the forms of uploads, the ranges of parameters and the shape of errors', async () => {
   const { paths } = await description()
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
   const formOf = (route: string) =>
@@ -80,7 +80,7 @@ test('the documentation page, health and metrics answer without a key', async ()
   }
 })
 
-test('every error code of the contract is documented, and the documentation invents none', async () => {
+test('docs/errors.md lists exactly the error codes of the contract', async () => {
   const { errorCodes } = await import('../../contract/errors.ts')
   const page = readFileSync(path.join(root, 'docs/errors.md'), 'utf8')
   const documented = [...page.matchAll(/^\| `(\w+)` \| (\d+)/gm)].map(([, code, status]) => [code, Number(status)])

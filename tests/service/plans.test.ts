@@ -1,4 +1,4 @@
-// The operator's own tiers and prices, and what becomes of accounts and keys that were there before.
+// The operator's tiers and prices, and what happens to existing accounts and keys.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -27,7 +27,7 @@ function fileOf(content: unknown): string {
 const plansOf = (content: unknown) => readPlans({ ...readConfig({}), plans_file: fileOf(content) })
 const team = { id: 'team', name: 'Team', requests_per_minute: 600, requests_per_day: null, max_concurrent: 8 }
 
-test('tiers and prices of the file are those that the service tells; what it leaves out stays', async () => {
+test("tiers and prices of the file are those of the API; the file's omissions keep their defaults", async () => {
   const id = 'HuggingFaceTB/SmolLM2-135M-Instruct'
   const file = fileOf({
     tiers: [team],
@@ -48,26 +48,26 @@ test('tiers and prices of the file are those that the service tells; what it lea
   }
 })
 
-test('a file that cannot be used is told with what is wrong in it', () => {
-  for (const [content, says] of [
+test('an invalid file is refused with what is wrong', () => {
+  for (const [content, pattern] of [
     ['{', /cannot be read/],
     [{ tiers: [] }, /tiers/],
-    [{ tiers: [team, team] }, /'team' stands in it twice/],
+    [{ tiers: [team, team] }, /'team' is in it twice/],
     [{ tiers: [{ ...team, max_concurrent: 0 }] }, /tiers\.0\.max_concurrent/],
     [{ tierz: [team] }, /tierz/],
     [{ currency: 'euro' }, /currency/],
     [{ models: { a: { input_per_million_tokens: -1 } } }, /models\.a/],
   ] as const)
-    assert.throws(() => plansOf(content), says)
+    assert.throws(() => plansOf(content), pattern)
 })
 
-test('a tier that accounts have must stay, and the default tier must be one', async () => {
+test('a tier in use must stay, and the default tier must exist', async () => {
   const data = path.join(folder, 'tiers')
   await ensureOwner(data, {})
   const TUNERY_PLANS_FILE = fileOf({ tiers: [team] })
   await assert.rejects(
     ensureOwner(data, { TUNERY_PLANS_FILE, TUNERY_DEFAULT_TIER: 'team' }),
-    /Accounts have the tier 'enterprise'/,
+    /accounts have the tier 'enterprise'/,
   )
   await assert.rejects(
     ensureOwner(path.join(folder, 'other'), { TUNERY_PLANS_FILE }),
@@ -93,10 +93,10 @@ async function ensureOwner(data: string, settings: Record<string, string>): Prom
   }
 }
 
-test('keys that could do everything before there was more to do can do that too; others keep what they had', async () => {
+test('a migration gives full keys the new scopes, and leaves other keys alone', async () => {
   const db = await openDatabase(path.join(folder, 'before'))
   const before = scopePresets.full.filter((scope) => !/^(keys|members|audit|usage|webhooks|exports):/.test(scope))
-  // The tables as they were before these migrations.
+  // The tables before these migrations.
   await sql`drop table export_events`.execute(db)
   await sql`drop table exports`.execute(db)
   await sql`drop table export_repositories`.execute(db)
@@ -112,9 +112,8 @@ test('keys that could do everything before there was more to do can do that too;
   ] as const)
     await sql`alter table ${sql.table(table)} drop column ${sql.ref(column)}`.execute(db)
   await sql`insert into accounts (id, name, tier, created_at) values ('acc_1', 'a', 'free', 1)`.execute(db)
-  await sql`insert into users (id, account_id, name, role, created_at) values ('usr_1', 'acc_1', 'u', 'owner', 1)`.execute(
-    db,
-  )
+  await sql`insert into users (id, account_id, name, role, created_at)
+    values ('usr_1', 'acc_1', 'u', 'owner', 1)`.execute(db)
   const insert = (id: string, scopes: readonly string[]) =>
     sql`insert into api_keys (id, account_id, user_id, name, prefix, hash, scopes_json, created_at)
         values (${id}, 'acc_1', 'usr_1', 'k', 'p', 'h', ${JSON.stringify(scopes)}, 1)`.execute(db)

@@ -1,4 +1,4 @@
-// The guarantees of the durable queue and of the migrations, on a real database; the clock is set by hand.
+// Guarantees of the durable queue and of migrations, on a real database with a manual clock.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -26,7 +26,7 @@ afterEach(async () => {
 
 const enqueue = (ref: string) => db.transaction().execute((trx) => queue.enqueue(trx, 'work', ref))
 
-test('an entry of a transaction that is rolled back is never seen', async () => {
+test('an entry of a rolled back transaction is never claimed', async () => {
   await assert.rejects(
     db.transaction().execute(async (trx) => {
       await queue.enqueue(trx, 'work', 'a')
@@ -36,7 +36,7 @@ test('an entry of a transaction that is rolled back is never seen', async () => 
   assert.equal(await queue.claim('work', 'w'), undefined)
 })
 
-test('entries are claimed in order, each by one worker, and only of the kind asked for', async () => {
+test('entries are claimed in order, each by one worker, and only of the requested kind', async () => {
   for (const ref of ['a', 'b', 'c']) await enqueue(ref)
   assert.equal(await queue.claim('other', 'w'), undefined)
   const second = await openDatabase(dataDir)
@@ -50,7 +50,7 @@ test('entries are claimed in order, each by one worker, and only of the kind ask
   assert.deepEqual(claims.map((claim) => claim?.ref).sort(), ['a', 'b', 'c', undefined])
 })
 
-test('one entry lives for a ref; another may follow when it has ended', async () => {
+test('a ref has one live entry; another may follow when it has ended', async () => {
   await enqueue('a')
   await assert.rejects(enqueue('a'), /UNIQUE/)
   const claim = (await queue.claim('work', 'w'))!
@@ -58,7 +58,7 @@ test('one entry lives for a ref; another may follow when it has ended', async ()
   await enqueue('a')
 })
 
-test('a lease that is kept alive is not taken; one that ran out is, and its first holder can write nothing more', async () => {
+test('a renewed lease is not claimed; an expired one is, and its first worker can write nothing more', async () => {
   await enqueue('a')
   const first = (await queue.claim('work', 'w1'))!
   time += lease_ms - 1
@@ -70,7 +70,7 @@ test('a lease that is kept alive is not taken; one that ran out is, and its firs
   assert.equal(second.attempt, first.attempt + 1)
   assert.equal(await queue.heartbeat(first), false)
   await assert.rejects(
-    db.transaction().execute((trx) => queue.hold(trx, first)),
+    db.transaction().execute((trx) => queue.assertLease(trx, first)),
     LeaseLost,
   )
   await assert.rejects(
@@ -78,23 +78,23 @@ test('a lease that is kept alive is not taken; one that ran out is, and its firs
     LeaseLost,
   )
   await assert.rejects(
-    db.transaction().execute((trx) => queue.release(trx, first, time)),
+    db.transaction().execute((trx) => queue.requeue(trx, first, time)),
     LeaseLost,
   )
   await db.transaction().execute((trx) => queue.finish(trx, second, 'done'))
   assert.equal(await queue.claim('work', 'w3'), undefined)
 })
 
-test('an entry that is given back waits for its time', async () => {
+test('a requeued entry waits until its run_at', async () => {
   await enqueue('a')
   const claim = (await queue.claim('work', 'w'))!
-  await db.transaction().execute((trx) => queue.release(trx, claim, time + 500))
+  await db.transaction().execute((trx) => queue.requeue(trx, claim, time + 500))
   assert.equal(await queue.claim('work', 'w'), undefined)
   time += 500
   assert.equal((await queue.claim('work', 'w'))?.attempt, 2)
 })
 
-test('cancelling ends a waiting entry, and takes the lease of a running one away', async () => {
+test('cancel ends a waiting entry, and revokes the lease of a running one', async () => {
   await enqueue('a')
   assert.equal(await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'a')), undefined)
   assert.equal(await queue.claim('work', 'w'), undefined)
@@ -104,7 +104,7 @@ test('cancelling ends a waiting entry, and takes the lease of a running one away
   assert.equal(await queue.heartbeat(claim), false)
 })
 
-test('a worker runs one entry at a time and its stop waits for the handler', async () => {
+test('a worker runs one entry at a time, and stop waits for the handler', async () => {
   for (const ref of ['a', 'b']) await enqueue(ref)
   const seen: string[] = []
   let running = 0

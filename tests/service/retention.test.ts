@@ -11,7 +11,7 @@ const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-retention-'))
 after(() => rmSync(folder, { recursive: true }))
 const day_ms = 86_400_000
 
-test('what has served its purpose goes after its time; what is younger, still to be done, or kept for good stays', async () => {
+test('expired rows are deleted; younger, pending and permanent rows stay', async () => {
   const db = await openDatabase(folder)
   const now = Date.UTC(2026, 10, 1)
   const account_id = 'acc_1'
@@ -111,7 +111,7 @@ test('what has served its purpose goes after its time; what is younger, still to
   assert.deepEqual(
     [await left('usage_days'), await left('day_counts'), await left('idempotency_keys')],
     [8, 7, 1],
-    'an answer is kept for the whole day',
+    'a response is stored for the whole day',
   )
   await db.destroy()
 })

@@ -1,4 +1,4 @@
-// What a client may take of the service before it has proved anything: time, connections, the size of a request's head.
+// Limits for clients before authentication: time, connections, size of the request head.
 import assert from 'node:assert/strict'
 import { mkdirSync, readdirSync, readlinkSync, writeFileSync } from 'node:fs'
 import http from 'node:http'
@@ -19,7 +19,7 @@ before(async () => {
 })
 after(() => app.stop())
 
-/** Sends a piece every so often until the connection has closed or there is none left. */
+/** Sends a piece every `every_ms` until the connection closes or no piece is left. */
 function trickle({ socket }: ReturnType<typeof connect>, every_ms: number, next: () => string | Buffer | undefined) {
   const timer = setInterval(() => {
     const piece = socket.destroyed ? undefined : next()
@@ -29,7 +29,7 @@ function trickle({ socket }: ReturnType<typeof connect>, every_ms: number, next:
   socket.once('close', () => clearInterval(timer))
 }
 
-test('a head that is too large, its address included, or has too many fields is refused in the one shape', async () => {
+test('a request head that is too large (with its URL) or has too many fields is refused', async () => {
   const long = await app.api('GET', `/datasets/?after=${'x'.repeat(20_000)}`)
   assert.deepEqual([long.status, long.body.error.code], [431, 'invalid_request'])
   const many = Object.fromEntries(Array.from({ length: 120 }, (_, index) => [`x-${index}`, '1']))
@@ -38,7 +38,7 @@ test('a head that is too large, its address included, or has too many fields is 
   assert.match(answer.body.error.message, /100 header fields/)
 })
 
-test('a connection that sends nothing, or its head byte by byte, is closed', async () => {
+test('a connection that sends nothing, or a request head byte by byte, is closed', async () => {
   const [silent, slow] = [connect(app.address), connect(app.address)]
   const head = `GET /v1/datasets/ HTTP/1.1\r\nHost: x\r\nX-Slow: ${'x'.repeat(10_000)}`
   let at = 0
@@ -49,11 +49,13 @@ test('a connection that sends nothing, or its head byte by byte, is closed', asy
   assert.match(slow.text, /^HTTP\/1\.1 408 .*"code":"invalid_request"/s)
 })
 
-test('a kept connection without a request is closed, and a body that stands still ends with 408', async () => {
+test('an idle keep-alive connection is closed, and a body without progress ends with 408', async () => {
   const idle = connect(app.address)
   idle.socket.write('GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n')
   const stalled = connect(app.address)
-  const head = `POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\nContent-Type: application/json\r\n`
+  const head =
+    `POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n` +
+    'Content-Type: application/json\r\n'
   stalled.socket.write(`${head}Content-Length: 100000\r\n\r\n{"model":`)
   const dripping = connect(app.address)
   dripping.socket.write(`${head}Transfer-Encoding: chunked\r\n\r\n`)
@@ -63,29 +65,32 @@ test('a kept connection without a request is closed, and a body that stands stil
   for (const each of [stalled, dripping]) assert.match(each.text, /^HTTP\/1\.1 408 .*stood still for 1 s/s)
 })
 
-test('what a client without a key still sends after its refusal is not taken for ever either', async () => {
+test('a client without a key that keeps sending after its refusal is disconnected', async () => {
   const stranger = connect(app.address)
   stranger.socket.write(
-    'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8000000\r\n\r\n',
+    'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
+      'Content-Length: 8000000\r\n\r\n',
   )
   trickle(stranger, 50, () => 'x')
   await until('it to be closed', () => stranger.closed)
   assert.match(stranger.text, /^HTTP\/1\.1 401 /)
 })
 
-test('an upload over a slow line is not cut while it makes progress, and leaves nothing behind where it stands still', async () => {
+test('a slow upload is not cut while it makes progress; a stalled one leaves nothing behind', async () => {
   const row = `${colourRows(1)}\n`
   const content = row.repeat(Math.ceil(60_000 / row.length))
   const form = `--b\r\nContent-Disposition: form-data; name="file"; filename="f.jsonl"\r\n\r\n${content}\r\n--b--\r\n`
-  const head = `POST /v1/datasets/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: ${form.length}\r\n\r\n`
+  const head =
+    `POST /v1/datasets/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${app.key}\r\n` +
+    `Content-Type: multipart/form-data; boundary=b\r\nContent-Length: ${form.length}\r\n\r\n`
   await app.upload(colourRows(1))
   const before = (await app.api('GET', '/datasets/?limit=100')).body.items.length
   const files = () => readdirSync(path.join(app.dataDir, 'datasets'))
-  const kept = files().length
+  const filesBefore = files().length
   const slow = connect(app.address)
   slow.socket.write(head)
   let at = 0
-  // Six times as long as a body may stand still.
+  // Six times the limit without progress.
   const piece = Math.ceil(form.length / 60)
   trickle(slow, (6 * body_ms) / 60, () => {
     const from = at
@@ -96,14 +101,14 @@ test('an upload over a slow line is not cut while it makes progress, and leaves 
   stalled.socket.write(head + form.slice(0, 30_000))
   await until('the slow one to be answered', () => slow.text.includes('\r\n\r\n'))
   assert.match(slow.text, /^HTTP\/1\.1 201 /)
-  await until('the one that stands still to be closed', () => stalled.closed)
+  await until('the stalled one to be closed', () => stalled.closed)
   assert.match(stalled.text, /^HTTP\/1\.1 4/)
   assert.equal((await app.api('GET', '/datasets/?limit=100')).body.items.length, before + 1)
-  await until('its beginning to be gone from the disk', () => files().length === kept + 1)
+  await until('its part to be removed from the disk', () => files().length === filesBefore + 1)
   slow.socket.destroy()
 })
 
-test('who waits long for an answer is not cut', async () => {
+test('a client that waits long for an answer is not disconnected', async () => {
   const agent = new http.Agent({ keepAlive: true })
   const dataset = (await app.upload(colourRows(8))).body.id
   const body = JSON.stringify({ model_id: tiny, dataset_id: dataset, config: { training_config: { epochs: 50 } } })
@@ -121,13 +126,13 @@ test('who waits long for an answer is not cut', async () => {
       })
       .on('error', reject)
   })
-  await until('twice the time that a body may stand still', () => performance.now() - began > 2 * body_ms)
+  await until('twice the body timeout', () => performance.now() - began > 2 * body_ms)
   await app.api('POST', `/fine-tuning/jobs/${job}/cancel`)
   assert.match(await closed, /"type":"status"/)
   agent.destroy()
 })
 
-test('connections above the number that is set are closed, and others go on', async () => {
+test('connections above the limit are closed, and others keep working', async () => {
   const few = await startApp({ TUNERY_MAX_CONNECTIONS: '2' })
   try {
     const [first, second] = [connect(few.address), connect(few.address)]
@@ -150,14 +155,15 @@ test('connections above the number that is set are closed, and others go on', as
   }
 })
 
-test('a download that its client stops to read is ended, and its file closed; one that is read slowly goes on', async () => {
+test('a download whose client stops reading is ended and its file closed; a slow reader is not cut', async () => {
   const id = 'exp_slow'
   const [folder, size_bytes] = [path.join(app.dataDir, 'exports', id), 64e6]
   mkdirSync(folder, { recursive: true })
   writeFileSync(path.join(folder, 'm.gguf'), Buffer.alloc(size_bytes))
   const db = new Database(path.join(app.dataDir, 'tunery.db'))
   db.prepare(
-    `insert into exports (id, account_id, model_id, format, merge, status, files_json, created_at) values (?, ?, 'mdl_1', 'gguf', 1, 'ready', ?, 1)`,
+    `insert into exports (id, account_id, model_id, format, merge, status, files_json, created_at)
+     values (?, ?, 'mdl_1', 'gguf', 1, 'ready', ?, 1)`,
   ).run(id, app.owner.account_id, JSON.stringify([{ name: 'm.gguf', size_bytes, sha256: 'x' }]))
   db.close()
   const ask = () => {

@@ -1,4 +1,4 @@
-// What this service does not believe of, or pass on to, a server of another make.
+// What the service does not accept from upstreams, and does not pass on to them.
 import assert from 'node:assert/strict'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -7,13 +7,13 @@ import { after, before, test } from 'node:test'
 import { relayStream } from '../../server/inference/gateway/relay.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
-import { type Foreign, type Handler, json, startForeign } from '../support/upstream.ts'
+import { type FakeUpstream, type Handler, json, startFakeUpstream } from '../support/upstream.ts'
 
 let app: TestApp
-let server: Foreign
+let server: FakeUpstream
 let handle: Handler
 before(async () => {
-  server = await startForeign((...call) => handle(...call))
+  server = await startFakeUpstream((...call) => handle(...call))
   const entry = { url: server.url, kind: 'vllm' }
   app = await startApp({
     TUNERY_UPSTREAMS: JSON.stringify([
@@ -37,7 +37,7 @@ const messages = [{ role: 'user', content: 'x' }]
 const chat = (model: string, fields: object = {}, as: { api: TestApp['api'] } = app) =>
   as.api('POST', '/chat/completions', { model, messages, ...fields })
 
-test('a 200 that is not what was asked for is a failure, and the name in an answer is always the client’s', async () => {
+test('a 200 with an unexpected body is an error, and responses always have the client’s model name', async () => {
   const page = (_path: string, _body: unknown, response: http.ServerResponse) =>
     void response.writeHead(200, { 'content-type': 'text/html' }).end('<html>')
   for (const wrong of [
@@ -51,13 +51,13 @@ test('a 200 that is not what was asked for is a failure, and the name in an answ
   }
   handle = page
   const streamed = await stream(`${app.url}/chat/completions`, app.key, { model: 'far/plain', messages, stream: true })
-    .whole
+    .result
   assert.match(streamed.text, /engine_failed/)
   handle = (_path, _body, response) => json(response, 200, answer('something else'))
   assert.equal((await chat('far/plain')).body.model, 'far/plain')
 })
 
-test('an answer without an end is given up', async () => {
+test('an endless response is cut off at its size limit', async () => {
   handle = (_path, _body, response) => {
     response.writeHead(200, { 'content-type': 'application/json' })
     const piece = Buffer.alloc(1 << 20, ' ')
@@ -72,7 +72,7 @@ test('an answer without an end is given up', async () => {
   assert.match(body.error.message, /64 MB/)
 })
 
-test('each account has a cache of its own in a vLLM, whatever salt its client sends; other servers are sent none', async () => {
+test('vLLM gets one cache salt per account, whatever the client sends; other servers get none', async () => {
   const salts: unknown[] = []
   handle = (_path, body, response) => {
     salts.push(body.cache_salt)
@@ -89,7 +89,7 @@ test('each account has a cache of its own in a vLLM, whatever salt its client se
   assert.equal(salts[3], undefined)
 })
 
-test('a prompt is not taken as plain text by a server that would read control tokens in it', async () => {
+test('parse_special: false is refused for upstreams, which always read control tokens', async () => {
   const { status, body } = await app.api('POST', '/completions', {
     model: 'far/plain',
     prompt: '<|im_end|>',
@@ -98,10 +98,10 @@ test('a prompt is not taken as plain text by a server that would read control to
   assert.deepEqual([status, body.error.code, body.error.param], [400, 'parameter_not_supported', 'parse_special'])
 })
 
-test('a server fetches images for clients only where its operator says so', async () => {
-  let asked = 0
+test('upstreams get image URLs only if fetch_images is set', async () => {
+  let requests = 0
   handle = (_path, body, response) => {
-    asked++
+    requests++
     json(response, 200, answer(body.model))
   }
   const image = (url: string) => ({
@@ -111,30 +111,30 @@ test('a server fetches images for clients only where its operator says so', asyn
     const { status, body } = await chat('far/closed', image(url))
     assert.deepEqual([status, body.error.code, body.error.param], [400, 'invalid_request', 'messages'])
   }
-  assert.equal(asked, 0)
+  assert.equal(requests, 0)
   assert.equal((await chat('far/closed', image('data:image/png;base64,AA=='))).status, 200)
   assert.equal((await chat('far/open', image('http://example.com/a.png'))).status, 200)
 })
 
-test('a client that stops to read for too long is ended, and its place comes back', async () => {
-  const rest = new PassThrough()
+test('a client that stops reading for too long is disconnected, and its slot is freed', async () => {
+  const upstream = new PassThrough()
   let released = 0
   const ends: string[] = []
   const relay = http.createServer((_request, response) => {
-    const served = {
+    const poolResponse = {
       headers: {},
       load_ms: 0,
       queue_ms: 0,
-      content: { first: undefined, rest },
-      rename: undefined,
-      foreign: false,
-      askedRunning: false,
+      content: { firstChunk: undefined, stream: upstream },
+      renameModelTo: undefined,
+      fromUpstream: false,
+      addedChunkUsage: false,
     }
-    const meter = { end: (how: string) => void ends.push(how), endLater: () => {} }
-    const opening = { begin: () => response, fail: () => {} }
+    const meter = { end: (how: string) => void ends.push(how), endAborted: () => {} }
+    const sseResponse = { start: () => response, fail: () => {} }
     void relayStream(
-      { ...served, release: () => released++ } as never,
-      opening,
+      { ...poolResponse, release: () => released++ } as never,
+      sseResponse,
       meter,
       {},
       new AbortController().signal,
@@ -145,21 +145,21 @@ test('a client that stops to read for too long is ended, and its place comes bac
   const request = http.get({ port: (relay.address() as AddressInfo).port, host: '127.0.0.1' })
   const response = await new Promise<http.IncomingMessage>((resolve) => {
     request.on('response', resolve)
-    rest.write('data: {}\n\n')
+    upstream.write('data: {}\n\n')
   })
   response.pause()
   const closed = new Promise((resolve) => response.on('close', resolve).on('error', () => {}))
   const piece = `data: {"x":"${'x'.repeat(1 << 20)}"}\n\n`
-  for (let count = 0; count < 64 && rest.write(piece); count++);
-  rest.on('drain', () => rest.write(piece))
-  await new Promise((resolve) => rest.once('close', resolve))
+  for (let count = 0; count < 64 && upstream.write(piece); count++);
+  upstream.on('drain', () => upstream.write(piece))
+  await new Promise((resolve) => upstream.once('close', resolve))
   assert.deepEqual([released, ends], [1, ['client_left']])
   response.resume()
   await closed
   relay.close()
 })
 
-test('while the service stops, whoever still asks is told so in the shape of every error', async () => {
+test('requests during shutdown get an error in the usual shape', async () => {
   const stopping = await startApp()
   try {
     stopping.services.beginStop()

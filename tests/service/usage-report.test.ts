@@ -1,5 +1,5 @@
-// What an account is told of its usage: the sums are those that its clients were told, by day, model and key, with what
-// they cost.
+// Usage reports: the sums equal the usage reported to clients, by day, model and key, with their
+// cost.
 import assert from 'node:assert/strict'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -53,19 +53,19 @@ const events = async (account_id: string) =>
       .execute()
   ).map(({ data_json }) => JSON.parse(data_json))
 
-test('usage is the sum of what clients were told, by day, model, key and kind, with its cost', async () => {
+test('usage is the sum of what clients were sent, by day, model, key and kind, with its cost', async () => {
   const mine = await account()
   const second = await mine.api('POST', '/keys', { name: 'second' })
   const other = client(app.url, second.body.key)
   await mine.api('POST', '/deployments', { name: 'named', model: tiny })
-  const told: Record<string, number>[] = []
+  const reported: Record<string, number>[] = []
   for (const [who, model, max_tokens] of [
     [mine, tiny, 3],
     [mine, 'named', 4],
     [other, 'named', 5],
   ] as const)
-    told.push((await who.api('POST', '/chat/completions', { ...ask, model, max_tokens })).body.usage)
-  const sum = (field: string) => told.reduce((total, each) => total + each[field]!, 0)
+    reported.push((await who.api('POST', '/chat/completions', { ...ask, model, max_tokens })).body.usage)
+  const sum = (field: string) => reported.reduce((total, each) => total + each[field]!, 0)
   const { body } = await mine.api('GET', '/usage?group_by=day,model,key,kind')
   assert.equal(body.currency, 'EUR')
   assert.deepEqual(
@@ -106,8 +106,8 @@ test('usage is the sum of what clients were told, by day, model, key and kind, w
   assert.equal((await app.other.api('GET', '/usage')).body.total.requests, 0, 'another account sees its own only')
 })
 
-test('a question that cannot be answered says why', async () => {
-  for (const [query, says] of [
+test('an invalid query gets the reason', async () => {
+  for (const [query, pattern] of [
     ['from=2026-02-30', /from/],
     ['from=2026-02-02&to=2026-02-01', /after/],
     ['from=2020-01-01&to=2026-01-01', /366/],
@@ -117,11 +117,11 @@ test('a question that cannot be answered says why', async () => {
   ] as const) {
     const { status, body } = await app.api('GET', `/usage?${query}`)
     assert.equal(status, 400, query)
-    assert.match(body.error.message, says)
+    assert.match(body.error.message, pattern)
   }
 })
 
-test('a job is metered once when it ends: its tokens, its time and its cost; a cancelled one, as far as it came; one that never ran, not at all', async () => {
+test('a job is metered once at its end; a cancelled one up to then, one that never ran not at all', async () => {
   const mine = await account()
   const dataset = (await mine.upload(colourRows(40))).body
   const create = async (training_config: object) =>
@@ -160,7 +160,7 @@ test('a job is metered once when it ends: its tokens, its time and its cost; a c
   )
 })
 
-test('what an account asked to be told is told at each part once a period, with what was used', async () => {
+test('a usage threshold is reported once per percentage and period, with the usage', async () => {
   const mine = await account('ten')
   const set = await mine.api('PUT', '/usage/thresholds', {
     tokens_per_month: 100,
@@ -181,11 +181,11 @@ test('what an account asked to be told is told at each part once a period, with 
     used.push(usage.total_tokens)
   }
   await app.services.usage.fold()
-  const told = await until('both metrics to be told', async () => {
+  const reported = await until('both metrics to be reported', async () => {
     const found = await events(mine.id)
     return found.some(({ metric }) => metric === 'requests_per_day') ? found : undefined
   })
-  const of = (metric: string) => told.filter((each) => each.metric === metric).map(({ percent }) => percent)
+  const of = (metric: string) => reported.filter((each) => each.metric === metric).map(({ percent }) => percent)
   assert.ok(used.reduce((sum, each) => sum + each) > 100)
   assert.deepEqual(
     [of('tokens_per_month'), of('cost_per_month')],
@@ -195,16 +195,16 @@ test('what an account asked to be told is told at each part once a period, with 
     ],
   )
   assert.deepEqual(of('requests_per_day'), [50], '7 of the tier’s 10')
-  const [first] = told
+  const [first] = reported
   assert.match(first.period.from, /-01T00:00:00\.000Z$/)
   assert.ok(first.used >= (first.threshold * first.percent) / 100)
   await mine.api('POST', '/chat/completions', { ...ask, model: tiny, max_tokens: 20 })
   await app.services.usage.fold()
   for (let each = 0; each < 3; each++) await mine.api('GET', '/usage/thresholds')
-  await until('the day to be used up', async () => (await events(mine.id)).length > told.length)
+  await until('the day to be used up', async () => (await events(mine.id)).length > reported.length)
   assert.deepEqual(
-    (await events(mine.id)).slice(told.length).map(({ metric, percent }) => [metric, percent]),
+    (await events(mine.id)).slice(reported.length).map(({ metric, percent }) => [metric, percent]),
     [['requests_per_day', 100]],
-    'nothing is told twice',
+    'nothing is reported twice',
   )
 })

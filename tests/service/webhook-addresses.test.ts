@@ -1,5 +1,5 @@
-// No webhook reaches an address that is not of the public internet, however it is written, looked up or redirected to:
-// canaries listen on this machine's own addresses and must see no connection at all.
+// SSRF: no webhook reaches an address outside the public internet, however it is written, resolved or redirected to.
+// Canaries listen on this machine's own addresses and must see no connection.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import net from 'node:net'
@@ -8,7 +8,7 @@ import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { ConfigError } from '../../server/config.ts'
 import { createAddressRules, readAllowed, resolve } from '../../server/webhooks/addresses.ts'
-import { Blocked, connect } from '../../server/webhooks/connect.ts'
+import { BlockedAddress, connect } from '../../server/webhooks/connect.ts'
 import { createSend } from '../../server/webhooks/send.ts'
 import { readTarget } from '../../server/webhooks/target.ts'
 import { until } from '../support/client.ts'
@@ -37,7 +37,7 @@ const signal = () => AbortSignal.timeout(15_000)
 const send = (allow: string, lookUp = resolve) =>
   createSend({ rules: createAddressRules(readAllowed(allow)), resolve: lookUp, timeout_ms: 15_000 })
 
-test('the canaries see whoever comes, by IPv4, IPv6 and name, where it is allowed', async () => {
+test('the canaries see allowed connections by IPv4, IPv6 and name', async () => {
   const before = canary.connections()
   const open = send('127.0.0.0/8,[::1]/128,0.0.0.0/32')
   const urls = ['127.0.0.1', '2130706433', '0x7f.1', '[::1]', '[::ffff:127.0.0.1]', '0', 'localhost', '127.1.2.3'].map(
@@ -47,11 +47,11 @@ test('the canaries see whoever comes, by IPv4, IPv6 and name, where it is allowe
   assert.equal(canary.connections() - before, urls.length)
 })
 
-test('each of more than 200 spellings is a 400 where a webhook is registered or changed', async () => {
+test('each of more than 200 spellings is a 400 when a webhook is created or changed', async () => {
   const before = canary.connections()
   const urls = corpus()
   assert.ok(urls.length >= 200 && new Set(urls).size === urls.length)
-  const kept = (
+  const webhook = (
     await app.api('POST', '/webhooks', {
       url: 'https://example.com/',
       events: ['model.deployed'],
@@ -65,25 +65,29 @@ test('each of more than 200 spellings is a 400 where a webhook is registered or 
       [400, /^[^/]*\/\/[^/\\#?]*@/.test(url) ? 'invalid_request' : 'address_blocked'],
       url,
     )
-    assert.equal((await app.api('PUT', `/webhooks/${kept.id}`, { url })).status, 400, url)
+    assert.equal((await app.api('PUT', `/webhooks/${webhook.id}`, { url })).status, 400, url)
   }
-  assert.deepEqual((await app.api('GET', '/webhooks')).body.items, [kept])
-  await app.api('DELETE', `/webhooks/${kept.id}`)
+  assert.deepEqual((await app.api('GET', '/webhooks')).body.items, [webhook])
+  await app.api('DELETE', `/webhooks/${webhook.id}`)
   assert.equal(canary.connections(), before)
 })
 
-test('the connection refuses each of them by itself, whatever the check of the URL says', async () => {
+test('the connection itself refuses each of them, without the check of the URL', async () => {
   const before = canary.connections()
   for (const text of corpus()) {
     const url = new URL(text)
     const host = url.hostname.replace(/^\[|\]$/g, '')
     const inside = async () => ['127.0.0.1', '::1', '::ffff:127.0.0.1', '10.0.0.1']
-    await assert.rejects(connect({ url, host, port: Number(url.port) || 80 }, closed, inside, signal()), Blocked, text)
+    await assert.rejects(
+      connect({ url, host, port: Number(url.port) || 80 }, closed, inside, signal()),
+      BlockedAddress,
+      text,
+    )
   }
   assert.equal(canary.connections(), before)
 })
 
-test('what is public may be reached', () => {
+test('public addresses may be reached', () => {
   for (const address of [
     '8.8.8.8',
     '1.1.1.1',
@@ -107,10 +111,10 @@ test('what is public may be reached', () => {
   ])
     assert.ok(readTarget(url, closed).host)
   for (const nothing of ['', 'localhost', '127.0.0.1 ', '1.2.3'])
-    assert.ok(closed.refusal(nothing, 80), 'what is no address is refused')
+    assert.ok(closed.refusal(nothing, 80), 'text that is not an address is refused')
 })
 
-test('the operator may allow ranges and ports of them; metadata services stay refused, and so does what is inside of a tunnel', () => {
+test('allowed ranges and ports may be reached; metadata services and addresses inside tunnels stay blocked', () => {
   const rules = createAddressRules(
     readAllowed('10.1.0.0/16:8080, 127.0.0.0/8,[fd00::]/8:443,169.254.0.0/16,[64:ff9b::]/96,[2002::]/16'),
   )
@@ -142,7 +146,7 @@ test('the operator may allow ranges and ports of them; metadata services stay re
   for (const [address, port] of refused) assert.ok(rules.refusal(address, port), `${address} ${port}`)
 })
 
-test('a setting that is no list of ranges keeps the service from starting', () => {
+test('an invalid list of ranges prevents the service from starting', () => {
   for (const text of [
     'localhost',
     '127.0.0.1',
@@ -162,7 +166,7 @@ test('a setting that is no list of ranges keeps the service from starting', () =
   )
 })
 
-test('a name that leads inside is a delivery that was blocked, once, and is not tried again', async () => {
+test('a name that resolves to a private address is a blocked delivery, and is not retried', async () => {
   const before = canary.connections()
   const answers: Record<string, string[]> = {
     'loopback.example.com': ['127.0.0.1'],
@@ -193,9 +197,9 @@ test('a name that leads inside is a delivery that was blocked, once, and is not 
   assert.equal(canary.connections(), before)
 })
 
-// What stands for the public address here is 127.0.0.2, which the operator has allowed: a test must not reach a
-// stranger's machine.
-test('a name that is answered otherwise the second time: each try asks once and connects to what was checked', async () => {
+// 127.0.0.2, which the operator has allowed, stands in for a public address: a test must not reach
+// foreign machines.
+test('DNS rebinding: each attempt resolves once and connects to the checked address', async () => {
   const got: string[] = []
   const outside = net.createServer((socket) => {
     socket
@@ -213,11 +217,11 @@ test('a name that is answered otherwise the second time: each try asks once and 
     socket.destroy()
   })
   await new Promise<void>((done) => trap.listen(port, '127.0.0.1', done))
-  let asked = 0
-  const rebinding = async () => [asked++ === 0 ? '127.0.0.2' : '127.0.0.1']
+  let lookups = 0
+  const rebinding = async () => [lookups++ === 0 ? '127.0.0.2' : '127.0.0.1']
   const one = send('127.0.0.2/32', rebinding)
   assert.equal((await one(`http://rebind.example.com:${port}/`, {}, '{}', signal())).response_status, 200)
-  assert.equal(asked, 1)
+  assert.equal(lookups, 1)
   assert.match(got[0]!, new RegExp(`host: rebind.example.com:${port}\r\n`, 'i'))
   assert.equal((await one(`http://rebind.example.com:${port}/`, {}, '{}', signal())).error?.code, 'blocked_address')
   const both = send('127.0.0.2/32', async () => ['127.0.0.1', '127.0.0.2'])
@@ -227,7 +231,7 @@ test('a name that is answered otherwise the second time: each try asks once and 
   outside.close()
 })
 
-test('an address that turns out to be refused once it is connected gets no byte', async () => {
+test('an address that is blocked once it is connected gets no byte', async () => {
   let bytes = 0
   const server = net.createServer(
     (socket) => void socket.on('error', () => {}).on('data', (data) => (bytes += data.length)),
@@ -235,10 +239,13 @@ test('an address that turns out to be refused once it is connected gets no byte'
   await new Promise<void>((done) => server.listen(0, '127.0.0.1', done))
   const { port } = server.address() as net.AddressInfo
   let checks = 0
-  const changing = { opened: true, refusal: () => (checks++ === 0 ? undefined : 'it is another one') }
+  const changing = { allowsPrivate: true, refusal: () => (checks++ === 0 ? undefined : 'it is another one') }
   for (const url of [`http://127.0.0.1:${port}/`, `https://127.0.0.1:${port}/`]) {
     checks = 0
-    await assert.rejects(connect({ url: new URL(url), host: '127.0.0.1', port }, changing, resolve, signal()), Blocked)
+    await assert.rejects(
+      connect({ url: new URL(url), host: '127.0.0.1', port }, changing, resolve, signal()),
+      BlockedAddress,
+    )
     assert.equal(checks, 2)
   }
   await new Promise((done) => server.close(done))

@@ -1,5 +1,5 @@
-// The secrets of webhooks: rotated without a delivery that cannot be verified, and found nowhere that they do not
-// belong.
+// Webhook secrets: rotation without unverifiable deliveries, and no leaks
+// of secrets.
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -34,7 +34,7 @@ const sendTest = (id: string) => app.api('POST', `/webhooks/${id}/test`)
 const plain = (secret: string, { body }: Received) => createHmac('sha256', secret).update(body).digest('hex')
 const header = ({ headers }: Received, name: string) => String(headers[name])
 
-test('a rotated secret overlaps: the standard header carries both signatures, the plain one stays with the old; no overlap ends it at once', async () => {
+test('rotated secrets overlap: the standard header has both signatures, the plain one the old', async () => {
   const made = (await app.api('POST', '/webhooks', { url: at('/rotated'), events: ['model.deployed'] })).body
   const rotated = (await app.api('POST', `/webhooks/${made.id}/rotate`, {})).body
   assert.notEqual(rotated.secret, made.secret)
@@ -60,7 +60,7 @@ test('a rotated secret overlaps: the standard header carries both signatures, th
     assert.deepEqual(codeOf(await app.api('POST', `/webhooks/${made.id}/rotate`, body)), [400, 'invalid_request'])
 })
 
-test('a secret is in no later answer, in no file of the data folder and in no line of the log', async () => {
+test('a secret appears in no later response, no file of the data folder and no log line', async () => {
   const lines: string[] = []
   const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) })
   const db = await openDatabase(app.dataDir)

@@ -1,5 +1,5 @@
-// Webhooks through the API: what is registered, shown and kept secret, what is sent for which event, and that it is
-// signed.
+// Webhooks through the API: registration, secrets, which event is sent to which webhook, and
+// signatures.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { createHmac } from 'node:crypto'
@@ -41,7 +41,7 @@ const sendTest = async (id: string) => (await app.api('POST', `/webhooks/${id}/t
 const plain = (secret: string, { body }: Received) => createHmac('sha256', secret).update(body).digest('hex')
 const header = ({ headers }: Received, name: string) => String(headers[name])
 
-test('a webhook is registered with a secret that is made and shown once, listed, changed and deleted', async () => {
+test('a webhook is registered with a generated secret that is shown once, listed, changed and deleted', async () => {
   const { secret, ...made } = await register('/life', { events: ['training.completed', 'training.failed'] })
   assert.match(made.id, /^whk_/)
   assert.match(secret, /^whsec_[A-Za-z0-9+/]{43}=$/)
@@ -73,7 +73,7 @@ test('a webhook is registered with a secret that is made and shown once, listed,
     ])
 })
 
-test('bad registrations are refused with what is wrong, and an account has twenty at most', async () => {
+test('invalid registrations are refused with the reason, and an account has twenty at most', async () => {
   const url = `http://127.0.0.1:${receiver.port}/`
   for (const [body, code] of [
     [{ events: ['model.deployed'] }, 'invalid_request'],
@@ -97,11 +97,11 @@ test('bad registrations are refused with what is wrong, and an account has twent
     [{ url: 'http://10.0.0.1/', events: eventTypes }, 'address_blocked'],
   ] as const)
     assert.deepEqual(codeOf(await app.api('POST', '/webhooks', body)), [400, code], JSON.stringify(body).slice(0, 200))
-  const saysOf = async (address: string) =>
+  const messageFor = async (address: string) =>
     (await app.api('POST', '/webhooks', { url: `http://${address}/`, events: eventTypes })).body.error.message
   for (const address of ['10.0.0.1', '192.168.0.1'])
-    assert.match(await saysOf(address), /what the operator allows with TUNERY_WEBHOOK_ALLOW/, address)
-  assert.match(await saysOf('169.254.169.254'), /a metadata service, which no setting allows/)
+    assert.match(await messageFor(address), /what the operator allows with TUNERY_WEBHOOK_ALLOW/, address)
+  assert.match(await messageFor('169.254.169.254'), /a metadata service, which no setting allows/)
   const all = await Promise.all(
     Array.from({ length: 22 }, () => app.api('POST', '/webhooks', { url, events: eventTypes })),
   )
@@ -114,7 +114,7 @@ test('bad registrations are refused with what is wrong, and an account has twent
   for (const { id } of [...first.items, ...rest.items]) await remove(id)
 })
 
-test('a delivery is signed for both headers, which libraries of others verify; one changed byte is refused', async () => {
+test('a delivery has both signatures, which third-party libraries verify; one changed byte is refused', async () => {
   const given = 'a secret of my own'
   for (const secret of [
     undefined,
@@ -125,7 +125,7 @@ test('a delivery is signed for both headers, which libraries of others verify; o
   ]) {
     const route = `/signed-${secret?.length}`
     const made = await register(route, { secret })
-    assert.equal(made.secret === undefined, secret !== undefined, 'a secret that was given is not told again')
+    assert.equal(made.secret === undefined, secret !== undefined, 'a given secret is not returned')
     const used = secret ?? made.secret
     const delivery = await sendTest(made.id)
     const got = await sent(route)
@@ -160,7 +160,7 @@ test('a delivery is signed for both headers, which libraries of others verify; o
   }
 })
 
-test('trainings and deployments reach the webhooks that want them, with their data; nobody else hears of them', async () => {
+test('events of jobs and deployments are sent with their data to the subscribed webhooks only', async () => {
   const made = await register('/events', {
     events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
   })
@@ -172,7 +172,7 @@ test('trainings and deployments reach the webhooks that want them, with their da
   const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   const done = await app.untilEnded(job.id)
   assert.equal(done.status, 'completed', JSON.stringify(done.error))
-  const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'told' })).body
+  const deployment = (await app.api('POST', '/deployments', { model: tiny, name: 'announced' })).body
   await sent('/events', 3)
   const all = receiver.of('/events').map(({ body }) => JSON.parse(body))
   const of = (type: string) => all.filter((each: { type: string }) => each.type === type)
@@ -181,7 +181,7 @@ test('trainings and deployments reach the webhooks that want them, with their da
     [of('training.completed')[0].data.job_id, of('training.completed')[0].data.model_id],
     [job.id, done.model],
   )
-  assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'told', model_id: tiny })
+  assert.deepEqual(of('model.deployed')[0].data, { deployment_id: deployment.id, name: 'announced', model_id: tiny })
   assert.equal(new Set(all.map(({ id }: { id: string }) => id)).size, 3)
   for (const id of [made.id, deaf.id])
     await until('all to be settled', async () => (await deliveries(id)).every(({ status }) => status === 'delivered'))
@@ -198,25 +198,28 @@ interface Listed {
 const deliveries = async (id: string): Promise<Listed[]> =>
   (await app.api('GET', `/webhooks/${id}/deliveries?limit=100`)).body.items
 
-test('a training that is cancelled is told once', async () => {
+test('a cancelled training is reported once', async () => {
   const made = await register('/cancelled', { events: ['training.cancelled'] })
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   for (const _ of [1, 2])
     assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)).body.status, 'cancelled')
-  const told = JSON.parse((await sent('/cancelled')).body)
-  assert.deepEqual([told.type, told.data], ['training.cancelled', { job_id: id, model_id: tiny, dataset_id: dataset }])
+  const payload = JSON.parse((await sent('/cancelled')).body)
+  assert.deepEqual(
+    [payload.type, payload.data],
+    ['training.cancelled', { job_id: id, model_id: tiny, dataset_id: dataset }],
+  )
   assert.equal((await deliveries(made.id)).length, 1)
   await remove(made.id)
 })
 
-test('a training that fails is told with its error', async () => {
+test('a failed training is reported with its error', async () => {
   const made = await register('/failing', { events: ['training.failed'] })
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
-  // Its trainer is killed each time it comes up.
+  // Its trainer is killed each time it starts.
   const killer = setInterval(() => {
     const { stdout } = spawnSync('pgrep', ['-f', `trainer.cli.train .*${id}`], { encoding: 'utf8' })
     for (const pid of stdout.split('\n').filter(Boolean)) process.kill(Number(pid), 'SIGKILL')
@@ -228,7 +231,7 @@ test('a training that fails is told with its error', async () => {
   await remove(made.id)
 })
 
-test('deliveries are kept with status, time and the first kB of the answer, listed in pages, and sent again under the same id', async () => {
+test('deliveries are listed with status, time and the first kB of the response, and can be redelivered', async () => {
   const long = await startReceiver((_, response) => void response.writeHead(202).end('é'.repeat(2000)))
   const made = (await app.api('POST', '/webhooks', { url: long.url, events: ['model.deployed'] })).body
   for (let count = 0; count < 3; count++) await sendTest(made.id)
@@ -268,7 +271,7 @@ test('deliveries are kept with status, time and the first kB of the answer, list
   long.stop()
 })
 
-test('what belongs to another account is not found, and a key without the scope is refused', async () => {
+test('webhooks of another account are not found, and a key without the scope is refused', async () => {
   const made = await register('/mine')
   const { id } = await sendTest(made.id)
   for (const [method, route, body] of [
@@ -297,7 +300,7 @@ test('what belongs to another account is not found, and a key without the scope 
   await remove(made.id)
 })
 
-test('an event of a transaction that is rolled back is sent to nobody', async () => {
+test('an event of a rolled-back transaction is not sent', async () => {
   const made = await register('/rolled-back')
   const db = await openDatabase(app.dataDir)
   const record = (name: string, fails: boolean) =>

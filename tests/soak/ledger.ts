@@ -1,10 +1,10 @@
-// What the service has acknowledged, kept outside of it: a soak that is taken up again knows what was promised before.
+// Ledger of what the service has acknowledged, in a file, so that a resumed soak run knows it too.
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 
-export type Promised =
+export type LedgerEntry =
   | { kind: 'dataset'; id: string }
   | { kind: 'dataset_deleted'; id: string }
-  /** Whose answer was lost may have been done or not. */
+  /** If the answer was lost, it may have been deleted or not. */
   | { kind: 'asked_to_delete'; id: string }
   | { kind: 'job'; id: string; idempotency_key: string }
   | { kind: 'job_ended'; id: string; status: string }
@@ -15,20 +15,20 @@ export type Promised =
   | { kind: 'killed'; what: string }
 
 export interface Ledger {
-  add(entry: Promised): void
-  of<K extends Promised['kind']>(kind: K): Extract<Promised, { kind: K }>[]
+  add(entry: LedgerEntry): void
+  of<K extends LedgerEntry['kind']>(kind: K): Extract<LedgerEntry, { kind: K }>[]
 }
 
-/** Reads what the file holds and appends to it. */
+/** Reads the file's entries and appends new ones. */
 export function openLedger(file: string): Ledger {
   const lines = existsSync(file) ? readFileSync(file, 'utf8').split('\n').filter(Boolean) : []
-  const entries = lines.map((line) => JSON.parse(line) as Promised)
+  const entries = lines.map((line) => JSON.parse(line) as LedgerEntry)
   return {
     add(entry) {
       entries.push(entry)
       appendFileSync(file, `${JSON.stringify(entry)}\n`)
     },
-    of: <K extends Promised['kind']>(kind: K) =>
-      entries.filter((entry): entry is Extract<Promised, { kind: K }> => entry.kind === kind),
+    of: <K extends LedgerEntry['kind']>(kind: K) =>
+      entries.filter((entry): entry is Extract<LedgerEntry, { kind: K }> => entry.kind === kind),
   }
 }

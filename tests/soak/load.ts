@@ -1,4 +1,4 @@
-// Clients that use the service while its processes are killed, and note what it has acknowledged.
+// Clients that use the service while its processes are killed, and record what it acknowledges.
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { colourRows } from '../support/client.ts'
@@ -7,24 +7,22 @@ import { tiny } from '../support/tiny.ts'
 import type { Ledger } from './ledger.ts'
 
 interface Options {
-  /** Where the service is now; it has another port after each start. */
+  /** The service's current URL: each start has another port. */
   url(): string
   key: string
   ledger: Ledger
   random(): number
-  /** Something that may never be. */
+  /** Reports a violation. */
   fault(text: string): void
 }
 
-/** Begins the load; what it returns ends it and waits until it has. */
+/** Starts the load; `stop` ends it and waits for its end. */
 export function startLoad({ url, key, ledger, random, fault }: Options): { stop(): Promise<void> } {
   let stopped = false
   const pick = <T>(items: readonly T[]): T | undefined => items[Math.floor(random() * items.length)]
 
-  /**
-   * Undefined where nothing was acknowledged: the connection broke, or the service said that it cannot at the moment.
-   */
-  async function ask(
+  /** Sends one request. Undefined if nothing was acknowledged: the connection broke, or the answer was a 5xx. */
+  async function request(
     method: string,
     route: string,
     body?: object | FormData,
@@ -50,15 +48,15 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     }
   }
 
-  /** The same request until it is acknowledged, as a client does that must not create twice. */
+  /** Retries a request with one Idempotency-Key until it is acknowledged. */
   async function create(route: string, body: object) {
     const idempotency_key = randomUUID()
     for (;;) {
-      const answer = await ask('POST', route, body, { 'idempotency-key': idempotency_key })
+      const answer = await request('POST', route, body, { 'idempotency-key': idempotency_key })
       if (answer?.status === 201) return { idempotency_key, body: answer.body }
-      // A secret that is shown once may have been lost with a kill: that it was made is acknowledged all the same.
+      // A kill may have lost the answer with a secret that is shown once; the creation is still acknowledged.
       if (answer && JSON.stringify(answer.body).includes('idempotency_key_reused')) return undefined
-      // What it needs may have been deleted meanwhile, by another of these clients.
+      // 404: another client may have deleted what it needs.
       if (answer && answer.status !== 404)
         fault(`POST ${route} was answered with ${answer.status}: ${JSON.stringify(answer.body)}`)
       if (answer || stopped) return undefined
@@ -70,12 +68,12 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
     async datasets() {
       const form = new FormData()
       form.append('file', new Blob([colourRows(16)]), 'rows.jsonl')
-      const made = await ask('POST', '/datasets', form)
+      const made = await request('POST', '/datasets', form)
       if (made?.status === 201) ledger.add({ kind: 'dataset', id: made.body.id! })
       const used = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
       const old = random() < 0.3 ? pick(ledger.of('dataset').filter(({ id }) => !used.has(id))) : undefined
       if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
-      const gone = old && (await ask('DELETE', `/datasets/${old.id}`))
+      const gone = old && (await request('DELETE', `/datasets/${old.id}`))
       if (gone?.status === 200) ledger.add({ kind: 'dataset_deleted', id: old!.id })
       await sleep(300)
     },
@@ -83,7 +81,7 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       const ended = new Set(ledger.of('job_ended').map(({ id }) => id))
       const open = ledger.of('job').filter(({ id }) => !ended.has(id))
       for (const { id } of open) {
-        const job = await ask('GET', `/fine-tuning/jobs/${id}`)
+        const job = await request('GET', `/fine-tuning/jobs/${id}`)
         if (job?.status === 404) fault(`the job ${id} is lost`)
         if (job && ['completed', 'failed', 'cancelled'].includes(job.body.status!))
           ledger.add({ kind: 'job_ended', id, status: job.body.status! })
@@ -104,13 +102,13 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
       const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
       const old = random() < 0.5 ? pick(ledger.of('key').filter(({ id }) => !revoked.has(id))) : undefined
       if (old) ledger.add({ kind: 'asked_to_delete', id: old.id })
-      const gone = old && (await ask('DELETE', `/keys/${old.id}`))
+      const gone = old && (await request('DELETE', `/keys/${old.id}`))
       if (gone?.status === 200) ledger.add({ kind: 'key_revoked', id: old!.id, key: old!.key })
       await sleep(200)
     },
     async deployments() {
       const name = `soak-${randomUUID()}`
-      const made = await ask('POST', '/deployments', { name, model: tiny })
+      const made = await request('POST', '/deployments', { name, model: tiny })
       if (made?.status === 201) ledger.add({ kind: 'deployment', name, model: tiny })
       await sleep(1000)
     },
@@ -118,9 +116,9 @@ export function startLoad({ url, key, ledger, random, fault }: Options): { stop(
   const chat = async (): Promise<void> => {
     const streams = random() < 0.5
     const max_tokens = 1 + Math.floor(random() * 40)
-    const told = streams && { stream: true, stream_options: { include_usage: true } }
-    const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], max_tokens, ...told }
-    const answer = await stream(`${url()}/chat/completions`, key, body).whole.catch(() => undefined)
+    const streamOptions = streams && { stream: true, stream_options: { include_usage: true } }
+    const body = { model: tiny, messages: [{ role: 'user', content: 'Hello.' }], max_tokens, ...streamOptions }
+    const answer = await stream(`${url()}/chat/completions`, key, body).result.catch(() => undefined)
     const whole = answer?.status === 200 && (streams ? answer.done : answer.text.endsWith('}'))
     if (!whole) return sleep(50)
     const { usage } = streams ? answer.events.findLast((event) => event.usage) : JSON.parse(answer.text)

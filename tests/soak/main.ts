@@ -1,4 +1,4 @@
-// `npm run test:soak`: hundreds of kills. One that was broken off goes on where it stopped, with `--folder`.
+// `npm run test:soak`: hundreds of kills. `--folder` resumes an interrupted run.
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -15,14 +15,14 @@ const { values } = parseArgs({
 })
 const folder = values.folder ? path.resolve(values.folder) : mkdtempSync(path.join(os.tmpdir(), 'tunery-soak-'))
 mkdirSync(folder, { recursive: true })
-console.log(`in ${folder}, seed ${values.seed}; if it is broken off, --folder ${folder} goes on`)
+console.log(`in ${folder}, seed ${values.seed}; to resume it later: --folder ${folder}`)
 const began = Date.now()
 const { faults, kills, counts } = await soak({
   folder,
   seed: Number(values.seed),
   kills: Number(values.kills),
   verifyEach: Number(values.each),
-  say: (text) => console.log(`${Math.round((Date.now() - began) / 1000)} s: ${text}`),
+  report: (text) => console.log(`${Math.round((Date.now() - began) / 1000)} s: ${text}`),
 })
 for (const fault of faults) console.error(fault)
 console.log(JSON.stringify({ kills, counts, seconds: Math.round((Date.now() - began) / 1000), faults: faults.length }))

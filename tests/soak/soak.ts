@@ -1,4 +1,4 @@
-// Kills the service's processes at random moments under load, many times, and holds it to what it acknowledged.
+// Kills the service's processes at random moments under load and checks that nothing acknowledged is lost.
 import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -13,8 +13,8 @@ export interface SoakOptions {
   folder: string
   seed: number
   kills: number
-  say(text: string): void
-  /** How many kills lie between two looks at everything. */
+  report(text: string): void
+  /** Number of kills between two full checks. */
   verifyEach: number
 }
 
@@ -24,7 +24,7 @@ export interface SoakResult {
   counts: Record<string, number>
 }
 
-/** Numbers from 0 to 1, the same for the same seed (mulberry32). */
+/** Seeded pseudo-random numbers from 0 to 1 (mulberry32). */
 export function seeded(seed: number): () => number {
   let state = seed >>> 0
   return () => {
@@ -37,8 +37,8 @@ export function seeded(seed: number): () => number {
 
 const victims = { server: '', engine: 'engine/main.ts', trainer: 'trainer.cli.train' } as const
 
-/** Goes on from the kills that the folder's ledger holds. */
-export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions): Promise<SoakResult> {
+/** Runs the soak test; resumes after the kills in the folder's ledger. */
+export async function soak({ folder, seed, kills, report: say, verifyEach }: SoakOptions): Promise<SoakResult> {
   const data = dataFolder(
     'soak',
     { TUNERY_CHECKPOINT_SECONDS: '1', TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8' },
@@ -73,13 +73,13 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
         ledger.add({ kind: 'killed', what: killed })
       }
       await load.stop()
-      await endOf(client(server.url, key), '/fine-tuning/jobs', ['queued', 'running'])
-      await endOf(client(server.url, key), '/datasets', ['preparing'])
-      const events = await endOfDeliveries(client(server.url, key), webhook)
-      const heard = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
+      await waitUntilIdle(client(server.url, key), '/fine-tuning/jobs', ['queued', 'running'])
+      await waitUntilIdle(client(server.url, key), '/datasets', ['preparing'])
+      const events = await waitForDeliveries(client(server.url, key), webhook)
+      const receivedIds = new Set(receiver.received.map(({ headers }) => headers['webhook-id']))
       faults.push(
         ...events
-          .filter(({ event_id, status }) => status !== 'delivered' || !heard.has(event_id))
+          .filter(({ event_id, status }) => status !== 'delivered' || !receivedIds.has(event_id))
           .map((each) => `not received: ${JSON.stringify(each)}`),
       )
       faults.push(...(await verify(client(server.url, key), data.dataDir, ledger, webhook)))
@@ -93,8 +93,8 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
   }
 
   /**
-   * Kills one of the processes, the server where the other does not come up in time; then waits until all that it had
-   * started is gone, and starts another.
+   * Kills one of the processes, or the server if the other does not start in time. After a server kill, waits until its
+   * children have ended and starts another.
    */
   async function kill(
     victim: keyof typeof victims,
@@ -108,16 +108,16 @@ export async function soak({ folder, seed, kills, say, verifyEach }: SoakOptions
     }
     const own = processesOn(data.dataDir).filter((pid) => pid !== running.pid)
     await running.end('SIGKILL')
-    await until('what the server had started to be gone', () => !own.some(alive))
+    await until('the server’s children to end', () => !own.some(alive))
     return ['server', await data.start()]
   }
 }
 
-/** Resolves when none of the newest is being worked on any more; each takes seconds. */
-async function endOf({ api }: Client, route: string, atWork: string[]): Promise<void> {
+/** Waits until none of the newest 100 items has one of these statuses. */
+async function waitUntilIdle({ api }: Client, route: string, activeStatuses: string[]): Promise<void> {
   for (;;) {
     const { items } = (await api('GET', `${route}?limit=100`)).body
-    if (!items.some(({ status }: { status: string }) => atWork.includes(status))) return
+    if (!items.some(({ status }: { status: string }) => activeStatuses.includes(status))) return
     await sleep(200)
   }
 }
@@ -125,17 +125,15 @@ async function endOf({ api }: Client, route: string, atWork: string[]): Promise<
 const eventTypes = ['training.started', 'training.completed', 'training.failed', 'model.deployed']
 
 async function register({ api }: Client, url: string): Promise<string> {
-  // An earlier run's receiver is gone.
+  // Remove webhooks to the receiver of an earlier run.
   for (const { id } of (await api('GET', '/webhooks')).body.items) await api('DELETE', `/webhooks/${id}`)
   const { status, body } = await api('POST', '/webhooks', { url, events: eventTypes })
   if (status !== 201) throw new Error(`the webhook was refused: ${JSON.stringify(body)}`)
   return body.id
 }
 
-/**
- * Resolves with a webhook's deliveries when none is on its way any more; the first second try comes after five seconds.
- */
-async function endOfDeliveries({ api }: Client, webhook: string): Promise<{ event_id: string; status: string }[]> {
+/** Resolves with a webhook's deliveries when none is pending. The first retry comes after five seconds. */
+async function waitForDeliveries({ api }: Client, webhook: string): Promise<{ event_id: string; status: string }[]> {
   for (;;) {
     const found: { id: string; event_id: string; status: string }[] = []
     for (let more = true; more; ) {
@@ -153,7 +151,7 @@ async function endOfDeliveries({ api }: Client, webhook: string): Promise<{ even
   }
 }
 
-/** The processes that were started on a data folder, whoever their parent is now. */
+/** Processes with this data folder in their environment, whatever their parent. */
 function processesOn(dataDir: string): number[] {
   const setting = `TUNERY_DATA_DIR=${dataDir}\0`
   return readdirSync('/proc')

@@ -1,4 +1,4 @@
-// Whether all that was acknowledged is there, and nothing more.
+// Checks that exactly what was acknowledged is there.
 import { openDatabase } from '../../server/db/open.ts'
 import type { Client } from '../support/client.ts'
 import type { Ledger } from './ledger.ts'
@@ -14,19 +14,19 @@ async function all(api: Client['api'], route: string): Promise<Map<string, Recor
   }
 }
 
-/** Resolves with what is wrong. The service runs, and no load is on it. */
+/** Resolves with the violations. The service must run, without load. */
 export async function verify({ api }: Client, dataDir: string, ledger: Ledger, webhook: string): Promise<string[]> {
   const faults: string[] = []
   const check = (right: boolean, text: string) => {
     if (!right) faults.push(text)
   }
 
-  const asked = new Set(ledger.of('asked_to_delete').map(({ id }) => id))
+  const deletionRequested = new Set(ledger.of('asked_to_delete').map(({ id }) => id))
   const datasets = await all(api, '/datasets')
   const deleted = new Set(ledger.of('dataset_deleted').map(({ id }) => id))
   for (const { id } of ledger.of('dataset')) {
     if (deleted.has(id)) check(!datasets.has(id), `the dataset ${id} was deleted and is there again`)
-    else if (datasets.has(id) || !asked.has(id))
+    else if (datasets.has(id) || !deletionRequested.has(id))
       check(datasets.get(id)?.status === 'ready', `the dataset ${id} is ${datasets.get(id)?.status ?? 'lost'}`)
   }
 
@@ -39,7 +39,7 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
   const revoked = new Set(ledger.of('key_revoked').map(({ id }) => id))
   for (const { id } of ledger.of('key')) {
     if (revoked.has(id)) check(!keys.has(id), `the key ${id} was revoked and is there again`)
-    else check(keys.has(id) || asked.has(id), `the key ${id} is lost`)
+    else check(keys.has(id) || deletionRequested.has(id), `the key ${id} is lost`)
   }
 
   const deployments = await all(api, '/deployments')
@@ -65,21 +65,21 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
     )
 
     const events = await db.selectFrom('events').select(['type', 'data_json']).execute()
-    const told = (type: string, id: unknown) =>
+    const countEvents = (type: string, id: unknown) =>
       events.filter((event) => event.type === type && JSON.parse(event.data_json).job_id === id).length
     for (const [id, { status, started_at }] of jobs) {
       if (started_at)
         check(
-          told('training.started', id) === 1,
-          `the start of ${id} was written ${told('training.started', id)} times`,
+          countEvents('training.started', id) === 1,
+          `the start of ${id} was written ${countEvents('training.started', id)} times`,
         )
-      const ended = told('training.completed', id) + told('training.failed', id)
+      const ended = countEvents('training.completed', id) + countEvents('training.failed', id)
       check(
         ended === (status === 'completed' || status === 'failed' ? 1 : 0),
         `the end of ${id}, which is ${status}, was written ${ended} times`,
       )
     }
-    // Each event since the webhook was registered has its one delivery.
+    // Each event since the webhook was registered has exactly one delivery.
     const { created_at } = await db
       .selectFrom('webhooks')
       .select('created_at')
@@ -97,7 +97,7 @@ export async function verify({ api }: Client, dataDir: string, ledger: Ledger, w
     for (const { id } of since)
       check(deliveries.filter((each) => each === id).length === 1, `the event ${id} has not one delivery`)
 
-    // A job, a key that came again after a kill is one still.
+    // A job or key that was retried after a kill exists once.
     const marks = await db.selectFrom('idempotency_keys').select(['key', 'target']).execute()
     const targets = new Map(marks.map(({ key, target }) => [key, target]))
     for (const { id, idempotency_key } of [...ledger.of('job'), ...ledger.of('key')])

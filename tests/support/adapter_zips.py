@@ -1,4 +1,4 @@
-"""Zips of an adapter, good and broken: `python -m tests.support.adapter_zips ADAPTER_FOLDER OUT`."""
+"""Writes zips of an adapter, valid and broken ones: `python -m tests.support.adapter_zips ADAPTER_FOLDER OUT`."""
 
 import json
 import struct

@@ -5,7 +5,7 @@ import type { Job, JobEvent } from '../../contract/tuning.ts'
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 export type Answer = { status: number; headers: Headers; body: any }
 
-/** A small client for one key; unlike a real one it never throws for a status. */
+/** A small API client for one key. It never throws for an error status. */
 export function client(url: string, key: string) {
   async function api(
     method: string,
@@ -38,7 +38,7 @@ export function client(url: string, key: string) {
     return api('POST', '/datasets/', form)
   }
 
-  /** Of a job, or of an export. */
+  /** The events of a job or an export. */
   async function* events(id: string, after = 0): AsyncGenerator<JobEvent> {
     const what = id.startsWith('exp_') ? 'exports' : 'fine-tuning/jobs'
     const response = await fetch(`${url}/${what}/${id}/events?after=${after}`, {
@@ -59,28 +59,28 @@ export function client(url: string, key: string) {
     upload,
     events,
     job,
-    /** Reads a job's events until one matches; throws where the stream ends before. */
+    /** Reads a job's events until one matches; throws if the stream ends first. */
     async untilEvent(job_id: string, matches: (event: JobEvent) => boolean): Promise<JobEvent> {
       const seen: string[] = []
       for await (const event of events(job_id)) {
         if (matches(event)) return event
         seen.push(`${event.type}: ${event.message}`)
       }
-      throw new Error(`it ended without that event; it said:\n${seen.join('\n')}`)
+      throw new Error(`the stream ended without that event; its events:\n${seen.join('\n')}`)
     },
     async untilEnded(id: string): Promise<Job> {
       for await (const _ of events(id));
       return job(id)
     },
-    /** Asks for an export and waits for its end. */
+    /** Creates an export and waits for its end. */
     async exported(body: object): Promise<Export> {
       const created = await api('POST', '/exports', body)
       if (created.status !== 201) throw new Error(JSON.stringify(created.body))
       for await (const _ of events(created.body.id));
       return (await api('GET', `/exports/${created.body.id}`)).body
     },
-    /** A tiny model that was trained on colours. */
-    async colourModel(config: object = {}): Promise<string> {
+    /** Trains a tiny model on colours. */
+    async trainColourModel(config: object = {}): Promise<string> {
       const dataset_id = (await upload(colourRows(16))).body.id
       const training_config = { epochs: 12, batch_size: 4, learning_rate: 0.02 }
       const { body } = await api('POST', '/fine-tuning/jobs', {
@@ -97,10 +97,7 @@ export function client(url: string, key: string) {
 }
 export type Client = ReturnType<typeof client>
 
-/**
- * Waits until a condition holds; fails after three minutes with its name: a trainer is last in line for the cores of a
- * busy machine.
- */
+/** Waits until a condition holds. Throws after three minutes: a trainer has the lowest priority on a busy machine. */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
   const deadline = Date.now() + 180_000
   for (;;) {
@@ -111,7 +108,7 @@ export async function until<T>(what: string, condition: () => T | Promise<T>): P
   }
 }
 
-/** Rows that a tiny model can learn: colours to codes. */
+/** Rows that a tiny model can learn: a code for each colour. */
 export function colourRows(count: number): string {
   const colours = ['red', 'green', 'blue', 'white', 'black', 'pink', 'grey', 'brown']
   return Array.from({ length: count }, (_, index) => {

@@ -1,6 +1,6 @@
 import net from 'node:net'
 
-/** A plain connection to a service, with what came back on it so far. */
+/** A plain TCP connection to a service, with the text received so far. */
 export function connect(address: string) {
   const socket = net.connect(Number(new URL(address).port), '127.0.0.1')
   const connection = { socket, text: '', closed: false }

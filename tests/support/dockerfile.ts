@@ -1,10 +1,9 @@
-// Runs the steps of a Dockerfile without a container: each stage is a folder, what the file calls `/app` is that
-// folder's `app`. A file that is not there, one that .dockerignore keeps out, and a command that fails end it, as they
-// would end `docker build`.
+// Runs the steps of a Dockerfile without a container. Each stage is a folder, and `/app` is the folder's `app`. As with
+// `docker build`, a missing or ignored file and a failed command throw.
 //
-// Left out, and handed back as such: what needs the rights of root or changes the machine (`apt-get`, `install
-// --owner`), and what is taken from images that come from a registry. Commands see this machine's files beside the
-// stage's, so a system package that a Dockerfile forgets to install is not missed here.
+// Skipped and returned as such: steps that need root or change the machine (`apt-get`, `install --owner`), and copies
+// from registry images. Commands also see this machine's files, so a system package that a Dockerfile does not install
+// is not noticed here.
 import { spawnSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, readFileSync, statSync } from 'node:fs'
 import path from 'node:path'
@@ -33,19 +32,19 @@ export interface Stage {
 interface Options {
   file: string
   context: string
-  /** Where the stages' folders are made. */
+  /** Parent of the stages' folders. */
   folder: string
   args?: Record<string, string>
-  /** Called with a stage before its first step: brings what its steps would fetch. */
+  /** Called before a stage's first step, to install what its steps would download. */
   prepare?(stage: Stage): void
 }
 
 const needsRoot = /^(apt-get |install .*--owner)/
 
-/** Runs what the last stage needs, and returns that stage with the steps that were left out. */
+/** Builds the last stage and those it needs; returns it and the skipped steps. */
 export function buildOutside({ file, context, folder, args = {}, prepare }: Options): {
   stage: Stage
-  leftOut: string[]
+  skipped: string[]
 } {
   const instructions = DockerfileParser.parse(readFileSync(file, 'utf8')).getInstructions()
   const firstFrom = instructions.findIndex((each) => each.getKeyword() === 'FROM')
@@ -65,8 +64,8 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
   const ignored = ignoredIn(context)
 
   function build(name: string): Stage {
-    const known = built.get(name)
-    if (known) return known
+    const finished = built.get(name)
+    if (finished) return finished
     const { from, steps } = stages.find((each) => each.name === name)!
     const base = stages.some((each) => each.name === from) ? build(from) : undefined
     const stage: Stage = {
@@ -111,10 +110,10 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
         for (const each of strings()) mkdirSync(within(each), { recursive: true })
         return
       case 'HEALTHCHECK': {
-        // `CMD ["…"]` behind the options.
+        // `CMD ["…"]` after the options.
         stage.healthcheck = JSON.parse(text.slice(text.indexOf('[')))
         if ((step as Healthcheck).getSubcommand()?.getValue() !== 'CMD')
-          throw new Error('a health check that is no command')
+          throw new Error('a health check that is not a command')
         return
       }
       case 'COPY':
@@ -126,12 +125,12 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
           leftOut.push(`RUN ${commands}`)
           return
         }
-        // The first node of the PATH is the image's.
+        // This process's Node stands in for the image's.
         const env = {
           ...process.env,
           PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`,
           ...seen,
-          ...placed(stage),
+          ...stageEnv(stage),
         }
         const { status, stdout, stderr } = spawnSync('sh', ['-ec', commands], {
           cwd: within('.'),
@@ -145,15 +144,15 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
       case 'STOPSIGNAL':
         return
       case 'ENTRYPOINT':
-        // An init for the container; the machine's own is there without one.
+        // tini is the container's init process; not needed here.
         if (strings().join(' ') !== 'tini --') break
         leftOut.push(`ENTRYPOINT ${text}`)
         return
     }
-    throw new Error(`${step.getKeyword()} is not known here: teach it to tests/support/dockerfile.ts`)
+    throw new Error(`${step.getKeyword()} is not supported: add it to tests/support/dockerfile.ts`)
   }
 
-  /** Whether a stage is nothing but an image of a registry. */
+  /** Whether a stage is only a registry image. */
   function isFetched(name: string): boolean {
     const stage = stages.find((each) => each.name === name)
     return !stage || (stage.steps.length === 0 && !stages.some((each) => each.name === stage.from))
@@ -190,10 +189,10 @@ export function buildOutside({ file, context, folder, args = {}, prepare }: Opti
     }
   }
 
-  return { stage: build(stages.at(-1)!.name), leftOut }
+  return { stage: build(stages.at(-1)!.name), skipped: leftOut }
 }
 
-/** Copies a tree as links to the same files: stages are many, and large. */
+/** Copies a tree as hard links where possible, as stages are large. */
 export function linkTree(from: string, to: string): void {
   mkdirSync(to, { recursive: true })
   for (const how of ['-al', '-a'])
@@ -201,8 +200,8 @@ export function linkTree(from: string, to: string): void {
   throw new Error(`${from} could not be copied to ${to}`)
 }
 
-/** The environment of a stage's processes: what names a place in the image names it in the stage's folder. */
-export function placed({ env, folder, workdir, volumes }: Stage): Record<string, string> {
+/** The environment of a stage's processes, with the image's paths mapped into the stage's folder. */
+export function stageEnv({ env, folder, workdir, volumes }: Stage): Record<string, string> {
   const inImage = (value: string) =>
     [workdir, ...volumes].some((each) => each !== '/' && (value === each || value.startsWith(`${each}/`)))
   return Object.fromEntries(
@@ -220,7 +219,7 @@ const expand = (text: string, values: Record<string, string>) =>
 
 function ignoredIn(context: string): (name: string) => boolean {
   const file = path.join(context, '.dockerignore')
-  // It is a function, whatever its types say of its default.
+  // Its types are wrong about the default export: it is a function.
   const rules = (dockerignore as unknown as typeof dockerignore.default)().add(
     existsSync(file) ? readFileSync(file, 'utf8') : '',
   )

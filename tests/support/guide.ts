@@ -1,5 +1,5 @@
-// A guide of docs/guides as somebody follows it: its programs as files, its commands one after the other, from the
-// folder that it is read in.
+// Runs a guide of docs/guides as its reader would: its programs as files, its commands in order, from the
+// current folder.
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -10,41 +10,41 @@ import { promisify } from 'node:util'
 import { freePort } from '../../bench/support/free-port.ts'
 import { root } from '../../lib/root.ts'
 
-/** What brings tools: set-up has brought them. */
-const brings = /^pip install /
-/** Programs that serve until they are ended. */
+/** Commands that install tools, which set-up has installed already. */
+const installs = /^pip install /
+/** Programs that serve until they are stopped. */
 const serves = /^(llama-server|vllm serve) /
 const ready_ms = 240_000
 
 export interface Step {
   command: string
-  /** What it printed; of a server, which runs until the next one is started, nothing. */
+  /** What the command printed; empty for a server, which runs until the next one is started. */
   stdout: string
-  /** Of the server that runs now. */
+  /** Output of the running server. */
   url: string | undefined
 }
 
-interface Following {
-  /** The service that `./tunery` asks. */
+interface GuideOptions {
+  /** The address of the service for `./tunery`. */
   url: string
   key: string
-  /** Folders of the programs that the commands name. */
+  /** Folders with the programs that the commands name. */
   programs: string[]
   env?: NodeJS.ProcessEnv
-  /** What stands for something of the reader's own, with what it is here; what is not in the guide fails. */
+  /** Replacements of the guide's placeholders. One that is not in the guide fails. */
   replaced?: [string, string][]
-  /** Commands that are left out, as their program is not to be had. */
+  /** Commands to skip, because their program is not available. */
   without?: RegExp
 }
 
 export interface Guide {
   folder: string
-  /** Runs what comes next. */
+  /** Runs the next command. */
   steps(): AsyncGenerator<Step>
   close(): Promise<void>
 }
 
-export function openGuide(name: string, { url, key, programs, env, replaced = [], without }: Following): Guide {
+export function openGuide(name: string, { url, key, programs, env, replaced = [], without }: GuideOptions): Guide {
   let text = readFileSync(path.join(root, 'docs/guides', name), 'utf8')
   for (const [what, by] of replaced) {
     if (!text.includes(what)) throw new Error(`${name} does not have: ${what}`)
@@ -53,7 +53,7 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-guide-'))
   for (const [, file, code] of text.matchAll(/```\w+\n(?:\/\/|#) ([\w.]+)\n([\s\S]*?)```/g))
     writeFileSync(path.join(folder, file!), code!)
-  // The folder that the reader is in is Tunery's own, whose command line and models lie there.
+  // The reader's folder is Tunery's own, with its command line and models.
   writeFileSync(path.join(folder, 'tunery'), `#!/bin/sh\nexec '${path.join(root, 'tunery')}' "$@"\n`)
   chmodSync(path.join(folder, 'tunery'), 0o755)
   mkdirSync(path.join(folder, '.local'))
@@ -74,14 +74,14 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
   }
   async function* steps(): AsyncGenerator<Step> {
     for (const given of commandsOf(text)) {
-      if (brings.test(given) || without?.test(given)) continue
+      if (installs.test(given) || without?.test(given)) continue
       if (serves.test(given)) {
         await stop()
         const started = await serve(given, folder, all)
         server = started
         yield { command: given, stdout: '', url: started.url }
       } else {
-        // The port that a server was given in the guide is another here.
+        // The guide's port is another one here.
         const command = server ? given.replace(/http:\/\/127\.0\.0\.1:\d+/, server.url) : given
         const { stdout } = await promisify(execFile)('bash', ['-euo', 'pipefail', '-c', command], {
           cwd: folder,
@@ -103,8 +103,8 @@ export function openGuide(name: string, { url, key, programs, env, replaced = []
 }
 
 /**
- * Those of all `sh` blocks, each with the lines that belong to it: quotes that are open at a line's end go on in the
- * next.
+ * The commands of all `sh` blocks, each with its continuation lines: quotes that are open at a line's end continue in
+ * the next.
  */
 function commandsOf(text: string): string[] {
   const commands: string[] = []
@@ -125,8 +125,8 @@ async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
   const port = await freePort()
   const command = given.replace(/--port \d+/, `--port ${port}`)
   const url = `http://127.0.0.1:${port}`
-  let said = ''
-  // A group of its own, as vLLM has workers that must end with it.
+  let output = ''
+  // A process group of its own, because vLLM has workers that must end with it.
   const child: ChildProcess = spawn('bash', ['-c', `exec ${command}`], {
     cwd,
     env,
@@ -135,7 +135,7 @@ async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
   })
   for (const stream of [child.stdout!, child.stderr!])
     stream.on('data', (data) => {
-      said = `${said}${data}`.slice(-5000)
+      output = `${output}${data}`.slice(-5000)
     })
   const runs = () => child.exitCode === null && child.signalCode === null
   const end = () => runs() && process.kill(-child.pid!, 'SIGKILL')
@@ -148,7 +148,7 @@ async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
   for (const last = Date.now() + ready_ms; !(await answers()); await sleep(100))
     if (!runs() || Date.now() > last) {
       end()
-      throw new Error(`'${command}' did not start:\n${said}`)
+      throw new Error(`'${command}' did not start:\n${output}`)
     }
   return {
     url,

@@ -1,5 +1,4 @@
-// A hub that base models are downloaded from, with the addresses and answers of the Hugging Face Hub: a real HTTP
-// server on a folder.
+// A fake Hugging Face Hub: an HTTP server with its routes and responses that serves one checkpoint folder.
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import http from 'node:http'
@@ -9,24 +8,24 @@ import path from 'node:path'
 export const revision = 'a'.repeat(40)
 export const weights = 'model.safetensors'
 
-/** Serves the checkpoint in `folder` as the model `id`; what it does wrong can be changed at any time. */
+/** Serves the checkpoint in `folder` as the model `id`. The fields of the result inject faults at any time. */
 export async function modelHub(folder: string, id: string) {
   const files = readdirSync(folder).map((name) => ({ name, content: readFileSync(path.join(folder, name)) }))
   const hub = {
     url: '',
-    /** Answers everything with this status. */
+    /** Answers every request with this status. */
     status: undefined as number | undefined,
-    /** Ends the connection after this many bytes of the weights. */
+    /** Closes the connection after this many bytes of the weights. */
     cut: undefined as number | undefined,
-    /** Sends this many bytes of the weights and then nothing more, with the connection open. */
+    /** Sends this many bytes of the weights, then stalls with the connection open. */
     stall: undefined as number | undefined,
-    /** Sends the whole file, whatever range was asked for. */
+    /** Ignores range headers and sends the whole file. */
     ignoresRanges: false,
-    /** Lists no safetensors. */
+    /** Lists no safetensors files. */
     withoutWeights: false,
-    /** Sends weights with a byte changed. */
+    /** Sends weights with the last byte changed. */
     corrupt: false,
-    /** Where each request for the weights began. */
+    /** Start offset of each request for the weights. */
     ranges: [] as number[],
     tokens: [] as (string | undefined)[],
     close() {
@@ -35,7 +34,7 @@ export async function modelHub(folder: string, id: string) {
     },
   }
   const large = (name: string) => name.endsWith('.safetensors')
-  const never = [
+  const unwanted = [
     'modeling_custom.py',
     '../../evil.json',
     '/etc/evil.json',
@@ -43,7 +42,7 @@ export async function modelHub(folder: string, id: string) {
     'pytorch_model.bin',
     'consolidated.safetensors',
   ]
-  const siblings = [...files, ...never.map((name) => ({ name, content: Buffer.from('{}') }))].map(
+  const siblings = [...files, ...unwanted.map((name) => ({ name, content: Buffer.from('{}') }))].map(
     ({ name, content }) => ({
       rfilename: name,
       size: content.length,
@@ -54,16 +53,16 @@ export async function modelHub(folder: string, id: string) {
   const server = http.createServer((request, response) => {
     const { pathname } = new URL(request.url!, 'http://hub')
     hub.tokens.push(request.headers.authorization)
-    const say = (status: number, body: unknown) =>
+    const sendJson = (status: number, body: unknown) =>
       response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
-    if (hub.status) return say(hub.status, { error: 'refused' })
+    if (hub.status) return sendJson(hub.status, { error: 'refused' })
     if ([`/api/models/${id}/revision/main`, `/api/models/${id}/revision/${revision}`].includes(pathname))
-      return say(200, {
+      return sendJson(200, {
         sha: revision,
         siblings: siblings.filter(({ rfilename }) => !hub.withoutWeights || !large(rfilename)),
       })
     const file = files.find(({ name }) => pathname === `/${id}/resolve/${revision}/${name}`)
-    if (!file) return say(404, { error: 'Not found' })
+    if (!file) return sendJson(404, { error: 'Not found' })
     const content = Buffer.from(file.content)
     const from = hub.ignoresRanges ? 0 : Number(/^bytes=(\d+)-$/.exec(request.headers.range ?? '')?.[1] ?? 0)
     const headers = { 'content-length': content.length - from, etag: '"x"' }
@@ -74,9 +73,9 @@ export async function modelHub(folder: string, id: string) {
     if (file.name !== weights) return response.end(content)
     hub.ranges.push(from)
     if (hub.corrupt) content[content.length - 1]! ^= 1
-    const most = hub.stall ?? hub.cut
-    if (most === undefined) return response.end(content.subarray(from))
-    response.write(content.subarray(from, most), () => {
+    const end = hub.stall ?? hub.cut
+    if (end === undefined) return response.end(content.subarray(from))
+    response.write(content.subarray(from, end), () => {
       if (hub.stall === undefined) response.destroy()
     })
   })

@@ -1,8 +1,7 @@
-"""Reads an exported GGUF by the `gguf` package and compares it with the merged folder: `python read_exports.py GGUF
-FOLDER`.
+"""Compares an exported GGUF with the merged folder, using the `gguf` package: `python read_exports.py GGUF FOLDER`.
 
-Prints what the file says of itself, and how far its weights are from the folder's, as a share of the largest of their
-block of 32.
+Prints the file's metadata, and the largest difference of its weights from the folder's, relative to the largest weight
+of each block of 32.
 """
 
 import json
@@ -21,7 +20,7 @@ weights = {name: tensor.float().numpy() for name, tensor in load_file(folder / "
 
 
 def in_pairs(matrix: np.ndarray, heads: int) -> np.ndarray:
-    """As llama.cpp has rows of queries and keys: those that are turned together stand side by side."""
+    """Reorders query and key rows as llama.cpp does: the two rows of a rotary pair are adjacent."""
     return matrix.reshape(heads, 2, matrix.shape[0] // heads // 2, matrix.shape[1]).swapaxes(1, 2).reshape(matrix.shape)
 
 
@@ -33,17 +32,22 @@ def in_gguf(name: str) -> np.ndarray:
 
 names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
 tensors = {tensor.name: tensor for tensor in reader.tensors}
-apart = 0.0
+largest_error = 0.0
 for name in weights:
     tensor = tensors.pop(names.get_name(name, try_suffixes=(".weight",)))
-    wanted, found = in_gguf(name).reshape(-1, 32), dequantize(tensor.data, tensor.tensor_type).reshape(-1, 32)
-    largest = np.abs(wanted).max(axis=1, keepdims=True)
-    apart = max(apart, float((np.abs(found - wanted) / np.maximum(largest, 1e-12)).max()))
+    expected, found = in_gguf(name).reshape(-1, 32), dequantize(tensor.data, tensor.tensor_type).reshape(-1, 32)
+    largest = np.abs(expected).max(axis=1, keepdims=True)
+    largest_error = max(largest_error, float((np.abs(found - expected) / np.maximum(largest, 1e-12)).max()))
 fields = ("general.architecture", "tokenizer.chat_template", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.tokens")
-told = {name: reader.fields[name].contents() for name in fields}
-told["tokenizer.ggml.tokens"] = len(told["tokenizer.ggml.tokens"])
+metadata = {name: reader.fields[name].contents() for name in fields}
+metadata["tokenizer.ggml.tokens"] = len(metadata["tokenizer.ggml.tokens"])
 print(
     json.dumps(
-        {"apart": apart, "left": sorted(tensors), "types": sorted({t.tensor_type.name for t in reader.tensors}), **told}
+        {
+            "apart": largest_error,
+            "left": sorted(tensors),
+            "types": sorted({t.tensor_type.name for t in reader.tensors}),
+            **metadata,
+        }
     )
 )

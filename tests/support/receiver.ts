@@ -8,7 +8,7 @@ export interface Received {
 }
 
 /**
- * A server that receives webhooks on 127.0.0.1 and keeps what came. `answer` decides about the reply; without one it is
+ * A server that receives webhooks on 127.0.0.1 and records them. `answer` decides the response; the default is
  * 200.
  */
 export async function startReceiver(
@@ -36,14 +36,14 @@ export async function startReceiver(
   }
 }
 
-/** Listens where nothing may come, on IPv4 and IPv6, and counts connections. */
+/** Listens on IPv4 and IPv6 where no connection may arrive, and counts connections. */
 export async function startCanary() {
   let connections = 0
   const server = net.createServer((socket) => {
     connections++
     socket.on('error', () => {}).end('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok')
   })
-  // `::` takes the connections of every address of this machine, IPv4's included.
+  // `::` accepts connections to every address of this machine, including IPv4.
   await new Promise<void>((resolve) => server.listen(0, '::', resolve))
   const { port } = server.address() as AddressInfo
   return { port, connections: () => connections, stop: () => server.close() }

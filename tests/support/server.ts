@@ -1,4 +1,4 @@
-// The service as its users run it: a process of its own, on a data folder that outlives it.
+// Runs the service as a separate process on a data folder that outlives it.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
@@ -11,7 +11,7 @@ export interface RunningServer {
   process: ChildProcess
   pid: number
   url: string
-  /** Sends the signal and waits for the end. Resolves with the exit status; null where a signal ended it. */
+  /** Sends the signal and waits for the end. Resolves with the exit status; null if a signal killed it. */
   end(signal: 'SIGTERM' | 'SIGKILL'): Promise<number | null>
 }
 
@@ -20,32 +20,32 @@ export interface DataFolder {
   env: NodeJS.ProcessEnv
   /** Starts a server and waits until it listens. */
   start(): Promise<RunningServer>
-  /** What `./tunery` answers with to these words and `--json`. */
+  /** Runs `./tunery` with these arguments and `--json`, and parses its output. */
   tunery(...words: string[]): Record<string, string>
-  /** Makes a key on the command line, with every scope. */
+  /** Creates an API key with every scope. */
   key(): string
-  /** Kills what still runs. */
+  /** Kills all servers. */
   kill(): void
   /** The same, and removes the folder. */
   remove(): void
 }
 
-/** A data folder with the tiny models, and servers on it; `log` takes what they print. */
+/** A data folder for servers with the tiny models; `log` is a file for their output. */
 export function dataFolder(
   name: string,
   settings: Record<string, string> = {},
   { dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)), log }: { dataDir?: string; log?: string } = {},
 ): DataFolder {
-  // One thread, as two test files run at once: where threads of several engines and trainers share two cores, they wait
+  // One thread, as two test files run at once: threads of several engines and trainers that share two cores would wait
   // for each other at every step.
-  const usual = {
+  const defaults = {
     TUNERY_DATA_DIR: dataDir,
     TUNERY_MODELS_DIR: tinyModelsDir(),
     TUNERY_PORT: '0',
     TUNERY_LOG_LEVEL: 'fatal',
     TUNERY_THREADS: '1',
   }
-  const env = { ...process.env, ...usual, ...settings }
+  const env = { ...process.env, ...defaults, ...settings }
   const servers: ChildProcess[] = []
   const kill = () => {
     for (const server of servers) server.kill('SIGKILL')
@@ -60,13 +60,13 @@ export function dataFolder(
     async start() {
       const file = path.join(dataDir, 'server.json')
       rmSync(file, { force: true })
-      const printed = log === undefined ? undefined : openSync(log, 'a')
+      const logFile = log === undefined ? undefined : openSync(log, 'a')
       const server = spawn(process.execPath, ['server/main.ts'], {
         cwd: root,
         env,
-        stdio: ['ignore', printed ?? 'ignore', printed ?? 'inherit'],
+        stdio: ['ignore', logFile ?? 'ignore', logFile ?? 'inherit'],
       })
-      if (printed !== undefined) closeSync(printed)
+      if (logFile !== undefined) closeSync(logFile)
       servers.push(server)
       await until('the server to listen', () => {
         if (server.exitCode !== null) throw new Error(`the server ended with status ${server.exitCode}`)
@@ -96,7 +96,7 @@ export const ended = (child: ChildProcess) =>
     child.exitCode !== null || child.signalCode ? resolve() : child.once('exit', () => resolve()),
   )
 
-/** The process ids of a process's children whose command line has this text. */
+/** Ids of a process's children whose command line matches this regular expression. */
 export function children(parent: number, text: string): number[] {
   try {
     return execFileSync('pgrep', ['-P', String(parent), '-f', text], { encoding: 'utf8' })
@@ -110,7 +110,7 @@ export function children(parent: number, text: string): number[] {
 
 export function alive(pid: number): boolean {
   try {
-    // A process that has ended but was not waited for is still listed, as a zombie.
+    // Ignore zombies: ended processes that were not waited for.
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
   } catch {
     return false

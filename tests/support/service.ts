@@ -1,21 +1,22 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import type { Patience } from '../../lib/http/client-timeouts.ts'
+import type { ClientTimeouts } from '../../lib/http/client-timeouts.ts'
 import { buildApp } from '../../server/app.ts'
 import { readConfig } from '../../server/config.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
 import { createLog, createServices } from '../../server/services.ts'
 import { client } from './client.ts'
 import { tinyModelsDir } from './tiny.ts'
+import { installColourModel } from './trained.ts'
 
 /**
- * The whole service in this process, as `server/main.ts` composes it, on a free port and a data folder of its own; the
- * engine and trainers are real processes.
+ * Starts the whole service in this process, composed as in `server/main.ts`, on a free port and a temporary data
+ * folder. Engine and trainers are real processes.
  */
 export async function startApp(
   settings: Record<string, string> = {},
-  { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: Patience } = {},
+  { open = openThreadedDatabase, times }: { open?: (dataDir: string) => Promise<Db>; times?: ClientTimeouts } = {},
 ) {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-test-'))
   const config = readConfig({
@@ -45,12 +46,11 @@ export async function startApp(
     owner,
     other: client(url, otherKey),
     services,
-    /**
-     * The service's own connection. Another that waits for a lock in this process holds up the transaction that it
-     * waits for.
-     */
+    /** The service's own connection. A second one in this process would deadlock while it waits for a lock. */
     db,
     dataDir,
+    /** Installs a tiny model that was trained on colours; a new one at each call. */
+    colourModel: () => installColourModel(dataDir, owner.account_id),
     async stop() {
       services.beginStop()
       app.server.closeAllConnections()

@@ -1,4 +1,4 @@
-// A stand-alone engine on a port: started by a command, asked over HTTP, ended by a signal.
+// Runs a stand-alone engine on a port.
 import { spawn } from 'node:child_process'
 import path from 'node:path'
 import { root } from '../../lib/root.ts'
@@ -10,7 +10,7 @@ export interface Standalone {
   kill(signal: NodeJS.Signals): void
 }
 
-/** Starts the command and waits until it says where it listens. */
+/** Starts the command and waits until it prints its address. */
 export async function standalone(
   command: string,
   args: string[],
@@ -36,7 +36,7 @@ export async function standalone(
   }
 }
 
-/** The engine of this checkout, on a free port. */
+/** Starts this checkout's engine on a free port. */
 export const startEngineOnPort = (args: string[], env: NodeJS.ProcessEnv = {}) =>
   standalone(
     process.execPath,

@@ -7,20 +7,20 @@ export interface Streamed {
   // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
   events: any[]
   done: boolean
-  /** Whether any byte of the answer came. */
-  began: boolean
+  /** Whether any byte of the body arrived. */
+  hasBytes: boolean
   text: string
 }
 
 export interface Streaming {
-  /** Resolves with what came, when the stream has ended, however it did. */
-  whole: Promise<Streamed>
-  /** Resolves when so many bytes have come. */
-  until(bytes: number): Promise<void>
-  leave(): void
+  /** Resolves with everything received when the stream ends or breaks. */
+  result: Promise<Streamed>
+  /** Resolves when this many bytes have arrived. */
+  untilBytes(bytes: number): Promise<void>
+  hangUp(): void
 }
 
-/** Posts a body and reads the answer as it comes. `read: false` leaves it in the socket. */
+/** Posts a body and reads the response as it arrives. `read: false` leaves it in the socket. */
 export function stream(url: string, key: string, body: object, { read = true } = {}): Streaming {
   const request = http.request(url, {
     method: 'POST',
@@ -29,15 +29,15 @@ export function stream(url: string, key: string, body: object, { read = true } =
   })
   let text = ''
   const waiting: { bytes: number; resolve: () => void }[] = []
-  let over: () => void = () => {}
-  const whole = new Promise<Streamed>((resolve, reject) => {
-    request.on('error', (error) => (text === '' ? reject(error) : over()))
+  let onEnd: () => void = () => {}
+  const result = new Promise<Streamed>((resolve, reject) => {
+    request.on('error', (error) => (text === '' ? reject(error) : onEnd()))
     request.on('response', (response) => {
-      over = () =>
+      onEnd = () =>
         resolve({
           status: response.statusCode!,
           headers: response.headers,
-          began: text !== '',
+          hasBytes: text !== '',
           text,
           ...eventsOf(text),
         })
@@ -47,30 +47,30 @@ export function stream(url: string, key: string, body: object, { read = true } =
         text += piece
         for (const each of waiting.filter(({ bytes }) => text.length >= bytes)) each.resolve()
       })
-      response.on('end', over).on('error', over).on('close', over)
+      response.on('end', onEnd).on('error', onEnd).on('close', onEnd)
     })
   })
-  whole.catch(() => {})
+  result.catch(() => {})
   request.end(JSON.stringify(body))
   return {
-    whole,
-    until: (bytes) =>
+    result,
+    untilBytes: (bytes) =>
       Promise.race([
         new Promise<void>((resolve) => (text.length >= bytes ? resolve() : waiting.push({ bytes, resolve }))),
-        whole.then((all) => {
+        result.then((all) => {
           if (all.text.length < bytes)
             throw new Error(`the stream ended after ${all.text.length} bytes: ${all.text.slice(0, 500)}`)
         }),
       ]),
-    leave: () => request.destroy(),
+    hangUp: () => request.destroy(),
   }
 }
 
 function eventsOf(text: string) {
   const data = text
     .split('\n\n')
-    .filter((frame) => frame.startsWith('data: '))
-    .map((frame) => frame.slice('data: '.length))
+    .filter((event) => event.startsWith('data: '))
+    .map((event) => event.slice('data: '.length))
   const json = data.filter((each) => each.startsWith('{') && each.endsWith('}'))
   return { done: data.at(-1) === '[DONE]', events: json.map((each) => JSON.parse(each)) }
 }

@@ -1,8 +1,7 @@
-"""A terminal for a program: `terminal.py COMMAND ...` runs it in a pseudo-terminal of its own, as a login would.
+"""Runs a program in a pseudo-terminal of its own, as a login would: `terminal.py COMMAND ...`.
 
-Shows what it prints on stdout. Lines on stdin are what its user does: `press C-c`, or `close` to end the terminal. The
-last
-line is `exit STATUS`, as a shell would tell it.
+Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, or `close` to end the terminal. The
+last line is `exit STATUS`, as in a shell.
 """
 
 import os

@@ -3,12 +3,12 @@ import path from 'node:path'
 import { root } from '../../lib/root.ts'
 
 export interface Terminal {
-  /** Everything that was shown so far. */
+  /** All output so far. */
   shown(): string
   press(key: 'C-c'): void
   /** Closes the terminal, as a lost connection does. */
   close(): void
-  /** The exit status of what was started, as a shell tells it. */
+  /** The program's exit status as a shell reports it. */
   ended: Promise<number>
 }
 
@@ -20,7 +20,7 @@ export function openTerminal(env: NodeJS.ProcessEnv, command: string, ...args: s
     env,
     stdio: ['pipe', 'pipe', 'inherit'],
   })
-  // A key that is pressed when all is over goes nowhere.
+  // Ignore keys that are pressed after the end.
   child.stdin.on('error', () => {})
   let shown = ''
   child.stdout.setEncoding('utf8').on('data', (text) => (shown += text))

@@ -6,15 +6,12 @@ import { root } from '../../lib/root.ts'
 
 export const tiny = 'test/tiny'
 
-/**
- * Fields of a request whose answer the tiny model does not end by itself: its first tokens are those that may end one,
- * and its weights are random.
- */
+/** Request fields that prevent the tiny model from ending an answer by itself: they ban its 17 special tokens. */
 export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 }, (_, token) => [token, -100])) }
 
 /**
- * A models folder with a tiny real checkpoint in it, made by the command that users add models with; kept for the next
- * run.
+ * A models folder with a tiny real checkpoint, made with `./tunery models add`. Cached for later runs by a hash of the
+ * sources that make it.
  */
 export function tinyModelsDir(): string {
   const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/export/converters.py']
@@ -23,18 +20,18 @@ export function tinyModelsDir(): string {
   const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))
   if (existsSync(path.join(folder, tiny, 'model.json'))) return folder
   mkdirSync(path.dirname(folder), { recursive: true })
-  const fresh = mkdtempSync(`${folder}-`)
-  const checkpoint = path.join(fresh, 'checkpoint')
+  const temporary = mkdtempSync(`${folder}-`)
+  const checkpoint = path.join(temporary, 'checkpoint')
   execFileSync(path.join(root, '.local/python/bin/python'), ['-m', 'trainer.tests.make_tiny', checkpoint], {
     cwd: root,
     stdio: 'pipe',
   })
   execFileSync(path.join(root, 'tunery'), ['models', 'add', tiny, '--from', checkpoint], {
-    env: { ...process.env, TUNERY_MODELS_DIR: fresh },
+    env: { ...process.env, TUNERY_MODELS_DIR: temporary },
     stdio: 'pipe',
   })
   rmSync(checkpoint, { recursive: true })
   rmSync(folder, { recursive: true, force: true })
-  renameSync(fresh, folder)
+  renameSync(temporary, folder)
   return folder
 }

@@ -1,5 +1,5 @@
-// A hub that takes files, with the addresses and answers of the Hugging Face Hub: a real HTTP server, which keeps what
-// it is sent.
+// A fake hub that accepts uploads, with the routes and responses of the Hugging Face Hub: a real HTTP server that keeps
+// the files.
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 
@@ -7,7 +7,7 @@ export interface UploadHub {
   url: string
   /** repository → path → content */
   repositories: Map<string, Map<string, Buffer>>
-  /** Repositories that were made for everyone to see. */
+  /** Repositories that were created as public. */
   open: string[]
   close(): void
 }
@@ -43,9 +43,9 @@ export async function uploadHub(token: string): Promise<UploadHub> {
     const files = repositories.get(repository)
     if (!files) return say(404, { error: 'Repository not found' })
     if (what === 'preupload') {
-      const asked = JSON.parse(String(body)).files as { path: string; size: number }[]
+      const listed = JSON.parse(String(body)).files as { path: string; size: number }[]
       return say(200, {
-        files: asked.map(({ path, size }) => ({ path, uploadMode: size > 10_000 ? 'lfs' : 'regular' })),
+        files: listed.map(({ path, size }) => ({ path, uploadMode: size > 10_000 ? 'lfs' : 'regular' })),
       })
     }
     if (what === 'info') {

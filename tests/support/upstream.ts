@@ -1,4 +1,4 @@
-// Servers that an upstream can be: a real engine on a port, and a stand-in for those of other makes.
+// Upstreams for tests: a real engine on a TCP port, and a fake OpenAI-compatible server.
 import { type ChildProcess, spawn } from 'node:child_process'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -12,7 +12,7 @@ export interface TcpEngine {
   kill(): Promise<void>
 }
 
-/** A real engine that listens on a port of this machine; 0 takes a free one. */
+/** Starts a real engine on a local port; 0 picks a free one. */
 export async function startTcpEngine(model: string, gguf: string, port = 0): Promise<TcpEngine> {
   const args = ['--listen', `127.0.0.1:${port}`, '--parent-pipe', '--threads', '1', '--model', `${model}=${gguf}`]
   const child = spawn(process.execPath, [path.join(root, 'engine/main.ts'), ...args], {
@@ -27,12 +27,12 @@ export async function startTcpEngine(model: string, gguf: string, port = 0): Pro
     child.stdout.once('data', (data) => resolve(String(data)))
     child.once('exit', (code) => reject(new Error(`The engine ended with ${code}: ${stderr}`)))
   })
-  const taken = Number(JSON.parse(line).address.split(':').at(-1))
+  const boundPort = Number(JSON.parse(line).address.split(':').at(-1))
   return {
-    port: taken,
+    port: boundPort,
     process: child,
     async metric(name) {
-      const text = await (await fetch(`http://127.0.0.1:${taken}/metrics`)).text()
+      const text = await (await fetch(`http://127.0.0.1:${boundPort}/metrics`)).text()
       return Number(new RegExp(`^tunery_engine_${name} (.+)$`, 'm').exec(text)?.[1] ?? 0)
     },
     async kill() {
@@ -50,8 +50,8 @@ export type Handler = (
   request: http.IncomingMessage,
 ) => void | Promise<void>
 
-/** A server of another make, as far as a test needs it; it answers probes. */
-export async function startForeign(handle: Handler) {
+/** Starts a fake upstream: answers health probes itself and passes other requests to `handle`. */
+export async function startFakeUpstream(handle: Handler) {
   const server = http.createServer(async (request, response) => {
     let text = ''
     for await (const piece of request) text += piece
@@ -68,7 +68,7 @@ export async function startForeign(handle: Handler) {
     },
   }
 }
-export type Foreign = Awaited<ReturnType<typeof startForeign>>
+export type FakeUpstream = Awaited<ReturnType<typeof startFakeUpstream>>
 
 export const json = (response: http.ServerResponse, status: number, body: unknown) =>
   void response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))

@@ -1,4 +1,4 @@
-// Webhooks on a database of their own, with a clock that is set by hand.
+// Webhooks on a database of their own, with a manual clock.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -26,7 +26,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     .insertInto('accounts')
     .values({ id: account_id, name: 'test', tier: 'free', suspended_at: null, created_at: clock.time })
     .execute()
-  /** As another process on the same database would have it. */
+  /** Another process on the same database. */
   const another = (key = 'secret.key', lines?: string[]) =>
     createWebhooks({
       db,
@@ -46,7 +46,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     webhooks,
     another,
     register: async (url: string) => (await webhooks.create(by, { url, events: ['model.deployed'] })).id,
-    /** Records an event that every webhook wants. */
+    /** Records an event that every webhook subscribes to. */
     async happen(name: string): Promise<void> {
       await db.transaction().execute((trx) => recordEvent(trx, account_id, 'model.deployed', { name }, clock.time))
       webhooks.wake()
@@ -55,7 +55,7 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
       clock.time = Math.max(clock.time, time)
       webhooks.wake()
     },
-    /** What is or was to be sent to a webhook, oldest first. */
+    /** The deliveries of a webhook, oldest first. */
     deliveries: async (id: string) => (await webhooks.deliveries(account_id, id, { limit: 100 })).items.toReversed(),
     pause: () => delivering.stop(),
     goOn: () => {

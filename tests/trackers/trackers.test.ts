@@ -1,5 +1,5 @@
-// MLflow, with a server of its own, and Weights & Biases, offline, as set-up brings their clients: `npm run
-// test:trackers`.
+// Tracking with the real clients that the set-up installs: MLflow with a local server, Weights & Biases offline. Run
+// with `npm run test:trackers`.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
@@ -18,9 +18,9 @@ const setUp = (kind: string) =>
     env: { ...process.env, TUNERY_TRACKING: kind },
     stdio: 'inherit',
   })
-const lines = 6
+const total_steps = 6
 
-/** Trains a job of six steps with a tracker set up; `check` must become true. */
+/** Trains a job of six steps with a tracker, then waits until `check` returns true. */
 async function train(settings: Record<string, string>, check: (job: string) => boolean | Promise<boolean>) {
   const app = await startApp(settings)
   try {
@@ -36,7 +36,7 @@ async function train(settings: Record<string, string>, check: (job: string) => b
   }
 }
 
-test('MLflow’s server has the curve of a job, in a run of its name with its settings', async () => {
+test('the MLflow server has the loss curve of a job, in a run with its name and settings', async () => {
   setUp('mlflow')
   const peer = path.join(root, '.local/peers/mlflow')
   if (!existsSync(path.join(peer, 'bin/mlflow'))) {
@@ -90,7 +90,7 @@ test('MLflow’s server has the curve of a job, in a run of its name with its se
       const { metrics } = await read(
         fetch(`${url}/api/2.0/mlflow/metrics/get-history?run_id=${run.info.run_id}&metric_key=loss`),
       )
-      return metrics.at(-1).step === lines
+      return metrics.at(-1).step === total_steps
     })
   } finally {
     process.kill(-server.pid!, 'SIGKILL')
@@ -98,7 +98,7 @@ test('MLflow’s server has the curve of a job, in a run of its name with its se
   }
 })
 
-test('Weights & Biases writes the curve of a job', async () => {
+test('Weights & Biases writes the loss curve of a job', async () => {
   setUp('wandb')
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-wandb-'))
   Object.assign(process.env, { WANDB_MODE: 'offline', WANDB_DIR: folder })

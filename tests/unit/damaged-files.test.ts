@@ -1,4 +1,4 @@
-// Files of datasets with bytes that are wrong: whatever is wrong in them, what is said is a sentence for whoever sent
+// Dataset files with damaged bytes: for any damage the error is a sentence for the sender of
 // the file.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -6,15 +6,15 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { root } from '../../lib/root.ts'
-import { because } from '../../server/datasets/reader/columns.ts'
+import { errorDetail } from '../../server/datasets/reader/columns.ts'
 import { readFileOf } from '../../server/datasets/reader.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-damaged-'))
 after(() => rmSync(folder, { recursive: true }))
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures', name))
 
-/** What is said of it; undefined where it can be read, however odd its rows are. */
-async function saidOf(bytes: Buffer, format: 'parquet' | 'huggingface'): Promise<string | undefined> {
+/** The error for the file; undefined if it can be read, however odd its rows are. */
+async function errorOf(bytes: Buffer, format: 'parquet' | 'huggingface'): Promise<string | undefined> {
   const source = path.join(folder, 'file')
   writeFileSync(source, bytes)
   const result = await readFileOf(
@@ -24,7 +24,7 @@ async function saidOf(bytes: Buffer, format: 'parquet' | 'huggingface'): Promise
   return 'unreadable' in result ? result.unreadable.message : undefined
 }
 
-/** The same bytes but for some, by a generator that always makes the same. */
+/** The same bytes with some changed, by a seeded generator. */
 function damaged(bytes: Buffer, from: number, to: number, seed: number): Buffer {
   const made = Buffer.from(bytes)
   for (let state = seed * 2654435761, count = 0; count < 3; count++) {
@@ -34,37 +34,37 @@ function damaged(bytes: Buffer, from: number, to: number, seed: number): Buffer 
   return made
 }
 
-test('a parquet footer and a zip with some wrong bytes are read, or refused in words that are no program’s', async () => {
+test('a parquet file and a zip with damaged bytes are read, or refused with a message for users', async () => {
   const parquet = fixture('messages.parquet')
   const zip = fixture('one.zip')
   const footer = parquet.length - 8 - parquet.readUInt32LE(parquet.length - 8)
   for (let seed = 1; seed <= 8; seed++)
-    for (const said of [
-      await saidOf(damaged(parquet, footer, parquet.length - 8, seed), 'parquet'),
-      await saidOf(damaged(zip, 0, zip.length, seed), 'huggingface'),
+    for (const message of [
+      await errorOf(damaged(parquet, footer, parquet.length - 8, seed), 'parquet'),
+      await errorOf(damaged(zip, 0, zip.length, seed), 'huggingface'),
     ])
-      if (said !== undefined) {
-        assert.match(said, /^(The|An) .*\.$/s)
-        assert.doesNotMatch(said, /undefined|null|not a function|BigInt|\bat \//)
+      if (message !== undefined) {
+        assert.match(message, /^(The|An) .*\.$/s)
+        assert.doesNotMatch(message, /undefined|null|not a function|BigInt|\bat \//)
       }
 })
 
-test('what a reader stumbles over is not passed on; what a library says of the file is', () => {
-  const stumble = (work: () => unknown) => {
+test("internal errors of a reader are not passed on; a library's messages about the file are", () => {
+  const detailOf = (work: () => unknown) => {
     try {
       return work()
     } catch (error) {
-      return because(error)
+      return errorDetail(error)
     }
   }
   assert.equal(
-    stumble(() => (undefined as unknown as { map: number }).map),
+    detailOf(() => (undefined as unknown as { map: number }).map),
     '',
   )
   assert.equal(
-    stumble(() => (1n as unknown as number) + 1),
+    detailOf(() => (1n as unknown as number) + 1),
     '',
   )
-  assert.equal(because(new Error("Cannot read properties of null (reading 'x')")), '')
-  assert.equal(because(new Error('invalid distance too far back')), ': invalid distance too far back')
+  assert.equal(errorDetail(new Error("Cannot read properties of null (reading 'x')")), '')
+  assert.equal(errorDetail(new Error('invalid distance too far back')), ': invalid distance too far back')
 })

@@ -1,4 +1,4 @@
-// The rule by which engine and trainer are compared; tests/process/models.test.ts has it on real models of every method.
+// Comparison of engine and trainer on made-up scores; tests/process/models.test.ts compares real models.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { compare, type Probe, type Scores } from '../../server/inference/fidelity/compare.ts'
@@ -25,7 +25,7 @@ const untrained = [
   [-4.1, -2],
 ]
 
-test('an engine that follows the training agrees; one that serves the base, half of the layers or nothing does not', () => {
+test('a model that changed as in training passes; the plain base, half of the change or NaN scores fail', () => {
   const good = compare(probe, scores(trained), scores(untrained))
   assert.equal(good.agrees, true)
   assert.deepEqual([good.rows, good.tokens], [2, 4])
@@ -36,7 +36,7 @@ test('an engine that follows the training agrees; one that serves the base, half
   assert.equal(compare(probe, scores(nothing), scores(untrained)).agrees, false)
 })
 
-test('another template, an end that is none and another base are each told', () => {
+test('a different chat template, a missing end token and a different base are each reported', () => {
   assert.match(
     compare(probe, scores(trained, { prompt: [1, 9, 9] }), scores(untrained)).problem!,
     /chat template or tokenizer/,
@@ -47,6 +47,6 @@ test('another template, an end that is none and another base are each told', () 
   assert.equal(
     compare(probe, scores(trained, { prompt: [1, 7] }), scores(untrained)).agrees,
     true,
-    'the last token of a prompt may join the answer',
+    'the last token of a prompt may merge with the answer',
   )
 })

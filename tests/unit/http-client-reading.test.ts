@@ -1,53 +1,51 @@
-// Which requests may be sent once more: a kept connection that was closed meanwhile, never one whose server ended while
-// it worked.
+// Retries of the HTTP client: a request is resent only if the reused connection had been closed before it was sent.
 import assert from 'node:assert/strict'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { readAll, send } from '../../server/inference/replicas/http-client/client.ts'
-import { NotAnswered } from '../../server/inference/replicas/http-client/connection.ts'
-import { createConnections } from '../../server/inference/replicas/http-client/connection-pool.ts'
+import { NoResponse } from '../../server/inference/replicas/http-client/connection.ts'
+import { createConnectionPool } from '../../server/inference/replicas/http-client/connection-pool.ts'
 
-test('a request that ends its server while it works on it is sent once; one on a connection closed meanwhile, again', async () => {
+test('a request whose server dies while processing is not resent; one on a stale connection is, once', async () => {
   let requests = 0
-  let ending: (request: http.IncomingMessage, response: http.ServerResponse) => void = (_request, response) =>
+  let respond: (request: http.IncomingMessage, response: http.ServerResponse) => void = (_request, response) =>
     response.end('ok')
   const server = http.createServer((request, response) => {
     requests++
     request.resume()
-    ending(request, response)
+    respond(request, response)
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
-  const connections = createConnections({ hostname: '127.0.0.1', port, secure: false }, 4000)
-  const ask = async () =>
+  const pool = createConnectionPool({ hostname: '127.0.0.1', port, secure: false }, 4000)
+  const request = async () =>
     (
-      await readAll(await send(connections, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal))
+      await readAll(await send(pool, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal))
     ).toString()
   try {
-    assert.equal(await ask(), 'ok')
-    ending = (request) => void setTimeout(() => request.socket.destroy(), 120)
-    await assert.rejects(ask(), (error) => error instanceof NotAnswered && error.taken)
+    assert.equal(await request(), 'ok')
+    respond = (request) => void setTimeout(() => request.socket.destroy(), 120)
+    await assert.rejects(request(), (error) => error instanceof NoResponse && error.mayHaveStarted)
     assert.equal(requests, 2)
 
-    // At once: a connection that was closed and a server that ends by the request look the same; the second may be
-    // sent, and is the last.
-    ending = (_request, response) => response.end('ok')
-    assert.equal(await ask(), 'ok')
-    ending = (request) => void request.socket.destroy()
-    await assert.rejects(ask(), (error) => error instanceof NotAnswered && error.taken)
+    // An immediate reset: a stale connection and a crashed server look alike, so the request is resent, but only once.
+    respond = (_request, response) => response.end('ok')
+    assert.equal(await request(), 'ok')
+    respond = (request) => void request.socket.destroy()
+    await assert.rejects(request(), (error) => error instanceof NoResponse && error.mayHaveStarted)
     assert.equal(requests, 5)
-    ending = (_request, response) => response.end('ok')
-    assert.equal(await ask(), 'ok')
+    respond = (_request, response) => response.end('ok')
+    assert.equal(await request(), 'ok')
     let once = true
-    ending = (request, response) => {
+    respond = (request, response) => {
       if (!once) return void response.end('again')
       once = false
       request.socket.destroy()
     }
-    assert.equal(await ask(), 'again')
+    assert.equal(await request(), 'again')
   } finally {
-    connections.close()
+    pool.close()
     server.closeAllConnections()
     server.close()
   }

@@ -11,7 +11,7 @@ const free = {
 }
 const hub = (memory_bytes: number) => createHub(tinyModelsDir(), () => free, { memory_bytes })
 
-test('the hub tells the methods of a model before its weights are here, and that they are not here in a field of its own', () => {
+test('the hub lists the methods of a model before its weights are here, and whether they are', () => {
   const large = hub(1e12)
   const { methods, weights } = large.get('Qwen/Qwen2.5-7B-Instruct')
   assert.deepEqual(methods, ['lora', 'qlora', 'full'])
@@ -25,7 +25,7 @@ test('the hub tells the methods of a model before its weights are here, and that
   )
 })
 
-test('a method that a machine can never have the memory for is not among a model’s methods', () => {
+test('a method that can never fit into memory is not listed', () => {
   const laptop = hub(16e9)
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-7B-Instruct').methods, ['lora', 'qlora'])
   assert.deepEqual(laptop.get('Qwen/Qwen2.5-0.5B-Instruct').methods, ['lora', 'qlora', 'full'])

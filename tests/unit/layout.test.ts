@@ -1,85 +1,93 @@
-// Holds the rule of the architecture page by reading import lines.
+// Holds the tables of rooms in docs/architecture.md by reading import lines.
 import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { root } from '../../lib/root.ts'
 
-const files = globSync('{contract,lib,transport,server,engine,cli,scripts}/**/*.ts', { cwd: root })
+interface Room {
+  prefix: string
+  mayImport: string[]
+}
+
+/** The rows of the tables under "## Rooms", each with the paths that it may import besides its own. */
+function readRooms(): Room[] {
+  const page = readFileSync(path.join(root, 'docs/architecture.md'), 'utf8')
+  const section = /\n## Rooms\n([^]*?)\n## /.exec(page)![1]!
+  return section.split(/\n### /).flatMap((table) => {
+    const above: string[] = []
+    return [...table.matchAll(/^\| `([^`]+)` \|.*\| ([^|]+) \|$/gm)].map(([, prefix, cell]) => {
+      const named = [...cell!.matchAll(/`([^`]+)`/g)].map(([, each]) => each!)
+      assert.match(cell!, /^(nothing|(`[^`]+`|all above)(, (`[^`]+`|all above))*)$/, `the row of ${prefix}`)
+      const mayImport = [...named, ...(cell!.includes('all above') ? above : [])]
+      above.push(prefix!)
+      return { prefix: prefix!, mayImport }
+    })
+  })
+}
+
+const rooms = readRooms()
+/** The row with the longest matching path. */
+const roomOf = (file: string) =>
+  rooms
+    .filter(({ prefix }) => file.startsWith(prefix))
+    .toSorted((a, b) => b.prefix.length - a.prefix.length)
+    .at(0)
+
+const files = globSync('{contract,lib,server,engine,cli}/**/*.ts', { cwd: root })
 const imports = files.flatMap((file) =>
   [...readFileSync(path.join(root, file), 'utf8').matchAll(/(?:from|import\()\s*'([^']+)'/g)].map(([, name]) => ({
     file,
     to: name!.startsWith('.') ? path.normalize(path.join(path.dirname(file), name!)) : name!,
   })),
 )
-const features = [
-  'limits',
-  'accounts',
-  'hub',
-  'datasets',
-  'usage',
-  'tuning',
-  'inference',
-  'deployments',
-  'exports',
-  'webhooks',
-]
-const folderOf = (file: string) => file.split('/')[1]!
+const isOurs = (to: string) => files.includes(to)
 
 function forbid(why: string, forbidden: (file: string, to: string) => boolean) {
   const found = imports.filter(({ file, to }) => forbidden(file, to)).map(({ file, to }) => `${file} imports ${to}`)
   assert.deepEqual(found, [], why)
 }
 
-test('the contract knows zod and itself only', () => {
-  forbid('contract/', (file, to) => file.startsWith('contract/') && to !== 'zod' && !to.startsWith('contract/'))
-})
-
-test('what server and engine share knows nothing of either', () => {
-  forbid('lib/', (file, to) => file.startsWith('lib/') && !/^(node:|lib\/)/.test(to))
-})
-
-test('what every listening process has knows the contract only', () => {
-  forbid('transport/', (file, to) => file.startsWith('transport/') && !/^(node:|contract\/|transport\/)/.test(to))
-})
-
-test('the engine knows the contract but not the server, and only engine/llama knows the C library’s binding', () => {
-  forbid('engine → server', (file, to) => file.startsWith('engine/') && to.startsWith('server/'))
-  forbid('server → engine', (file, to) => file.startsWith('server/') && to.startsWith('engine/'))
-  forbid('koffi', (file, to) => to === 'koffi' && !file.startsWith('engine/llama/'))
-})
-
-test('only main.ts, services.ts and app.ts know every feature; http, db and queue know none', () => {
-  forbid(
-    'rooms',
-    (file, to) =>
-      /^server\/(http|db|queue)\//.test(file) && features.some((feature) => to.startsWith(`server/${feature}/`)),
+test('every file of the program has a room in docs/architecture.md, and every room has files', () => {
+  assert.deepEqual(
+    files.filter((file) => !roomOf(file)),
+    [],
+  )
+  assert.deepEqual(
+    rooms.filter(({ prefix }) => !files.some((file) => file.startsWith(prefix))),
+    [],
   )
 })
 
-test('nobody but its own feature touches a store, and routes call their own service only', () => {
-  forbid('stores', (file, to) => /^server\/\w+\/store\.ts$/.test(to) && folderOf(file) !== folderOf(to))
-  forbid(
-    'routes',
-    (file, to) =>
-      /^server\/\w+\/routes\.ts$/.test(file) &&
-      features.some((feature) => to.startsWith(`server/${feature}/`) && feature !== folderOf(file)),
-  )
-})
-
-test('features call each other in one order, without a cycle', () => {
-  forbid('order', (file, to) => {
-    const [from, target] = [
-      features.indexOf(folderOf(file)),
-      features.indexOf(to.startsWith('server/') ? folderOf(to) : ''),
-    ]
-    return file.startsWith('server/') && file.split('/').length > 2 && from !== -1 && target > from
+test('every import is one that the tables of docs/architecture.md allow', () => {
+  forbid('not allowed by the tables', (file, to) => {
+    if (!isOurs(to)) return false
+    const [from, target] = [roomOf(file)!, roomOf(to)!]
+    return from !== target && !from.mayImport.includes(target.prefix)
   })
 })
 
-test('no file is longer than 400 lines', () => {
-  const long = globSync('{contract,lib,transport,server,engine,cli,scripts,trainer,examples,tests}/**/*.{ts,mjs,py}', {
-    cwd: root,
-  }).filter((file) => readFileSync(path.join(root, file), 'utf8').split('\n').length > 401)
-  assert.deepEqual(long, [])
+test('the contract uses zod alone, lib no package at all, and only engine/llama the binding to C', () => {
+  forbid('packages', (file, to) => {
+    if (isOurs(to) || to.startsWith('node:')) return false
+    return (
+      (file.startsWith('contract/') && to !== 'zod') ||
+      file.startsWith('lib/') ||
+      (to === 'koffi' && !file.startsWith('engine/llama/'))
+    )
+  })
+})
+
+const features = rooms
+  .map(({ prefix }) => prefix)
+  .slice(
+    rooms.findIndex(({ prefix }) => prefix === 'server/limits/'),
+    rooms.findIndex(({ prefix }) => prefix === 'server/webhooks/') + 1,
+  )
+
+test('a feature is imported through its index.ts, its store by itself alone, and its routes only by it', () => {
+  forbid('features', (file, to) => {
+    const feature = features.find((each) => to.startsWith(each))
+    return feature !== undefined && !file.startsWith(feature) && to !== `${feature}index.ts`
+  })
 })

@@ -1,4 +1,4 @@
-// Lists that are longer than a request may have are refused by their length, not by each of their items.
+// Lists beyond the limit are rejected by length, not item by item.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BatchRequest, ChatRequest } from '../../contract/chat.ts'
@@ -11,7 +11,7 @@ const chat = (fields: object) => ChatRequest.safeParse({ model, messages: [{ rol
 const prompt = (given: unknown) => CompletionRequest.safeParse({ model, prompt: given })
 const input = (given: unknown) => EmbeddingsRequest.safeParse({ model, input: given })
 
-test('of a list that is far too long one thing is said, however many of its items are wrong', () => {
+test('a list that is far too long gives one issue, however many of its items are invalid', () => {
   const refused = [
     ...['a', 1, -1, '', null, [], {}, [1]].flatMap((item) => [prompt(many(item)), input(many(item))]),
     input(many(many(-1, 200), 2000)),
@@ -27,7 +27,7 @@ test('of a list that is far too long one thing is said, however many of its item
   }
 })
 
-test('texts and tokens are taken in each of their four forms, and mixtures are not', () => {
+test('texts and tokens are accepted in all four forms, and mixtures are rejected', () => {
   for (const good of ['a', [1, 2], ['a', 'b'], [[1], [2, 3]]]) {
     assert.ok(prompt(good).success, JSON.stringify(good))
     assert.deepEqual(input(good).data?.input, good)

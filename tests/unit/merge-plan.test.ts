@@ -1,71 +1,83 @@
-// Which adapters earn a merged copy, and which copies make room; tests/process/merging.test.ts has it on a real engine.
+// Which adapters are merged and which are evicted; tests/process/merging.test.ts runs this on a real engine.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createHeat } from '../../server/inference/merged-adapters/decaying-counter.ts'
-import { type Kept, plan } from '../../server/inference/merged-adapters/plan.ts'
+import { createDecayingCounter } from '../../server/inference/merged-adapters/decaying-counter.ts'
+import { type MergedAdapter, plan } from '../../server/inference/merged-adapters/plan.ts'
 
-const earned = 1000
-const candidate = (id: string, heat: number, bytes = 100) => ({ id, heat, bytes })
-const copy = (id: string, heat: number, more: Partial<Kept> = {}) => ({ id, heat, bytes: 100, leaving: false, ...more })
+const minDemand = 1000
+const candidate = (id: string, demand: number, bytes = 100) => ({ id, demand, bytes })
+const merged = (id: string, demand: number, more: Partial<MergedAdapter> = {}) => ({
+  id,
+  demand,
+  bytes: 100,
+  draining: false,
+  ...more,
+})
 
-test('heat fades by half in its time, and what is added counts in full', () => {
+test('the counter halves every half-life, and additions count in full', () => {
   let now = 0
-  const heat = createHeat(200, () => now)
-  heat.add(800)
+  const counter = createDecayingCounter(200, () => now)
+  counter.add(800)
   now = 200
-  assert.equal(heat.value(), 400)
-  heat.add(100)
+  assert.equal(counter.value(), 400)
+  counter.add(100)
   now = 600
-  assert.equal(heat.value(), 125)
+  assert.equal(counter.value(), 125)
 })
 
-test('heat is not spent while an answer is under way that nothing has been added for yet', () => {
+test('the counter does not expire while a request is running', () => {
   let now = 0
-  const heat = createHeat(200, () => now)
-  heat.expect()
+  const counter = createDecayingCounter(200, () => now)
+  counter.touch()
   now = 60_000
-  assert.equal(heat.isSpent(), false)
-  heat.add(800)
+  assert.equal(counter.isExpired(), false)
+  counter.add(800)
   now = 600_000
-  assert.equal(heat.isSpent(), false)
+  assert.equal(counter.isExpired(), false)
   now = 700_000
-  assert.equal(heat.isSpent(), true)
-  heat.expect()
-  assert.equal(heat.isSpent(), false)
+  assert.equal(counter.isExpired(), true)
+  counter.touch()
+  assert.equal(counter.isExpired(), false)
 })
 
-test('the hottest that earned a copy gets it where there is room; what is cool gets none', () => {
-  assert.deepEqual(plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], earned, 100), {
-    merge: 'hot',
-    giveUp: [],
-  })
-  assert.deepEqual(plan([candidate('cool', 999)], [], earned, 100), { giveUp: [] })
-  assert.deepEqual(plan([candidate('large', 9000, 500), candidate('small', 2000)], [], earned, 400), {
-    merge: 'small',
-    giveUp: [],
-  })
-  assert.deepEqual(plan([candidate('hot', 9000)], [], earned, 99), { giveUp: [] })
-})
-
-test('a copy makes room for what is clearly hotter and for nothing else, the coldest first and no more than needed', () => {
-  const copies = [copy('a', 4000), copy('b', 2000), copy('c', 3000)]
-  assert.deepEqual(plan([candidate('hot', 3999)], copies, earned, 300), { giveUp: [] })
-  assert.deepEqual(plan([candidate('hot', 4000)], copies, earned, 300), { giveUp: ['b'] })
-  assert.deepEqual(plan([candidate('hot', 6000, 150)], copies, earned, 300), { giveUp: ['b', 'c'] })
+test('the adapter with the most demand that fits is merged; low demand is not merged', () => {
   assert.deepEqual(
-    plan([candidate('hot', 5999, 150)], copies, earned, 300),
-    { giveUp: [] },
-    'none goes for too little room',
+    plan([candidate('cool', 999), candidate('warm', 1500), candidate('hot', 9000)], [], minDemand, 100),
+    {
+      merge: 'hot',
+      evict: [],
+    },
+  )
+  assert.deepEqual(plan([candidate('cool', 999)], [], minDemand, 100), { evict: [] })
+  assert.deepEqual(plan([candidate('large', 9000, 500), candidate('small', 2000)], [], minDemand, 400), {
+    merge: 'small',
+    evict: [],
+  })
+  assert.deepEqual(plan([candidate('hot', 9000)], [], minDemand, 99), { evict: [] })
+})
+
+test('merged adapters are evicted only for twice their demand, least demand first and no more than needed', () => {
+  const adapters = [merged('a', 4000), merged('b', 2000), merged('c', 3000)]
+  assert.deepEqual(plan([candidate('hot', 3999)], adapters, minDemand, 300), { evict: [] })
+  assert.deepEqual(plan([candidate('hot', 4000)], adapters, minDemand, 300), { evict: ['b'] })
+  assert.deepEqual(plan([candidate('hot', 6000, 150)], adapters, minDemand, 300), { evict: ['b', 'c'] })
+  assert.deepEqual(
+    plan([candidate('hot', 5999, 150)], adapters, minDemand, 300),
+    { evict: [] },
+    'nothing is evicted if that does not free enough memory',
   )
 })
 
-test('memory is taken until a copy has gone, and nothing else has to go for it meanwhile', () => {
-  assert.deepEqual(plan([candidate('hot', 9000)], [copy('a', 2000, { leaving: true }), copy('b', 2000)], earned, 200), {
-    giveUp: [],
-  })
-  assert.deepEqual(plan([candidate('hot', 9000)], [copy('b', 2000)], earned, 200), { merge: 'hot', giveUp: [] })
+test('a draining adapter counts as used memory, and no other is evicted meanwhile', () => {
+  assert.deepEqual(
+    plan([candidate('hot', 9000)], [merged('a', 2000, { draining: true }), merged('b', 2000)], minDemand, 200),
+    {
+      evict: [],
+    },
+  )
+  assert.deepEqual(plan([candidate('hot', 9000)], [merged('b', 2000)], minDemand, 200), { merge: 'hot', evict: [] })
 })
 
-test('a copy stays while its adapter cools, until an eighth of what earned it', () => {
-  assert.deepEqual(plan([], [copy('a', 126), copy('b', 124)], earned, 300), { giveUp: ['b'] })
+test('a merged adapter is evicted when its demand falls below an eighth of the threshold', () => {
+  assert.deepEqual(plan([], [merged('a', 126), merged('b', 124)], minDemand, 300), { evict: ['b'] })
 })

@@ -1,11 +1,11 @@
-// Work of many accounts, one at a time; and programs that are ended when they take too much.
+// The fair mutex; and programs with limits on time and memory.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createFairMutex } from '../../lib/mutex.ts'
 import { runBounded } from '../../server/storage/untrusted-files.ts'
 
-test('accounts take turns whoever asked for more, what failed holds up nobody, and what was given up never begins', async () => {
-  const inTurn = createFairMutex({ waiting_max: 3, tooMany: () => new Error('too many') })
+test('accounts alternate, a failure blocks nobody, and aborted work never starts', async () => {
+  const serialize = createFairMutex({ waiting_max: 3, tooMany: () => new Error('too many') })
   const order: string[] = []
   let atOnce = 0
   const gate = Promise.withResolvers<void>()
@@ -19,13 +19,13 @@ test('accounts take turns whoever asked for more, what failed holds up nobody, a
   }
   const gone = new AbortController()
   const asked = ['a1', 'a2', 'a3', 'b1', 'c1', 'b2'].map((name) =>
-    inTurn(name[0]!, work(name), name === 'b2' ? gone.signal : undefined),
+    serialize(name[0]!, work(name), name === 'b2' ? gone.signal : undefined),
   )
   const results = Promise.allSettled(asked)
   await assert.rejects(
-    Promise.all([inTurn('a', work('a4')), inTurn('a', work('a5'))]),
+    Promise.all([serialize('a', work('a4')), serialize('a', work('a5'))]),
     /too many/,
-    'one account has as many waiting as it may',
+    'the account has reached its limit of waiting work',
   )
   gone.abort(new Error('left'))
   gate.resolve()
@@ -34,10 +34,10 @@ test('accounts take turns whoever asked for more, what failed holds up nobody, a
     ['a1', 'failed', 'a3', 'b1', 'c1', 'left'],
   )
   assert.deepEqual(order, ['a1', 'a2', 'b1', 'c1', 'a3'])
-  await assert.rejects(inTurn('a', work('late'), AbortSignal.abort(new Error('left before'))), /left before/)
+  await assert.rejects(serialize('a', work('late'), AbortSignal.abort(new Error('left before'))), /left before/)
 })
 
-test('a program that takes too long, or too much memory, is ended and says which; one whose asker leaves is ended too', async () => {
+test('a program that exceeds its time or memory limit, or whose signal aborts, is killed', async () => {
   const run = (code: string, bounds: object = {}) =>
     runBounded({
       command: process.execPath,
@@ -47,8 +47,8 @@ test('a program that takes too long, or too much memory, is ended and says which
       max_memory_mb: 500,
       ...bounds,
     })
-  const { status, printed } = await run('console.log("é")')
-  assert.deepEqual([status, printed], [0, 'é\n'])
+  const { status, stdout } = await run('console.log("é")')
+  assert.deepEqual([status, stdout], [0, 'é\n'])
   assert.equal((await run('setInterval(() => {}, 1000)', { max_ms: 100 })).stopped, 'time')
   assert.equal((await run('const all = []; setInterval(() => all.push(Buffer.alloc(5e7, 1)), 5)')).stopped, 'memory')
   const gone = new AbortController()

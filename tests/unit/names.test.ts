@@ -1,4 +1,4 @@
-// What people call things shows as it is, wherever it is shown: in lists, logs and terminals of others.
+// Names display as they are in lists, logs and terminals.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { z } from 'zod'
@@ -20,15 +20,15 @@ const refusedInNames = [
   'a\u2066b',
   'a\u2069',
 ]
-const taken = ['Ab', 'Grüße 😀', '名前', 'א\u200fב', 'a\u200db', 'x'.repeat(200)]
+const acceptedNames = ['Ab', 'Grüße 😀', '名前', 'א\u200fב', 'a\u200db', 'x'.repeat(200)]
 
-test('names refuse control characters, lone surrogates and direction overrides, saying which; letters of every script are taken', () => {
+test('names reject control characters, lone surrogates and direction overrides, and accept letters of all scripts', () => {
   for (const name of refusedInNames) {
     const { error } = DisplayName.safeParse(`x${name}x`)
     assert.match(error!.issues[0]!.message, /^has the character U\+[0-9A-F]{4}\. Leave out/, JSON.stringify(name))
   }
   assert.match(DisplayName.safeParse('a\u202eb').error!.issues[0]!.message, /U\+202E/)
-  for (const name of taken) assert.equal(DisplayName.parse(` ${name} `), name)
+  for (const name of acceptedNames) assert.equal(DisplayName.parse(` ${name} `), name)
   assert.ok(DisplayName.safeParse('  ').error)
   assert.throws(
     () => readName('a\u202eb', ''),
@@ -38,13 +38,13 @@ test('names refuse control characters, lone surrogates and direction overrides, 
   )
 })
 
-test('descriptions may have line breaks and tabs, and nothing else of that kind', () => {
+test('descriptions may have line breaks and tabs, but no other control characters', () => {
   assert.equal(Description.parse('a\n\tb\r\nc'), 'a\n\tb\r\nc')
   for (const text of refusedInNames.filter((each) => !/[\t\n]/.test(each)))
     assert.ok(Description.safeParse(`x${text}x`).error, JSON.stringify(text))
 })
 
-test('every name and description that a request may carry is bound by these', async () => {
+test('every name and description in a request has these limits', async () => {
   const found: string[] = []
   const walk = (schema: unknown, where: string): void => {
     if (typeof schema !== 'object' || schema === null) return
@@ -73,7 +73,7 @@ test('every name and description that a request may carry is bound by these', as
     assert.ok(found.includes(each), `${each} of ${found.join(', ')}`)
 })
 
-test('a file’s own name becomes a name: what may not stand in one is left out, and no character is cut in two', () => {
+test('a file name becomes a valid name: forbidden characters are removed, and no character is split', () => {
   assert.equal(asDisplayName(' a\u202eb\u0000.csv\n'), 'ab.csv')
   assert.equal(asDisplayName('\u0000'), '')
   for (const name of [`${'x'.repeat(199)}😀.csv`, `${'x'.repeat(199)} y`, ...refusedInNames]) {

@@ -1,4 +1,4 @@
-// A chat template said in Ollama's language: exactly what the model's own writes, or nothing.
+// Chat templates converted to Ollama's language: exactly equivalent, or none.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
@@ -10,15 +10,18 @@ import { root } from '../../lib/root.ts'
 import { modelfile } from '../../server/exports/modelfile.ts'
 import { ollamaTemplate } from '../../server/exports/ollama-template.ts'
 import type { ExportRow } from '../../server/exports/store.ts'
-import type { TakenModel } from '../../server/fine-tuning/models/export-source.ts'
+import type { ExportSource } from '../../server/fine-tuning/models/export-source.ts'
 
 const fixture = (name: string) => readFileSync(path.join(root, 'tests/fixtures/templates', name), 'utf8')
 const inOllama = (jinja: string) => ollamaTemplate(jinja, { bos_token: '<s>', eos_token: '</s>' })
 
-test('templates that write each message the same way become one that does, the words that they add themselves included', () => {
+test('templates that render each message the same way are converted, including the text that they add', () => {
   assert.equal(
     inOllama(fixture('qwen3.jinja')),
-    '{{ range $i, $_ := .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content }}<|im_end|>\n{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}{{ if eq (len (slice $.Messages $i)) 1 }}<|im_end|>\n<|im_start|>assistant\n{{ else }}<|im_end|>\n{{ end }}{{ else if eq .Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n{{ end }}{{ end }}',
+    '{{ range $i, $_ := .Messages }}{{ if eq .Role "system" }}<|im_start|>system\n{{ .Content ' +
+      '}}<|im_end|>\n{{ else if eq .Role "user" }}<|im_start|>user\n{{ .Content }}{{ if eq (len (slice ' +
+      '$.Messages $i)) 1 }}<|im_end|>\n<|im_start|>assistant\n{{ else }}<|im_end|>\n{{ end }}{{ else if eq ' +
+      '.Role "assistant" }}<|im_start|>assistant\n{{ .Content }}<|im_end|>\n{{ end }}{{ end }}',
   )
   const llama = inOllama(fixture('llama-like.jinja'))!
   assert.ok(llama.startsWith('{{ range $i, $_ := .Messages }}{{ if eq $i 0 }}<s>{{ end }}'), 'no token is cut in two')
@@ -30,22 +33,22 @@ test('templates that write each message the same way become one that does, the w
   )
 })
 
-test('Go’s own template engine, which Ollama has, writes with it what the model’s template writes', async () => {
-  const turn = (role: string, content: string) => ({ role, content })
+test("Go's template engine, which Ollama uses, renders the same text as the model's template", async () => {
+  const message = (role: string, content: string) => ({ role, content })
   for (const name of ['qwen3.jinja', 'llama-like.jinja', 'smollm2.jinja', 'begun-thoughts.jinja'])
     for (const messages of [
-      [turn('user', 'What is {{ .Role }}?')],
-      [turn('system', 'Be brief.'), turn('user', '  Hello <b>  ')],
-      [turn('user', 'One'), turn('assistant', 'Two "2"'), turn('user', 'Three')],
-      [turn('user', 'One'), turn('assistant', 'Two'), turn('system', 'Be brief.'), turn('user', 'Three')],
-      [turn('user', 'One'), turn('user', 'Two')],
+      [message('user', 'What is {{ .Role }}?')],
+      [message('system', 'Be brief.'), message('user', '  Hello <b>  ')],
+      [message('user', 'One'), message('assistant', 'Two "2"'), message('user', 'Three')],
+      [message('user', 'One'), message('assistant', 'Two'), message('system', 'Be brief.'), message('user', 'Three')],
+      [message('user', 'One'), message('user', 'Two')],
       [
-        turn('system', 'a\nb'),
-        turn('user', 'One'),
-        turn('assistant', 'Two'),
-        turn('user', 'Three'),
-        turn('assistant', 'Four'),
-        turn('user', 'Five'),
+        message('system', 'a\nb'),
+        message('user', 'One'),
+        message('assistant', 'Two'),
+        message('user', 'Three'),
+        message('assistant', 'Four'),
+        message('user', 'Five'),
       ],
     ]) {
       const written = await parse(inOllama(fixture(name))!, {
@@ -61,18 +64,18 @@ test('Go’s own template engine, which Ollama has, writes with it what the mode
     }
 })
 
-test('braces of a template stay braces, and what cannot be said exactly is not said', () => {
+test('braces in a template are escaped, and templates that cannot be expressed exactly are not converted', () => {
   assert.match(
     inOllama("{% for m in messages %}{{ '{{' + m.role + '}}' + m.content + '\n' }}{% endfor %}{{ '{{assistant}}' }}")!,
     /\{\{ "\{\{" \}\}user\}\}\{\{ \.Content \}\}/,
   )
-  // One that ends a piece would be read as a part of the braces that follow it.
+  // A brace at the end of a piece would join with the following braces.
   assert.match(
     inOllama("{% for m in messages %}{{ m.role + ': {' + m.content + '}\n' }}{% endfor %}{{ 'assistant: {' }}")!,
     /user: \{\{ "\{" \}\}\{\{ \.Content \}\}\{\{/,
   )
   for (const jinja of [
-    // The place in the conversation, the number of messages, the content itself.
+    // Templates that use the position, the number of messages, or the content itself.
     '{% for m in messages %}{{ loop.index }}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>',
     '{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<{{ messages | length }}>',
     '{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}\n{% endfor %}<assistant>',
@@ -84,11 +87,11 @@ test('braces of a template stay braces, and what cannot be said exactly is not s
   assert.equal(inOllama(fixture('no-system.jinja')), undefined)
 })
 
-test('a token that ends answers is named to Ollama, and can be no line of its own', async () => {
+test('the end token becomes a stop parameter, and cannot inject a line of its own', async () => {
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-modelfile-'))
   const linesFor = async (eos_token: string) => {
     writeFileSync(path.join(folder, 'tokenizer_config.json'), JSON.stringify({ eos_token }))
-    const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as TakenModel
+    const model = { folder, base: { id: 'a/b', path: folder, context_length: 512 } } as ExportSource
     return (await modelfile('m.gguf', { merge: 1 } as ExportRow, model)).split('\n').slice(2)
   }
   assert.deepEqual(await linesFor('<｜end▁of▁sentence｜>'), [

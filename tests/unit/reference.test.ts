@@ -13,14 +13,14 @@ import { describeConfig, readConfig } from '../../server/config.ts'
 
 const page = (name: string) => readFileSync(path.join(root, 'docs/reference', name), 'utf8')
 
-test('the reference pages are what the schemas say now; `npm run docs` writes them', () => {
+test('the reference pages are up to date with the schemas; `npm run docs` writes them', () => {
   const pages = referencePages()
   for (const [name, text] of Object.entries(pages))
     assert.equal(page(name), text, `docs/reference/${name} is out of date`)
   assert.deepEqual(globSync('*.md', { cwd: path.join(root, 'docs/reference') }).sort(), Object.keys(pages).sort())
 })
 
-test('every setting, every field of a job and every event type is in a reference page', () => {
+test('every setting, job field and event type is in a reference page', () => {
   for (const { name } of describeConfig(readConfig({})))
     assert.ok(page('settings.md').includes(`| \`${name}\` |`), name)
   for (const field of [
@@ -39,12 +39,12 @@ test('a setting’s default in the reference is the same on every machine', () =
   assert.match(page('settings.md'), /`TUNERY_THREADS` \| whole number, 1 to 1,024 \| one per core/)
 })
 
-test('a field without a description is an error that names it, however deep it lies', () => {
+test('a field without a description is an error that names it, at any depth', () => {
   const schema = z.object({ a: z.string().describe('A.'), b: z.array(z.object({ c: z.int() })).describe('B.') })
   assert.throws(() => fieldRows(schema, 'config.'), /No description: config\.b\[\]\.c\./)
 })
 
-test('a field’s row has its type, bounds, default and description', () => {
+test('the row of a field has its type, bounds, default and description', () => {
   const rows = fieldRows(
     z.object({
       rate: z.number().gt(0).max(0.1).optional().meta({ description: 'Rate.', 'x-default': 'by size' }),

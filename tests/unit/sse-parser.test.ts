@@ -1,73 +1,79 @@
-// What is made of the frames of an event stream as they pass, whatever server wrote them.
+// The SSE parser: how it reads and rewrites events of our engine and of upstreams.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { watchStream } from '../../server/inference/gateway/sse-parser.ts'
+import { createSseParser } from '../../server/inference/gateway/sse-parser.ts'
 
-const foreign = { keepUsage: false, keepRunning: false, rename: 'mine', foreign: true, askedRunning: true }
+const upstream = {
+  keepUsage: false,
+  keepChunkUsage: false,
+  renameModelTo: 'mine',
+  fromUpstream: true,
+  addedChunkUsage: true,
+}
 const piece = (content: string, more = '') =>
   `{"model":"theirs","choices":[{"index":0,"delta":{"content":"${content}"}}]${more}}`
-const frame = (content: string, more = '') => `data: ${piece(content, more)}\n\n`
-const mine = (content: string, more = '') => frame(content, more).replace('theirs', 'mine')
-const runningUsage = ',"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}'
-const take = (watch: ReturnType<typeof watchStream>, text: string) =>
-  watch.take(Buffer.from(text))?.toString('utf8') ?? ''
+const event = (content: string, more = '') => `data: ${piece(content, more)}\n\n`
+const mine = (content: string, more = '') => event(content, more).replace('theirs', 'mine')
+const chunkUsage = ',"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}'
+const feed = (parser: ReturnType<typeof createSseParser>, text: string) =>
+  parser.feed(Buffer.from(text))?.toString('utf8') ?? ''
 
-test('further empty lines between frames neither stop the stream nor hide the frame after them', () => {
-  const watch = watchStream(foreign)
-  assert.equal(take(watch, `${frame('a')}\n`).trim(), mine('a').trim())
+test('extra empty lines between events are skipped', () => {
+  const parser = createSseParser(upstream)
+  assert.equal(feed(parser, `${event('a')}\n`).trim(), mine('a').trim())
   assert.equal(
-    take(watch, `\n${frame('b')}\n\n\n${frame('c')}`)
+    feed(parser, `\n${event('b')}\n\n\n${event('c')}`)
       .replace(/\n{3,}/g, '\n\n')
       .trim(),
     `${mine('b')}${mine('c')}`.trim(),
   )
-  assert.equal(take(watch, '\n\n\n').trim(), '')
-  take(watch, '\n\ndata: [DONE]\n\n')
-  assert.deepEqual([watch.tokens, watch.done], [3, true])
-  const own = watchStream({ ...foreign, rename: undefined, foreign: false })
-  take(own, `${frame('a')}\n`)
-  take(own, '\ndata: [DONE]\n\n')
-  assert.deepEqual([own.tokens, own.done], [1, true])
+  assert.equal(feed(parser, '\n\n\n').trim(), '')
+  feed(parser, '\n\ndata: [DONE]\n\n')
+  assert.deepEqual([parser.tokens, parser.done], [3, true])
+  const local = createSseParser({ ...upstream, renameModelTo: undefined, fromUpstream: false })
+  feed(local, `${event('a')}\n`)
+  feed(local, '\ndata: [DONE]\n\n')
+  assert.deepEqual([local.tokens, local.done], [1, true])
 })
 
-test('data is found without its space, beside other fields and in more than one line', () => {
+test('data is read without the optional space, among other fields and across several lines', () => {
   const spellings = [
     `data:${piece('a')}\n\n`,
     `event: message\nid: 7\ndata: ${piece('a')}\n\n`,
     `: comment\ndata:${piece('a')}\n\n`,
-    frame('a').replace(',"choices"', ',\ndata: "choices"'),
+    event('a').replace(',"choices"', ',\ndata: "choices"'),
   ]
   for (const spelling of spellings) {
-    const watch = watchStream(foreign)
-    const [start, rest] = take(watch, spelling).split('data: ')
+    const parser = createSseParser(upstream)
+    const [start, rest] = feed(parser, spelling).split('data: ')
     assert.deepEqual([start, JSON.parse(rest!)], ['', JSON.parse(piece('a').replace('theirs', 'mine'))], spelling)
-    take(watch, 'data:[DONE]\n\n')
-    assert.deepEqual([watch.tokens, watch.done], [1, true], spelling)
+    feed(parser, 'data:[DONE]\n\n')
+    assert.deepEqual([parser.tokens, parser.done], [1, true], spelling)
   }
-  const watch = watchStream(foreign)
-  assert.equal(take(watch, ': keepalive\n\nevent: ping\n\n'), ': keepalive\n\nevent: ping\n\n')
-  take(watch, 'event: error\ndata:{"error":{"message":"died"}}\n\n')
-  assert.ok(watch.failed)
+  const parser = createSseParser(upstream)
+  assert.equal(feed(parser, ': keepalive\n\nevent: ping\n\n'), ': keepalive\n\nevent: ping\n\n')
+  feed(parser, 'event: error\ndata:{"error":{"message":"died"}}\n\n')
+  assert.ok(parser.failed)
 })
 
-test('a running usage is known whether or not it is passed on, and is taken out only where it was asked for by this service', () => {
+test('usage in chunks is always read, and removed only if this service requested it and the client did not', () => {
   const used = { prompt_tokens: 9, completion_tokens: 2, cached_tokens: 4 }
-  const beside = `${runningUsage},"metrics":{"a":{}}`
+  const withMetrics = `${chunkUsage},"metrics":{"a":{}}`
   for (const [options, given, passed] of [
-    [foreign, runningUsage, ''],
-    [{ ...foreign, keepRunning: true }, runningUsage, runningUsage],
-    [{ ...foreign, askedRunning: false }, runningUsage, runningUsage],
-    [foreign, beside, ',"metrics":{"a":{}}'],
-    [{ ...foreign, askedRunning: false }, beside, beside],
+    [upstream, chunkUsage, ''],
+    [{ ...upstream, keepChunkUsage: true }, chunkUsage, chunkUsage],
+    [{ ...upstream, addedChunkUsage: false }, chunkUsage, chunkUsage],
+    [upstream, withMetrics, ',"metrics":{"a":{}}'],
+    [{ ...upstream, addedChunkUsage: false }, withMetrics, withMetrics],
   ] as const) {
-    const watch = watchStream(options)
-    assert.equal(take(watch, frame('a', given)), mine('a', passed))
-    assert.equal(take(watch, frame('b', ',"usage":null')), mine('b', ',"usage":null'))
-    assert.deepEqual(watch.usage(), used)
+    const parser = createSseParser(options)
+    assert.equal(feed(parser, event('a', given)), mine('a', passed))
+    assert.equal(feed(parser, event('b', ',"usage":null')), mine('b', ',"usage":null'))
+    assert.deepEqual(parser.usage(), used)
   }
 })
 
-test('a server that changes the name of the model in the middle does not show it', () => {
-  const watch = watchStream(foreign)
-  assert.equal(take(watch, frame('a') + frame('b').replace('theirs', 'others')), mine('a') + mine('b'))
+test('every event gets the client’s model name, also when the upstream’s name changes mid-stream', () => {
+  const parser = createSseParser(upstream)
+  assert.equal(feed(parser, event('a') + event('b').replace('theirs', 'others')), mine('a') + mine('b'))
 })

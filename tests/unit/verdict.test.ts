@@ -1,7 +1,7 @@
-// When an exported file says what the trainer says, and when it does not.
+// When an exported file agrees with the trainer, and when it does not.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { type Answers, judge } from '../../server/exports/verdict.ts'
+import { type Answers, compareAnswers } from '../../server/exports/verdict.ts'
 
 const row = (
   answer_tokens: number[],
@@ -18,9 +18,9 @@ const answers = (...rows: Answers['rows']): Answers => ({ version: 1, rows })
 const reference = answers(row([10, 11, 12, 2]), row([20, 21, 22, 2]))
 const four = [-0.5, -0.5, -0.5, -0.5]
 const verdict = (exported: Answers, quantization: string | null = 'Q8_0') =>
-  judge(reference, exported, 'test', quantization)
+  compareAnswers(reference, exported, 'test', quantization)
 
-test('what is the same agrees, with its figures', () => {
+test('equal answers agree, with their figures', () => {
   assert.deepEqual(verdict(reference), {
     agrees: true,
     problem: null,
@@ -33,7 +33,7 @@ test('what is the same agrees, with its figures', () => {
   })
 })
 
-test('other prompts, other probabilities, other answers, answers that do not end: each is told as what it is', () => {
+test('other prompts, probabilities, answers or missing ends are each reported as such', () => {
   const cases: [string, Answers, RegExp | null][] = [
     [
       'another template',
@@ -63,14 +63,14 @@ test('other prompts, other probabilities, other answers, answers that do not end
     ['no end', answers(row([10, 11, 12, 7, 7], four), row([20, 21, 22, 2, 7], four)), /does not stop/],
     ['a prompt without an answer', answers(row([10, 11, 12, 2])), /answered 1 of 2/],
   ]
-  for (const [name, exported, says] of cases) {
+  for (const [name, exported, pattern] of cases) {
     const { agrees, problem } = verdict(exported)
-    assert.equal(agrees, says === null, `${name}: ${problem}`)
-    if (says) assert.match(problem!, says, name)
+    assert.equal(agrees, pattern === null, `${name}: ${problem}`)
+    if (pattern) assert.match(problem!, pattern, name)
   }
 })
 
-test('fewer bits may differ by more, and full precision by almost nothing', () => {
+test('fewer bits allow larger differences, and full precision almost none', () => {
   const off = (nats: number) =>
     answers(
       ...reference.rows.map((each) => ({

@@ -1,11 +1,9 @@
-"""What a dataset is in tokens, for a base: `python -m trainer.cli.count REQUEST`, where REQUEST is JSON. Prints one
-JSON object.
+"""Counts a dataset's tokens for a base: `python -m trainer.cli.count REQUEST`, where REQUEST is JSON. Prints one JSON
+object.
 
-{"hf", "rows", "max_length", "parse_control_tokens"}: counts every row of the file `rows` that can be learned from, as
-the trainer will see
-it, and lists those of which nothing would be learned. With "row": the tokens of that row alone, and which of them the
-loss counts.
-`source_lines`: whether rows say where they stood in the file that they were made from.
+{"hf", "rows", "max_length", "parse_control_tokens"}: counts every valid row of the file `rows` as the trainer sees it,
+and lists rows without learned tokens. With "row": the tokens of that row, and which of them the loss counts.
+`source_lines`: whether rows name their line in the original file.
 """
 
 import importlib.util
@@ -19,23 +17,21 @@ os.environ.update(
     HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="true"
 )
 
-# The upper ends of the histogram's bars, in tokens.
+# The upper bounds of the histogram's bars, in tokens.
 BARS = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
-MOST_LISTED = 100
-# As the service checks rows (server/datasets/rows.ts).
-LONGEST_LINE, DEEPEST = 16 << 20, 100
+MAX_LISTED = 100
+# The service's limits for rows (server/datasets/rows.ts).
+MAX_LINE_BYTES, MAX_DEPTH = 16 << 20, 100
 BLANK = " \t\r\n"
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
-    """Each row's place among the rows and its line, both counted from 1, and its bytes; None for one that is too long
-    to be held.
-    """
+    """Each row's number and line, both counted from 1, and its bytes; None if the line is too long to load."""
     with path.open("rb") as file:
         row = line = 0
-        while piece := file.readline(LONGEST_LINE + 2):
+        while piece := file.readline(MAX_LINE_BYTES + 2):
             line += 1
-            whole = len(piece.removesuffix(b"\n")) <= LONGEST_LINE
+            whole = len(piece.removesuffix(b"\n")) <= MAX_LINE_BYTES
             while not piece.endswith(b"\n") and (more := file.readline(1 << 20)):
                 piece = more
             text = piece.removeprefix(b"\xef\xbb\xbf") if line == 1 else piece
@@ -44,8 +40,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
                 yield row, line, text if whole else None
 
 
-def usable(text: bytes, line: int):
-    """The row's conversation; None where the service has found the row wrong."""
+def learnable_conversation(text: bytes, line: int):
+    """The row's conversation; None if the service rejects the row."""
     from trainer.data.dataset import conversation
     from trainer.data.loss_mask import learned
     from trainer.runtime.errors import JobError
@@ -54,7 +50,7 @@ def usable(text: bytes, line: int):
         messages = conversation(text, line)
     except JobError:
         return None
-    if text.count(b"[") + text.count(b"{") > DEEPEST and _depth(json.loads(text)) > DEEPEST:
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(json.loads(text)) > MAX_DEPTH:
         return None
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     try:
@@ -70,9 +66,9 @@ def _depth(value: object) -> int:
 
 
 def rows_of(path: Path, source_lines: bool) -> Iterator[tuple[int, list[dict]]]:
-    """The place of each row that can be learned from, and its conversation."""
+    """The number of each valid row, and its conversation."""
     for row, line, text in lines_of(path):
-        messages = usable(text, line) if text is not None else None
+        messages = learnable_conversation(text, line) if text is not None else None
         if messages is not None:
             if not source_lines:
                 messages.line = line
@@ -82,19 +78,19 @@ def rows_of(path: Path, source_lines: bool) -> Iterator[tuple[int, list[dict]]]:
 def batches_of(rows: Iterator) -> Iterator[list]:
     from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
 
-    some, characters = [], 0
+    batch, characters = [], 0
     for row, messages in rows:
-        some.append((row, messages))
+        batch.append((row, messages))
         characters += sum(len(message["content"]) for message in messages)
-        if characters >= CHARACTERS_AT_ONCE or len(some) == TOKENIZE_AT_ONCE:
-            yield some
-            some, characters = [], 0
-    if some:
-        yield some
+        if characters >= CHARACTERS_AT_ONCE or len(batch) == TOKENIZE_AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 class Count:
-    """What has been found of the rows so far."""
+    """Running counts over the rows."""
 
     def __init__(self, tokenizer, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
@@ -103,13 +99,13 @@ class Count:
         self.numbers |= {"no_learned_rows": 0, "refused_rows": 0}
         self.listed: dict[str, list[dict]] = {"cut": [], "no_learned": [], "refused": []}
 
-    def add(self, some: list) -> None:
+    def add(self, batch: list) -> None:
         from trainer.data.control_text import control_text
         from trainer.data.loss_mask import rendering
         from trainer.runtime.errors import JobError
 
         rendered = []
-        for row, messages in some:
+        for row, messages in batch:
             try:
                 rendered.append((row, messages, rendering(messages, self.tokenizer)))
             except JobError as problem:
@@ -118,15 +114,15 @@ class Count:
         try:
             counted = control_text(self.tokenizer).count(texts, self.max_length)
         except JobError:
-            # One of them is refused: one by one.
-            if len(some) > 1:
+            # One of the batch is refused: count one by one.
+            if len(batch) > 1:
                 for row, messages, _ in rendered:
                     self.add([(row, messages)])
                 return
             try:
                 control_text(self.tokenizer).encode(texts, self.max_length)
             except JobError as problem:
-                self._refuse(*some[0], problem)
+                self._refuse(*batch[0], problem)
             return
         for (row, messages, _), (length, exact) in zip(rendered, counted, strict=True):
             self._add_row(row, messages, length, exact)
@@ -140,16 +136,16 @@ class Count:
         self.bars[next((index for index, bar in enumerate(BARS) if length <= bar), len(BARS))] += 1
         if over <= 0:
             return
-        where = {"row": row, "line": messages.line, "tokens": length, "at_least": not exact}
-        self._list("cut", {**where, "cut_tokens": over})
+        row_facts = {"row": row, "line": messages.line, "tokens": length, "at_least": not exact}
+        self._list("cut", {**row_facts, "cut_tokens": over})
         numbers["cut_tokens"] += over
         if not self._learned(row, messages):
-            self._list("no_learned", where)
+            self._list("no_learned", row_facts)
 
     def _learned(self, row: int, messages) -> bool:
-        from trainer.data.dataset import tokenized
+        from trainer.data.dataset import tokenize_rows
 
-        ((*_, sequences),) = tokenized([messages], self.tokenizer, self.max_length, [row])
+        ((*_, sequences),) = tokenize_rows([messages], self.tokenizer, self.max_length, [row])
         return any(sequence.trained[: self.max_length].any() for sequence in sequences)
 
     def _refuse(self, row: int, messages, problem: Exception) -> None:
@@ -157,10 +153,10 @@ class Count:
 
     def _list(self, kind: str, found: dict) -> None:
         self.numbers[f"{kind}_rows"] += 1
-        if len(self.listed[kind]) < MOST_LISTED:
+        if len(self.listed[kind]) < MAX_LISTED:
             self.listed[kind].append(found)
 
-    def found(self) -> dict:
+    def summary(self) -> dict:
         histogram = [
             {"up_to": bar, "rows": number} for bar, number in zip([*BARS, None], self.bars, strict=True) if number
         ]
@@ -169,19 +165,19 @@ class Count:
 
 def count(tokenizer, path: Path, max_length: int, source_lines: bool = False) -> dict:
     found = Count(tokenizer, max_length)
-    for some in batches_of(rows_of(path, source_lines)):
-        found.add(some)
-    return found.found()
+    for batch in batches_of(rows_of(path, source_lines)):
+        found.add(batch)
+    return found.summary()
 
 
 def preview(tokenizer, path: Path, row: int, max_length: int) -> dict:
-    from trainer.data.dataset import conversation, tokenized
+    from trainer.data.dataset import conversation, tokenize_rows
 
     line, text = next(((line, text) for number, line, text in lines_of(path) if number == row), (0, None))
     if text is None:
         return {"missing": True}
     messages = conversation(text, line)
-    ((*_, whole),) = tokenized([messages], tokenizer, max_length, [row])
+    ((*_, whole),) = tokenize_rows([messages], tokenizer, max_length, [row])
     sequences = []
     for sequence in whole:
         pieces = zip(sequence.ids[:max_length].tolist(), sequence.trained.tolist(), strict=False)
@@ -190,14 +186,16 @@ def preview(tokenizer, path: Path, row: int, max_length: int) -> dict:
     return {"messages": list(messages), "sequences": sequences}
 
 
-def without_torch() -> None:
-    """Lets transformers believe that there is no torch: tokenizers need none, and importing it takes three seconds."""
+def hide_torch() -> None:
+    """Makes transformers believe that torch is missing: tokenizers do not need it, and its import takes three
+    seconds.
+    """
     find = importlib.util.find_spec
     importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find(name, package)
 
 
 def main() -> None:
-    without_torch()
+    hide_torch()
     from transformers import AutoTokenizer
 
     request = json.loads(sys.argv[1])

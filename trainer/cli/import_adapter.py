@@ -1,17 +1,17 @@
-"""Makes an adapter that was trained elsewhere one of ours: `python -m trainer.cli.import_adapter RUN_FOLDER`.
+"""Imports an adapter that was trained elsewhere: `python -m trainer.cli.import_adapter RUN_FOLDER`.
 
-`spec.json` is that of a job which goes on from the adapter, trains nothing, and leaves it converted with what it
-changes on fixed rows.
+`spec.json` is that of a job which starts from the adapter. Trains nothing; converts the adapter and writes its effect
+on fixed rows.
 """
 
 from pathlib import Path
 
 from trainer.cli.train import main
 from trainer.runtime.errors import JobError
-from trainer.runtime.protocol import Protocol, Silent, leave
+from trainer.runtime.protocol import Protocol, SilentProtocol, exit_process
 from trainer.runtime.spec import Spec
 
-# What an adapter changes in answers to anything is enough to see that it is there.
+# An adapter changes the answers to any question, so these are enough to detect it.
 QUESTIONS = {
     "What is the capital of France?": "The capital of France is Paris.",
     "Write a short greeting.": "Hello! How can I help you today?",
@@ -20,40 +20,45 @@ QUESTIONS = {
 }
 
 
-def adopt(spec: Spec, folder: Path, protocol: Protocol) -> bool:
+def import_adapter(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers import AutoConfig
 
     from trainer.data.dataset import prepare
     from trainer.export.convert import save
-    from trainer.model.load import device_and_dtype, load_model, load_tokenizer, trainable, without_adapter
+    from trainer.model.load import device_and_dtype, load_model, load_tokenizer, trainable, zero_adapter
     from trainer.run import probe
     from trainer.runtime import gpu, memory
 
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
-    gpu.settle(device)
+    gpu.select_device(device)
     tokenizer = load_tokenizer(spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, 512, 512, device)
-    memory.require(predicted, memory.available_bytes(device))
+    memory.require_fits(predicted, memory.available_bytes(device))
     model = load_model(spec, device, dtype)
     if not all(bool(parameter.isfinite().all()) for parameter in trainable(model).values()):
         raise JobError("adapter_invalid", "The adapter has weights that are not numbers (NaN or infinite).")
     rows = [
-        [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
-        for ask, answer in QUESTIONS.items()
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in QUESTIONS.items()
     ]
-    examples = prepare(rows, tokenizer, model.config.max_position_embeddings, Silent()).examples
+    examples = prepare(rows, tokenizer, model.config.max_position_embeddings, SilentProtocol()).examples
     out = folder / "out"
-    made = save(model, tokenizer, spec, out)
+    artifact = save(model, tokenizer, spec, out)
     tuned = probe.log_probabilities(model, examples, device)
-    without_adapter(model)
+    zero_adapter(model)
     path = probe.write(out / "probe.json", examples, tuned, probe.log_probabilities(model, examples, device))
-    where = {"kind": made.kind, "folder": str(made.folder), "gguf": str(made.gguf), "gguf_sha256": made.gguf_sha256}
-    protocol.emit("result", "Adopted", **where, step=0, validation_loss=None, probe=str(path))
+    location = {
+        "kind": artifact.kind,
+        "folder": str(artifact.folder),
+        "gguf": str(artifact.gguf),
+        "gguf_sha256": artifact.gguf_sha256,
+    }
+    protocol.emit("result", "Adapter imported", **location, step=0, validation_loss=None, probe=str(path))
     return True
 
 
 if __name__ == "__main__":
-    leave(main(adopt))
+    exit_process(main(import_adapter))

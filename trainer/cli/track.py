@@ -1,11 +1,9 @@
 """Sends a job's loss curve to the operator's tracker: `python trainer/cli/track.py KIND TARGET PROJECT RUN < LINES`.
 
 KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
-PROJECT groups runs,
-RUN is the job's id; a job that goes on after a crash goes on in the same run. Each line is a JSON object: {"params":
-{…}} once, then
-{"step": N, "metrics": {…}}. Runs in an environment with that one tracker in it, and knows nothing of the rest of the
-trainer.
+PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. Each line is a JSON
+object: {"params": {…}} once, then {"step": N, "metrics": {…}}. Runs in an environment of its own with only that
+tracker, so it imports nothing else of the trainer.
 """
 
 import json
@@ -41,8 +39,8 @@ class MlFlow:
         found = mlflow.search_runs(
             [experiment.experiment_id], f"tags.tunery_job = '{run}'", max_results=1, output_format="list"
         )
-        before = found[0].info.run_id if found else None
-        mlflow.start_run(run_id=before, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
+        run_id = found[0].info.run_id if found else None
+        mlflow.start_run(run_id=run_id, run_name=run, tags={"tunery_job": run}, log_system_metrics=False)
 
     def params(self, values: dict) -> None:
         self.mlflow.log_params(values)
@@ -80,11 +78,11 @@ def main() -> None:
     kind, target, project, run = sys.argv[1:5]
     tracker = KINDS[kind](target, project, run)
     for line in sys.stdin:
-        told = json.loads(line)
-        if "params" in told:
-            tracker.params(told["params"])
+        entry = json.loads(line)
+        if "params" in entry:
+            tracker.params(entry["params"])
         else:
-            tracker.metrics(told["step"], told["metrics"])
+            tracker.metrics(entry["step"], entry["metrics"])
     tracker.end()
 
 

@@ -1,4 +1,4 @@
-"""The dataset as token sequences, with the tokens that the loss counts marked."""
+"""The dataset as token sequences, with a mask of the tokens that the loss counts."""
 
 import hashlib
 import json
@@ -11,23 +11,23 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data.control_text import Rendering, control_text
+from trainer.data.loss_mask import learned, training_renderings
 from trainer.runtime.errors import JobError
-from trainer.data.loss_mask import learned, spans_of
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
 ROLES = ("system", "user", "assistant")
-# Rows at once, and characters, which bounds what their tokens take meanwhile: some hundred bytes each.
+# Rows and characters tokenized at once. Bounds memory: tokens take some hundred bytes each.
 TOKENIZE_AT_ONCE, CHARACTERS_AT_ONCE = 512, 1 << 21
-# Examples are compared by a served model too: long rows would hold up whom it serves.
+# A served model scores examples too: long rows would delay its users.
 MOST_EXAMPLES, LONGEST_EXAMPLE = 4, 512
-# A number of any length is JSON; Python refuses to read more than 4,300 digits unless told otherwise.
+# JSON allows numbers of any length; Python refuses more than 4,300 digits by default.
 sys.set_int_max_str_digits(0)
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """One text that the model sees. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts."""
+    """One training text. `ids`: int32 [length]; `trained`: bool [length], the tokens that the loss counts."""
 
     ids: np.ndarray
     trained: np.ndarray
@@ -38,7 +38,7 @@ class Sequence:
 
 
 class Conversation(list):
-    """The messages of a row, and the line of the file that it stands in, counted from 1."""
+    """The messages of a row, and its line in the file, counted from 1."""
 
     def __init__(self, messages: list[dict], line: int) -> None:
         super().__init__(messages)
@@ -47,10 +47,10 @@ class Conversation(list):
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the dataset: one sequence, or one for each assistant turn where the template renders turns differently
-    over time.
+    """One row of the dataset: one sequence, or one for each assistant turn if the template renders earlier turns
+    differently.
 
-    `number`: its place among the dataset's rows, counted from 1.
+    `number`: the row's number in the dataset, counted from 1.
     """
 
     number: int
@@ -67,8 +67,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Example:
-    """The first answer of a row that was not cut: the messages before it, as they were written, and the sequence that
-    has it.
+    """The first answer of a row that was not cut: the messages before it as written, and the sequence with the
+    answer.
     """
 
     prompt: list[dict]
@@ -77,7 +77,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`examples`: a few of the rows, with their text."""
+    """Tokenized rows. `examples`: a few of them, with their text."""
 
     rows: list[Row]
     truncated_rows: int
@@ -94,22 +94,26 @@ class Prepared:
 
 
 def hold_out(rows: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Which rows (counted from 0) are learned and which held out: the share asked for, but at least one of each."""
+    """Splits rows (counted from 0) into learned and held-out ones by the share, at least one of each."""
     count = min(max(1, round(rows * share)), rows - 1)
-    held = set(random.Random(f"{seed}:validation").sample(range(rows), count))
-    return [index for index in range(rows) if index not in held], sorted(held)
+    held_out = set(random.Random(f"{seed}:validation").sample(range(rows), count))
+    return [index for index in range(rows) if index not in held_out], sorted(held_out)
 
 
 def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
-    """Reads JSON lines of `{"messages":[{"role","content"},…]}`. Raises JobError("dataset_invalid") naming the first bad line."""
+    """Reads JSON lines of `{"messages":[{"role","content"},…]}`. Raises JobError("dataset_invalid") with the first bad
+    line.
+    """
     try:
         content = path.read_bytes()
     except OSError as problem:
         raise JobError("dataset_invalid", f"The dataset's file cannot be read: {problem.strerror}.") from problem
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise JobError("dataset_invalid", "The dataset's file is not the one that the job was created with: its hash differs.")
+        raise JobError(
+            "dataset_invalid", "The dataset's file is not the one that the job was created with: its hash differs."
+        )
     conversations = []
-    # Rows end with a line feed alone, as the service counted them.
+    # Only a line feed ends a row, as the service counts them.
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip(b" \t\r"):
             conversations.append(conversation(line, number))
@@ -119,7 +123,7 @@ def read_conversations(path: Path, sha256: str) -> list[list[dict]]:
 
 
 def conversation(line: bytes, number: int) -> Conversation:
-    """The row in a line of the file. Raises JobError("dataset_invalid") naming the line where it is none."""
+    """Parses a line of the file. Raises JobError("dataset_invalid") with the line number if it is not a valid row."""
 
     def wrong(what: str) -> JobError:
         return JobError("dataset_invalid", f"Line {number} {what}.", line=number)
@@ -140,32 +144,36 @@ def conversation(line: bytes, number: int) -> Conversation:
             raise wrong("has a message whose weight is neither 0 nor 1")
     if messages[-1]["role"] != "assistant":
         raise wrong("does not end with an assistant's message, so its end teaches nothing")
-    shown = [{name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages]
-    # A file that was converted from another format says where its rows stood in that.
+    fields = [
+        {name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages
+    ]
+    # Files converted from another format have the row's line in the original.
     source = row.get("source_line")
-    return Conversation(shown, source if isinstance(source, int) else number)
+    return Conversation(fields, source if isinstance(source, int) else number)
 
 
-def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol, numbers: list[int] | None = None) -> Prepared:
-    """Renders and tokenizes every conversation; cuts sequences to `max_length` tokens; drops rows that are left with
-    nothing to learn.
+def prepare(
+    conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol, numbers: list[int] | None = None
+) -> Prepared:
+    """Renders and tokenizes all conversations, cuts sequences to `max_length` tokens, and drops rows with nothing left
+    to learn.
 
-    `numbers`: each conversation's place in the dataset, where these are not all of its rows.
+    `numbers`: the conversations' numbers in the dataset, if these are not all of its rows.
     """
     rows, plain, marked, truncated, dropped = [], [], [], 0, 0
     numbers = numbers or list(range(1, len(conversations) + 1))
-    for number, messages, rendered, whole in tokenized(conversations, tokenizer, max_length, numbers):
-        truncated += any(len(sequence.ids) > max_length for sequence in whole)
-        cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in whole]
-        if kept := [sequence for sequence in cut if sequence.targets]:
-            rows.append(Row(number, kept))
+    for number, messages, rendered, uncut in tokenize_rows(conversations, tokenizer, max_length, numbers):
+        truncated += any(len(sequence.ids) > max_length for sequence in uncut)
+        cut = [Sequence(sequence.ids[:max_length], sequence.trained[:max_length]) for sequence in uncut]
+        if learnable := [sequence for sequence in cut if sequence.targets]:
+            rows.append(Row(number, learnable))
             examples = plain if rendered[0].mark is None else marked
-            if len(examples) < MOST_EXAMPLES and len(whole[0].ids) <= max_length:
-                examples += _example(messages, kept[0])
+            if len(examples) < MOST_EXAMPLES and len(uncut[0].ids) <= max_length:
+                examples += _example(messages, learnable[0])
         else:
             dropped += 1
-    # Those first whose tokens no setting changes (parse_control_tokens): they are compared for as long as the result
-    # lives.
+    # Examples whose tokens do not depend on parse_control_tokens come first: they are compared as long as the result
+    # exists.
     examples = (plain or marked)[:MOST_EXAMPLES]
     if dropped:
         message = f"{dropped} rows are left out: nothing of their answers is within the first {max_length} tokens."
@@ -175,25 +183,30 @@ def prepare(conversations: list[list[dict]], tokenizer, max_length: int, protoco
     return Prepared(rows, truncated, dropped, examples)
 
 
-def tokenized(
+def tokenize_rows(
     conversations: list[list[dict]], tokenizer, max_length: int, numbers: list[int]
 ) -> Iterator[tuple[int, list[dict], list[Rendering], list[Sequence]]]:
-    """Each conversation with its number, its renderings and, one of each, its sequences, whole; of what is far longer
-    than `max_length`
-    tokens more than these. Raises JobError("dataset_invalid") naming the line of a row that cannot be rendered or tokenized.
+    """Yields each conversation with its number, its renderings and their sequences, uncut. Of texts far longer than
+    `max_length` tokens, only somewhat more than that. Raises JobError("dataset_invalid") with the line of a row that
+    cannot be rendered or tokenized.
     """
     controls = control_text(tokenizer)
-    for some in _batches(conversations):
-        rendered = [_at_line(conversations[index], numbers[index], lambda row: spans_of(row, tokenizer, max_length)) for index in some]
+    for batch in _batches(conversations):
+        rendered = [
+            _at_line(conversations[index], numbers[index], lambda row: training_renderings(row, tokenizer, max_length))
+            for index in batch
+        ]
         try:
             encoded = controls.encode([each for row in rendered for each in row], max_length)
         except JobError:
-            # Again and one by one, to find the row that it is about.
+            # Retry one by one to find the failing row.
             encoded = []
-            for index, row in zip(some, rendered, strict=True):
-                encoded += _at_line(conversations[index], numbers[index], lambda _, row=row: controls.encode(row, max_length))
+            for index, row in zip(batch, rendered, strict=True):
+                encoded += _at_line(
+                    conversations[index], numbers[index], lambda _, row=row: controls.encode(row, max_length)
+                )
         left = iter(encoded)
-        for index, row in zip(some, rendered, strict=True):
+        for index, row in zip(batch, rendered, strict=True):
             yield numbers[index], conversations[index], row, [_sequence(*next(left)) for _ in row]
 
 
@@ -206,7 +219,7 @@ def _at_line(messages: list[dict], number: int, work):
 
 
 def _batches(conversations: list[list[dict]]) -> Iterator[range]:
-    """The conversations, by their places, in groups that are tokenized at once."""
+    """Index ranges of conversations to tokenize at once."""
     start, characters = 0, 0
     for index, messages in enumerate(conversations):
         characters += sum(len(message["content"]) for message in messages)
@@ -217,15 +230,17 @@ def _batches(conversations: list[list[dict]]) -> Iterator[range]:
         yield range(start, len(conversations))
 
 
-def prepared(
+def prepare_splits(
     spec: Spec, conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol
 ) -> tuple[Prepared, Prepared | None]:
-    """What is learned, and what is held out: a share of the rows or a dataset of its own."""
-    watched = spec.evaluation
-    if watched.dataset:
-        own = read_conversations(Path(watched.dataset.path), watched.dataset.sha256)
-        return prepare(conversations, tokenizer, max_length, protocol), prepare(own, tokenizer, max_length, protocol)
-    if not watched.split:
+    """The learned rows, and the validation rows: a share of the dataset or a dataset of their own."""
+    evaluation = spec.evaluation
+    if evaluation.dataset:
+        evaluation_rows = read_conversations(Path(evaluation.dataset.path), evaluation.dataset.sha256)
+        return prepare(conversations, tokenizer, max_length, protocol), prepare(
+            evaluation_rows, tokenizer, max_length, protocol
+        )
+    if not evaluation.split:
         return prepare(conversations, tokenizer, max_length, protocol), None
     if len(conversations) < 2:
         raise JobError("dataset_invalid", "The dataset has one row; a validation split needs at least two.")
@@ -233,13 +248,13 @@ def prepared(
     def chosen(indices: list[int]) -> Prepared:
         return prepare([conversations[i] for i in indices], tokenizer, max_length, protocol, [i + 1 for i in indices])
 
-    learned, held = hold_out(len(conversations), watched.split, spec.training.seed)
-    return chosen(learned), chosen(held)
+    learned, held_out = hold_out(len(conversations), evaluation.split, spec.training.seed)
+    return chosen(learned), chosen(held_out)
 
 
 def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
-    """None of a conversation that begins with its answer, for which serving could make no prompt, or whose answer comes
-    late.
+    """The example of a conversation. None if it starts with its answer, which serving has no prompt for, or if the
+    answer comes late.
     """
     prompt = messages[: next(index for index, message in enumerate(messages) if learned(message))]
     fits = prompt and sequence.trained[:LONGEST_EXAMPLE].any()
@@ -251,6 +266,6 @@ def _sequence(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[
     trained = np.zeros(len(ids), dtype=bool)
     for begin, end in spans:
         trained |= (starts >= begin) & (starts < end)
-    # Nothing comes before the first token, so nothing can predict it.
+    # Nothing precedes the first token, so nothing can predict it.
     trained[:1] = False
     return Sequence(np.array(ids, dtype=np.int32), trained)

@@ -1,6 +1,4 @@
-"""A PEFT adapter as what it does to each tensor of its base, without the base: LoRA's pairs, and tensors that are
-replaced.
-"""
+"""Reads a PEFT adapter as changes to its base's tensors: LoRA pairs and replaced tensors. The base is not needed."""
 
 import json
 import math
@@ -17,8 +15,8 @@ PREFIX = "base_model.model."
 PART = re.compile(
     r"^(?P<module>.+)\.(?P<part>lora_A|lora_B|lora_embedding_A|lora_embedding_B)(?:\.default)?(?:\.weight)?$"
 )
-# What changes more than W + s B A, or other weights than the base's own.
-REFUSED = (
+# Settings of adapters that are more than W + s B A, or that change other weights than the base's own.
+UNSUPPORTED = (
     "use_dora",
     "use_qalora",
     "lora_bias",
@@ -30,15 +28,15 @@ REFUSED = (
     "arrow_config",
     "corda_config",
 )
-# These change the base's weights before training begins, so the adapter stands on others than the checkpoint's.
-CHANGING_STARTS = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# These change the base's weights before training, so the adapter does not belong to the checkpoint's weights.
+BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A weight's LoRA: `scale * b @ a` is added to it; float32 a [rank, inputs] and b [outputs, rank].
+class LoraPair:
+    """The LoRA pair of a weight: adds `scale * b @ a`; float32 a [rank, inputs] and b [outputs, rank].
 
-    `transposed`: the weight is kept as [inputs, outputs].
+    `transposed`: the weight is stored as [inputs, outputs].
     """
 
     a: torch.Tensor
@@ -51,18 +49,18 @@ class Pair:
         outputs, inputs = self.b.shape[0], self.a.shape[1]
         return (inputs, outputs) if self.transposed else (outputs, inputs)
 
-    def rows(self, which: slice) -> torch.Tensor:
+    def rows(self, span: slice) -> torch.Tensor:
         if self.transposed:
-            return (self.scale * self.a[:, which]).T @ self.b.T
-        return self.b[which] @ (self.scale * self.a)
+            return (self.scale * self.a[:, span]).T @ self.b.T
+        return self.b[span] @ (self.scale * self.a)
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """By the names of the base's tensors."""
+    """An adapter's changes by the names of the base's tensors."""
 
     config: dict
-    pairs: dict[str, Pair] = field(default_factory=dict)
+    pairs: dict[str, LoraPair] = field(default_factory=dict)
     replaced: dict[str, Entry] = field(default_factory=dict)
 
     @property
@@ -75,7 +73,7 @@ def invalid(message: str) -> JobError:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Raises JobError("adapter_invalid") with what of it cannot be merged."""
+    """Raises JobError("adapter_invalid") with the reason if the adapter cannot be merged."""
     try:
         config = json.loads((folder / "adapter_config.json").read_text())
     except (OSError, ValueError) as problem:
@@ -88,14 +86,14 @@ def read_adapter(folder: Path) -> Adapter:
     replaced = {}
     for name, entry in read_header(file).items():
         if not name.startswith(PREFIX):
-            raise invalid(f"The adapter's tensor {name[:200]} is of no weight of the base.")
-        own = name.removeprefix(PREFIX)
-        if found := PART.match(own):
-            halves.setdefault(found["module"], {})[found["part"]] = entry
-        elif "lora_" in own:
+            raise invalid(f"The adapter's tensor {name[:200]} belongs to no weight of the base.")
+        base_name = name.removeprefix(PREFIX)
+        if match := PART.match(base_name):
+            halves.setdefault(match["module"], {})[match["part"]] = entry
+        elif "lora_" in base_name:
             raise invalid(f"The adapter's tensor {name[:200]} is not one that can be merged.")
         else:
-            replaced[own.replace(".base_layer.", ".")] = entry
+            replaced[base_name.replace(".base_layer.", ".")] = entry
     pairs = {f"{module}.weight": _pair(module, parts, config) for module, parts in halves.items()}
     if not pairs and not replaced:
         raise invalid("The adapter has no tensors.")
@@ -105,21 +103,21 @@ def read_adapter(folder: Path) -> Adapter:
 def _require_plain(config: dict) -> None:
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise invalid("Only LoRA adapters can be merged.")
-    for name in REFUSED:
+    for name in UNSUPPORTED:
         if config.get(name):
             raise invalid(
                 f"adapter_config.json: '{name}' cannot be merged here. Export the adapter alone (merge: false)."
             )
     start = config.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(CHANGING_STARTS):
+    if isinstance(start, str) and start.lower().startswith(BASE_CHANGING_INITS):
         message = (
-            f"adapter_config.json: an adapter that began with '{start}' stands on changed weights of its "
+            f"adapter_config.json: an adapter initialized with '{start}' changes the weights of its "
             "base and cannot be merged here."
         )
         raise invalid(message)
 
 
-def _pair(module: str, parts: dict[str, Entry], config: dict) -> Pair:
+def _pair(module: str, parts: dict[str, Entry], config: dict) -> LoraPair:
     embedding = "lora_embedding_A" in parts or "lora_embedding_B" in parts
     names = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
     if set(parts) != set(names):
@@ -136,12 +134,12 @@ def _pair(module: str, parts: dict[str, Entry], config: dict) -> Pair:
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise invalid(f"adapter_config.json: lora_alpha of {module} is {alpha!r}.")
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    # An embedding's weight is [tokens, width], and so lies the other way round than a linear layer's.
-    return Pair(a, b, scale, embedding or bool(config.get("fan_in_fan_out")))
+    # An embedding's weight is [tokens, width], transposed against a linear layer's.
+    return LoraPair(a, b, scale, embedding or bool(config.get("fan_in_fan_out")))
 
 
 def _by_pattern(patterns: dict | None, module: str, otherwise):
-    """As peft has it: a pattern is a regular expression for the end of a module's name, the first that fits decides."""
+    """Follows peft: patterns are regular expressions for the end of a module's name, and the first match counts."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"^(.*\.)?({pattern})$", module):
             return value

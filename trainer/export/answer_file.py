@@ -1,17 +1,17 @@
-"""The file that holds a model's answers."""
+"""The file with a model's reference answers."""
 
 import json
 import math
 from pathlib import Path
 
 from trainer.runtime.errors import JobError
-from trainer.runtime.files import placed
+from trainer.runtime.files import atomic_write
 
 VERSION = 1
 
 
 def read(path: Path) -> dict | None:
-    """The answers in a file; null where there is none, or one of another version."""
+    """The file's answers; null if there is no file or it has another version."""
     try:
         found = json.loads(path.read_text())
         return found if found["version"] == VERSION and found["rows"] else None
@@ -20,9 +20,9 @@ def read(path: Path) -> dict | None:
 
 
 def write(path: Path, rows: list[dict], **more: object) -> None:
-    """The whole file or none: what a killed process leaves is never read as answers."""
+    """Writes atomically: a killed process leaves no partial answers."""
     for row in rows:
         if not all(math.isfinite(value) for value in row["log_probabilities"]):
             raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite).")
-    with placed(path) as aside:
-        aside.write_text(json.dumps({"version": VERSION, **more, "rows": rows}, allow_nan=False))
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps({"version": VERSION, **more, "rows": rows}, allow_nan=False))

@@ -1,6 +1,4 @@
-"""The model card: what was trained on what, how, with which results, and how to load it. Names that users gave are
-shown as text alone.
-"""
+"""Writes the model card: base, data, settings, results, and how to load the model. Escapes names that users gave."""
 
 import json
 import re
@@ -19,7 +17,7 @@ LABELS = {
 
 
 def text_of(value: object) -> str:
-    """On one line, with nothing that Markdown or HTML would take for more than text."""
+    """One line of text without characters that Markdown or HTML would interpret."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, float):
@@ -30,7 +28,7 @@ def text_of(value: object) -> str:
 
 
 def front_matter(spec: Export, license_file: bool) -> str:
-    """What the Hub and other tools read of the card."""
+    """The card's metadata for the Hub and other tools."""
     import yaml
 
     library = "transformers.js" if spec.format == "onnx" else "peft" if spec.adapter_alone else "transformers"
@@ -53,13 +51,13 @@ def write_card(spec: Export, folder: Path) -> None:
     facts = spec.card
     sections = [front_matter(spec, (folder / "LICENSE").exists()), f"# {text_of(spec.model.name)}\n"]
     what = "A LoRA adapter for" if spec.adapter_alone else "A fine-tune of"
-    made = (
+    training_note = (
         f" Trained {text_of(str(facts['created_at']))[:40]} with Tunery"
         if facts.get("created_at")
         else " Trained with Tunery"
     )
     job = f", job {text_of(facts['job_id'])}" if facts.get("job_id") else ""
-    sections.append(f"{what} {text_of(spec.base.id)}, method {text_of(spec.model.method)}.{made}{job}.\n")
+    sections.append(f"{what} {text_of(spec.base.id)}, method {text_of(spec.model.method)}.{training_note}{job}.\n")
     license_ = text_of(spec.base.license) if spec.base.license else "not known here; see the base model"
     sections.append(f"The base's licence: {license_}. It holds for this model too.\n")
     for heading, values in (
@@ -84,7 +82,7 @@ def _rows(values: object, before: str = ""):
             yield text_of(LABELS.get(name, f"{before}{name}")), text_of(value)
 
 
-# As Transformers.js names the precisions.
+# Transformers.js's names of the precisions.
 ONNX_DTYPES = {"int4": "q4"}
 
 
@@ -133,12 +131,12 @@ With vLLM: `{serve}`
 
 
 def add_check(folder: Path, check: dict) -> None:
-    """Puts the check's figures where the card says that there are none yet."""
+    """Writes the check's figures into the card's section for them."""
     file = folder / "README.md"
     if not file.exists():
         return
     before = file.read_text().partition(CHECK_HEADING)[0]
-    shown = [
+    lines = [
         f"Before these files were handed out, {text_of(check.get('runtime'))} answered "
         f"{text_of(check.get('prompts'))} prompts from them,",
         "without sampling, and the answers were compared with those of the model in training.",
@@ -149,7 +147,7 @@ def add_check(folder: Path, check: dict) -> None:
         "Mean difference of log-probabilities (nats)": text_of(check.get("log_probability_difference")),
     }
     table = "| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows.items())
-    file.write_text(f"{before}{CHECK_HEADING}\n\n{' '.join(shown)}\n\n{table}")
+    file.write_text(f"{before}{CHECK_HEADING}\n\n{' '.join(lines)}\n\n{table}")
 
 
 def _share(value: object) -> str:

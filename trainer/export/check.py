@@ -1,4 +1,4 @@
-"""What the exported folder itself answers, loaded as anybody would: its weights, its tokenizer, its template, its end
+"""The answers of the exported folder itself, loaded as any user would: its weights, tokenizer, template and end
 tokens.
 """
 
@@ -11,21 +11,21 @@ from trainer.export.folder import end_tokens
 
 
 def runtime(base: Path | None) -> str:
-    """What answers, as the export's record names it."""
-    told = f"transformers {version('transformers')}"
-    return f"{told}, peft {version('peft')}" if base else told
+    """The runtime's name for the export's record."""
+    name = f"transformers {version('transformers')}"
+    return f"{name}, peft {version('peft')}" if base else name
 
 
-def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict]:
-    """`base`: what an adapter alone is loaded on; everything else is the folder's own. Raises JobError where it
-    computes no numbers.
+def answers(folder: Path, base: Path | None, reference: dict, report) -> list[dict]:
+    """`base`: the base for an adapter alone; everything else comes from the folder. Raises JobError if results are not
+    finite.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     tokenizer.parse_control_tokens = reference.get("parse_control_tokens", True)
-    model = AutoModelForCausalLM.from_pretrained(base or folder, **where)
+    model = AutoModelForCausalLM.from_pretrained(base or folder, **options)
     ends = end_tokens(model.generation_config.eos_token_id)
     if base:
         from peft import PeftModel
@@ -46,5 +46,5 @@ def answers(folder: Path, base: Path | None, reference: dict, tell) -> list[dict
                 "log_probabilities": log_probabilities(model, prompt, row["answer_tokens"]),
             }
         )
-        tell((number + 1) / len(reference["rows"]))
+        report((number + 1) / len(reference["rows"]))
     return rows

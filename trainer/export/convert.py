@@ -1,4 +1,4 @@
-"""What was trained as the two things people take: a Hugging Face folder, and the GGUF file that the engine loads."""
+"""Saves a training result twice: as a Hugging Face folder, and as the GGUF file for the engine."""
 
 import json
 import shutil
@@ -11,17 +11,16 @@ from trainer.export.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import Spec
 
-# Half precision moves a weight by at most 1 part in 2,000, far below what the base lost to quantization, and halves
-# what the engine reads of the adapter for every token. The PEFT folder keeps float32.
+# Half precision changes a weight by at most 1 part in 2,000, far less than the base's quantization, and halves what the
+# engine reads of the adapter for every token. The PEFT folder keeps float32.
 ADAPTER_TYPE = "f16"
-# Eight bits a weight are served twice as fast as sixteen, and answer the same but for the last digits. The folder keeps
-# float32.
+# Eight bits serve twice as fast as sixteen with the same answers up to the last digits. The folder keeps float32.
 MODEL_TYPE = "q8_0"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """`kind`: adapter (a PEFT folder, to be served on its base) or model (a whole checkpoint)."""
+    """`kind`: adapter (a PEFT folder, served on its base) or model (a whole checkpoint)."""
 
     kind: str
     folder: Path
@@ -30,8 +29,8 @@ class Artifact:
 
 
 def save(model, tokenizer, spec: Spec, out: Path) -> Artifact:
-    """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`. What a killed attempt left there
-    is replaced.
+    """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`. Replaces the files of a killed
+    attempt.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -55,11 +54,11 @@ def _save_model(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artif
 
 def _save_adapter(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artifact:
     model.save_pretrained(folder, save_embedding_layers=False)
-    # peft writes a model card that is all blanks to fill in.
+    # peft's model card is an empty form.
     (folder / "README.md").unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
     write_description(folder, tokenizer, spec)
-    # The converter finds the base's shapes in its folder; its weights are not read.
+    # The converter reads the base's shapes from its folder, not its weights.
     arguments = [str(folder), "--base", spec.base.path, "--outfile", str(gguf), "--outtype", ADAPTER_TYPE]
     run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
     add_to_gguf(gguf, tokenizer, spec)
@@ -68,7 +67,7 @@ def _save_adapter(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Art
 
 
 def _check(gguf_file: Path, folder: Path) -> None:
-    """Raises JobError where the converted file is not the adapter in `folder`: the engine must never be given half of
+    """Raises JobError if the converted file is not the adapter in `folder`: the engine must never load a partial
     one.
     """
     import gguf

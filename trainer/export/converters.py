@@ -1,6 +1,4 @@
-"""The engine's own converters, run inside this process: importing torch a second time would cost more than the
-conversion.
-"""
+"""Runs llama.cpp's converters inside this process: importing torch again would take longer than the conversion."""
 
 import contextlib
 import runpy
@@ -12,14 +10,14 @@ def run_converter(converters: Path, script: str, arguments: list[str]) -> None:
     """Runs one of llama.cpp's conversion scripts. Its prints go to stderr, since stdout belongs to the caller's
     protocol.
 
-    Raises RuntimeError when the script ends with a failure.
+    Raises RuntimeError if the script fails.
     """
     path = converters / script
     if not path.exists():
         raise RuntimeError(f"The converter {path} is missing: run the set-up again.")
     before = sys.argv, list(sys.path)
     sys.argv = [str(path), *arguments]
-    # Its gguf package must be the one of the same release as the script, before any that is installed.
+    # The script needs the gguf package of its own release, not an installed one.
     sys.path[:0] = [str(converters / "gguf-py"), str(converters)]
     for name in [name for name in sys.modules if name == "gguf" or name.startswith("gguf.")]:
         del sys.modules[name]

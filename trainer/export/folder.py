@@ -1,6 +1,4 @@
-"""The small files of an exported checkpoint, written so that readers of other versions understand them as this one
-does.
-"""
+"""Writes the small files of an exported checkpoint so that readers of other versions understand them the same way."""
 
 import json
 import shutil
@@ -10,7 +8,7 @@ from trainer.data.loss_mask import render
 from trainer.runtime.errors import JobError
 
 TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# What readers besides tokenizer.json need, where a model has them. Code of a checkpoint is never taken along.
+# Files that some readers need besides tokenizer.json. Code in a checkpoint is never copied.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -24,7 +22,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE")
-# What says where a file lay, and not what it is.
+# Keys with a file's location.
 LOCAL_KEYS = (
     "_name_or_path",
     "_model_name_or_path",
@@ -34,7 +32,7 @@ LOCAL_KEYS = (
     "_commit_hash",
     "_from_model_config",
 )
-# Tokenizer classes of transformers 5 that releases before it know by another name.
+# Tokenizer classes of transformers 5, and their names in earlier releases.
 OLD_NAMES = {"TokenizersBackend": "PreTrainedTokenizerFast", "PythonBackend": "PreTrainedTokenizer"}
 
 
@@ -52,15 +50,13 @@ def write_json(path: Path, values: dict) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def without_places(values: dict) -> dict:
+def without_local_keys(values: dict) -> dict:
     return {name: value for name, value in values.items() if name not in LOCAL_KEYS}
 
 
 def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> None:
-    """`config.json`: what transformers 5 writes, and beside it the names that releases before it and other readers look
-    for.
-    """
-    config = without_places(read_json(source / "config.json"))
+    """Writes `config.json` as transformers 5 does, plus the names that earlier releases and other readers need."""
+    config = without_local_keys(read_json(source / "config.json"))
     if config.get("auto_map"):
         raise JobError(
             "parameter_not_supported", "The checkpoint needs code of its own to be loaded, which no export takes along."
@@ -69,7 +65,7 @@ def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> No
         config["tie_word_embeddings"] = False
     kind = TORCH_NAMES[dtype] if dtype else config.get("dtype") or config.get("torch_dtype")
     if kind:
-        # The second is what the first was called before transformers 4.56.
+        # `torch_dtype` is the name before transformers 4.56.
         config |= {"dtype": kind, "torch_dtype": kind}
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
@@ -78,8 +74,8 @@ def write_config(source: Path, out: Path, dtype: str | None, untied: bool) -> No
 
 
 def _add_rope(config: dict) -> None:
-    """Before transformers 5 the base of the rotary positions stood apart. A reader that finds none takes 10,000 and
-    writes gibberish.
+    """Adds the base of the rotary embeddings where releases before transformers 5 look for it. Without it they assume
+    10,000 and answer gibberish.
     """
     rope = config.get("rope_parameters")
     if not isinstance(rope, dict) or not isinstance(rope.get("rope_theta"), int | float):
@@ -93,34 +89,33 @@ def _add_rope(config: dict) -> None:
 
 
 def write_tokenizer(source: Path, out: Path, tokenizer) -> None:
-    """The tokenizer's own files as they lie there, and a configuration that others read alike. `tokenizer` is the one
-    loaded from them.
+    """Copies the tokenizer's files and writes a configuration that all readers understand alike. `tokenizer` is loaded
+    from `source`.
     """
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, out / name)
     if not (out / "tokenizer.json").exists():
         tokenizer.save_pretrained(out)
-    config = without_places(read_json(out / "tokenizer_config.json"))
+    config = without_local_keys(read_json(out / "tokenizer_config.json"))
     config.pop("backend", None)
     name = config.get("tokenizer_class")
     config["tokenizer_class"] = OLD_NAMES.get(name, name) or "PreTrainedTokenizerFast"
     if isinstance(config.get("extra_special_tokens"), list):
-        # A list of them has this name before transformers 5, where the other must be an object. Both are read as one by
-        # 5.
+        # The name for a list before transformers 5, which expects an object under the other. Version 5 reads both.
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
-    # In a file of its own for those who read that, and here for those who do not know the file.
+    # Both as a file and in the configuration, for readers that do not know the file.
     (out / "chat_template.jinja").write_text(tokenizer.chat_template)
     config["chat_template"] = tokenizer.chat_template
     write_json(out / "tokenizer_config.json", config)
 
 
 def write_generation_config(source: Path, out: Path, config: dict, tokenizer) -> None:
-    """The base's own defaults, with every token that ends an answer: one that is missing there makes a model talk on
-    and on.
+    """The base's generation defaults plus every token that ends an answer: without one of them the model would not
+    stop.
     """
     file = source / "generation_config.json"
-    values = without_places(read_json(file)) if file.exists() else {}
+    values = without_local_keys(read_json(file)) if file.exists() else {}
     ends = end_tokens(
         values.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id, end_of_turn(tokenizer)
     )
@@ -134,18 +129,18 @@ def write_generation_config(source: Path, out: Path, config: dict, tokenizer) ->
     write_json(out / "generation_config.json", values)
 
 
-def end_tokens(*given: int | list[int] | None) -> list[int]:
-    """Each once, in the order in which they are first named."""
-    each = [token for ids in given for token in (ids if isinstance(ids, list) else [ids]) if token is not None]
-    return list(dict.fromkeys(each))
+def end_tokens(*token_ids: int | list[int] | None) -> list[int]:
+    """The distinct tokens, in order of first appearance."""
+    tokens = [token for ids in token_ids for token in (ids if isinstance(ids, list) else [ids]) if token is not None]
+    return list(dict.fromkeys(tokens))
 
 
 def end_of_turn(tokenizer) -> int | None:
-    """The special token that the chat template ends an answer with, where it does."""
-    asked = [{"role": "user", "content": "a"}]
+    """The special token with which the chat template ends an answer, if any."""
+    question = [{"role": "user", "content": "a"}]
     try:
-        before = render(asked, tokenizer, open_turn=True)
-        text = render([*asked, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
+        before = render(question, tokenizer, open_turn=True)
+        text = render([*question, {"role": "assistant", "content": "b"}], tokenizer).rstrip()
     except JobError:
         return None
     end = next(

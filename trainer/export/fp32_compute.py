@@ -1,6 +1,4 @@
-"""A model that computes in float32 while its weights stay as narrow as its checkpoint has them: half the memory, the
-same results.
-"""
+"""Computes in float32 with weights stored as narrow as in the checkpoint: half the memory, the same results."""
 
 from functools import partial
 
@@ -8,13 +6,13 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-# Weights that are widened in one go.
-AT_ONCE = 1 << 22
+# Weights widened at once.
+CHUNK_WEIGHTS = 1 << 22
 
 
 def compute_in_float32(model: nn.Module) -> None:
-    """Linear layers and embeddings, which are nearly all of a model, widen what they use when they use it; the rest is
-    widened for good.
+    """Linear layers and embeddings (nearly all of a model) widen their weights on use; everything else is widened for
+    good.
     """
     for module in model.modules():
         if type(module) is nn.Linear:
@@ -33,7 +31,7 @@ def compute_in_float32(model: nn.Module) -> None:
 
 
 def _linear(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    step = max(1, AT_ONCE // module.in_features)
+    step = max(1, CHUNK_WEIGHTS // module.in_features)
     results = [linear(x, rows.to(x.dtype)) for rows in module.weight.split(step)]
     result = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
     return result if module.bias is None else result + module.bias.to(x.dtype)

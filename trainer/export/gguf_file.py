@@ -1,4 +1,4 @@
-"""A checkpoint as a GGUF file of plain numbers, or an adapter as one, with template and end token inside."""
+"""Converts a checkpoint to an unquantized GGUF file, or an adapter to one, with template and end token."""
 
 import json
 import os
@@ -11,16 +11,16 @@ from trainer.export.tensors import FLOATING, read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync
 
-# What the adapter's own file, which the engine serves, is kept in.
+# The type of the adapter file that the engine serves.
 ADAPTER_TYPE = "F16"
 ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
 
 
 def type_of(spec: Export, checkpoint: Path) -> str:
-    """Which plain type is written: the one asked for, or of which the library is to make the quantized file.
+    """The unquantized type to write: the requested one, or the source for quantizing by the library.
 
-    For that, float32 of a checkpoint in float32, and F16 of one in 16 bits: it holds a sum with eight times finer steps
-    than BF16.
+    For quantizing: F32 for a checkpoint in float32, F16 for one in 16 bits. F16 stores a merged sum with eight times
+    finer steps than BF16.
     """
     if spec.quantization in UNQUANTIZED:
         return spec.quantization
@@ -33,8 +33,8 @@ def type_of(spec: Export, checkpoint: Path) -> str:
 
 
 def convert(spec: Export, folder: Path, file: Path, kind: str) -> None:
-    """Writes `file` of the checkpoint in `folder`. Raises JobError where it is not what was asked for."""
-    # In one word: a name may begin with a hyphen, as options do.
+    """Converts the checkpoint in `folder` to `file`. Raises JobError if the file does not match the folder."""
+    # One argument: a name may start with a hyphen, as options do.
     arguments = [str(folder), "--outfile", str(file), "--outtype", kind.lower(), f"--model-name={spec.model.name}"]
     run_converter(Path(spec.converters), "convert_hf_to_gguf.py", arguments)
     require_described(file, folder)
@@ -42,7 +42,7 @@ def convert(spec: Export, folder: Path, file: Path, kind: str) -> None:
 
 
 def require_described(file: Path, folder: Path) -> None:
-    """Raises JobError where the file lacks the folder's template or its end token."""
+    """Raises JobError if the file lacks the folder's template or its end token."""
     import gguf
 
     if not file.exists():
@@ -50,22 +50,24 @@ def require_described(file: Path, folder: Path) -> None:
     fields = gguf.GGUFReader(file).fields
     template = fields.get("tokenizer.chat_template")
     if template is None or template.contents() != (folder / "chat_template.jinja").read_text():
-        raise JobError("internal", "The converted file has not the model's chat template.")
+        raise JobError("internal", "The converted file lacks the model's chat template.")
     end, tokens = fields.get("tokenizer.ggml.eos_token_id"), fields["tokenizer.ggml.tokens"]
     expected = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
     expected = expected["content"] if isinstance(expected, dict) else expected
     if expected and (end is None or tokens.contents(int(end.contents())) != expected):
-        raise JobError("internal", f"The converted file ends answers with another token than {expected}.")
+        raise JobError("internal", f"The converted file has another end token than {expected}.")
 
 
 def adapter_file(spec: Export, out: Path) -> Path:
-    """The adapter alone: as the engine serves it, or converted anew to another type with the same description."""
+    """Writes the adapter alone: the file that the engine serves, or a conversion to another type with the same
+    metadata.
+    """
     kind = spec.quantization or ADAPTER_TYPE
     if kind not in ADAPTER_TYPES:
         raise JobError("parameter_not_supported", f"An adapter alone can be {', '.join(ADAPTER_TYPES)}, not {kind}.")
     file = out / f"{spec.name}-adapter-{kind}.gguf"
     if kind == ADAPTER_TYPE:
-        link(Path(spec.model.gguf), file)
+        link_or_copy(Path(spec.model.gguf), file)
     else:
         arguments = [spec.model.folder, "--base", spec.base.path, "--outfile", str(file), "--outtype", kind.lower()]
         run_converter(Path(spec.converters), "convert_lora_to_gguf.py", arguments)
@@ -75,9 +77,7 @@ def adapter_file(spec: Export, out: Path) -> Path:
 
 
 def _describe_like(file: Path, served: Path) -> None:
-    """Adds what training wrote of template, end token and base into the served file, which the converter does not
-    write.
-    """
+    """Copies the served file's template, end token and base, which the converter does not write."""
     import gguf
     from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 
@@ -86,15 +86,15 @@ def _describe_like(file: Path, served: Path) -> None:
     text = gguf.GGUFValueType.STRING
     added = {name: MetadataDetails(text, fields[name].contents()) for name in names if name in fields}
     reader = gguf.GGUFReader(file)
-    whole = file.with_suffix(".whole")
+    rewritten = file.with_suffix(".whole")
     copy_with_new_metadata(
-        reader, gguf.GGUFWriter(whole, reader.get_field("general.architecture").contents()), added, []
+        reader, gguf.GGUFWriter(rewritten, reader.get_field("general.architecture").contents()), added, []
     )
-    whole.rename(file)
+    rewritten.rename(file)
 
 
-def link(source: Path, target: Path) -> None:
-    """The same file under another name where the disk allows it, else a copy."""
+def link_or_copy(source: Path, target: Path) -> None:
+    """A hard link if the disk supports it, else a copy."""
     try:
         os.link(source, target)
     except OSError:

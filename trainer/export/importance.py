@@ -1,10 +1,8 @@
-"""How much each input of a matrix weighs: the mean of its square over the tokens of what the model was trained on.
+"""Importance matrix: the mean square of each input of a matrix, over tokens that the model was trained on.
 
-That is llama.cpp's importance matrix (its tools/imatrix): quantizing by it keeps those weights near that are multiplied
-most, and the
-types of the fewest bits are not made without it. Measured once a model and kept beside its answers: safetensors of one
-float32 vector
-[inputs] for each matrix, by the checkpoint's names.
+It is llama.cpp's importance matrix (its tools/imatrix): quantization keeps the weights with large inputs more exact,
+and the types with the fewest bits require it. Measured once for each model and stored with its reference answers:
+safetensors with one float32 vector [inputs] for each matrix, by the checkpoint's names.
 """
 
 import json
@@ -19,30 +17,29 @@ from safetensors.torch import load_file, save_file
 from trainer.data.loss_mask import token_ids
 from trainer.export.spec import Export
 from trainer.runtime.errors import JobError
-from trainer.runtime.files import placed
+from trainer.runtime.files import atomic_write
 
-# Enough for means over thousands of inputs to settle; a minute for a model of a billion weights on two cores.
-MOST_TOKENS, LONGEST_ROW = 4096, 512
-# Rows are taken from places all over the file, as it may be sorted.
-PLACES = 256
-# The head is left alone, as llama.cpp leaves it: where it is the embeddings too, it has another use that this says
-# nothing of.
+# Enough for means over thousands of inputs to settle; takes a minute for a model of a billion weights on two cores.
+MAX_TOKENS, MAX_ROW_TOKENS = 4096, 512
+# Samples rows all over the file, as it may be sorted.
+SAMPLE_POSITIONS = 256
+# Skips the head, as llama.cpp does: if it shares its weights with the embeddings, it has a second use.
 LAYER = re.compile(r"\.\d+\.")
 WRAPPED = re.compile(r"^base_model\.model\.|\.base_layer$|\.modules_to_save\.\w+$")
 
 
-def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[dict]], tell) -> None:
-    """Writes `spec.importance`. The conversations `instead` stand in for the rows of a dataset that is gone."""
+def measure(spec: Export, model: torch.nn.Module, tokenizer, fallback: list[list[dict]], report) -> None:
+    """Writes `spec.importance`. Uses the `fallback` conversations if the dataset is gone."""
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
 
     def watch(name: str):
-        def seen(_module, given) -> None:
-            squares = given[0].detach().reshape(-1, given[0].shape[-1]).float().square()
+        def add_squares(_module, inputs) -> None:
+            squares = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).float().square()
             sums[name] = sums.get(name, 0) + squares.sum(0)
             counts[name] = counts.get(name, 0) + len(squares)
 
-        return seen
+        return add_squares
 
     hooks = [
         module.register_forward_pre_hook(watch(_own_name(name)))
@@ -54,32 +51,30 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, instead: list[list[
     ]
     done = 0
     try:
-        for conversation in _conversations(spec, instead):
+        for conversation in _conversations(spec, fallback):
             try:
-                ids = token_ids(conversation, tokenizer)[: min(LONGEST_ROW, MOST_TOKENS - done)]
+                ids = token_ids(conversation, tokenizer)[: min(MAX_ROW_TOKENS, MAX_TOKENS - done)]
             except JobError:
-                # A model of before text of rows was text may have learned a row that is refused now.
+                # A model trained before control tokens in rows were text may have learned a row that is refused now.
                 continue
             if len(ids) < 2:
                 continue
             with torch.inference_mode():
                 model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=1)
             done += len(ids)
-            tell(done / MOST_TOKENS)
-            if done >= MOST_TOKENS - 1:
+            report(done / MAX_TOKENS)
+            if done >= MAX_TOKENS - 1:
                 break
     finally:
         for hook in hooks:
             hook.remove()
     means = {name: (total / counts[name]).contiguous() for name, total in sums.items()}
-    with placed(Path(spec.importance)) as aside:
-        save_file(means, aside)
+    with atomic_write(Path(spec.importance)) as temporary:
+        save_file(means, temporary)
 
 
 def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
-    """Writes the vectors by the names that a GGUF file of the checkpoint has for its matrices, without those that it
-    has not.
-    """
+    """Writes the vectors under the names of a GGUF file's matrices, without those that the file lacks."""
     import gguf
 
     reader = gguf.GGUFReader(gguf_file)
@@ -89,26 +84,26 @@ def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
     matrices = {tensor.name: int(tensor.shape[0]) for tensor in reader.tensors if len(tensor.shape) == 2}
     named = {}
     for name, values in load_file(importance).items():
-        there = names.get_name(name, try_suffixes=(".weight",))
-        if matrices.get(there) == len(values):
-            named[there] = values
+        gguf_name = names.get_name(name, try_suffixes=(".weight",))
+        if matrices.get(gguf_name) == len(values):
+            named[gguf_name] = values
     save_file(named, out)
 
 
 def _own_name(name: str) -> str:
-    """The checkpoint's own name of a module that PEFT may have wrapped."""
+    """The checkpoint's name of a module that PEFT may have wrapped."""
     return f"{WRAPPED.sub('', name)}.weight"
 
 
-def _conversations(spec: Export, instead: list[list[dict]]) -> Iterator[list[dict]]:
+def _conversations(spec: Export, fallback: list[list[dict]]) -> Iterator[list[dict]]:
     rows = 0
     try:
         with open(spec.rows or os.devnull, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             last = -1
-            for place in range(PLACES):
-                file.seek(size * place // PLACES)
-                if place:
+            for position in range(SAMPLE_POSITIONS):
+                file.seek(size * position // SAMPLE_POSITIONS)
+                if position:
                     file.readline()
                 if (at := file.tell()) == last:
                     continue
@@ -119,4 +114,4 @@ def _conversations(spec: Export, instead: list[list[dict]]) -> Iterator[list[dic
     except OSError:
         pass
     if not rows:
-        yield from instead
+        yield from fallback

@@ -1,4 +1,4 @@
-"""What is asked for, made: a folder for transformers and vLLM, a GGUF file, the graph of a folder for ONNX Runtime."""
+"""Makes the exported files: a folder for transformers and vLLM, a GGUF file, or an ONNX graph."""
 
 import json
 import shutil
@@ -10,68 +10,70 @@ from trainer.export.card import write_card
 from trainer.export.folder import (
     copy_other,
     read_json,
-    without_places,
+    without_local_keys,
     write_config,
     write_generation_config,
     write_json,
     write_tokenizer,
 )
-from trainer.export.gguf_file import adapter_file, convert, link, type_of
+from trainer.export.gguf_file import adapter_file, convert, link_or_copy, type_of
 from trainer.export.merge import merge
-from trainer.export.reference import load_tokenizer, whole_folder
+from trainer.export.reference import checkpoint_folder, load_tokenizer
 from trainer.export.spec import DTYPES, Export
 from trainer.export.tensors import FLOATING, INDEX, read_checkpoint
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
 
 
-def make(spec: Export, folder: Path, tell) -> Path | None:
-    """Writes under `folder/out` and returns what was written there. `tell(stage, done)` is told how far it is.
+def make(spec: Export, folder: Path, report) -> Path | None:
+    """Writes under `folder/out` and returns the path. Calls `report(stage, done)` with the progress.
 
-    Of ONNX it makes the graph alone, which `finish` (trainer/export/onnx.py) makes the folder of, and returns null.
+    For ONNX it makes only the graph and returns null; `finish` (trainer/export/onnx.py) makes the folder.
     """
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     if spec.format == "onnx":
-        return _graph(spec, folder, tell)
-    made = {"huggingface": _hugging_face, "gguf": _gguf}[spec.format](spec, folder, out, tell)
-    sync_tree(made)
-    return made
+        return _graph(spec, folder, report)
+    output = {"huggingface": _hugging_face, "gguf": _gguf}[spec.format](spec, folder, out, report)
+    sync_tree(output)
+    return output
 
 
-def _hugging_face(spec: Export, _folder: Path, out: Path, tell) -> Path:
-    made = out / spec.folder_name
-    made.mkdir()
+def _hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
+    output = out / spec.folder_name
+    output.mkdir()
     if spec.adapter_alone:
-        write_adapter_folder(spec, made)
+        write_adapter_folder(spec, output)
     else:
-        write_checkpoint_folder(spec, made, DTYPES.get(spec.quantization or ""), True, lambda done: tell("merge", done))
-    return made
+        write_checkpoint_folder(
+            spec, output, DTYPES.get(spec.quantization or ""), True, lambda done: report("merge", done)
+        )
+    return output
 
 
-def _gguf(spec: Export, folder: Path, out: Path, tell) -> Path:
+def _gguf(spec: Export, folder: Path, out: Path, report) -> Path:
     if spec.adapter_alone:
         return adapter_file(spec, out)
-    kind = type_of(spec, whole_folder(spec))
+    kind = type_of(spec, checkpoint_folder(spec))
     work = _work(folder)
-    # The file's own rule: matrices in its type, norms and biases as they are.
-    write_checkpoint_folder(spec, work, kind, False, lambda done: tell("merge", done))
-    tell("convert", 0.0)
+    # llama.cpp's rule: matrices in the file's type, norms and biases unchanged.
+    write_checkpoint_folder(spec, work, kind, False, lambda done: report("merge", done))
+    report("convert", 0.0)
     file = out / f"{spec.name}-{kind}.gguf"
     convert(spec, work, file, kind)
     if spec.importance:
         importance.for_file(Path(spec.importance), file, folder / "importance.safetensors")
     shutil.rmtree(work)
-    tell("convert", 1.0)
+    report("convert", 1.0)
     return file
 
 
-def _graph(spec: Export, folder: Path, tell) -> None:
+def _graph(spec: Export, folder: Path, report) -> None:
     work = _work(folder)
-    write_checkpoint_folder(spec, work, "F32", True, lambda done: tell("merge", done))
-    tell("convert", 0.0)
-    onnx.build(work, folder / "graph", spec.quantization, spec.threads, lambda done: tell("convert", done / 2))
+    write_checkpoint_folder(spec, work, "F32", True, lambda done: report("merge", done))
+    report("convert", 0.0)
+    onnx.build(work, folder / "graph", spec.quantization, spec.threads, lambda done: report("convert", done / 2))
 
 
 def _work(folder: Path) -> Path:
@@ -81,44 +83,48 @@ def _work(folder: Path) -> Path:
     return work
 
 
-def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors: bool, tell) -> None:
-    """A whole checkpoint as transformers loads it: the model, or its adapter merged into what it stands on.
+def write_checkpoint_folder(spec: Export, out: Path, dtype: str | None, vectors: bool, report) -> None:
+    """Writes a whole checkpoint for transformers: the model, or its adapter merged into its base.
 
     `dtype`, `vectors`: as for `merge`.
     """
-    source = whole_folder(spec)
-    own = Path(spec.model.folder)
-    adapter = read_adapter(own) if spec.model.kind == "adapter" else None
+    source = checkpoint_folder(spec)
+    model_folder = Path(spec.model.folder)
+    adapter = read_adapter(model_folder) if spec.model.kind == "adapter" else None
     entries = read_checkpoint(source)
     kinds = {entry.dtype for entry in entries.values() if entry.dtype in FLOATING}
     if adapter is None and (dtype is None or kinds == {dtype}):
         for name in sorted(
             {entry.file.name for entry in entries.values()} | ({INDEX} if (source / INDEX).exists() else set())
         ):
-            link(source / name, out / name)
+            link_or_copy(source / name, out / name)
         untied = False
-        tell(1.0)
+        report(1.0)
     else:
-        untied = merge(source, adapter, out, dtype, tell, vectors).untied
+        untied = merge(source, adapter, out, dtype, report, vectors).untied
     tokenizer = load_tokenizer(spec)
     write_config(source, out, dtype, untied)
-    write_tokenizer(own if (own / "tokenizer_config.json").exists() else source, out, tokenizer)
+    write_tokenizer(model_folder if (model_folder / "tokenizer_config.json").exists() else source, out, tokenizer)
     write_generation_config(source, out, read_json(source / "config.json"), tokenizer)
     copy_other(source, out)
     write_card(spec, out)
 
 
 def write_adapter_folder(spec: Export, out: Path) -> None:
-    """The adapter as PEFT loads it on the base, which is named as others find it."""
-    own = Path(spec.model.folder)
+    """Writes the adapter for PEFT, with the base's public name."""
+    model_folder = Path(spec.model.folder)
     try:
-        config = json.loads((own / "adapter_config.json").read_text())
+        config = json.loads((model_folder / "adapter_config.json").read_text())
     except (OSError, ValueError) as problem:
         raise JobError("adapter_invalid", f"adapter_config.json cannot be read: {problem}.") from problem
-    if not (own / "adapter_model.safetensors").exists():
+    if not (model_folder / "adapter_model.safetensors").exists():
         raise JobError("adapter_invalid", "The adapter has no adapter_model.safetensors.")
-    config = without_places(config) | {"base_model_name_or_path": spec.base.id, "inference_mode": True}
+    config = without_local_keys(config) | {"base_model_name_or_path": spec.base.id, "inference_mode": True}
     write_json(out / "adapter_config.json", config)
-    link(own / "adapter_model.safetensors", out / "adapter_model.safetensors")
-    write_tokenizer(own if (own / "tokenizer_config.json").exists() else whole_folder(spec), out, load_tokenizer(spec))
+    link_or_copy(model_folder / "adapter_model.safetensors", out / "adapter_model.safetensors")
+    write_tokenizer(
+        model_folder if (model_folder / "tokenizer_config.json").exists() else checkpoint_folder(spec),
+        out,
+        load_tokenizer(spec),
+    )
     write_card(spec, out)

@@ -1,6 +1,6 @@
-"""A checkpoint and an adapter as one checkpoint: W + s B A for what the adapter takes, everything else as it is.
+"""Merges an adapter into a checkpoint: W + s B A for adapted weights, everything else unchanged.
 
-Some rows at a time, so that it takes little memory whatever the model. Sums are made in float32 and rounded once.
+Works on some rows at a time, so it takes little memory for any model. Sums are computed in float32 and rounded once.
 """
 
 import json
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from trainer.export.adapter import Adapter, Pair, invalid
-from trainer.export.tensors import DTYPES, FLOATING, Entry, Planned, read_checkpoint, write_checkpoint
+from trainer.export.adapter import Adapter, LoraPair, invalid
+from trainer.export.tensors import DTYPES, FLOATING, Entry, PlannedTensor, read_checkpoint, write_checkpoint
 from trainer.runtime.errors import JobError
 
-# Files of this size are what the Hub takes well, and what loaders read side by side.
+# A size that suits the Hub and loaders that read files in parallel.
 SHARD_BYTES = 5_000_000_000
 HEADS = ("lm_head.weight", "embed_out.weight")
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight")
@@ -22,16 +22,16 @@ EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embe
 
 @dataclass(frozen=True)
 class Merged:
-    """`untied`: embeddings and head were one tensor and are two now, as the adapter changed one of them alone."""
+    """`untied`: embeddings and head were one tensor and are two now, as the adapter changed only one of them."""
 
     untied: bool
 
 
-def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, tell, vectors: bool = True) -> Merged:
-    """Writes the weights into `out`. `dtype`: the type of all weights that are numbers with a point, null for the
-    checkpoint's own.
+def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, report, vectors: bool = True) -> Merged:
+    """Writes the merged weights into `out`. `dtype`: the type of all floating-point weights, null for the checkpoint's
+    own.
 
-    `vectors`: whether what is no matrix (norms, biases) gets that type too. Raises JobError where the two do not fit.
+    `vectors`: whether norms and biases get that type too. Raises JobError if adapter and base do not fit.
     """
     config = json.loads((base / "config.json").read_text())
     entries = read_checkpoint(base)
@@ -42,7 +42,7 @@ def merge(base: Path, adapter: Adapter | None, out: Path, dtype: str | None, tel
         entries, untied = _untied(entries, adapter, config)
         _require_fit(entries, adapter)
     planned = {name: _planned(name, entry, adapter, dtype, vectors) for name, entry in entries.items()}
-    write_checkpoint(out, planned, SHARD_BYTES, tell)
+    write_checkpoint(out, planned, SHARD_BYTES, report)
     return Merged(untied)
 
 
@@ -56,7 +56,9 @@ def _require_whole_weights(config: dict) -> None:
 
 
 def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
-    """With the checkpoint's names of its tensors: some leave out what the model's modules are all named after."""
+    """Renames the adapter's tensors to the checkpoint's names: some checkpoints omit the prefix of the model's
+    modules.
+    """
 
     def own(name: str) -> str:
         if name in entries or name in HEADS:
@@ -69,11 +71,9 @@ def _named_as(entries: dict[str, Entry], adapter: Adapter) -> Adapter:
 
 
 def _untied(entries: dict[str, Entry], adapter: Adapter, config: dict) -> tuple[dict[str, Entry], bool]:
-    """Where embeddings and head are one tensor and the adapter changes one use of it alone, the model as trained has
-    two.
-    """
+    """Splits tied embeddings and head into two tensors if the adapter changes only one use."""
     embeddings = [name for name in entries if name.endswith(EMBEDDINGS)]
-    # What a configuration leaves out is true for transformers' models of old.
+    # Older configurations without the field mean true.
     tied = config.get("tie_word_embeddings", not any(name in entries for name in HEADS))
     heads = [name for name in adapter.names if name in HEADS]
     if not tied or not (heads or adapter.names & set(embeddings)):
@@ -92,7 +92,7 @@ def _require_fit(entries: dict[str, Entry], adapter: Adapter) -> None:
             raise invalid(f"The adapter changes {name}, which the base does not have.")
     for name, pair in adapter.pairs.items():
         if entries[name].dtype not in FLOATING or pair.shape != entries[name].shape:
-            pair = _turned(pair, entries[name], adapter)
+            pair = _transposed(pair, entries[name], adapter)
             if pair is None:
                 message = (
                     f"The adapter's {name} is {list(adapter.pairs[name].shape)}; the base's is "
@@ -121,9 +121,9 @@ def _is_one_of(module: str, targets: list[str]) -> bool:
     return any(module == target or module.endswith(f".{target}") for target in targets)
 
 
-def _turned(pair: Pair, entry: Entry, adapter: Adapter) -> Pair | None:
-    """A linear layer among others that keep their weights the other way round, which is what the adapter says of all of
-    them.
+def _transposed(pair: LoraPair, entry: Entry, adapter: Adapter) -> LoraPair | None:
+    """The pair transposed, if that fits: a linear layer in a model whose other layers store weights the other way
+    round.
     """
     other = replace(pair, transposed=not pair.transposed)
     return (
@@ -133,27 +133,29 @@ def _turned(pair: Pair, entry: Entry, adapter: Adapter) -> Pair | None:
     )
 
 
-def _planned(name: str, entry: Entry, adapter: Adapter | None, dtype: str | None, vectors: bool) -> Planned:
+def _planned(name: str, entry: Entry, adapter: Adapter | None, dtype: str | None, vectors: bool) -> PlannedTensor:
     pair = adapter.pairs.get(name) if adapter else None
     source = adapter.replaced.get(name, entry) if adapter else entry
-    kept = dtype is None or entry.dtype not in FLOATING or (len(entry.shape) < 2 and not vectors)
-    kind = entry.dtype if kept else dtype
+    keeps_dtype = dtype is None or entry.dtype not in FLOATING or (len(entry.shape) < 2 and not vectors)
+    target_dtype = entry.dtype if keeps_dtype else dtype
 
     def pieces() -> Iterator[torch.Tensor]:
-        for which, rows in source.pieces():
-            if pair is None and source.dtype == kind:
+        for span, rows in source.pieces():
+            if pair is None and source.dtype == target_dtype:
                 yield rows
                 continue
-            wide = rows.float() if pair is None else rows.float() + pair.rows(which)
-            narrow = wide.to(DTYPES[kind])
-            if not bool(narrow.isfinite().all()):
-                raise _not_numbers(name, kind, bool(wide.isfinite().all()))
-            yield narrow
+            sum32 = rows.float() if pair is None else rows.float() + pair.rows(span)
+            rounded = sum32.to(DTYPES[target_dtype])
+            if not bool(rounded.isfinite().all()):
+                raise _not_numbers(name, target_dtype, bool(sum32.isfinite().all()))
+            yield rounded
 
-    return Planned(kind, entry.shape, pieces)
+    return PlannedTensor(target_dtype, entry.shape, pieces)
 
 
-def _not_numbers(name: str, kind: str, too_large: bool) -> JobError:
+def _not_numbers(name: str, target_dtype: str, too_large: bool) -> JobError:
     if too_large:
-        return JobError("parameter_not_supported", f"{name} has weights too large for {kind}. Take bf16 or fp32.")
+        return JobError(
+            "parameter_not_supported", f"{name} has weights too large for {target_dtype}. Take bf16 or fp32."
+        )
     return invalid(f"{name} would have weights that are not numbers (NaN or infinite).")

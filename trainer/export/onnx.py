@@ -1,25 +1,23 @@
-"""A merged checkpoint as a folder for ONNX Runtime, made by the model builder of onnxruntime-genai.
+"""Converts a merged checkpoint to a folder for ONNX Runtime with the model builder of onnxruntime-genai.
 
-The folder is laid out as Transformers.js loads it, and onnxruntime-genai too:
+The folder's layout suits Transformers.js and onnxruntime-genai:
 
-    config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, …   the
-    checkpoint's own
+    config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, …   from the
+                                                  checkpoint
     genai_config.json                             the same facts for onnxruntime-genai
-    onnx/model.onnx, onnx/model.onnx_data         the graph, and beside it its weights; model_fp16, model_int8, model_q4
-    by precision
+    onnx/model.onnx, onnx/model.onnx_data         the graph and its weights; model_fp16, model_int8 or model_q4 by
+                                                  precision
 
-One graph computes prompts and single tokens alike. Its inputs and outputs, with L layers, K heads of keys and H numbers
-a head:
+One graph computes prompts and single tokens. Inputs and outputs, with L layers, K key heads and head size H:
 
     input_ids                        int64  [batch, tokens]
-    attention_mask                   int64  [batch, past + tokens]     ones; rows of a batch are filled up on the right
-    position_ids                     int64  [batch, tokens]            of some architectures alone
+    attention_mask                   int64  [batch, past + tokens]     ones; rows of a batch are padded on the right
+    position_ids                     int64  [batch, tokens]            only for some architectures
     past_key_values.0.key … L-1      float  [batch, K, past, H]        past is 0 with the prompt; .value alike
     logits                           float  [batch, tokens, vocabulary]
-    present.0.key … L-1              float  [batch, K, past + tokens, H]   what past_key_values is of the next call;
-    .value alike
+    present.0.key … L-1              float  [batch, K, past + tokens, H]   the next call's past_key_values; .value alike
 
-float is float16 in an export of fp16, else float32. The operators are ONNX's and ONNX Runtime's own (com.microsoft).
+float is float16 in an export of fp16, else float32. The operators are from ONNX and ONNX Runtime (com.microsoft).
 """
 
 import contextlib
@@ -31,24 +29,22 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainer.export.onnx_watch import Watch
+from trainer.export.onnx_watch import WriteMonitor
 from trainer.runtime.errors import JobError
 
-# What is copied as it lies in the checkpoint's folder, besides what names the weights.
-NOT_TAKEN = (".safetensors", ".safetensors.index.json")
-# What the builder calls them.
+# Files of the checkpoint that are not copied.
+NOT_COPIED = (".safetensors", ".safetensors.index.json")
+# The builder's file names.
 GRAPH, DATA = "model.onnx", "model.onnx.data"
-Tell = Callable[[float], None]
+Report = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """`dtype` is Transformers.js's name for it, `suffix` what it expects behind the file's name. The rest is for the
-    builder.
+    """`dtype` is Transformers.js's name, `suffix` its ending of the file's name. The other fields are for the builder.
 
-    `target` names the provider that the graph is first made for; ONNX Runtime's others run it too. What the builder
-    writes in 16 bits
-    for the CPU computes no second token. `bits`: what the weights are then quantized to.
+    `target`: the provider that the graph is made for; ONNX Runtime's other providers run it too. (A graph that the
+    builder makes in 16 bits for the CPU fails at the second token.) `bits`: the bits to quantize the weights to.
     """
 
     dtype: str
@@ -66,24 +62,24 @@ PRECISIONS = {
 }
 
 
-def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, tell: Tell) -> None:
-    """Writes the graph, its weights as yet unquantized, into the folder `graph`. `tell` is told how far it is, 0 to 1.
+def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, report: Report) -> None:
+    """Writes the graph with unquantized weights into the folder `graph`. Calls `report` with the progress, 0 to 1.
 
-    Raises JobError("parameter_not_supported") for a precision that there is not, or an architecture that the builder
-    does not know.
+    Raises JobError("parameter_not_supported") for an unknown precision, or an architecture that the builder does not
+    support.
     """
     import torch
 
     precision = precision_of(quantization)
     torch.set_num_threads(threads)
     shutil.rmtree(graph, ignore_errors=True)
-    with Watch(hf_folder, graph / DATA, tell), contextlib.redirect_stdout(sys.stderr):
+    with WriteMonitor(hf_folder, graph / DATA, report), contextlib.redirect_stdout(sys.stderr):
         from onnxruntime_genai.models import builder
 
-        given = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
+        builder_arguments = (None, str(hf_folder), str(graph), precision.name, precision.target, str(graph / "cache"))
         try:
-            options = builder.parse_extra_options(*given, ["hf_token=false"])
-            builder.create_model(*given, **options)
+            options = builder.parse_extra_options(*builder_arguments, ["hf_token=false"])
+            builder.create_model(*builder_arguments, **options)
         except NotImplementedError as problem:
             architecture = (json.loads((hf_folder / "config.json").read_text()).get("architectures") or ["unknown"])[0]
             message = (
@@ -93,18 +89,18 @@ def build(hf_folder: Path, graph: Path, quantization: str | None, threads: int, 
             raise JobError("parameter_not_supported", message) from problem
 
 
-def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, tell: Tell) -> None:
-    """Quantizes what `build` left in `graph` where that is asked for, and lays out the folder `out`. Needs no torch."""
+def finish(hf_folder: Path, graph: Path, out: Path, quantization: str | None, report: Report) -> None:
+    """Quantizes the graph of `build` if the precision needs it, and writes the folder `out`. Needs no torch."""
     from trainer.export.onnx_quantize import quantize
 
     precision = precision_of(quantization)
     if precision.bits:
         small = graph / "small.onnx"
-        quantize(graph / GRAPH, small, precision.bits, tell)
+        quantize(graph / GRAPH, small, precision.bits, report)
         small.rename(graph / GRAPH)
         small.with_name("small.onnx.data").rename(graph / DATA)
     _lay_out(hf_folder, graph, out, precision)
-    tell(1.0)
+    report(1.0)
 
 
 def precision_of(quantization: str | None) -> Precision:
@@ -124,27 +120,27 @@ def _lay_out(hf_folder: Path, built: Path, out: Path, precision: Precision) -> N
     folder.mkdir(parents=True)
     (built / DATA).rename(folder / f"{name}_data")
     graph = onnx.load(built / GRAPH, load_external_data=False)
-    # Transformers.js knows the weights' file by this name alone.
+    # The only name for the weights' file that Transformers.js accepts.
     for tensor in graph.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = f"{name}_data"
     genai = json.loads((built / "genai_config.json").read_text())
-    # The builder gives it a name and no number, so that nobody could make an empty cache by what the graph says.
+    # The builder writes a name instead of the size, so readers could not build an empty cache from the graph.
     for value in [*graph.graph.input, *graph.graph.output]:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param == "kv_cache_dim":
                 dimension.dim_value = genai["model"]["decoder"]["head_size"]
     onnx.save(graph, folder / name)
     for file in hf_folder.iterdir():
-        if file.is_file() and not file.name.endswith(NOT_TAKEN):
+        if file.is_file() and not file.name.endswith(NOT_COPIED):
             shutil.copyfile(file, out / file.name)
     template, tokenizer = out / "chat_template.jinja", out / "tokenizer_config.json"
     if template.exists() and tokenizer.exists():
-        # Transformers.js looks for it there alone.
+        # Transformers.js reads the template only from there.
         _write(tokenizer, json.loads(tokenizer.read_text()) | {"chat_template": template.read_text()})
     genai["model"]["decoder"]["filename"] = f"onnx/{name}"
-    # The builder names the provider that a graph was made for, and onnxruntime-genai would refuse to go without it.
+    # The builder names the graph's provider, and onnxruntime-genai would refuse to run without it.
     genai["model"]["decoder"]["session_options"]["provider_options"] = []
     _write(out / "genai_config.json", genai)
     config = json.loads((hf_folder / "config.json").read_text())
@@ -157,12 +153,12 @@ def _write(path: Path, values: dict) -> None:
 
 
 def runtime() -> str:
-    """What answers, as the export's record names it."""
+    """The runtime's name for the export's record."""
     return f"onnxruntime {version('onnxruntime')}"
 
 
-def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> list[dict]:
-    """What the folder itself answers in ONNX Runtime, with its own tokenizer, template and end tokens; rows like the
+def answers(folder: Path, reference: dict, threads: int, report: Report) -> list[dict]:
+    """The folder's own answers in ONNX Runtime, with its tokenizer, template and end tokens; rows like the
     reference's.
     """
     from transformers import AutoTokenizer
@@ -178,7 +174,7 @@ def answers(folder: Path, reference: dict, threads: int, tell: Tell) -> list[dic
         prompt = prompt_ids(tokenizer, row["messages"])
         answer, log_probabilities = session.answer(prompt, row["answer_tokens"])
         text = tokenizer.decode(answer, skip_special_tokens=True)
-        told = {"messages": row["messages"], "prompt_tokens": prompt, "answer_tokens": answer, "answer": text}
-        rows.append(told | {"log_probabilities": log_probabilities})
-        tell((number + 1) / len(reference["rows"]))
+        answer_row = {"messages": row["messages"], "prompt_tokens": prompt, "answer_tokens": answer, "answer": text}
+        rows.append(answer_row | {"log_probabilities": log_probabilities})
+        report((number + 1) / len(reference["rows"]))
     return rows

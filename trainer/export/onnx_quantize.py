@@ -1,13 +1,11 @@
-"""The weights of an ONNX graph in 8 or 4 bits, with ONNX Runtime's own quantizer.
+"""Quantizes the weights of an ONNX graph to 8 or 4 bits, with ONNX Runtime's quantizer.
 
-The graph is what the model builder wrote in float32. Its matrices are read from the file, quantized and let go one by
-one: given the whole
-graph, the quantizer takes four times its size.
+Takes the model builder's float32 graph. Quantizes its matrices one by one from the file: for a whole graph the
+quantizer needs four times its size.
 
-Each 32 weights share a scale and a zero point. Activations are computed in 8 bits by the CPU provider (accuracy_level
-4). With 4 bits,
-what suffers most from it keeps 8: the embedding, the head, and by llama.cpp's rule the values and the last projection
-of half the layers.
+Each 32 weights share a scale and a zero point. The CPU provider computes activations in 8 bits (accuracy_level 4). With
+4 bits, the most sensitive matrices keep 8: the embedding, the head, and by llama.cpp's rule the values and the last
+projection of half the layers.
 """
 
 import logging
@@ -20,29 +18,29 @@ import onnx_ir as ir
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 BLOCK = 32
-# Columns of a matrix at once, so that a vocabulary's matrix is not held several times.
+# Columns of a matrix quantized at once, so that a vocabulary's matrix is not in memory several times.
 COLUMNS = 8192
 SENSITIVE = re.compile(r"/layers\.(\d+)/(?:attn/(?:qkv_proj|v_proj)|mlp/down_proj)/MatMul$")
 DOMAIN = "com.microsoft"
-# It has two lines to say of each matrix.
+# The quantizer logs two lines for each matrix.
 logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
 
 
-def quantize(source: Path, out: Path, bits: int, tell) -> None:
-    """Writes `out` and, beside it, `out`.data. `tell` is told how far it is, 0 to 1."""
+def quantize(source: Path, out: Path, bits: int, report) -> None:
+    """Writes `out` and `out`.data next to it. Calls `report` with the progress, 0 to 1."""
     model = ir.load(source)
     graph = model.graph
     layers = 1 + max((int(found[1]) for node in graph if (found := SENSITIVE.search(node.name or ""))), default=0)
     nodes = [node for node in graph if node.op_type == "MatMul" and _is_matrix(node.inputs[1])]
-    made: dict[str, list[ir.Value]] = {}
+    values_by_weight: dict[str, list[ir.Value]] = {}
     for number, node in enumerate(nodes):
         weight = node.inputs[1]
-        if weight.name not in made:
-            made[weight.name] = _quantized(graph, weight, bits_of(node.name or "", bits, layers))
-        _replace(graph, node, weight, made[weight.name])
-        tell((number + 1) / (len(nodes) + 1))
+        if weight.name not in values_by_weight:
+            values_by_weight[weight.name] = _quantized(graph, weight, bits_of(node.name or "", bits, layers))
+        _replace(graph, node, weight, values_by_weight[weight.name])
+        report((number + 1) / (len(nodes) + 1))
     for node in [node for node in graph if node.op_type == "Gather"]:
-        _embed(graph, node, made)
+        _embed(graph, node, values_by_weight)
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]
     graph.sort()
@@ -50,7 +48,7 @@ def quantize(source: Path, out: Path, bits: int, tell) -> None:
 
 
 def bits_of(name: str, bits: int, layers: int) -> int:
-    """Of a matrix in 4 bits or 8, by the name that the builder gave its node."""
+    """The bits of a matrix, by its node's name in the builder's graph."""
     found = SENSITIVE.search(name)
     if name == "/lm_head/MatMul":
         return 8
@@ -78,7 +76,7 @@ def _quantized(graph: ir.Graph, weight: ir.Value, bits: int) -> list[ir.Value]:
 
 
 def _pieces(columns: np.ndarray, bits: int) -> list[np.ndarray]:
-    """Of some columns, by the quantizer: a graph of one multiplication is what it takes."""
+    """Quantizes some columns: the quantizer takes a graph, here with a single multiplication."""
     helper = onnx.helper
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "matmul")
     weights = onnx.numpy_helper.from_array(np.ascontiguousarray(columns, np.float32), "w")
@@ -99,26 +97,26 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: ir.Value, values: list[ir.V
     attributes = {"K": inputs, "N": outputs, "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
     new = ir.node("MatMulNBits", [node.inputs[0], *values], attributes, domain=DOMAIN, name=node.name)
     graph.insert_before(node, new)
-    _take_over(graph, node, new)
+    _replace_node(graph, node, new)
 
 
-def _embed(graph: ir.Graph, node: ir.Node, made: dict[str, list[ir.Value]]) -> None:
-    """Embeddings are read from 8-bit rows: where the head has the same weights, from the head's."""
+def _embed(graph: ir.Graph, node: ir.Node, values_by_weight: dict[str, list[ir.Value]]) -> None:
+    """Reads embeddings from 8-bit rows: the head's, if it has the same weights."""
     table = node.inputs[0]
-    turned = table.producer()
-    shared = turned is not None and turned.op_type == "Transpose" and turned.inputs[0].name in made
+    transpose = table.producer()
+    shared = transpose is not None and transpose.op_type == "Transpose" and transpose.inputs[0].name in values_by_weight
     if not shared and not _is_matrix(table):
         return
-    rows, width = table.const_value.shape if not shared else reversed(turned.inputs[0].const_value.shape)
+    rows, width = table.const_value.shape if not shared else reversed(transpose.inputs[0].const_value.shape)
     if width % BLOCK:
         return
     if shared:
-        values = made[turned.inputs[0].name]
+        values = values_by_weight[transpose.inputs[0].name]
     else:
         matrix = ir.Value(name=table.name, const_value=ir.tensor(table.const_value.numpy().T))
         values = _quantized(graph, matrix, 8)
-    # One copy of the bytes serves both operators, which want other shapes of it.
-    # The shape must lie in the graph, where ONNX Runtime infers others by it.
+    # Both operators share one copy of the bytes in different shapes. The shape must be in the graph, as ONNX Runtime
+    # infers other shapes from it.
     shape = ir.node("Constant", [], {"value_ints": [rows, width]}, name=f"{node.name}/Shape")
     flat = ir.node("Reshape", [values[0], shape.outputs[0]], name=f"{node.name}/Reshape")
     attributes = {"bits": 8, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 1}
@@ -132,12 +130,12 @@ def _embed(graph: ir.Graph, node: ir.Node, made: dict[str, list[ir.Value]]) -> N
     for each in (shape, flat, new):
         each.outputs[0].name = f"{each.name}/output_0"
         graph.insert_before(node, each)
-    _take_over(graph, node, new)
+    _replace_node(graph, node, new)
     if shared:
-        graph.remove(turned, safe=True)
+        graph.remove(transpose, safe=True)
 
 
-def _take_over(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
+def _replace_node(graph: ir.Graph, old: ir.Node, new: ir.Node) -> None:
     before, after = old.outputs[0], new.outputs[0]
     name = before.name
     after.shape, after.type = before.shape, before.type

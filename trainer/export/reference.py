@@ -1,8 +1,7 @@
-"""The trainer's own answers, which those of every exported file are compared with.
+"""The trainer's own answers: the reference for every exported file.
 
-The base with the adapter beside it, as in training and not merged, in float32. Answers are generated with transformers'
-attention, which
-has a cache; how likely their tokens are is computed by the trainer's own forward pass.
+Uses the base with the adapter unmerged, as in training, in float32. Answers are generated with transformers' attention
+and its KV cache; log-probabilities come from the trainer's own forward pass.
 """
 
 from pathlib import Path
@@ -19,36 +18,36 @@ from trainer.export.answer_file import read, write
 from trainer.export.answering import greedy, rounded
 from trainer.export.folder import end_of_turn, end_tokens
 from trainer.export.fp32_compute import compute_in_float32
-from trainer.export.reference_cache import is_measured, kept_answers, prompts_of, today
+from trainer.export.reference_cache import cached_answers, has_importance, prompts_of, today
 from trainer.export.spec import Export
 from trainer.model import attention
 from trainer.run.evaluate import forward
 from trainer.runtime.errors import JobError
 
 
-def reference(spec: Export, tell) -> dict:
-    """The answers and the measurements, from the model's folder where they are there already, else made and left
-    there.
+def reference(spec: Export, report) -> dict:
+    """Returns the reference answers and makes sure that the importance matrix exists: cached in the model's folder, or
+    made and stored there.
     """
-    answers, measured = kept_answers(spec), is_measured(spec)
+    answers, measured = cached_answers(spec), has_importance(spec)
     if answers and measured:
         return answers
     tokenizer, model = load_tokenizer(spec), load_model(spec)
     share = 1.0 if measured else 0.5
     if not answers:
-        answers = _answer(spec, model, tokenizer, lambda done: tell(share * done))
+        answers = _answer_prompts(spec, model, tokenizer, lambda done: report(share * done))
     if not measured:
-        importance.measure(spec, model, tokenizer, answered(answers), lambda done: tell(1 - share + share * done))
-    tell(1.0)
+        importance.measure(spec, model, tokenizer, with_answers(answers), lambda done: report(1 - share + share * done))
+    report(1.0)
     return answers
 
 
-def answered(told: dict) -> list[list[dict]]:
+def with_answers(reference_answers: dict) -> list[list[dict]]:
     """The conversations with the model's own answers."""
-    return [[*row["messages"], {"role": "assistant", "content": row["answer"]}] for row in told["rows"]]
+    return [[*row["messages"], {"role": "assistant", "content": row["answer"]}] for row in reference_answers["rows"]]
 
 
-def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
+def _answer_prompts(spec: Export, model: torch.nn.Module, tokenizer, report) -> dict:
     prompts = prompts_of(spec)
     generation = (
         model.get_base_model().generation_config if hasattr(model, "get_base_model") else model.generation_config
@@ -62,14 +61,14 @@ def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
         answer = greedy(model, prompt, ends)
         rows.append({"messages": messages, "prompt_tokens": prompt, "answer_tokens": answer})
         rows[-1]["answer"] = tokenizer.decode(answer, skip_special_tokens=True)
-        tell((number + 1) / (len(prompts) + 1))
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-    usual = plain.config._attn_implementation
-    plain.set_attn_implementation(attention.NAME)
+        report((number + 1) / (len(prompts) + 1))
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    previous_attention = base_model.config._attn_implementation
+    base_model.set_attn_implementation(attention.NAME)
     for row in rows:
         row["log_probabilities"] = score(model, row["prompt_tokens"], row["answer_tokens"])
-    plain.set_attn_implementation(usual)
-    # A template that writes the date makes another prompt on another day.
+    base_model.set_attn_implementation(previous_attention)
+    # A template with the date makes another prompt on another day.
     day = today() if "strftime_now" in tokenizer.chat_template else None
     write(Path(spec.reference), rows, day=day, parse_control_tokens=spec.parse_control_tokens)
     return read(Path(spec.reference))
@@ -77,7 +76,7 @@ def _answer(spec: Export, model: torch.nn.Module, tokenizer, tell) -> dict:
 
 @torch.inference_mode()
 def score(model, prompt: list[int], answer: list[int]) -> list[float]:
-    """The logarithms of the answer's probabilities, by the trainer's forward pass."""
+    """The log-probabilities of the answer's tokens, by the trainer's forward pass."""
     trained = np.zeros(len(prompt) + len(answer), dtype=bool)
     trained[len(prompt) :] = True
     packed = pack([Sequence(np.array(prompt + answer, dtype=np.int32), trained)])
@@ -85,8 +84,8 @@ def score(model, prompt: list[int], answer: list[int]) -> list[float]:
     return rounded(-cross_entropy(logits, packed.next_ids, reduction="none"))
 
 
-def whole_folder(spec: Export) -> Path:
-    """The checkpoint that stands by itself: the model's, or that which its adapter stands on."""
+def checkpoint_folder(spec: Export) -> Path:
+    """The full checkpoint: the model's own, or the base of its adapter."""
     folder = Path(spec.model.folder if spec.model.kind == "model" else spec.base.path)
     if not (folder / "config.json").exists():
         raise JobError("base_missing", f"The checkpoint of {spec.base.id} is not there any more.")
@@ -94,12 +93,14 @@ def whole_folder(spec: Export) -> Path:
 
 
 def load_tokenizer(spec: Export):
-    """The one that the job was trained with, which its result's folder holds."""
+    """The tokenizer that the job was trained with, from its result's folder."""
     from transformers import AutoTokenizer
 
-    own = Path(spec.model.folder)
+    model_folder = Path(spec.model.folder)
     folder = (
-        own if (own / "tokenizer.json").exists() or (own / "tokenizer_config.json").exists() else whole_folder(spec)
+        model_folder
+        if (model_folder / "tokenizer.json").exists() or (model_folder / "tokenizer_config.json").exists()
+        else checkpoint_folder(spec)
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
@@ -114,8 +115,8 @@ def load_tokenizer(spec: Export):
 def load_model(spec: Export) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
-    where = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-    model = AutoModelForCausalLM.from_pretrained(whole_folder(spec), dtype="auto", **where)
+    options = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+    model = AutoModelForCausalLM.from_pretrained(checkpoint_folder(spec), dtype="auto", **options)
     if spec.model.kind == "adapter":
         from peft import PeftModel
 

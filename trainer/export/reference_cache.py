@@ -1,6 +1,4 @@
-"""What the trainer has said of a model, and whether that still holds: found without the libraries that it takes to say
-it anew.
-"""
+"""Cached reference answers and whether they are still valid, read without importing torch."""
 
 import json
 from datetime import date
@@ -16,10 +14,8 @@ from trainer.runtime.errors import JobError
 MOST_PROMPTS = 4
 
 
-def kept_answers(spec: Export) -> dict | None:
-    """The answers in the model's folder, to the same prompts, which a template may have made with the date of another
-    day.
-    """
+def cached_answers(spec: Export) -> dict | None:
+    """The cached answers if they are for the same prompts, and from today if the template writes the date."""
     found = read(Path(spec.reference))
     if (
         not found
@@ -27,12 +23,12 @@ def kept_answers(spec: Export) -> dict | None:
         or [row["messages"] for row in found["rows"]] != prompts_of(spec)
     ):
         return None
-    # Files of before there was the choice are of the one way that there was.
+    # Files older than this setting come from models that parse control tokens.
     return found if found.get("parse_control_tokens", True) == spec.parse_control_tokens else None
 
 
-def is_measured(spec: Export) -> bool:
-    """Whether there is what quantizing goes by, whole, where it goes by anything."""
+def has_importance(spec: Export) -> bool:
+    """Whether an intact importance matrix exists, or none is needed."""
     if not spec.importance:
         return True
     try:
@@ -47,7 +43,7 @@ def today() -> str:
 
 
 def prompts_of(spec: Export) -> list[list[dict]]:
-    """Of rows that were not learned, where the training held any out; questions to anything, where it left no rows."""
+    """Prompts of held-out rows if the training had any; general questions for a model without rows."""
     rows = []
     if spec.probe and Path(spec.probe).exists():
         try:

@@ -1,4 +1,4 @@
-"""What an export is made of: `spec.json` as typed values, checked once."""
+"""The export's specification: `spec.json` as typed values, checked once."""
 
 import json
 import re
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from trainer.runtime.errors import JobError
 
-# What a Hugging Face folder's weights may be asked to be kept in, and a GGUF file's that nothing is quantized in.
+# The types of a Hugging Face folder's weights, and of an unquantized GGUF file.
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 UNQUANTIZED = ("F32", "F16", "BF16")
-# Windows takes no file of these names, whatever follows their first dot.
+# Windows does not allow files with these names, whatever follows their first dot.
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Model:
-    """`kind`: adapter (`folder` is PEFT's) or model (`folder` is a whole checkpoint). `gguf` is what the engine serves
-    of it.
+    """`kind`: adapter (`folder` is PEFT's) or model (`folder` is a whole checkpoint). `gguf` is the file that the
+    engine serves.
     """
 
     id: str
@@ -31,7 +31,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Base:
-    """The whole checkpoint that an adapter stands on: a base model, or another tuned model."""
+    """The full checkpoint below an adapter: a base model, or another tuned model."""
 
     id: str
     path: str
@@ -52,11 +52,10 @@ class Export:
     reference: str
     converters: str
     threads: int
-    # The model's measurements of its inputs where they are wanted (trainer/export/importance.py), and the rows to take
-    # them by.
+    # The model's importance matrix if one is needed (trainer/export/importance.py), and the rows to measure it with.
     importance: str | None = None
     rows: str | None = None
-    # Whether control tokens that a row's text spells become such, as the model's training and its serving here have it.
+    # Whether control tokens spelled in the text of a row are parsed, as in the model's training and serving.
     parse_control_tokens: bool = False
     card: dict = field(default_factory=dict)
 
@@ -66,20 +65,20 @@ class Export:
 
     @property
     def name(self) -> str:
-        """The model's name, for files and folders: at most 80 of A-Z, a-z, 0-9, dot, underscore and hyphen, accents
-        left out.
+        """The model's name for files and folders: at most 80 of A-Z, a-z, 0-9, dot, underscore and hyphen, without
+        accents.
 
-        The model's id where nothing is left of the name, as of one in another alphabet.
+        The model's id if no such character is left, as of a name in another alphabet.
         """
         letters = "".join(
             each for each in unicodedata.normalize("NFKD", self.model.name) if not unicodedata.combining(each)
         )
-        plain = re.sub(r"[-.]{2,}", "-", re.sub(r"[^A-Za-z0-9._]+", "-", letters)).strip("-._")[:80].rstrip("-._")
-        return self.model.id if not plain or RESERVED.match(plain) else plain
+        safe_name = re.sub(r"[-.]{2,}", "-", re.sub(r"[^A-Za-z0-9._]+", "-", letters)).strip("-._")[:80].rstrip("-._")
+        return self.model.id if not safe_name or RESERVED.match(safe_name) else safe_name
 
     @property
     def folder_name(self) -> str:
-        """Of what is made as a folder, and of the archive that it is packed into."""
+        """The name of an exported folder and of its archive."""
         parts = [
             self.name,
             "adapter" if self.adapter_alone else "",
@@ -95,7 +94,7 @@ def _typed(kind: type, values: dict):
 
 
 def read_spec(folder: Path) -> Export:
-    """Raises JobError("internal") where `folder/spec.json` is missing, malformed or asks for what is not there."""
+    """Raises JobError("internal") if `folder/spec.json` is missing, malformed or asks for something unknown."""
     try:
         values = json.loads((folder / "spec.json").read_text())
         values["model"] = _typed(Model, values["model"])
@@ -111,6 +110,6 @@ def read_spec(folder: Path) -> Export:
         raise JobError("internal", f"spec.json: a model cannot be of the kind {spec.model.kind!r}.")
     if spec.format == "huggingface" and spec.quantization is not None and spec.quantization not in DTYPES:
         raise JobError(
-            "internal", f"A Hugging Face folder is kept in {', '.join(DTYPES)} and not in {spec.quantization}."
+            "internal", f"A Hugging Face folder is written in {', '.join(DTYPES)} and not in {spec.quantization}."
         )
     return spec

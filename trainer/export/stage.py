@@ -1,7 +1,7 @@
-"""One stage of an export: `python -m trainer.export.stage NAME FOLDER`, a process of its own, so that the next has all
-the memory.
+"""Runs one stage of an export: `python -m trainer.export.stage NAME FOLDER`. A process of its own frees its memory for
+the next.
 
-The last line is a `result` with what the stage tells the whole.
+The last line is a `result` with the stage's data.
 """
 
 import resource
@@ -12,60 +12,60 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from trainer.cli.train import explain, settle
+from trainer.cli.train import configure_process, explain
 from trainer.export.spec import Export, read_spec
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
-from trainer.runtime.protocol import EXIT_FAILED, Protocol, leave
+from trainer.runtime.protocol import EXIT_FAILED, Protocol, exit_process
 
 ANSWERS = "answers.json"
 
 
-def reference(spec: Export, _folder: Path, tell) -> dict:
+def reference(spec: Export, _folder: Path, report) -> dict:
     from trainer.export.reference import reference
 
-    reference(spec, lambda done: tell("reference", done))
+    reference(spec, lambda done: report("reference", done))
     return {"reference": spec.reference}
 
 
-def make(spec: Export, folder: Path, tell) -> dict:
+def make(spec: Export, folder: Path, report) -> dict:
     from trainer.export.make import make
 
-    made = make(spec, folder, tell)
-    return {"out": str(made)} if made else {}
+    output = make(spec, folder, report)
+    return {"out": str(output)} if output else {}
 
 
-def finish(spec: Export, folder: Path, tell) -> dict:
-    """Of ONNX: a process that needs no torch, so that quantizing has the memory to itself."""
+def finish(spec: Export, folder: Path, report) -> dict:
+    """The last stage of ONNX in a process without torch, so that quantizing can use the memory."""
     from trainer.export.card import write_card
     from trainer.export.onnx import finish
 
-    work, graph, made = folder / "work", folder / "graph", folder / "out" / spec.folder_name
-    finish(work, graph, made, spec.quantization, lambda done: tell("convert", 0.5 + done / 2))
-    write_card(spec, made)
+    work, graph, output = folder / "work", folder / "graph", folder / "out" / spec.folder_name
+    finish(work, graph, output, spec.quantization, lambda done: report("convert", 0.5 + done / 2))
+    write_card(spec, output)
     for each in (work, graph):
         shutil.rmtree(each)
-    sync_tree(made)
-    return {"out": str(made)}
+    sync_tree(output)
+    return {"out": str(output)}
 
 
-def check(spec: Export, folder: Path, tell) -> dict:
-    """The answers of what was made, from `folder/out`; the engine asks a GGUF file itself."""
+def check(spec: Export, folder: Path, report) -> dict:
+    """The answers of the exported files in `folder/out`; the engine checks a GGUF file itself."""
     from trainer.export import answer_file
 
-    told = answer_file.read(Path(spec.reference))
-    (made,) = (folder / "out").iterdir()
+    reference_answers = answer_file.read(Path(spec.reference))
+    (output,) = (folder / "out").iterdir()
     path = folder / ANSWERS
-    progress = partial(tell, "check")
+    progress = partial(report, "check")
     if spec.format == "onnx":
         from trainer.export import onnx
 
-        rows, runtime = onnx.answers(made, told, spec.threads, progress), onnx.runtime()
+        rows, runtime = onnx.answers(output, reference_answers, spec.threads, progress), onnx.runtime()
     else:
         from trainer.export import check
 
         base = Path(spec.base.path) if spec.adapter_alone else None
-        rows, runtime = check.answers(made, base, told, progress), check.runtime(base)
+        rows, runtime = check.answers(output, base, reference_answers, progress), check.runtime(base)
     answer_file.write(path, rows, runtime=runtime)
     return {"answers": str(path)}
 
@@ -74,7 +74,7 @@ STAGES = {"reference": reference, "make": make, "finish": finish, "check": check
 
 
 class Progress:
-    """Tells how far a stage is, twice a second at most, and its beginning and end always."""
+    """Reports a stage's progress at most twice a second, and always its start and end."""
 
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
@@ -90,8 +90,8 @@ class Progress:
 
 
 def peak_bytes() -> int:
-    """The most that this program has had resident. What the kernel sums up for `getrusage` counts the process that
-    started it too.
+    """Peak resident memory of this program. The kernel's number for `getrusage` includes the process that started
+    it.
     """
     try:
         with open("/proc/self/status") as file:
@@ -101,11 +101,11 @@ def peak_bytes() -> int:
 
 
 def _import(name: str, spec: Export) -> None:
-    """What a stage computes with, and nothing beside it."""
+    """Imports only what the stage needs."""
     if name == "pack":
         return
     if spec.format == "onnx" and name in ("finish", "check"):
-        # transformers' tokenizers take 270 MB more beside torch, and do as well without.
+        # With torch, transformers' tokenizers take 270 MB more without need.
         sys.modules["torch"] = None
     else:
         import torch
@@ -122,7 +122,7 @@ def main() -> int:
     try:
         name, folder = sys.argv[1], Path(sys.argv[2]).resolve()
         spec = read_spec(folder)
-        settle(spec.threads)
+        configure_process(spec.threads)
         _import(name, spec)
         result = STAGES[name](spec, folder, Progress(protocol))
         protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
@@ -139,4 +139,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

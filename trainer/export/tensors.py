@@ -1,7 +1,6 @@
-"""Safetensors files, read and written a piece at a time: the library's own functions hold a whole file's tensors in
-memory.
+"""Reads and writes safetensors files in chunks: the library's own functions load all tensors of a file into memory.
 
-The format: 8 bytes with the header's length, the header (JSON: each tensor's type, shape and place), the tensors'
+The format: 8 bytes with the header's length, the header (JSON: each tensor's type, shape and offsets), the tensors'
 bytes.
 """
 
@@ -29,15 +28,15 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 FLOATING = ("F64", "F32", "F16", "BF16")
-# Numbers that are in memory at once.
-AT_ONCE = 1 << 22
-LONGEST_HEADER = 100_000_000
+# Numbers in memory at once.
+CHUNK_VALUES = 1 << 22
+MAX_HEADER_BYTES = 100_000_000
 INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in a file: `start` counts from the file's begin. `dtype` is the format's name for it."""
+    """A tensor in a file. `start`: its offset in the file. `dtype`: the format's name for the type."""
 
     file: Path
     dtype: str
@@ -49,20 +48,20 @@ class Entry:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def pieces(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Some of the first dimension's rows at a time. What has no dimension comes as one row."""
+        """Chunks of rows of the first dimension. A scalar is one row."""
         rows = self.shape[0] if self.shape else 1
         width = prod(self.shape[1:])
-        step = max(1, AT_ONCE // max(1, width))
+        step = max(1, CHUNK_VALUES // max(1, width))
         size = width * DTYPES[self.dtype].itemsize
         with self.file.open("rb", buffering=0) as file:
             for first in range(0, rows, step):
-                some = min(step, rows - first)
-                data = bytearray(some * size)
+                count = min(step, rows - first)
+                data = bytearray(count * size)
                 file.seek(self.start + first * size)
                 _read_into(file, data)
-                shape = (some, *self.shape[1:])
+                shape = (count, *self.shape[1:])
                 yield (
-                    slice(first, first + some),
+                    slice(first, first + count),
                     torch.frombuffer(data, dtype=DTYPES[self.dtype]).view(shape) if data else torch.empty(shape),
                 )
 
@@ -81,12 +80,12 @@ def _read_into(file, data: bytearray) -> None:
 
 
 def read_header(file: Path) -> dict[str, Entry]:
-    """Raises JobError("internal") where the file is no whole safetensors file."""
+    """Raises JobError("internal") if the file is not an intact safetensors file."""
     try:
         size = file.stat().st_size
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            if length > min(size, LONGEST_HEADER):
+            if length > min(size, MAX_HEADER_BYTES):
                 raise ValueError("its header is longer than the file")
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
@@ -105,9 +104,7 @@ def read_header(file: Path) -> dict[str, Entry]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Entry]:
-    """The tensors of a checkpoint's folder, in the order of their files. Raises JobError("base_missing") where files
-    of it are.
-    """
+    """The tensors of a checkpoint folder in file order. Raises JobError("base_missing") if a file is missing."""
     index = folder / INDEX
     if index.exists():
         files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
@@ -122,8 +119,8 @@ def read_checkpoint(folder: Path) -> dict[str, Entry]:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A tensor that is to be written: `pieces` makes its rows, in order, when its turn comes."""
+class PlannedTensor:
+    """A tensor to write: `pieces` generates its rows in order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -134,12 +131,12 @@ class Planned:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-def write_checkpoint(folder: Path, planned: dict[str, Planned], shard_bytes: int, tell) -> None:
-    """Writes `model.safetensors`, or several files of at most `shard_bytes` with their index. Every file is synced.
+def write_checkpoint(folder: Path, planned: dict[str, PlannedTensor], shard_bytes: int, report) -> None:
+    """Writes `model.safetensors`, or several files of at most `shard_bytes` with their index. Syncs every file.
 
-    `tell` is told the share that is done.
+    Calls `report` with the finished share.
     """
-    shards: list[dict[str, Planned]] = [{}]
+    shards: list[dict[str, PlannedTensor]] = [{}]
     for name, tensor in planned.items():
         if shards[-1] and sum(each.bytes for each in shards[-1].values()) + tensor.bytes > shard_bytes:
             shards.append({})
@@ -152,26 +149,26 @@ def write_checkpoint(folder: Path, planned: dict[str, Planned], shard_bytes: int
     for file, shard in zip(names, shards, strict=True):
         for size in write_file(folder / file, shard):
             done += size
-            tell(done / max(1, total))
+            report(done / max(1, total))
     if len(shards) > 1:
-        places = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        weight_map = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
         parameters = sum(prod(tensor.shape) for tensor in planned.values())
-        index = {"metadata": {"total_size": total, "total_parameters": parameters}, "weight_map": places}
+        index = {"metadata": {"total_size": total, "total_parameters": parameters}, "weight_map": weight_map}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def write_file(path: Path, planned: dict[str, Planned]) -> Iterator[int]:
-    """Yields the bytes of each piece once it is written."""
-    header, place = {"__metadata__": {"format": "pt"}}, 0
+def write_file(path: Path, planned: dict[str, PlannedTensor]) -> Iterator[int]:
+    """Yields the size of each chunk once it is written."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in planned.items():
         header[name] = {
             "dtype": tensor.dtype,
             "shape": list(tensor.shape),
-            "data_offsets": [place, place + tensor.bytes],
+            "data_offsets": [offset, offset + tensor.bytes],
         }
-        place += tensor.bytes
+        offset += tensor.bytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    # Readers that map the file want the tensors at a multiple of eight.
+    # Readers that map the file need tensors aligned to 8 bytes.
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

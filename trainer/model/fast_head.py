@@ -1,20 +1,18 @@
-"""The head's loss, a few learned tokens at a time: the results for the whole vocabulary are never held for all of them
-at once.
+"""The head's loss in chunks of learned tokens: logits of all tokens over the vocabulary never exist at once.
 
-The gradient is made in the forward pass, while a piece's results are still in the cache (as in Wijmans et al., "Cut
-Your Losses in
-Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without their kernels).
+The gradient is made in the forward pass, while a chunk's logits are still in the cache (as in Wijmans et al., "Cut Your
+Losses in Large-Vocabulary Language Models", 2024, arXiv 2411.09009, without their kernels).
 """
 
 import torch
 
-# Learned tokens a piece: 128 of them in a vocabulary of 49,152 are 25 MB in float32, which a CPU's cache nearly holds.
-# A GPU is filled by many more.
-PIECES = {"cpu": 128, "cuda": 1024}
+# Learned tokens in a chunk: with a vocabulary of 49,152, 128 tokens are 25 MB in float32, which nearly fits into a
+# CPU's cache. A GPU needs many more to be busy.
+CHUNK_TOKENS = {"cpu": 128, "cuda": 1024}
 
 
 class HeadLoss(torch.autograd.Function):
-    """Cross entropy of each learned token [targets] from hidden [targets, width] by a frozen head [vocabulary,
+    """Cross entropy of each learned token [targets], from hidden states [targets, width] and a frozen head [vocabulary,
     width].
     """
 
@@ -22,22 +20,22 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, next_ids):
         losses = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        size = PIECES[hidden.device.type]
+        size = CHUNK_TOKENS[hidden.device.type]
         for start in range(0, len(hidden), size):
-            piece = slice(start, start + size)
-            logits = (hidden[piece] @ weight.T).float()
-            targets = next_ids[piece, None]
-            whole = logits.logsumexp(dim=-1, keepdim=True)
-            losses[piece] = (whole - logits.gather(1, targets))[:, 0]
+            chunk = slice(start, start + size)
+            logits = (hidden[chunk] @ weight.T).float()
+            targets = next_ids[chunk, None]
+            log_sum = logits.logsumexp(dim=-1, keepdim=True)
+            losses[chunk] = (log_sum - logits.gather(1, targets))[:, 0]
             if gradient is not None:
-                share = logits.sub_(whole).exp_()
-                share.scatter_(1, targets, share.gather(1, targets) - 1)
-                torch.mm(share.to(weight.dtype), weight, out=gradient[piece])
+                probabilities = logits.sub_(log_sum).exp_()
+                probabilities.scatter_(1, targets, probabilities.gather(1, targets) - 1)
+                torch.mm(probabilities.to(weight.dtype), weight, out=gradient[chunk])
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return losses
 
     @staticmethod
-    def backward(ctx, of_losses):
+    def backward(ctx, loss_gradient):
         (gradient,) = ctx.saved_tensors
-        return of_losses[:, None].to(gradient.dtype) * gradient, None, None
+        return loss_gradient[:, None].to(gradient.dtype) * gradient, None, None

@@ -1,7 +1,6 @@
-"""Adapters computed together with their frozen layers: the same mathematics as peft's modules, in far fewer products.
+"""LoRA adapters fused with their frozen layers: the same mathematics as peft's modules, with far fewer matrix products.
 
-Layers that read the same input (q, k and v; gate and up) become one product, and their A matrices ride along as more of
-its rows.
+Layers with the same input (q, k and v; gate and up) become one product, and their A matrices are more rows of it.
 """
 
 import torch
@@ -9,18 +8,18 @@ from peft.tuners.lora.layer import Linear, LoraLayer
 
 from trainer.model import quantized
 
-# Layers of one parent that are always given the same input.
-TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+# Layers of one parent that always get the same input.
+SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-class Group:
-    """Linear layers that share their input, adapted or not, in one matrix [outputs of all + ranks of all, inputs]:
-    every W, then every A.
+class LinearGroup:
+    """Linear layers with the same input, adapted or not, in one matrix [outputs of all + ranks of all, inputs]: every
+    W, then every A.
 
-    y = x W^T + b + scale (x A^T) B^T for each.
+    y = x W^T + b + scale (x A^T) B^T for each layer.
     Shapes: x [tokens, inputs], W [outputs, inputs], A [rank, inputs], B [outputs, rank].
-    The frozen weights, and A where its precision is the base's, become views of the matrix, so nothing is held twice.
-    Where the base is quantized the matrix is made for each pass instead.
+    The frozen weights, and A if its precision is the base's, become views of the matrix, so nothing is stored twice.
+    With a quantized base the matrix is built for each pass instead.
     """
 
     def __init__(self, layers: list[torch.nn.Module]) -> None:
@@ -43,8 +42,7 @@ class Group:
             parts = self._parts(self.matrix)
             for part, base in zip(parts, bases, strict=False):
                 base.weight.data = part
-            # Views follow the optimizer's steps by themselves; copies in a narrower precision are made again for each
-            # pass.
+            # Views follow the optimizer's steps; copies in a narrower precision are refreshed for each pass.
             for part, down in zip(parts[len(bases) :], self.downs, strict=True):
                 if down.dtype == part.dtype:
                     down.data = part
@@ -58,11 +56,11 @@ class Group:
                     part.copy_(base.bias.detach())
 
     def _parts(self, joint: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The rows of each W, then of each A."""
+        """Views of the rows of each W, then of each A."""
         return joint.split([*self.outputs, *self.ranks])
 
     def weights(self) -> torch.Tensor:
-        """The matrix, up to date."""
+        """The matrix with current values."""
         if self.matrix is None:
             joint = torch.empty(self.height, self.inputs, dtype=self.dtype, device=self.device)
             parts = self._parts(joint)
@@ -80,11 +78,11 @@ class Group:
         return [*self.downs, *self.ups]
 
     def outputs_of(self, joint: torch.Tensor) -> list[torch.Tensor]:
-        """Each layer's columns, as views."""
+        """The columns of each layer, as views."""
         return list(joint[:, : self.width].split(self.outputs, dim=1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Returns `joint`, whose columns are the outputs, and what `backward` wants to have kept: x A^T of all, then
+        """Returns `joint`, whose first columns are the outputs, and what `backward` needs: x A^T of all layers, then
         each B.
         """
         joint = torch.nn.functional.linear(x, self.weights(), self.bias)
@@ -98,24 +96,22 @@ class Group:
         return joint, [low, *ups]
 
     def gradient(self, tokens: int) -> torch.Tensor:
-        """An empty gradient of `joint`. The caller writes those of the outputs into its columns, `backward` does the
-        rest.
-        """
+        """An empty gradient of `joint`. The caller writes the outputs' columns, `backward` the others."""
         return torch.empty(tokens, self.height, dtype=self.dtype, device=self.device)
 
-    def backward(self, gradient: torch.Tensor, x: torch.Tensor, kept: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients of `parameters`. Afterwards `input_gradient` gives that of x."""
+    def backward(self, gradient: torch.Tensor, x: torch.Tensor, saved: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients of `parameters`. Call `input_gradient` afterwards for the gradient of x."""
         if not self.adapted:
             return []
-        low, *ups = kept
+        low, *ups = saved
         lows = gradient[:, self.width :]
         outputs = self.outputs_of(gradient)
         up_gradients = []
-        for index, kept_low, low_gradient, up, scale in zip(
+        for index, saved_low, low_gradient, up, scale in zip(
             self.adapted, low.split(self.ranks, dim=1), lows.split(self.ranks, dim=1), ups, self.scales, strict=True
         ):
             torch.addmm(low_gradient, outputs[index], up, beta=0, alpha=scale, out=low_gradient)
-            up_gradients.append(torch.mm(outputs[index].T, kept_low).to(self.ups[0].dtype).mul_(scale))
+            up_gradients.append(torch.mm(outputs[index].T, saved_low).to(self.ups[0].dtype).mul_(scale))
         return [*torch.mm(lows.T, x).to(self.downs[0].dtype).split(self.ranks), *up_gradients]
 
     def input_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -126,42 +122,42 @@ class Adapted(torch.autograd.Function):
     """All layers of a group for one input [..., inputs], with gradients for the input, A and B."""
 
     @staticmethod
-    def forward(ctx, x, group: Group, *_parameters):
+    def forward(ctx, x, group: LinearGroup, *_parameters):
         flat = x.reshape(-1, x.shape[-1])
-        joint, kept = group.forward(flat)
-        ctx.save_for_backward(flat, *kept)
+        joint, saved = group.forward(flat)
+        ctx.save_for_backward(flat, *saved)
         ctx.group, ctx.shape = group, x.shape
         return tuple(y.view(*x.shape[:-1], -1) for y in group.outputs_of(joint))
 
     @staticmethod
     def backward(ctx, *gradients):
-        (flat, *kept), group = ctx.saved_tensors, ctx.group
+        (flat, *saved), group = ctx.saved_tensors, ctx.group
         joint = group.gradient(len(flat))
         for y, gradient in zip(group.outputs_of(joint), gradients, strict=True):
             y.copy_(gradient.reshape(y.shape))
-        parameters = group.backward(joint, flat, kept)
+        parameters = group.backward(joint, flat, saved)
         x_gradient = group.input_gradient(joint).view(ctx.shape) if ctx.needs_input_grad[0] else None
         return x_gradient, None, *parameters
 
 
-class Together:
-    """The forward passes of a group's modules: the first one asked computes for all, the others find their result
-    waiting.
+class SharedInput:
+    """Shares one computation among a group's modules: the first call computes all outputs, the others pick theirs
+    up.
     """
 
     def __init__(self, layers: list[LoraLayer]) -> None:
-        self.group = Group(layers)
-        self.waiting: dict[int, torch.Tensor] = {}
+        self.group = LinearGroup(layers)
+        self.pending: dict[int, torch.Tensor] = {}
         self.input: tuple[torch.Tensor, int] | None = None
         for index, layer in enumerate(layers):
             layer.forward = lambda x, index=index: self.forward(x, index)
 
     def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
-        if index not in self.waiting or self.input is None or self.input[0] is not x or self.input[1] != x._version:
+        if index not in self.pending or self.input is None or self.input[0] is not x or self.input[1] != x._version:
             self.input = (x, x._version)
-            self.waiting = dict(enumerate(Adapted.apply(x, self.group, *self.group.parameters)))
-        result = self.waiting.pop(index)
-        if not self.waiting:
+            self.pending = dict(enumerate(Adapted.apply(x, self.group, *self.group.parameters)))
+        result = self.pending.pop(index)
+        if not self.pending:
             self.input = None
         return result
 
@@ -169,27 +165,31 @@ class Together:
 def install(model: torch.nn.Module) -> int:
     """Replaces the forward pass of every plain LoRA layer; returns how many.
 
-    Layers that are more than x W^T + scale * x A^T B^T (dropout, variants) keep peft's own.
+    Layers that compute more than x W^T + scale * x A^T B^T (dropout, variants) keep peft's forward pass.
     """
     replaced = 0
     for parent in model.modules():
-        found = {
-            name: child for name, child in parent.named_children() if isinstance(child, LoraLayer) and plain(child)
+        candidates = {
+            name: child for name, child in parent.named_children() if isinstance(child, LoraLayer) and is_plain(child)
         }
-        groups = [[found.pop(name) for name in names] for names in TOGETHER if all(name in found for name in names)]
-        for layers in [*groups, *([layer] for layer in found.values())]:
-            Together(layers)
+        groups = [
+            [candidates.pop(name) for name in names]
+            for names in SAME_INPUT
+            if all(name in candidates for name in names)
+        ]
+        for layers in [*groups, *([layer] for layer in candidates.values())]:
+            SharedInput(layers)
             replaced += len(layers)
     return replaced
 
 
-def plain(module: torch.nn.Module) -> bool:
-    """Whether a module is nothing but a frozen linear layer, quantized or not, or one with a plain adapter on it."""
+def is_plain(module: torch.nn.Module) -> bool:
+    """Whether a module is a frozen linear layer, quantized or not, or one with a plain LoRA adapter."""
     if not isinstance(module, LoraLayer):
         return (type(module) is torch.nn.Linear or quantized.is_quantized(module)) and not module.weight.requires_grad
     return (
         (type(module) is Linear or quantized.is_adapted(module))
-        and plain(module.get_base_layer())
+        and is_plain(module.get_base_layer())
         and list(module.active_adapters) == ["default"]
         and not module.lora_variant
         and isinstance(module.lora_dropout["default"], torch.nn.Identity)

@@ -1,4 +1,4 @@
-"""The base model in memory, with what is trainable of it or on it."""
+"""Loads the base model and sets up what is trained: an adapter on it, or all its weights."""
 
 import os
 from pathlib import Path
@@ -16,9 +16,9 @@ from trainer.runtime.spec import Lora, Spec
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
-    """Where to train and in which precision the base is held. The adapter is always float32.
+    """The device to train on and the precision of the base. The adapter is always float32.
 
-    What has instructions for bf16 multiplies twice as fast in it, or much faster; what has none would emulate it.
+    Hardware with bf16 instructions multiplies at least twice as fast in bf16; other hardware would emulate it.
     """
     if torch.cuda.is_available():
         has = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -29,7 +29,7 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
     ) else torch.float32
 
 
-# As torch names them: x86 with AVX-512 or AMX, ARM.
+# Names in torch: x86 with AVX-512 or AMX, ARM.
 BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
@@ -46,54 +46,53 @@ def load_tokenizer(spec: Spec):
 
 
 def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    """The base, ready to be trained by the run's method. What is trainable is float32; everything depends on the seed
-    alone.
+    """The base, set up for the run's method. Trainable weights are float32; everything depends only on the seed.
 
-    lora: the base frozen in `dtype`, with an adapter, fresh or that of an earlier run. qlora: the same, the base's
-    linear layers in
-    4 bits. full: every weight, an earlier run's adapter merged into them; a GPU computes with them in bf16.
+    lora: the base frozen in `dtype`, with an adapter, fresh or from an earlier run. qlora: the same, with the base's
+    linear layers in 4 bits. full: every weight is trained, with an earlier run's adapter merged first; a GPU computes
+    in bf16.
     """
     path = _base_path(spec)
-    where = {
+    options = {
         "local_files_only": True,
         "trust_remote_code": False,
         "use_safetensors": True,
         "attn_implementation": attention.NAME,
     }
     if spec.method == "qlora":
-        where |= {"quantization_config": quantized.settings(dtype), "device_map": {"": device}}
+        options |= {"quantization_config": quantized.quantization_config(dtype), "device_map": {"": device}}
     base = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32 if spec.method == "full" else dtype, **where
+        path, dtype=torch.float32 if spec.method == "full" else dtype, **options
     ).to(device)
     base.config.use_cache = False
-    gpu.make_exact(base, device)
+    gpu.make_deterministic(base, device)
     torch.manual_seed(spec.training.seed)
     if spec.method == "full":
-        return gpu.in_bf16(merged(base, spec).train(), device)
+        return gpu.autocast_bf16(with_start_merged(base, spec).train(), device)
     model = get_peft_model(base, lora_config(spec.lora))
     if spec.start:
         set_peft_model_state_dict(model, adapter_weights(spec))
-    # What the adapter's folder names as its base: where anyone finds it, not this machine's path.
+    # The adapter's folder names the base by its public id, not by this machine's path.
     model.peft_config["default"].base_model_name_or_path = spec.base.id
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    quantized.keep_trainable(model)
+    quantized.keep_differentiable(model)
     if not fast_layers.install(model):
         fast_lora.install(model)
     return model.train()
 
 
 def adapter_weights(spec: Spec) -> dict[str, torch.Tensor]:
-    """Raises JobError("base_missing") where the adapter that the run goes on from is gone or another one."""
+    """Raises JobError("base_missing") if the adapter to start from is missing or changed."""
     file = Path(spec.start.path) / "adapter_model.safetensors"
     if not file.exists() or sha256_of(file) != spec.start.sha256:
-        raise JobError("base_missing", "The model that this job goes on from is not there any more, or not as it was.")
+        raise JobError("base_missing", "The model that this job starts from is missing or has changed.")
     return load_file(file)
 
 
-def merged(base: torch.nn.Module, spec: Spec) -> torch.nn.Module:
-    """The base, with the adapter that the run goes on from worked into its weights."""
+def with_start_merged(base: torch.nn.Module, spec: Spec) -> torch.nn.Module:
+    """The base, with the start adapter merged into its weights."""
     if not spec.start:
         return base
     adapter_weights(spec)
@@ -116,8 +115,10 @@ def lora_config(lora: Lora) -> LoraConfig:
 
 
 @torch.no_grad()
-def without_adapter(model: torch.nn.Module) -> None:
-    """Makes the adapter do nothing, for good: only a copy or a file has it afterwards."""
+def zero_adapter(model: torch.nn.Module) -> None:
+    """Zeroes the adapter's B matrices, so that the model computes what its base does. The adapter is lost unless it was
+    saved.
+    """
     for name, parameter in trainable(model).items():
         if "lora_B" in name:
             parameter.zero_()

@@ -1,7 +1,7 @@
 """Frozen bases in 4 bits: NF4 with double quantization (Dettmers et al., "QLoRA", 2023, arXiv 2305.14314), by
 bitsandbytes.
 
-bitsandbytes is imported only where a base is quantized: it takes a second.
+bitsandbytes is imported only for a quantized base: the import takes a second.
 """
 
 import sys
@@ -9,8 +9,8 @@ import sys
 import torch
 
 
-def settings(dtype: torch.dtype):
-    """How transformers loads a base for QLoRA; `dtype` is what the products are computed in."""
+def quantization_config(dtype: torch.dtype):
+    """How transformers loads a base for QLoRA; products are computed in `dtype`."""
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
@@ -24,7 +24,7 @@ def is_quantized(module: torch.nn.Module) -> bool:
 
 
 def is_adapted(module: torch.nn.Module) -> bool:
-    """Whether it is peft's layer for a quantized base."""
+    """Whether the module is peft's layer for a quantized base."""
     loaded = sys.modules.get("peft.tuners.lora.bnb")
     return loaded is not None and type(module) is getattr(loaded, "Linear4bit", None)
 
@@ -34,16 +34,16 @@ def dtype_of(base: torch.nn.Module) -> torch.dtype:
 
 
 def dequantize(weight: torch.Tensor) -> torch.Tensor:
-    """[outputs, inputs] in the precision that the weight had before."""
+    """The weight [outputs, inputs] in the precision that it had before."""
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(weight.data, weight.quant_state)
 
 
-def keep_trainable(model: torch.nn.Module) -> None:
-    """Keeps bitsandbytes from repacking weights for inference when they are used without gradients (as an evaluation
-    between steps
-    does): the repacked ones have no backward pass."""
+def keep_differentiable(model: torch.nn.Module) -> None:
+    """Keeps bitsandbytes from repacking weights for inference when they are used without gradients, as in an evaluation
+    between steps: repacked weights have no backward pass.
+    """
     for module in model.modules():
         if is_quantized(module):
             module.support_avx512bf16_for_cpu = False

@@ -1,6 +1,4 @@
-"""Checkpoints that are either whole or not there: written aside, synced, renamed, and checked by hash before they are
-believed.
-"""
+"""Atomic checkpoints: written to a temporary folder, synced, renamed, and verified by hash before use."""
 
 import hashlib
 import json
@@ -19,7 +17,7 @@ from trainer.runtime.spec import Candidate, Spec
 
 @dataclass
 class Totals:
-    """What a run has summed up so far. `epoch_loss` is the sum of the current epoch's loss over `epoch_targets` learned
+    """Running totals of a run. `epoch_loss` is the sum of the current epoch's loss over `epoch_targets` learned
     tokens.
     """
 
@@ -40,7 +38,7 @@ class Written:
 
 @dataclass
 class State:
-    """All that a run is made of at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last
+    """The full state of a run at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last
     trained on, or NaN.
     """
 
@@ -53,45 +51,45 @@ class State:
 
 
 def write(folder: Path, state: State, spec: Spec) -> Written:
-    """Writes `folder/step-N` and returns its hash: that of its manifest, which lists the hash of every other file."""
+    """Writes `folder/step-N`. The returned hash is that of its manifest, which lists the hashes of all other files."""
     final = folder / f"step-{state.totals.step}"
-    aside = folder / f"step-{state.totals.step}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    temporary = folder / f"step-{state.totals.step}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     moments = {
         f"{kind}.{name}": value
         for name, p in state.parameters.items()
         for kind, value in state.optimizer.state[p].items()
     }
-    save_file({name: p.detach().contiguous() for name, p in state.parameters.items()}, aside / "weights.safetensors")
-    save_file(moments, aside / "optimizer.safetensors")
-    save_file({"losses": state.row_losses}, aside / "rows.safetensors")
-    made = {
+    save_file(
+        {name: p.detach().contiguous() for name, p in state.parameters.items()}, temporary / "weights.safetensors"
+    )
+    save_file(moments, temporary / "optimizer.safetensors")
+    save_file({"losses": state.row_losses}, temporary / "rows.safetensors")
+    run_fields = {
         "fingerprint": spec.fingerprint(),
         "threads": spec.threads,
         "precision": str(state.precision).removeprefix("torch."),
     }
-    (aside / "state.json").write_text(
-        json.dumps({**made, "totals": asdict(state.totals), "validation": state.validation})
+    (temporary / "state.json").write_text(
+        json.dumps({**run_fields, "totals": asdict(state.totals), "validation": state.validation})
     )
-    files = sorted(aside.iterdir())
+    files = sorted(temporary.iterdir())
     manifest = json.dumps(
         {"step": state.totals.step, "files": {file.name: sha256_of(file) for file in files}}, indent=1
     )
-    (aside / "manifest.json").write_text(manifest)
-    for file in [*files, aside / "manifest.json", aside]:
+    (temporary / "manifest.json").write_text(manifest)
+    for file in [*files, temporary / "manifest.json", temporary]:
         sync(file)
     shutil.rmtree(final, ignore_errors=True)
-    aside.rename(final)
+    temporary.rename(final)
     sync(folder)
     size = sum(file.stat().st_size for file in final.iterdir())
     return Written(final, hashlib.sha256(manifest.encode()).hexdigest(), round(size / 1e6, 3))
 
 
 def precision_of(spec: Spec) -> torch.dtype | None:
-    """The base's precision in the run that the newest readable checkpoint is of: one resumed on another machine goes on
-    in it.
-    """
+    """The base's precision in the newest readable checkpoint: a run resumed on another machine continues in it."""
     for candidate in spec.resume_from:
         try:
             return getattr(torch, json.loads((Path(candidate.path) / "state.json").read_text())["precision"])
@@ -110,7 +108,7 @@ def keep_newest(folder: Path, count: int) -> None:
 
 
 def resume(state: State, spec: Spec, protocol: Protocol) -> Candidate | None:
-    """Fills the state from the first candidate that is whole and of this run; else leaves it as it is at the start."""
+    """Restores the state from the first candidate that is intact and belongs to this run; else leaves it unchanged."""
     for candidate in spec.resume_from:
         path = Path(candidate.path)
         if reason := _flaw(path, candidate.sha256, spec):
@@ -123,14 +121,14 @@ def resume(state: State, spec: Spec, protocol: Protocol) -> Candidate | None:
             for name, parameter in state.parameters.items():
                 parameter.copy_(weights[name])
                 kinds = {key[: -len(name) - 1]: value for key, value in moments.items() if key.endswith(f".{name}")}
-                # The fused optimizer wants all of its state, the step count too, on the parameter's device.
+                # The fused optimizer needs all of its state, also the step count, on the parameter's device.
                 state.optimizer.state[parameter] = {kind: value.to(parameter.device) for kind, value in kinds.items()}
         stored = json.loads((path / "state.json").read_text())
         state.totals, state.validation = Totals(**stored["totals"]), stored["validation"]
         state.row_losses.copy_(load_file(path / "rows.safetensors")["losses"])
         return candidate
     if spec.resume_from:
-        protocol.emit("warning", "None of the checkpoints can be used; the training starts from its beginning.")
+        protocol.emit("warning", "None of the checkpoints can be used; the training starts from the beginning.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""How good the model is on rows that it does not learn, and what it answers to fixed prompts."""
+"""Evaluates the model: its loss on rows that it does not learn, and its answers to fixed prompts."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def forward(model, packed: Pack) -> torch.Tensor:
         input_ids=packed.ids,
         position_ids=packed.positions,
         layout=packed.layout,
-        # The head is the widest matrix; it is applied where something is learned and nowhere else.
+        # The head is the widest matrix; it is applied only at learned positions.
         logits_to_keep=packed.chosen,
         use_cache=False,
     ).logits[0]
@@ -38,54 +38,55 @@ def losses(model, packed: Pack) -> torch.Tensor:
 
 @torch.no_grad()
 def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float]:
-    """The mean loss of a learned token, and the share of sequences whose every learned token is the model's first
+    """The mean loss of a learned token, and the share of sequences in which every learned token is the model's top
     choice.
     """
     was_training = model.training
     model.eval()
     sequences = [sequence for row in data.rows for sequence in row.sequences]
-    loss, right = 0.0, 0
-    # Here the head's results are held for all learned tokens of a pass.
+    loss, exact = 0.0, 0
+    # Here the logits of all learned tokens of a pass exist at once.
     for group in split(sequences, replace(limits, targets=min(limits.targets, Limits.targets))):
         packed = pack(group, device)
         logits, next_ids = forward(model, packed), packed.next_ids
         loss += float(cross_entropy(logits, next_ids, reduction="sum"))
         hits = (logits.argmax(-1) == next_ids).split([sequence.targets for sequence in group])
-        right += sum(bool(hit.all()) for hit in hits)
+        exact += sum(bool(hit.all()) for hit in hits)
     model.train(was_training)
-    return loss / sum(sequence.targets for sequence in sequences), right / len(sequences)
+    return loss / sum(sequence.targets for sequence in sequences), exact / len(sequences)
 
 
 @torch.no_grad()
-def answers(
+def generate_answers(
     model, tokenizer, prompts: list[list[dict]], max_tokens: int, max_length: int, device: torch.device
 ) -> list[str]:
-    """The likeliest answers, a token at a time for all prompts together. No cache of keys and values: answers are short
-    and few.
-    """
+    """Greedy answers, one token at a time for all prompts together. Uses no KV cache: answers are short and few."""
     was_training = model.training
     model.eval()
-    running = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
-    begun = [len(ids) for ids in running]
+    sequences = [token_ids(messages, tokenizer, open_turn=True)[-max_length + max_tokens :] for messages in prompts]
+    prompt_lengths = [len(ids) for ids in sequences]
     ends = _end_tokens(model, tokenizer)
-    going = list(range(len(prompts)))
+    active = list(range(len(prompts)))
     for _ in range(max_tokens):
-        if not going:
+        if not active:
             break
-        lengths = [len(running[index]) for index in going]
+        lengths = [len(sequences[index]) for index in active]
         last = torch.tensor(lengths).cumsum(0) - 1
         logits = model(
-            input_ids=torch.tensor([[token for index in going for token in running[index]]], device=device),
+            input_ids=torch.tensor([[token for index in active for token in sequences[index]]], device=device),
             position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(device),
             layout=layout_of(0, lengths, device),
             logits_to_keep=last.to(device),
             use_cache=False,
         ).logits[0]
-        for index, token in zip(going, logits.argmax(-1).tolist(), strict=True):
-            running[index].append(token)
-        going = [index for index in going if running[index][-1] not in ends]
+        for index, token in zip(active, logits.argmax(-1).tolist(), strict=True):
+            sequences[index].append(token)
+        active = [index for index in active if sequences[index][-1] not in ends]
     model.train(was_training)
-    return [tokenizer.decode(ids[start:], skip_special_tokens=True) for ids, start in zip(running, begun, strict=True)]
+    return [
+        tokenizer.decode(ids[start:], skip_special_tokens=True)
+        for ids, start in zip(sequences, prompt_lengths, strict=True)
+    ]
 
 
 def _end_tokens(model, tokenizer) -> set[int]:

@@ -1,4 +1,4 @@
-"""Everything up to the first step: the data, whether it fits in memory, the model, the loop."""
+"""Prepares a run up to its first step: the data, the memory check, the model, the loop."""
 
 from pathlib import Path
 
@@ -6,46 +6,46 @@ from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
 
-def begin(spec: Spec, folder: Path, protocol: Protocol):
-    """The loop, wherever it goes on from, its tokenizer, and the bytes of memory that it is predicted to take at
-    most.
+def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
+    """Returns the loop, restored from its checkpoint if there is one, its tokenizer, and the predicted peak memory in
+    bytes.
     """
     protocol.emit("status", "Preparing the data", phase="preparing")
-    # These take seconds to import; the line above should not wait for them.
+    # These imports take seconds; the line above should not wait for them.
     import torch
     from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
-    from trainer.data.dataset import prepared, read_conversations
+    from trainer.data.dataset import prepare_splits, read_conversations
     from trainer.data.tokenizer_identity import require_unchanged
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
     from trainer.run import checkpoint
     from trainer.run.loop import Loop, limits_of
     from trainer.runtime import gpu, memory
-    from trainer.runtime.distributed import Ranks
+    from trainer.runtime.distributed import Distributed
 
     disable_progress_bar()
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()
-    gpu.settle(device)
-    ranks = Ranks()
-    ranks.join(device)
+    gpu.select_device(device)
+    distributed = Distributed()
+    distributed.init_process_group(device)
     dtype = checkpoint.precision_of(spec) or dtype
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
     conversations = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
     max_length = min(spec.training.max_length, config.max_position_embeddings)
-    data, held_out = prepared(spec, conversations, tokenizer, max_length, protocol)
+    data, held_out = prepare_splits(spec, conversations, tokenizer, max_length, protocol)
 
     largest = memory.largest_pack(data, spec.training.batch_size, limits_of(config, spec, device))
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device)
     # Processes on the CPU share its memory; each GPU has its own.
-    memory.require(predicted, memory.available_bytes(device) // (ranks.count if device.type == "cpu" else 1))
+    memory.require_fits(predicted, memory.available_bytes(device) // (distributed.world if device.type == "cpu" else 1))
 
     protocol.emit("status", f"Loading {spec.base.id}", phase="loading")
     model = load_model(spec, device, dtype)
-    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol, ranks, predicted)
+    loop = Loop(spec, model, tokenizer, data, held_out, folder, device, protocol, distributed, predicted)
     protocol.emit(
         "log",
         f"{len(data.rows)} rows with {data.tokens} tokens, {data.targets} of them learned, in {loop.steps_total} steps",
@@ -59,7 +59,7 @@ def begin(spec: Spec, folder: Path, protocol: Protocol):
         threads=spec.threads,
         trainable_parameters=sum(parameter.numel() for parameter in loop.parameters.values()),
         device=device.type,
-        processes=ranks.count,
+        processes=distributed.world,
         dtype=str(dtype).removeprefix("torch."),
         predicted_memory_mb=round(predicted / 1e6),
     )

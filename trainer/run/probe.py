@@ -1,8 +1,8 @@
-"""What training changed, told in a few rows: how likely their learned tokens are to the result and to what it was made
+"""The probe: log-probabilities of a few rows' learned tokens, under the result and under the model that it was made
 from.
 
-The service asks its engine the same of what it serves. Where the two changes differ, something else is served than was
-trained.
+The service asks its engine for the same numbers of the served model. If the two changes differ, the engine does not
+serve what was trained.
 """
 
 import json
@@ -22,7 +22,7 @@ MOST_TARGETS = 64
 
 
 def shortened(example: Example) -> Sequence:
-    """Its first learned tokens; what comes after them is not needed to score them."""
+    """The example cut after its first learned tokens; later tokens do not affect their scores."""
     targets = np.nonzero(example.sequence.trained[:LONGEST_EXAMPLE])[0][:MOST_TARGETS]
     end = int(targets[-1]) + 1
     trained = np.zeros(end, dtype=bool)
@@ -32,33 +32,35 @@ def shortened(example: Example) -> Sequence:
 
 @torch.no_grad()
 def log_probabilities(model, examples: list[Example], device: torch.device) -> list[list[float]]:
-    """The natural logarithm of the probability of each learned token, row by row. Raises JobError("adapter_invalid")
-    where it is none.
+    """The natural log-probability of each learned token, row by row. Raises JobError("adapter_invalid") if one is not
+    finite.
     """
     was_training = model.training
     model.eval()
-    told = []
+    row_log_probabilities = []
     for example in examples:
         packed = pack([shortened(example)], device)
         logits = forward(model, packed)
-        told.append([round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids, reduction="none")])
+        row_log_probabilities.append(
+            [round(-float(value), 5) for value in cross_entropy(logits, packed.next_ids, reduction="none")]
+        )
     model.train(was_training)
-    if not all(math.isfinite(value) for row in told for value in row):
+    if not all(math.isfinite(value) for row in row_log_probabilities for value in row):
         raise JobError("adapter_invalid", "The model computes no numbers (NaN or infinite): its weights are too large.")
-    return told
+    return row_log_probabilities
 
 
-def write(path: Path, examples: list[Example], tuned: list[list[float]], origin: list[list[float]]) -> Path:
-    """`whole` rows end with the token that ends an answer."""
+def write(path: Path, examples: list[Example], tuned: list[list[float]], base: list[list[float]]) -> Path:
+    """Writes the probe's rows. `whole` rows end with the token that ends an answer."""
     rows = []
-    for example, after, before in zip(examples, tuned, origin, strict=True):
+    for example, after, before in zip(examples, tuned, base, strict=True):
         sequence = shortened(example)
-        shown = [{"role": message["role"], "content": message["content"]} for message in example.prompt]
+        prompt = [{"role": message["role"], "content": message["content"]} for message in example.prompt]
         targets = np.nonzero(sequence.trained)[0].tolist()
         whole = sequence.targets == example.sequence.targets
         tokens = sequence.ids.tolist()
         rows.append(
-            {"prompt": shown, "tokens": tokens, "targets": targets, "whole": whole, "tuned": after, "origin": before}
+            {"prompt": prompt, "tokens": tokens, "targets": targets, "whole": whole, "tuned": after, "origin": before}
         )
     path.write_text(json.dumps({"rows": rows}))
     return path

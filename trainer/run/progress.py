@@ -1,20 +1,19 @@
-"""How far a run is and how long it still takes."""
+"""A run's progress and its remaining time."""
 
 from collections import deque
 from statistics import median
 
-# Saving and converting the adapter after the last step: 1.0 s as measured for a 135M base on two cores, more when they
-# are busy. Only the adapter is converted, so larger bases take little longer.
+# Saving and converting the adapter after the last step: 1.0 s measured for a 135M base on two cores, more when they are
+# busy. Only the adapter is converted, so larger bases take little longer.
 CLOSING_SECONDS = 2.0
-# The median of this many steps is what a token is believed to cost: one step that stood still beside another process
-# says little.
+# The cost of a token is the median over this many steps: a single step stalled by another process says little.
 WINDOW = 9
-# The steps of so many seconds tell which share of the processor the run has now; a single one, where it took longer.
+# Steps of the last so many seconds, at least one, give the run's current share of the processor.
 RECENT_SECONDS = 10.0
 
 
 class Estimate:
-    """Counts tokens, not steps: rows differ in length, and a short last batch would mislead."""
+    """Estimates from tokens, not steps: rows differ in length, and a short last batch would mislead."""
 
     def __init__(self, tokens_total: int, tokens_done: int) -> None:
         self._total = tokens_total
@@ -23,16 +22,16 @@ class Estimate:
         self._recent: deque[tuple[float, float]] = deque()
         self._steps_seen = 0
         self._progress = 0.0
-        # What the first guess at the training's seconds was, to be shown beside what they came to.
+        # The first estimate of the training's seconds, to compare with the actual time.
         self.first_total: float | None = None
 
     def step(self, tokens: int, seconds: float, cpu_seconds: float | None = None) -> None:
-        """`cpu_seconds`: what the processor gave to the step. A token costs about the same of them, however busy the
-        machine is, so the
-        estimate follows at once when answers begin or cease to take the cores. None where a GPU does the work."""
+        """Counts a step. `cpu_seconds`: processor time of the step, None on a GPU. A token needs about the same
+        processor time however busy the machine is, so the estimate follows at once when other work starts or ends.
+        """
         self._done += tokens
         self._steps_seen += 1
-        # The first step also warms caches and allocators up; it is no measure of the others.
+        # The first step also warms up caches and allocators, so it is not measured.
         if self._steps_seen > 1:
             cost = seconds if cpu_seconds is None else cpu_seconds
             self._cost_a_token.append(cost / tokens)
@@ -49,7 +48,7 @@ class Estimate:
         return round((self._total - self._done) * self._seconds_a_token() + CLOSING_SECONDS, 1)
 
     def progress(self) -> float:
-        """Share of the whole job's time that is behind it, 0 to 1; never goes back."""
+        """The finished share of the whole job's time, 0 to 1; never decreases."""
         closing = CLOSING_SECONDS / self._seconds_a_token() if self._cost_a_token else 0.0
         self._progress = max(self._progress, self._done / (self._total + closing))
         return round(self._progress, 4)

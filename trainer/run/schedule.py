@@ -1,21 +1,18 @@
-"""What depends on the step alone, so that a resumed run needs no state for it: the order of rows and the learning
-rate.
-"""
+"""The order of rows and the learning rate, as functions of the step alone: a resumed run needs no state for them."""
 
 import math
 import random
 
 
 def order_of(epoch: int, rows: int, seed: int) -> list[int]:
-    """The rows' order in an epoch (counted from 0)."""
+    """The order of the rows in an epoch (counted from 0)."""
     order = list(range(rows))
     random.Random(f"{seed}:{epoch}").shuffle(order)
     return order
 
 
 def learning_rate(step: int, steps_total: int, peak: float, warmup_ratio: float, scheduler: str) -> float:
-    """The rate of a step (counted from 0): a linear rise over the warm-up's steps, then cosine or linear to 0, or
-    constant.
+    """The learning rate of a step (counted from 0): linear warm-up, then cosine or linear decay to 0, or constant.
 
     Cosine without restarts: Loshchilov and Hutter, "SGDR", 2016 (arXiv 1608.03983).
     """

@@ -1,5 +1,5 @@
-"""The trainable weights at one step, set aside: the best so far, and those that a user wants to keep beside the
-result.
+"""Snapshots: the trainable weights at one step, for the best state so far and for states kept as results of their
+own.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from trainer.cli.prepare_base import sha256_of
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`loss` and `exact`: on the validation rows at that step, where there are any. `train_loss`: the mean over the
-    epoch so far.
+    """`loss` and `exact`: on the validation rows at that step, if there are any. `train_loss`: the mean over the epoch
+    so far.
     """
 
     step: int
@@ -22,20 +22,20 @@ class Snapshot:
     sha256: str
     loss: float | None = None
     exact: float | None = None
-    # Not in checkpoints of earlier versions.
+    # Checkpoints of earlier versions do not have it.
     train_loss: float | None = None
 
 
-def take(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> Snapshot:
+def save(folder: Path, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> Snapshot:
     folder.mkdir(parents=True, exist_ok=True)
-    final, aside = folder / f"step-{step}.safetensors", folder / f"step-{step}.tmp"
-    save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, aside)
-    aside.rename(final)
+    final, temporary = folder / f"step-{step}.safetensors", folder / f"step-{step}.tmp"
+    save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, temporary)
+    temporary.rename(final)
     return Snapshot(step, str(final), sha256_of(final), **scores)
 
 
 def restore(snapshot: Snapshot, parameters: dict[str, torch.nn.Parameter]) -> bool:
-    """Puts the weights back. False, with nothing changed, where the file is gone or damaged."""
+    """Restores the weights. False, with nothing changed, if the file is missing or damaged."""
     path = Path(snapshot.path)
     if not path.exists() or sha256_of(path) != snapshot.sha256:
         return False
@@ -46,9 +46,9 @@ def restore(snapshot: Snapshot, parameters: dict[str, torch.nn.Parameter]) -> bo
     return True
 
 
-def forget_others(folder: Path, wanted: list[Snapshot]) -> None:
-    """Deletes what this attempt has set aside and nobody wants any more."""
-    keep = {snapshot.path for snapshot in wanted}
+def delete_others(folder: Path, wanted: list[Snapshot]) -> None:
+    """Deletes this attempt's snapshots that are no longer needed."""
+    wanted_paths = {snapshot.path for snapshot in wanted}
     for path in folder.glob("step-*"):
-        if str(path) not in keep:
+        if str(path) not in wanted_paths:
             path.unlink(missing_ok=True)

@@ -1,6 +1,4 @@
-"""What is watched while a run goes on: the loss on held-out rows, answers to fixed prompts, the best state so far and
-the newest few.
-"""
+"""Validation during a run: the loss on held-out rows, answers to fixed prompts, the best state and the newest few."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,7 +16,7 @@ from trainer.runtime.spec import Spec
 
 
 class Validation:
-    """Evaluates at the steps that the spec asks for. Its `state` is all that a resumed run needs to go on exactly."""
+    """Evaluates at the steps that the spec asks for. A run resumed with its `state` continues identically."""
 
     def __init__(
         self, spec: Spec, model, tokenizer, rows: Prepared | None, folder: Path, limits: Limits, protocol: Protocol
@@ -33,44 +31,44 @@ class Validation:
         )
         self.folder = folder / "snapshots"
         self.best: Snapshot | None = None
-        self.kept: list[Snapshot] = []
-        self.without_better = 0
+        self.recent: list[Snapshot] = []
+        self.evaluations_without_improvement = 0
         self.base_answers: list[str] | None = None
-        # Of an evaluation that was broken off: its step, and whether the rows were scored by then.
+        # Of an interrupted evaluation: its step, and whether the rows were already scored.
         self.unfinished_at: int | None = None
         self.scored = False
 
     @property
-    def watches(self) -> bool:
+    def enabled(self) -> bool:
         return bool(self.rows or self.spec.evaluation.prompts or self.spec.evaluation.keep)
 
     @property
     def state(self) -> dict:
         return {
             "best": self.best and asdict(self.best),
-            "kept": [asdict(snapshot) for snapshot in self.kept],
-            "without_better": self.without_better,
+            "kept": [asdict(snapshot) for snapshot in self.recent],
+            "without_better": self.evaluations_without_improvement,
             "base_answers": self.base_answers,
             "unfinished_at": self.unfinished_at,
             "scored": self.scored,
         }
 
-    def go_on_from(self, state: dict) -> None:
+    def restore(self, state: dict) -> None:
         if not state:
             return
         self.best = Snapshot(**state["best"]) if state["best"] else None
-        self.kept = [Snapshot(**each) for each in state["kept"]]
-        self.without_better, self.base_answers = state["without_better"], state["base_answers"]
+        self.recent = [Snapshot(**each) for each in state["kept"]]
+        self.evaluations_without_improvement, self.base_answers = state["without_better"], state["base_answers"]
         self.unfinished_at, self.scored = state.get("unfinished_at"), state.get("scored", False)
 
-    def begin(self, device: torch.device) -> None:
-        """Before the first step: a fresh adapter does nothing, so these are the base's answers."""
+    def answer_with_base(self, device: torch.device) -> None:
+        """Runs before the first step: a fresh adapter changes nothing, so these are the base's answers."""
         if self.spec.evaluation.prompts and self.base_answers is None:
             self.base_answers = self._answers(device)
 
-    def due(self, step: int, steps_an_epoch: int, steps_total: int) -> bool:
-        every = self.spec.evaluation.every_steps or steps_an_epoch
-        return self.watches and (step % every == 0 or step == steps_total)
+    def due(self, step: int, steps_per_epoch: int, steps_total: int) -> bool:
+        every = self.spec.evaluation.every_steps or steps_per_epoch
+        return self.enabled and (step % every == 0 or step == steps_total)
 
     def evaluate(
         self,
@@ -79,82 +77,84 @@ class Validation:
         train_loss: float,
         parameters: dict[str, torch.nn.Parameter],
         device: torch.device,
-        droppable: Callable[[], AbstractContextManager],
+        interruptible: Callable[[], AbstractContextManager],
     ) -> bool:
-        """True where the run should end: the loss has not become better for as many evaluations as the spec has
-        patience.
+        """Returns True if the run should end: the loss has not improved for `patience` evaluations.
 
-        What takes long stands in `droppable()`, which may break it off; the next call for the same step then does what
-        is left.
+        Slow work runs in `interruptible()`, which may interrupt it; the next call for the same step does what is left.
         """
-        where = {"step": step, "steps_total": steps_total}
+        position = {"step": step, "steps_total": steps_total}
         if self.unfinished_at != step:
             self.unfinished_at, self.scored = step, False
         if not self.scored:
-            self._score(where, train_loss, parameters, device, droppable)
-        with droppable():
+            self._score(position, train_loss, parameters, device, interruptible)
+        with interruptible():
             answers = self._answers(device)
         for prompt, base, answer in zip(self.spec.evaluation.prompts, self.base_answers or [], answers, strict=False):
-            self.protocol.emit("sample", answer, **where, prompt=prompt, base=base, answer=answer)
+            self.protocol.emit("sample", answer, **position, prompt=prompt, base=base, answer=answer)
         self.unfinished_at = None
         patience = self.spec.evaluation.patience
-        if not self.rows or patience is None or self.without_better < patience or step == steps_total:
+        if not self.rows or patience is None or self.evaluations_without_improvement < patience or step == steps_total:
             return False
         message = (
-            f"The validation loss has not become better for {self.without_better} evaluations; the "
+            f"The validation loss has not improved for {self.evaluations_without_improvement} evaluations; the "
             f"training ends at step {step}."
         )
-        self.protocol.emit("log", message, **where, best_step=self.best.step)
+        self.protocol.emit("log", message, **position, best_step=self.best.step)
         return True
 
     def _score(
         self,
-        where: dict[str, int],
+        position: dict[str, int],
         train_loss: float,
         parameters: dict[str, torch.nn.Parameter],
         device: torch.device,
-        droppable: Callable[[], AbstractContextManager],
+        interruptible: Callable[[], AbstractContextManager],
     ) -> None:
         loss = exact = None
         if self.rows:
-            with droppable():
+            with interruptible():
                 loss, exact = evaluate.score(self.model, self.rows, self.limits, device)
             better = self.best is None or loss < self.best.loss
-            self.without_better = 0 if better else self.without_better + 1
+            self.evaluations_without_improvement = 0 if better else self.evaluations_without_improvement + 1
             message = (
-                f"Step {where['step']} of {where['steps_total']}: validation loss {loss:.4f}, {exact:.0%} "
-                "of the held-out rows wholly right"
+                f"Step {position['step']} of {position['steps_total']}: validation loss {loss:.4f}, {exact:.0%} "
+                "of the held-out rows exact"
             )
             scores = {"validation_loss": loss, "validation_exact": exact, "train_loss": train_loss}
-            self.protocol.emit("metrics", message, **where, **scores, best=better)
-        self._set_aside(parameters, where["step"], loss=loss, exact=exact, train_loss=train_loss)
+            self.protocol.emit("metrics", message, **position, **scores, best=better)
+        self._snapshot(parameters, position["step"], loss=loss, exact=exact, train_loss=train_loss)
         self.scored = True
 
-    def finish(self, parameters: dict[str, torch.nn.Parameter]) -> Snapshot | None:
-        """Puts the best state back, where rows were held out to tell which that is."""
+    def restore_best(self, parameters: dict[str, torch.nn.Parameter]) -> Snapshot | None:
+        """Restores the best state, if there are validation rows to choose it by."""
         if self.best and not snapshots.restore(self.best, parameters):
             self.protocol.emit(
                 "warning",
-                f"The weights of step {self.best.step}, the best, were damaged on disk; the last ones "
-                "are taken instead.",
+                f"The weights of the best step, {self.best.step}, are damaged on disk; the last ones are used.",
             )
             return None
         return self.best
 
-    def _set_aside(self, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> None:
-        better, keep = scores["loss"] is not None and self.without_better == 0, self.spec.evaluation.keep
+    def _snapshot(self, parameters: dict[str, torch.nn.Parameter], step: int, **scores: float | None) -> None:
+        better, keep = (
+            scores["loss"] is not None and self.evaluations_without_improvement == 0,
+            self.spec.evaluation.keep,
+        )
         if not better and not keep:
             return
-        snapshot = snapshots.take(self.folder, parameters, step, **scores)
+        snapshot = snapshots.save(self.folder, parameters, step, **scores)
         if better:
             self.best = snapshot
         if keep:
-            self.kept = [*self.kept, snapshot][-keep:]
-        snapshots.forget_others(self.folder, [*self.kept, *([self.best] if self.best else [])])
+            self.recent = [*self.recent, snapshot][-keep:]
+        snapshots.delete_others(self.folder, [*self.recent, *([self.best] if self.best else [])])
 
     def _answers(self, device: torch.device) -> list[str]:
-        watched = self.spec.evaluation
-        if not watched.prompts:
+        evaluation = self.spec.evaluation
+        if not evaluation.prompts:
             return []
         max_length = self.model.config.max_position_embeddings
-        return evaluate.answers(self.model, self.tokenizer, watched.prompts, watched.answer_tokens, max_length, device)
+        return evaluate.generate_answers(
+            self.model, self.tokenizer, evaluation.prompts, evaluation.answer_tokens, max_length, device
+        )

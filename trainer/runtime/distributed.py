@@ -1,4 +1,4 @@
-"""Several processes that train one model together, one a GPU, as torchrun starts them. A process alone exchanges
+"""Data-parallel training: several processes, one for each GPU, as torchrun starts them. A single process communicates
 nothing.
 """
 
@@ -8,44 +8,44 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-# The first process evaluates and writes while the others wait.
+# Other processes wait while the first one evaluates and writes.
 LONGEST_WAIT = timedelta(hours=6)
 
 
-class Ranks:
+class Distributed:
     def __init__(self) -> None:
-        self.rank, self.count = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that evaluates, writes and tells."""
+    def is_first(self) -> bool:
+        """Whether this process (rank 0) evaluates, writes files and reports."""
         return self.rank == 0
 
-    def join(self, device: torch.device) -> None:
-        if self.count == 1:
+    def init_process_group(self, device: torch.device) -> None:
+        if self.world == 1:
             return
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
 
-    def share(self, lengths: list[int]) -> list[int]:
-        """Which of a batch's sequences are this process's: dealt out the longest first, so that all have about as many
+    def shard(self, lengths: list[int]) -> list[int]:
+        """The indices of this rank's sequences of a batch: dealt longest first, so that all ranks get about as many
         tokens.
         """
-        if self.count == 1:
+        if self.world == 1:
             return list(range(len(lengths)))
-        tokens, dealt = [0] * self.count, [[] for _ in range(self.count)]
+        tokens, assigned = [0] * self.world, [[] for _ in range(self.world)]
         for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
             least = tokens.index(min(tokens))
             tokens[least] += lengths[index]
-            dealt[least].append(index)
-        return sorted(dealt[self.rank])
+            assigned[least].append(index)
+        return sorted(assigned[self.rank])
 
-    def add_up(
-        self, parameters: list[torch.nn.Parameter], sums: list[float], mine: list[int], total: int
+    def all_reduce_gradients(
+        self, parameters: list[torch.nn.Parameter], sums: list[float], own_indices: list[int], total: int
     ) -> list[float]:
-        """Adds the gradients of all processes into each one's, and returns all `total` sums of losses; `sums` are those
-        of `mine`.
+        """Sums the gradients of all ranks in place. Returns all `total` sums of losses; `sums` are those at
+        `own_indices`.
         """
-        if self.count == 1:
+        if self.world == 1:
             return sums
         for parameter in parameters:
             if parameter.grad is None:
@@ -55,19 +55,19 @@ class Ranks:
         dist.all_reduce(flat)
         for gradient, added in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
             gradient.copy_(added)
-        every = torch.zeros(total, dtype=torch.float64, device=flat.device)
-        every[mine] = torch.tensor(sums, dtype=torch.float64, device=flat.device)
-        dist.all_reduce(every)
-        return every.tolist()
+        all_sums = torch.zeros(total, dtype=torch.float64, device=flat.device)
+        all_sums[own_indices] = torch.tensor(sums, dtype=torch.float64, device=flat.device)
+        dist.all_reduce(all_sums)
+        return all_sums.tolist()
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any process says so; all hear the same."""
-        if self.count == 1:
+    def any_rank(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set on any rank; the result is the same on all."""
+        if self.world == 1:
             return flag
-        said = torch.tensor(float(flag), device=device)
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return bool(said)
+        flagged = torch.tensor(float(flag), device=device)
+        dist.all_reduce(flagged, dist.ReduceOp.MAX)
+        return bool(flagged)
 
-    def of_first(self, flag: bool, device: torch.device) -> bool:
-        """What the first process says; the others' word is not asked."""
-        return self.any(flag and self.first, device)
+    def from_first(self, flag: bool, device: torch.device) -> bool:
+        """The flag of rank 0, on every rank."""
+        return self.any_rank(flag and self.is_first, device)

@@ -1,12 +1,12 @@
-"""What ends a run in a way that its owner can act on."""
+"""Errors that end a run and that its owner can act on."""
 
 import re
 
-PLACES = re.compile(r"(?<![\w:/.])/(?:[^\s/'\"]+/)+")
+PATHS = re.compile(r"(?<![\w:/.])/(?:[^\s/'\"]+/)+")
 
 
 class JobError(Exception):
-    """A failure with a code of the service's list and a sentence for people.
+    """A failure with a code from the service's list and a message for users.
 
     Codes: out_of_memory, dataset_invalid, base_missing, adapter_invalid, non_finite_loss, storage_full, internal.
     """
@@ -17,6 +17,6 @@ class JobError(Exception):
         self.data = data
 
 
-def without_places(text: str) -> str:
-    """What a library says of files, with their names alone: where a service keeps them is nobody's business."""
-    return PLACES.sub("", text)
+def without_paths(text: str) -> str:
+    """Removes the folders from file paths in a library's message: users must not see where the service stores files."""
+    return PATHS.sub("", text)

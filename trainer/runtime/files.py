@@ -1,4 +1,4 @@
-"""Files that are on disk when they are said to be."""
+"""Durable file writes."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """A file's bytes, or a folder's names."""
+    """Syncs a file's content, or a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -15,22 +15,22 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def sync_tree(made: Path) -> None:
-    """A file, or a folder with all in it, and its name in the folder that it is in."""
-    for path in [made, *made.rglob("*"), made.parent]:
+def sync_tree(root: Path) -> None:
+    """Syncs a file or a folder with everything in it, and the folder that contains it."""
+    for path in [root, *root.rglob("*"), root.parent]:
         sync(path)
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[Path]:
-    """Where to write what is `path` once it is whole: a process that is killed, or fails, leaves nothing or what was
-    there before.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yields a temporary path that replaces `path` at the end, synced. After a failure or a kill `path` is as
+    before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield aside
-        sync(aside)
-        aside.rename(path)
+        yield temporary
+        sync(temporary)
+        temporary.rename(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync(path.parent)

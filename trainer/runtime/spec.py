@@ -18,7 +18,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Start:
-    """The adapter that a run goes on from: `path` is a PEFT folder, `sha256` that of its weights."""
+    """The adapter that training starts from: `path` is a PEFT folder, `sha256` the hash of its weights."""
 
     path: str
     sha256: str
@@ -31,7 +31,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class TokenizerIdentity:
     """Of the base: the SHA-256 of its tokenizer.json and of its chat template, and its end token."""
 
     sha256: str | None
@@ -62,13 +62,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is watched while the run goes on.
+    """What is evaluated during the run.
 
-    `split`: the share of the rows that is held out; or `dataset`: rows of their own. `every_steps`: how often to
-    evaluate, null for the
-    end of each epoch. `patience`: evaluations without a better loss after which the run ends, null for never.
-    `prompts`: conversations
-    to answer at each evaluation. `keep`: how many of the newest evaluated states become results of their own.
+    `split`: the share of rows to hold out; or `dataset`: separate validation rows. `every_steps`: evaluation interval,
+    null for the end of each epoch. `patience`: evaluations without a better loss before the run ends, null for no
+    limit. `prompts`: conversations to answer at each evaluation. `keep`: how many of the newest evaluated states become
+    results of their own.
     """
 
     split: float = 0.0
@@ -82,7 +81,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """`every_seconds` and `every_steps` each ask for a checkpoint; null asks for none. `keep` newest ones stay on
+    """`every_seconds` and `every_steps`: when to write a checkpoint; null disables each. The `keep` newest ones stay on
     disk.
     """
 
@@ -113,13 +112,13 @@ class Spec:
     converters: str
     evaluation: Evaluation = field(default_factory=Evaluation)
     start: Start | None = None
-    tokenizer: Frozen | None = None
-    # Whether control tokens that the text of a row spells become such.
+    tokenizer: TokenizerIdentity | None = None
+    # Whether control tokens spelled in the text of a row are parsed as control tokens.
     parse_control_tokens: bool = False
 
     def fingerprint(self) -> str:
-        """Hash of all that decides the weights. A checkpoint of another fingerprint belongs to another run."""
-        watched = self.evaluation
+        """Hash of everything that decides the weights. A checkpoint with another fingerprint belongs to another run."""
+        evaluation = self.evaluation
         deciding = [
             self.base.id,
             self.dataset.sha256,
@@ -128,9 +127,14 @@ class Spec:
             asdict(self.training),
         ]
         deciding += [self.start and self.start.sha256]
-        # Checkpoints of before there was the choice are of runs that parse.
+        # Checkpoints older than this setting come from runs that parse control tokens.
         deciding += [] if self.parse_control_tokens else ["text is text"]
-        deciding += [watched.split, watched.dataset and watched.dataset.sha256, watched.every_steps, watched.patience]
+        deciding += [
+            evaluation.split,
+            evaluation.dataset and evaluation.dataset.sha256,
+            evaluation.every_steps,
+            evaluation.patience,
+        ]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
@@ -142,8 +146,8 @@ def _typed(kind: type, values: dict):
 
 
 def read_spec(folder: Path) -> Spec:
-    """Reads `folder/spec.json`. Raises JobError("internal") where it is missing, malformed or asks for what is not
-    there.
+    """Reads `folder/spec.json`. Raises JobError("internal") if it is missing, malformed or asks for something
+    unknown.
     """
     try:
         values = json.loads((folder / "spec.json").read_text())
@@ -152,7 +156,7 @@ def read_spec(folder: Path) -> Spec:
         values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
         values["start"] = _typed(Start, values["start"]) if values.get("start") else None
-        values["tokenizer"] = _typed(Frozen, values["tokenizer"]) if values.get("tokenizer") else None
+        values["tokenizer"] = _typed(TokenizerIdentity, values["tokenizer"]) if values.get("tokenizer") else None
         evaluation = {**values.get("evaluation", {})}
         if evaluation.get("dataset"):
             evaluation["dataset"] = _typed(Dataset, evaluation["dataset"])

@@ -1,4 +1,4 @@
-"""A tiny base, a small dataset, and runs of the trainer on them, as a process or in this one."""
+"""Fixtures: a tiny base, a small dataset, and runs of the trainer on them, as a process or in this one."""
 
 import os
 
@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from trainer.runtime.protocol import StopAsked
+from trainer.runtime.protocol import StopRequested
 from trainer.runtime.spec import Spec, read_spec
 from trainer.tests.make_tiny import make_tiny
 
-# `TRAINER_TEST_DEVICE=cuda pytest trainer/tests` runs on a GPU what otherwise runs on the CPU, in float32 as there.
+# `TRAINER_TEST_DEVICE=cuda pytest trainer/tests` runs the CPU's tests on a GPU, in float32 too.
 DEVICE = os.environ.get("TRAINER_TEST_DEVICE", "cpu")
 ROOT = Path(__file__).parents[2]
 CONVERTERS = ROOT / ".local/llama/source"
 
 
 class Recorder:
-    """The trainer's protocol, kept in a list."""
+    """A protocol that records its events in a list."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, dict]] = []
-        self.stop_asked = False
-        # The stop is asked at the end of this piece of work that may be dropped, the first being 1.
-        self.drop_at: int | None = None
-        self._pieces = 0
+        self.stop_requested = False
+        # Raises StopRequested at the end of this interruptible section, counted from 1.
+        self.stop_at_section: int | None = None
+        self._sections = 0
 
     def emit(self, type: str, message: str, **data: object) -> None:
         json.dumps(data, allow_nan=False)
@@ -46,11 +46,11 @@ class Recorder:
         pass
 
     @contextmanager
-    def droppable(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         yield
-        self._pieces += 1
-        if self._pieces == self.drop_at:
-            raise StopAsked
+        self._sections += 1
+        if self._sections == self.stop_at_section:
+            raise StopRequested
 
     def of(self, type: str) -> list[dict]:
         return [data for kind, _, data in self.events if kind == type]
@@ -69,7 +69,7 @@ def tokenizer(tiny):
 
 
 def conversations() -> list[list[dict]]:
-    """Rows of several lengths and turns."""
+    """Rows of several lengths and numbers of turns."""
     made = []
     for i in range(24):
         made.append(
@@ -135,7 +135,7 @@ def loop_of():
     def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32", on: str = DEVICE):
         import torch
 
-        from trainer.data.dataset import prepared, read_conversations
+        from trainer.data.dataset import prepare_splits, read_conversations
         from trainer.model.load import load_model, load_tokenizer
         from trainer.run.loop import Loop
         from trainer.runtime import gpu
@@ -145,9 +145,9 @@ def loop_of():
         torch.set_num_threads(1)
         rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
         tokenizer = load_tokenizer(spec)
-        data, held_out = prepared(spec, rows, tokenizer, spec.training.max_length, protocol)
+        data, held_out = prepare_splits(spec, rows, tokenizer, spec.training.max_length, protocol)
         device = torch.device(on, 0) if on == "cuda" else torch.device(on)
-        gpu.settle(device)
+        gpu.select_device(device)
         model = load_model(spec, device, getattr(torch, precision))
         return Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
 

@@ -1,4 +1,4 @@
-"""What the tests of exports share: adapters with weights that matter, and the spec of an export."""
+"""Shared by the tests of exports: adapters with random weights, and the spec of an export."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from trainer.tests.conftest import CONVERTERS
 
 
 def write_adapter(base: Path, folder: Path, **lora) -> Path:
-    """As PEFT writes an adapter, with random weights in place of its zeros."""
+    """Writes an adapter as PEFT does, with random weights instead of zeros."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer

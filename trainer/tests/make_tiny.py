@@ -1,8 +1,7 @@
-"""A real but tiny checkpoint for tests: `python -m trainer.tests.make_tiny OUT_DIR`.
+"""Writes a tiny but complete checkpoint for tests: `python -m trainer.tests.make_tiny OUT_DIR`.
 
-Llama architecture (in the trainer's tests another family's too), 2 layers, hidden size 64, context 2048, random
-weights, the default
-model's tokenizer and chat template; the engine's converter takes it like any checkpoint, in a second or two.
+Llama architecture (other families in the trainer's tests), 2 layers, hidden size 64, context 2048, random weights, the
+default model's tokenizer and chat template; the engine's converter reads it like any checkpoint, in a second or two.
 """
 
 import os
@@ -38,7 +37,7 @@ def make_tiny(folder: Path, seed: int = 0, family: str = "Llama", **config) -> P
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight", "layernorm.weight")):
-            # As they begin (zeros, ones) they would hide a mistake in how they are used.
+            # The initial zeros and ones would hide mistakes in their use.
             torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.1)
     model.save_pretrained(folder)
     for name in TOKENIZER_FILES:

@@ -1,4 +1,4 @@
-"""The adapter that the engine gets is the one that was trained."""
+"""The converted adapter for the engine has the trained weights."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_the_gguf_file_holds_the_trained_weights(job, loop_of):
     ]
 
 
-def test_a_conversion_that_was_cut_off_is_done_again(job, loop_of):
+def test_an_interrupted_conversion_is_repeated(job, loop_of):
     folder = job(training={"epochs": 1})
     loop = loop_of(folder)
     loop.run()

@@ -1,11 +1,11 @@
-"""What is learned and what is not, token by token; and datasets that cannot be used."""
+"""Which tokens are learned, and which datasets are refused."""
 
 from pathlib import Path
 
 import pytest
 
 from trainer.data.dataset import prepare, read_conversations
-from trainer.data.loss_mask import spans_of
+from trainer.data.loss_mask import training_renderings
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
@@ -19,7 +19,7 @@ TALK = [
 
 
 def learned(sequence, tokenizer) -> list[str]:
-    """The learned tokens' text, in runs."""
+    """The text of each run of learned tokens."""
     runs, previous = [], False
     for token, trained in zip(sequence.ids, sequence.trained, strict=True):
         if trained:
@@ -41,14 +41,14 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
     assert sequence.ids.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
 
 
-def test_an_empty_answer_teaches_to_stop(tokenizer):
+def test_an_empty_answer_teaches_the_end_token(tokenizer):
     sequence = only_sequence([TALK[0], {"role": "assistant", "content": ""}], tokenizer)
     assert learned(sequence, tokenizer) == ["<|im_end|>"]
 
 
-def test_a_template_that_renders_earlier_turns_otherwise_gives_a_text_for_each_turn(tokenizer):
+def test_a_template_that_changes_earlier_turns_gives_one_text_for_each_turn(tokenizer):
     class Rewriting:
-        """Like some reasoning models': a last turn begins with an empty thought, which earlier turns lose."""
+        """Like some reasoning models: the last turn starts with an empty thought, which earlier turns lose."""
 
         all_special_tokens = ("<|im_end|>",)
 
@@ -59,7 +59,7 @@ def test_a_template_that_renders_earlier_turns_otherwise_gives_a_text_for_each_t
                 text += f"<{message['role']}>{thought}{message['content']}<|im_end|>\n"
             return text + ("<assistant>" if add_generation_prompt else "")
 
-    first, second = spans_of(TALK, Rewriting())
+    first, second = training_renderings(TALK, Rewriting())
     assert [first[0][a:b] for a, b in first[1]] == ["<think></think>First answer.<|im_end|>"]
     assert [second[0][a:b] for a, b in second[1]] == ["<think></think>Second, 2 €.<|im_end|>"]
     assert second[0].count("<think>") == 1
@@ -95,7 +95,7 @@ GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content"
         ("\n", "The dataset has no rows."),
     ],
 )
-def test_a_bad_dataset_is_refused_naming_the_row(job, text, message):
+def test_a_bad_dataset_is_refused_with_the_row(job, text, message):
     spec = read_spec(job(text=text))
     with pytest.raises(JobError, match=message.replace(".", r"\.")) as raised:
         read_conversations(Path(spec.dataset.path), spec.dataset.sha256)

@@ -1,5 +1,5 @@
-"""An exported folder is loaded by anybody's transformers as it is and answers as the trainer's model; what is wrong
-with one shows.
+"""An exported folder loads in plain transformers and answers like the trainer's model; defects show in the
+comparison.
 """
 
 import json
@@ -22,8 +22,8 @@ def adapter(tiny, tmp_path_factory):
     return write_adapter(tiny, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear")
 
 
-def differences(told: dict, rows: list[dict]) -> list[float]:
-    pairs = zip(told["rows"], rows, strict=True)
+def differences(expected_answers: dict, rows: list[dict]) -> list[float]:
+    pairs = zip(expected_answers["rows"], rows, strict=True)
     return [
         abs(a - b)
         for one, other in pairs
@@ -31,43 +31,43 @@ def differences(told: dict, rows: list[dict]) -> list[float]:
     ]
 
 
-def test_the_merged_folder_answers_as_the_base_with_the_adapter_beside_it(tmp_path, tiny, adapter):
+def test_the_merged_folder_answers_like_base_and_adapter(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
-    told = reference.reference(spec, silent)
+    expected_answers = reference.reference(spec, silent)
     made = make(spec, tmp_path / "export", silent)
-    rows = check.answers(made, None, told, silent)
-    assert [row["prompt_tokens"] for row in rows] == [row["prompt_tokens"] for row in told["rows"]]
-    assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in told["rows"]]
-    assert max(differences(told, rows)) < 1e-3
-    # The base alone answers otherwise: the comparison sees whether the training is in the folder.
-    base = check.answers(tiny, None, told, silent)
-    assert sum(differences(told, base)) / len(differences(told, base)) > 0.05
+    rows = check.answers(made, None, expected_answers, silent)
+    assert [row["prompt_tokens"] for row in rows] == [row["prompt_tokens"] for row in expected_answers["rows"]]
+    assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in expected_answers["rows"]]
+    assert max(differences(expected_answers, rows)) < 1e-3
+    # The base alone answers differently, so the comparison detects whether the training is in the folder.
+    base = check.answers(tiny, None, expected_answers, silent)
+    assert sum(differences(expected_answers, base)) / len(differences(expected_answers, base)) > 0.05
 
 
-def test_anybodys_pipeline_takes_the_folder_as_it_is(tmp_path, tiny, adapter):
+def test_the_folder_works_in_a_transformers_pipeline(tmp_path, tiny, adapter):
     from transformers import pipeline
 
     spec = write_spec(tmp_path / "export", tiny, adapter)
-    told = reference.reference(spec, silent)
+    expected_answers = reference.reference(spec, silent)
     made = make(spec, tmp_path / "export", silent)
     generate = pipeline("text-generation", str(made))
-    for row in told["rows"]:
+    for row in expected_answers["rows"]:
         (found,) = generate(row["messages"], max_new_tokens=64, do_sample=False)
         assert found["generated_text"][-1]["content"] == row["answer"]
 
 
-def test_the_adapter_alone_is_loaded_by_peft_and_names_its_base_as_others_find_it(tmp_path, tiny, adapter):
+def test_peft_loads_the_adapter_alone_which_has_its_bases_public_name(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, merge=False)
-    told = reference.reference(spec, silent)
+    expected_answers = reference.reference(spec, silent)
     made = make(spec, tmp_path / "export", silent)
-    rows = check.answers(made, tiny, told, silent)
-    assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in told["rows"]]
-    assert max(differences(told, rows)) < 1e-3
+    rows = check.answers(made, tiny, expected_answers, silent)
+    assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in expected_answers["rows"]]
+    assert max(differences(expected_answers, rows)) < 1e-3
     assert json.loads((made / "adapter_config.json").read_text())["base_model_name_or_path"] == "test/tiny"
     assert made.name == "Tickets-adapter"
 
 
-def test_no_file_names_a_place_on_this_machine(tmp_path, tiny, adapter):
+def test_no_file_contains_a_local_path(tmp_path, tiny, adapter):
     for merge in (True, False):
         spec = write_spec(tmp_path / "export", tiny, adapter, merge=merge)
         made = make(spec, tmp_path / "export", silent)
@@ -78,7 +78,7 @@ def test_no_file_names_a_place_on_this_machine(tmp_path, tiny, adapter):
 
 
 @pytest.mark.parametrize("quantization", [None, "bf16", "fp16", "fp32"])
-def test_a_whole_model_is_taken_as_it_is_or_in_the_type_asked_for(tmp_path, tiny, quantization):
+def test_a_full_model_is_exported_unchanged_or_in_the_requested_type(tmp_path, tiny, quantization):
     spec = write_spec(tmp_path / "export", tiny, tiny, model={"method": "full"}, quantization=quantization)
     made = make(spec, tmp_path / "export", silent)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(quantization, torch.float32)
@@ -94,9 +94,9 @@ def test_a_whole_model_is_taken_as_it_is_or_in_the_type_asked_for(tmp_path, tiny
 
 def test_an_export_in_sixteen_bits_answers_nearly_the_same(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, quantization="bf16")
-    told = reference.reference(spec, silent)
-    rows = check.answers(make(spec, tmp_path / "export", silent), None, told, silent)
-    found = differences(told, rows)
+    expected_answers = reference.reference(spec, silent)
+    rows = check.answers(make(spec, tmp_path / "export", silent), None, expected_answers, silent)
+    found = differences(expected_answers, rows)
     assert 0 < sum(found) / len(found) < 0.05
 
 
@@ -106,20 +106,20 @@ def broken(made: Path, name: str, change) -> None:
     (made / name).write_text(json.dumps(values))
 
 
-def test_a_broken_template_shows_in_the_prompts_tokens(tmp_path, tiny, adapter):
+def test_the_check_detects_a_broken_template(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
-    told = reference.reference(spec, silent)
+    expected_answers = reference.reference(spec, silent)
     made = make(spec, tmp_path / "export", silent)
     template = (made / "chat_template.jinja").read_text()
     (made / "chat_template.jinja").write_text(template.replace("<|im_start|>assistant", "<|im_start|>asistant"))
-    rows = check.answers(made, None, told, silent)
-    for row, expected in zip(rows, told["rows"], strict=True):
+    rows = check.answers(made, None, expected_answers, silent)
+    for row, expected in zip(rows, expected_answers["rows"], strict=True):
         assert row["prompt_tokens"] != expected["prompt_tokens"]
 
 
-def test_a_broken_tokenizer_or_rotary_base_shows(tmp_path, tiny, adapter):
+def test_the_check_detects_a_broken_tokenizer_or_rotary_base(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
-    told = reference.reference(spec, silent)
+    expected_answers = reference.reference(spec, silent)
     made = make(spec, tmp_path / "export", silent)
     shutil.copytree(made, tmp_path / "tokenizer")
     broken(
@@ -129,18 +129,19 @@ def test_a_broken_tokenizer_or_rotary_base_shows(tmp_path, tiny, adapter):
             pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
         ),
     )
-    rows = check.answers(tmp_path / "tokenizer", None, told, silent)
+    rows = check.answers(tmp_path / "tokenizer", None, expected_answers, silent)
     assert any(
-        row["prompt_tokens"] != expected["prompt_tokens"] for row, expected in zip(rows, told["rows"], strict=True)
+        row["prompt_tokens"] != expected["prompt_tokens"]
+        for row, expected in zip(rows, expected_answers["rows"], strict=True)
     )
     broken(
         made, "config.json", lambda values: values.update(rope_parameters={"rope_type": "default", "rope_theta": 10.0})
     )
-    assert max(differences(told, check.answers(made, None, told, silent))) > 0.01
+    assert max(differences(expected_answers, check.answers(made, None, expected_answers, silent))) > 0.01
 
 
-def test_readers_of_other_versions_find_what_they_look_for(tmp_path, tiny, adapter):
-    """Releases before transformers 5 take 10,000 for a rotary base that they do not find, and know no class
+def test_older_releases_find_the_names_that_they_need(tmp_path, tiny, adapter):
+    """Releases before transformers 5 assume 10,000 for a missing rotary base, and do not know the class
     `TokenizersBackend`.
     """
     base = tmp_path / "base"
@@ -167,11 +168,10 @@ def test_readers_of_other_versions_find_what_they_look_for(tmp_path, tiny, adapt
     assert AutoTokenizer.from_pretrained(made).extra_special_tokens == ["<|extra|>"]
 
 
-def test_every_token_that_ends_an_answer_is_among_the_generation_defaults(tmp_path, tiny, adapter):
+def test_the_generation_defaults_have_every_end_token(tmp_path, tiny, adapter):
     base = tmp_path / "base"
     shutil.copytree(tiny, base)
-    # As some checkpoints have it: every file names the end of a document, and the template ends turns with another
-    # token.
+    # As in some checkpoints: all files name the end of a document, and the template ends turns with another token.
     own = tmp_path / "adapter"
     shutil.copytree(adapter, own)
     broken(own, "tokenizer_config.json", lambda values: values.update(eos_token="<|endoftext|>"))
@@ -189,7 +189,7 @@ def test_every_token_that_ends_an_answer_is_among_the_generation_defaults(tmp_pa
 HOSTILE = "x |\n\n---\nlicense: mit\n<script>alert(1)</script> `[a](b)` \x00 # h"
 
 
-def test_the_card_is_valid_and_names_stay_text(tmp_path, tiny, adapter):
+def test_the_model_card_is_valid_and_escapes_names(tmp_path, tiny, adapter):
     card = {
         "job_id": None,
         "dataset": {"name": HOSTILE, "rows": 3},
@@ -214,26 +214,27 @@ def test_the_card_is_valid_and_names_stay_text(tmp_path, tiny, adapter):
     assert made.name == "x-license-mit-script-alert-1-script-a-b-h"
 
 
-def test_the_reference_is_kept_and_made_anew_where_it_is_of_other_prompts(tmp_path, tiny, adapter, monkeypatch):
+def test_the_reference_is_cached_and_made_again_for_other_prompts(tmp_path, tiny, adapter, monkeypatch):
     spec = write_spec(tmp_path / "export", tiny, adapter)
-    told = reference.reference(spec, silent)
-    assert len(told["rows"]) == 4
+    expected_answers = reference.reference(spec, silent)
+    assert len(expected_answers["rows"]) == 4
     assert all(
-        len(row["log_probabilities"]) == len(row["answer_tokens"]) <= answering.MOST_TOKENS for row in told["rows"]
+        len(row["log_probabilities"]) == len(row["answer_tokens"]) <= answering.MAX_TOKENS
+        for row in expected_answers["rows"]
     )
     assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["reference.json", "spec.json"]
     with monkeypatch.context() as patched:
         patched.setattr(reference, "load_model", lambda _spec: pytest.fail("it is there already"))
-        assert reference.reference(spec, silent) == told
+        assert reference.reference(spec, silent) == expected_answers
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"rows": [{"prompt": [{"role": "user", "content": f"Item {i}"}]} for i in range(6)]}))
     other = reference.reference(write_spec(tmp_path / "export", tiny, adapter, probe=str(probe)), silent)
     assert [row["messages"][0]["content"] for row in other["rows"]] == ["Item 0", "Item 1", "Item 2", "Item 3"]
     Path(spec.reference).write_text('{"version": 1, "rows": [')
-    assert reference.reference(spec, silent) == told
+    assert reference.reference(spec, silent) == expected_answers
 
 
-def test_weights_that_compute_no_numbers_leave_no_reference(tmp_path, tiny, adapter):
+def test_non_finite_results_leave_no_reference(tmp_path, tiny, adapter):
     from safetensors.torch import load_file, save_file
 
     bad = tmp_path / "adapter"
@@ -247,7 +248,7 @@ def test_weights_that_compute_no_numbers_leave_no_reference(tmp_path, tiny, adap
     assert [path.name for path in (tmp_path / "export").iterdir()] == ["spec.json"]
 
 
-def test_narrow_weights_compute_what_wide_ones_do(tmp_path, tiny, adapter):
+def test_narrow_weights_compute_the_same_as_float32_weights(tmp_path, tiny, adapter):
     from transformers import AutoModelForCausalLM
 
     narrow, wide = tmp_path / "narrow", tmp_path / "wide"
@@ -255,10 +256,10 @@ def test_narrow_weights_compute_what_wide_ones_do(tmp_path, tiny, adapter):
     model.save_pretrained(narrow)
     model.float().save_pretrained(wide)
     prompt, answer = list(range(40, 90)), list(range(5, 25))
-    told = []
+    expected_answers = []
     for base in (narrow, wide):
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             shutil.copyfile(tiny / name, base / name)
         loaded = reference.load_model(write_spec(tmp_path / "export", base, adapter))
-        told.append(answering.log_probabilities(loaded, prompt, answer))
-    assert max(abs(a - b) for a, b in zip(*told, strict=True)) < 1e-4
+        expected_answers.append(answering.log_probabilities(loaded, prompt, answer))
+    assert max(abs(a - b) for a, b in zip(*expected_answers, strict=True)) < 1e-4

@@ -1,4 +1,6 @@
-"""An export takes little more memory than the model: weights stream, and no stage holds what another needed."""
+"""An export needs little more memory than the model: weights stream, and each stage's memory is freed before the
+next.
+"""
 
 import json
 import subprocess
@@ -12,7 +14,7 @@ from trainer.tests.conftest import ROOT
 from trainer.tests.exporting import write_adapter, write_spec
 from trainer.tests.make_tiny import TOKENIZER
 
-MOST_BESIDE_MODEL = 500e6
+MAX_OVERHEAD = 500e6
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +26,23 @@ def adapter(tmp_path_factory):
     return folder
 
 
-# `most_making`: where weights are only copied, what Python takes with torch and transformers, and some rows.
+# `most_making`: if weights are only copied, the memory of Python with torch and transformers, and some rows.
 @pytest.mark.parametrize(
     ("format", "quantization", "most_making"), [("huggingface", None, 470e6), ("onnx", "int8", None)]
 )
 def test_every_stage_of_the_default_models_export_stays_within_its_memory(
     tmp_path, adapter, format, quantization, most_making
 ):
-    folder, told = tmp_path / "export", adapter.parent / "reference.json"
+    folder, reference_path = tmp_path / "export", adapter.parent / "reference.json"
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"rows": [{"prompt": [{"role": "user", "content": "Name three colours."}]}]}))
-    spec = {"format": format, "quantization": quantization, "probe": str(probe), "reference": str(told), "threads": 2}
+    spec = {
+        "format": format,
+        "quantization": quantization,
+        "probe": str(probe),
+        "reference": str(reference_path),
+        "threads": 2,
+    }
     write_spec(folder, TOKENIZER, adapter, **spec)
     size = (TOKENIZER / "model.safetensors").stat().st_size
     for stage in STAGES[format]:
@@ -42,13 +50,15 @@ def test_every_stage_of_the_default_models_export_stays_within_its_memory(
         done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True)
         assert done.returncode == 0, done.stderr
         peak = json.loads(done.stdout.splitlines()[-1])["data"]["peak_memory_mb"] * 1e6
-        most = size + MOST_BESIDE_MODEL
+        limit = size + MAX_OVERHEAD
         if stage == "make" and most_making:
-            most = most_making
+            limit = most_making
         if stage == "check":
-            # Of the model that is loaded, which quantizing has made small.
-            most = min(size, sum(file.stat().st_size for file in (folder / "out").rglob("*"))) + MOST_BESIDE_MODEL
-        assert peak < most, stage
+            # The size of the loaded model, which is smaller when quantized.
+            limit = min(size, sum(file.stat().st_size for file in (folder / "out").rglob("*"))) + MAX_OVERHEAD
+        assert peak < limit, stage
     if not quantization:
-        reference, answers = (json.loads(path.read_text())["rows"] for path in (told, folder / "answers.json"))
+        reference, answers = (
+            json.loads(path.read_text())["rows"] for path in (reference_path, folder / "answers.json")
+        )
         assert [row["answer_tokens"] for row in answers] == [row["answer_tokens"] for row in reference]

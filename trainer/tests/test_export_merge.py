@@ -1,4 +1,4 @@
-"""A merged checkpoint is what peft's merge gives, or as the model was trained where peft's is not; what does not fit is
+"""A merged checkpoint equals peft's merge, or the model as trained where peft differs; adapters that do not fit are
 refused.
 """
 
@@ -47,9 +47,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_merged_weights_are_those_of_pefts_merge(tmp_path, variant, tiny, monkeypatch):
-    # Rows in pieces, the last of them shorter, and more than one file.
-    monkeypatch.setattr("trainer.export.tensors.AT_ONCE", 37 * 64)
+def test_merged_weights_equal_pefts(tmp_path, variant, tiny, monkeypatch):
+    # Several chunks with a shorter last one, and more than one file.
+    monkeypatch.setattr("trainer.export.tensors.CHUNK_VALUES", 37 * 64)
     monkeypatch.setattr("trainer.export.merge.SHARD_BYTES", 5_000_000)
     base = make_tiny(tmp_path / "base", attention_bias=True) if variant == "biases" else tiny
     adapter = write_adapter(base, tmp_path / "adapter", **VARIANTS[variant])
@@ -85,7 +85,7 @@ def test_a_base_in_sixteen_bits_is_rounded_once(tmp_path, tiny):
         a, b = (parts[f"base_model.model.{name.replace('.weight', '')}.lora_{part}.weight"] for part in "AB")
         exact = weights_of(base)[name].float() + 8 / 4 * b @ a
         assert (found[name].float() - exact.to(dtype).float()).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
-        # Far more of them than not are the nearest number that the type has.
+        # Nearly all are the nearest number that the type has.
         assert (found[name] == exact.to(dtype)).float().mean() > 0.999
 
 
@@ -108,7 +108,7 @@ def logits_as_trained(base, adapter, ids):
 )
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
 @torch.no_grad()
-def test_embeddings_that_are_the_head_too_become_two_where_one_was_trained(tmp_path, tiny, lora):
+def test_tied_embeddings_are_untied_if_only_one_use_was_trained(tmp_path, tiny, lora):
     from transformers import AutoModelForCausalLM
 
     adapter = write_adapter(tiny, tmp_path / "adapter", r=4, **lora)
@@ -123,7 +123,7 @@ def test_embeddings_that_are_the_head_too_become_two_where_one_was_trained(tmp_p
 
 
 @torch.no_grad()
-def test_layers_that_keep_their_weights_the_other_way_round(tmp_path):
+def test_layers_with_transposed_weights_merge_correctly(tmp_path):
     from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
     base = tmp_path / "base"
@@ -195,7 +195,7 @@ BROKEN = {
     ),
     "a foreign tensor": (
         lambda tensors, _: tensors.update({"something.else": torch.zeros(64)}),
-        "of no weight of the base",
+        "no weight of the base",
     ),
     "an unknown tensor": (
         lambda tensors, _: tensors.update({"base_model.model.vision.weight": torch.zeros(64)}),
@@ -211,7 +211,7 @@ def plain(tiny, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_adapter_is_refused_with_what_is_wrong(tmp_path, tiny, plain, case):
+def test_a_broken_adapter_is_refused_with_the_reason(tmp_path, tiny, plain, case):
     change, why = BROKEN[case]
     folder = tmp_path / "adapter"
     shutil.copytree(plain, folder)
@@ -229,7 +229,7 @@ def test_a_broken_adapter_is_refused_with_what_is_wrong(tmp_path, tiny, plain, c
     assert raised.value.code == "adapter_invalid"
 
 
-def test_a_file_that_is_cut_off_is_refused(tmp_path, tiny, plain):
+def test_a_truncated_file_is_refused(tmp_path, tiny, plain):
     folder = tmp_path / "adapter"
     shutil.copytree(plain, folder)
     whole = (folder / "adapter_model.safetensors").read_bytes()
@@ -239,7 +239,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path, tiny, plain):
             read_adapter(folder)
 
 
-def test_weights_that_half_precision_cannot_hold_are_told(tmp_path, tiny):
+def test_weights_too_large_for_half_precision_are_an_error(tmp_path, tiny):
     base = tmp_path / "base"
     shutil.copytree(tiny, base)
     weights = load_file(base / "model.safetensors")

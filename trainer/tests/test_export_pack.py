@@ -1,4 +1,4 @@
-"""An archive holds the folder as it was made, the same bytes each time, or is not there."""
+"""An archive has the folder's exact content, is reproducible, and is written atomically."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ CHECK = {
 
 @pytest.fixture
 def export(tmp_path):
-    """A made folder, with a file longer than what is read at once and an empty one, and its spec."""
+    """An exported folder with an empty file and one longer than a chunk, and its spec."""
     model = tmp_path / "model"
     model.mkdir()
 
@@ -40,7 +40,7 @@ def export(tmp_path):
         (made / "README.md").write_text(CARD)
         (made / "onnx/model.onnx").write_bytes(bytes(range(256)) * 10_000)
         (made / "empty").write_bytes(b"")
-        # What differs from one machine or run to the next.
+        # Differences between machines and runs.
         (made / "empty").chmod(0o600)
         os.utime(made / "README.md", (1, len(name)))
         return spec, folder
@@ -74,21 +74,21 @@ def contents(path):
         ("console", "console"),
     ],
 )
-def test_files_are_named_after_the_model_in_letters_that_every_system_takes(tmp_path, name, file_name):
+def test_files_are_named_after_the_model_with_portable_characters(tmp_path, name, file_name):
     spec = write_spec(tmp_path / "export", tmp_path, tmp_path, quantization="bf16", model={"name": name})
     assert spec.name == file_name
     assert spec.folder_name == f"{file_name}-bf16"
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_an_archive_reads_back_as_what_was_packed(export, kind):
+def test_an_archive_unpacks_to_the_same_files(export, kind):
     spec, folder = export(kind)
     (folder / "check.json").write_text(json.dumps(CHECK))
     seen = []
-    told = pack.pack(spec, folder, lambda stage, done: seen.append((stage, done)))
+    result = pack.pack(spec, folder, lambda stage, done: seen.append((stage, done)))
     path = folder / f"Tickets.{kind}"
-    (file,) = told["files"]
-    assert told["out"] == str(path)
+    (file,) = result["files"]
+    assert result["out"] == str(path)
     assert file == {
         "name": path.name,
         "size_bytes": path.stat().st_size,
@@ -114,7 +114,7 @@ def test_the_same_files_make_the_same_archive(export, kind):
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_the_archive_is_the_same_wherever_it_is_packed(export, kind, monkeypatch):
+def test_the_archive_is_the_same_on_every_machine(export, kind, monkeypatch):
     digests = set()
     for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
         monkeypatch.setenv("TZ", zone)
@@ -138,8 +138,8 @@ def test_a_failure_in_the_middle_leaves_no_archive(export, kind, monkeypatch):
     assert {path.name for path in folder.iterdir()} == {"spec.json", "out"}
 
 
-def test_a_file_too_large_for_the_old_form_of_zip_is_in_the_long_one(export, monkeypatch):
-    # As if four gigabytes were one megabyte.
+def test_a_file_over_the_zip_limit_uses_zip64(export, monkeypatch):
+    # As if zip's limit of four gigabytes were one megabyte.
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1 << 20)
     spec, folder = export("zip")
     path = folder / pack.pack(spec, folder, silent)["files"][0]["name"]
@@ -152,13 +152,17 @@ def test_a_file_too_large_for_the_old_form_of_zip_is_in_the_long_one(export, mon
 
 def test_a_single_file_is_hashed_as_it_is(export, tmp_path):
     spec, folder = export(None)
-    told = pack.pack(spec, folder, silent)
-    assert {file["name"] for file in told["files"]} == {"Tickets/README.md", "Tickets/empty", "Tickets/onnx/model.onnx"}
-    for file in told["files"]:
+    result = pack.pack(spec, folder, silent)
+    assert {file["name"] for file in result["files"]} == {
+        "Tickets/README.md",
+        "Tickets/empty",
+        "Tickets/onnx/model.onnx",
+    }
+    for file in result["files"]:
         assert file["sha256"] == hashlib.sha256((folder / "out" / file["name"]).read_bytes()).hexdigest()
 
 
-def test_as_a_process_it_tells_lines(export):
+def test_the_process_reports_progress_and_result(export):
     _, folder = export("tar")
     done = subprocess.run(
         [sys.executable, "-m", "trainer.export.pack", str(folder)],

@@ -1,4 +1,4 @@
-"""An export as the server sees it: a process with pipes and signals, whose files are whole or were never told of."""
+"""An export as a process with pipes and signals: it reports only complete files."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def adapter(tiny, tmp_path_factory):
-    """As a job leaves it, with its GGUF file."""
+    """An adapter as a job leaves it, with its GGUF file."""
     from trainer.data.tokenizer_identity import add_to_gguf
     from trainer.export.convert import ADAPTER_TYPE, _check
     from trainer.export.converters import run_converter
@@ -60,14 +60,14 @@ def adapter(tiny, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Where the first test leaves the trainer's answers for the others, as a model's folder keeps them."""
+def reference_path(tmp_path_factory):
+    """The path of the reference answers that the first test leaves for the others."""
     return str(tmp_path_factory.mktemp("kept") / "reference.json")
 
 
-def test_a_folder_is_made_and_asked_and_told_line_by_line(tmp_path, tiny, adapter, kept):
+def test_an_export_makes_checks_and_reports_a_folder(tmp_path, tiny, adapter, reference_path):
     folder = tmp_path / "export"
-    spec = write_spec(folder, tiny, adapter, archive="tar", reference=kept)
+    spec = write_spec(folder, tiny, adapter, archive="tar", reference=reference_path)
     process = start(folder)
     lines = lines_of(process)
     assert process.wait(10) == 0, process.stderr.read()
@@ -101,7 +101,7 @@ def test_a_gguf_file_has_the_merged_weights_the_template_and_the_end_token(
     from safetensors.torch import load_file
 
     folder = tmp_path / "export"
-    # The answers of the reference have tests of their own.
+    # Other tests cover the reference answers.
     spec = write_spec(folder, tiny, adapter, format="gguf", quantization=quantization, model={"name": name})
     from trainer.export.stage import make
 
@@ -143,15 +143,15 @@ def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, t
     assert fields["tokenizer.chat_template"] == (TOKENIZER / "chat_template.jinja").read_text()
     assert fields["tunery.eos_token"] == "<|im_end|>"
     assert fields["tunery.base_model_id"] == "test/tiny"
-    # Rows of four numbers, as B has them of a small rank, are in no block of 32 and stay wider.
+    # Rows of four numbers (B of a small rank) do not fill a block of 32 and keep a wider type.
     kinds = {tensor.name.rpartition(".")[2]: tensor.tensor_type.name for tensor in gguf.GGUFReader(out).tensors}
     assert kinds == {"lora_a": quantization or "F16", "lora_b": "F16"}
     assert out.samefile(adapter.with_suffix(".gguf")) == (quantization is None)
 
 
-def test_killed_in_the_middle_it_has_told_of_nothing_and_the_next_attempt_is_whole(tmp_path, tiny, adapter, kept):
+def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(tmp_path, tiny, adapter, reference_path):
     folder = tmp_path / "export"
-    write_spec(folder, tiny, adapter, format="gguf", quantization="F16", reference=kept)
+    write_spec(folder, tiny, adapter, format="gguf", quantization="F16", reference=reference_path)
     process = start(folder)
     for raw in process.stdout:
         if json.loads(raw)["data"].get("stage") == "convert":
@@ -160,7 +160,7 @@ def test_killed_in_the_middle_it_has_told_of_nothing_and_the_next_attempt_is_who
     rest = process.stdout.read()
     process.wait(10)
     assert b'"result"' not in rest
-    # Its stage ended with it: the pipe that both wrote to is closed.
+    # The stage has ended too: it had the same pipe open.
     (folder / "out/half").write_bytes(b"half")
     again = start(folder)
     result = lines_of(again)[-1]
@@ -170,7 +170,7 @@ def test_killed_in_the_middle_it_has_told_of_nothing_and_the_next_attempt_is_who
 
 
 @pytest.mark.parametrize(("end", "status"), [("stdin", 74), ("SIGTERM", 75)])
-def test_it_ends_with_its_server_and_when_it_is_told_to(tmp_path, tiny, adapter, end, status):
+def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, tiny, adapter, end, status):
     folder = tmp_path / "export"
     write_spec(folder, tiny, adapter)
     process = start(folder)
@@ -181,7 +181,7 @@ def test_it_ends_with_its_server_and_when_it_is_told_to(tmp_path, tiny, adapter,
         process.send_signal(signal.SIGTERM)
     began = time.monotonic()
     assert process.wait(10) == status
-    # The stage's end too: it holds the other end of this pipe.
+    # Waits for the stage's end too: it has the other end of this pipe.
     process.stderr.read()
     assert time.monotonic() - began < 5
 

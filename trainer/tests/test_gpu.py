@@ -1,12 +1,10 @@
-"""On an NVIDIA GPU: the same results as on the CPU, within what bf16 can tell, and memory as predicted. Skipped where
-there is none.
-"""
+"""On an NVIDIA GPU: the CPU's results within bf16's precision, and the predicted memory. Skipped without a GPU."""
 
 import pytest
 import torch
 
 from trainer.cli.train import explain
-from trainer.model.attention import Collect, Spread, any_lengths, attend, layout_of
+from trainer.model.attention import Gather, Scatter, attend, layout_of, supports_varlen
 from trainer.run.loop import limits_of
 from trainer.run.probe import log_probabilities
 from trainer.runtime import memory
@@ -48,7 +46,7 @@ def test_gradients_in_bf16_are_those_of_the_cpu_in_float32(job, loop_of, setting
     ("family", "config"),
     [("Qwen2", {}), ("Mistral", {"sliding_window": 24}), ("Gemma", {"head_dim": 16}), ("Phi3", {})],
 )
-def test_other_families_have_them_too(job, loop_of, tmp_path, family, config):
+def test_gradients_of_other_families_match_the_cpus(job, loop_of, tmp_path, family, config):
     base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
     (_, found), (_, expected) = on_both(job, loop_of, base=base)
     for name, gradient in found.items():
@@ -57,16 +55,16 @@ def test_other_families_have_them_too(job, loop_of, tmp_path, family, config):
 
 @pytest.mark.parametrize("window", [None, 16])
 @pytest.mark.parametrize("shared", [0, 7])
-def test_documents_of_any_lengths_attend_as_padded_ones_do(shared, window):
+def test_variable_length_attention_equals_padded_attention(shared, window):
     device, lengths, heads, keys = torch.device("cuda", 0), [5, 300, 41, 1], 6, 2
-    if not any_lengths(device):
+    if not supports_varlen(device):
         pytest.skip("this GPU has no such call")
     torch.manual_seed(0)
     tokens = torch.randn(shared + sum(lengths), heads + 2 * keys, 64, dtype=torch.bfloat16)
 
     def attended(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         states, layout = tokens.to(device, dtype, copy=True).requires_grad_(), layout_of(shared, lengths, device)
-        out = Collect.apply(attend(Spread.apply(states, layout), heads, keys, layout, None, window), layout)
+        out = Gather.apply(attend(Scatter.apply(states, layout), heads, keys, layout, None, window), layout)
         out.float().square().sum().backward()
         return out.detach().float().cpu(), states.grad.float().cpu()
 
@@ -88,7 +86,7 @@ def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(job, loop_of, setti
     assert_same(weights(whole), weights(second))
 
 
-def test_a_run_begun_on_the_cpu_goes_on_on_the_gpu(job, loop_of):
+def test_a_run_started_on_the_cpu_resumes_on_the_gpu(job, loop_of):
     candidates = stop_after(loop_of(job("first"), precision="bfloat16", on="cpu"), 9)
     protocol = Recorder()
     second = loop_of(job("second", resume_from=candidates), protocol, precision="bfloat16", on="cuda")
@@ -98,8 +96,8 @@ def test_a_run_begun_on_the_cpu_goes_on_on_the_gpu(job, loop_of):
 
 
 @pytest.mark.parametrize("settings", [METHODS[0], METHODS[2], METHODS[3]], ids=["lora", "qlora", "full"])
-def test_a_step_takes_the_memory_that_was_predicted(job, loop_of, tmp_path, settings):
-    """On a base that is large enough to be seen beside what the libraries take."""
+def test_a_step_needs_the_predicted_memory(job, loop_of, tmp_path, settings):
+    """On a base large enough to stand out from the libraries' memory."""
     config = {
         "hidden_size": 1024,
         "intermediate_size": 2816,
@@ -125,9 +123,9 @@ def test_a_step_takes_the_memory_that_was_predicted(job, loop_of, tmp_path, sett
     assert 0.75 < ratio < 1.15, f"{ratio:.2f}"
 
 
-def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, loop_of):
+def test_cuda_graphs_have_the_losses_and_gradients_of_normal_passes(job, loop_of):
     loop = loop_of(job(), precision="bfloat16", on="cuda")
-    assert loop.recorded
+    assert loop.cuda_graphs
     shake(loop.model)
 
     def found(batch) -> tuple[float, list[torch.Tensor]]:
@@ -135,18 +133,18 @@ def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, lo
         loss = loop.gradients(batch)
         return loss, [parameter.grad.clone() for parameter in loop.parameters.values()]
 
-    # Of two sizes, in turn: each finds what the other left where both compute.
+    # Two sizes in alternation: each starts from what the other left in the shared buffers.
     small, large = loop.data.rows[:2], loop.data.rows
-    recorded = [found(batch) for batch in (small, large, small, large)]
-    recording, loop.recorded = loop.recorded, None
+    captured = [found(batch) for batch in (small, large, small, large)]
+    graphs, loop.cuda_graphs = loop.cuda_graphs, None
     for (loss, gradients), (expected_loss, expected) in zip(
-        recorded, [found(batch) for batch in (small, large)] * 2, strict=True
+        captured, [found(batch) for batch in (small, large)] * 2, strict=True
     ):
         assert loss == pytest.approx(expected_loss, rel=2e-3)
         for gradient, other in zip(gradients, expected, strict=True):
             assert torch.cosine_similarity(gradient.flatten(), other.flatten(), dim=0) > 0.999
-    # With the weights of the moment, not those at the recording.
-    loop.recorded = recording
+    # Replays use the current weights, not those at capture.
+    loop.cuda_graphs = graphs
     with torch.no_grad():
         for name, parameter in loop.parameters.items():
             if "lora_B" in name:
@@ -156,7 +154,7 @@ def test_a_recorded_pass_has_the_losses_and_gradients_of_one_that_is_not(job, lo
     assert all(gradient.count_nonzero() == 0 for gradient in without)
 
 
-def test_memory_that_ends_in_mid_run_is_told_by_its_code(job, loop_of):
+def test_out_of_memory_during_a_run_has_its_code(job, loop_of):
     loop = loop_of(job(), precision="bfloat16", on="cuda")
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(
@@ -164,8 +162,8 @@ def test_memory_that_ends_in_mid_run_is_told_by_its_code(job, loop_of):
     )
     try:
         with pytest.raises(torch.OutOfMemoryError) as raised:
-            held = [torch.empty(1 << 20, device="cuda") for _ in range(64)]
-            loop.step(held and loop.data.rows)
+            allocated = [torch.empty(1 << 20, device="cuda") for _ in range(64)]
+            loop.step(allocated and loop.data.rows)
         assert explain(raised.value).code == "out_of_memory"
         assert "batch_size" in str(explain(raised.value))
     finally:

@@ -1,6 +1,4 @@
-"""What is measured of a model for quantizing is what its matrices were given, and reaches the file's matrices by their
-names.
-"""
+"""The importance matrix has the mean squares of the matrices' inputs, under the names of the GGUF file."""
 
 import json
 from pathlib import Path
@@ -15,7 +13,7 @@ from trainer.export.gguf_file import convert
 from trainer.export.importance import for_file, measure
 from trainer.export.make import write_checkpoint_folder
 from trainer.export.reference import load_model, load_tokenizer, reference
-from trainer.export.reference_cache import is_measured
+from trainer.export.reference_cache import has_importance
 from trainer.tests.exporting import silent, write_adapter, write_spec
 
 ROWS = [
@@ -36,9 +34,7 @@ def spec(tiny, tmp_path_factory):
 
 @torch.inference_mode()
 def inputs_of(spec, rows):
-    """What the first layer's queries are multiplied with, by transformers' own account: squares, averaged over all
-    tokens.
-    """
+    """The mean squares of the inputs to the first layer's queries, computed by transformers."""
     model, tokenizer = load_model(spec), load_tokenizer(spec)
     found = []
     for row in rows:
@@ -48,7 +44,7 @@ def inputs_of(spec, rows):
     return torch.cat(found).square().mean(0)
 
 
-def test_each_matrix_has_the_mean_square_of_its_inputs_over_the_rows_of_the_training(spec):
+def test_each_matrix_has_the_mean_square_of_its_inputs(spec):
     reference(spec, silent)
     found = load_file(spec.importance)
     first = inputs_of(spec, ROWS)
@@ -57,19 +53,19 @@ def test_each_matrix_has_the_mean_square_of_its_inputs_over_the_rows_of_the_trai
     assert len(found) == 2 * 7, "seven matrices a layer, and none of the adapter's or the head's"
 
 
-def test_what_is_damaged_is_measured_again(spec):
+def test_a_damaged_importance_matrix_is_measured_again(spec):
     reference(spec, silent)
     whole = load_file(spec.importance)
     with open(spec.importance, "r+b") as file:
         file.truncate(1000)
-    assert not is_measured(spec)
+    assert not has_importance(spec)
     reference(spec, silent)
-    assert is_measured(spec) and load_file(spec.importance).keys() == whole.keys()
+    assert has_importance(spec) and load_file(spec.importance).keys() == whole.keys()
 
 
-def test_a_model_whose_rows_are_gone_is_measured_by_conversations_that_stand_in(spec, tmp_path):
-    places = {"importance": str(tmp_path / "importance.safetensors"), "rows": str(tmp_path / "gone.jsonl")}
-    gone = write_spec(tmp_path / "export", Path(spec.base.path), Path(spec.model.folder), format="gguf", **places)
+def test_fallback_conversations_replace_missing_rows(spec, tmp_path):
+    paths = {"importance": str(tmp_path / "importance.safetensors"), "rows": str(tmp_path / "gone.jsonl")}
+    gone = write_spec(tmp_path / "export", Path(spec.base.path), Path(spec.model.folder), format="gguf", **paths)
     measure(gone, load_model(gone), load_tokenizer(gone), ROWS[:1], silent)
     torch.testing.assert_close(
         load_file(gone.importance)["model.layers.0.self_attn.q_proj.weight"], inputs_of(spec, ROWS[:1])

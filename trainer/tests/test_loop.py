@@ -22,9 +22,11 @@ def assert_same(one: dict, other: dict) -> None:
 
 
 def stop_after(loop, step: int) -> list[dict]:
-    """Runs up to `step` as a SIGTERM there would; returns what a server would hand to the next attempt."""
+    """Runs up to `step`, then stops as on SIGTERM. Returns the checkpoints that a server would pass to the next
+    attempt.
+    """
     protocol = loop.protocol
-    protocol.metrics_due = lambda last: setattr(protocol, "stop_asked", loop.totals.step >= step) or True
+    protocol.metrics_due = lambda last: setattr(protocol, "stop_requested", loop.totals.step >= step) or True
     assert loop.run() is False
     return [
         {"path": data["path"], "sha256": data["sha256"], "step": data["step"]}
@@ -73,10 +75,10 @@ def test_damaged_and_foreign_checkpoints_are_skipped_with_a_warning(job, loop_of
     protocol = Recorder()
     other = loop_of(job("other", training={"seed": 7}, resume_from=candidates), protocol)
     assert other.totals.step == 0
-    assert "from its beginning" in protocol.events[-1][1]
+    assert "from the beginning" in protocol.events[-1][1]
 
 
-def test_a_checkpoint_cut_off_while_it_is_written_is_no_checkpoint(job, loop_of, monkeypatch):
+def test_a_partly_written_checkpoint_is_not_used(job, loop_of, monkeypatch):
     def cut_off(_: Path) -> str:
         raise KeyboardInterrupt
 
@@ -89,13 +91,13 @@ def test_a_checkpoint_cut_off_while_it_is_written_is_no_checkpoint(job, loop_of,
     assert loop_of(loop.folder.parent).run()
 
 
-def test_the_newest_checkpoints_stay(job, loop_of):
+def test_only_the_newest_checkpoints_stay(job, loop_of):
     loop = loop_of(job())
     loop.run()
     assert sorted(path.name for path in loop.folder.iterdir()) == ["step-20", "step-24"]
 
 
-def test_what_a_run_tells(job, loop_of):
+def test_a_run_reports_metrics_and_progress(job, loop_of):
     loop = loop_of(job())
     loop.run()
     metrics, progress = loop.protocol.of("metrics"), loop.protocol.of("progress")
@@ -110,7 +112,7 @@ def test_what_a_run_tells(job, loop_of):
     assert progress[-1]["seconds_left"] is not None
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(job, loop_of):
+def test_a_non_finite_loss_ends_the_run_with_advice(job, loop_of):
     with pytest.raises(JobError, match="Lower the learning rate") as raised:
         loop_of(job(training={"learning_rate": 1e38})).run()
     assert raised.value.code == "non_finite_loss"

@@ -1,9 +1,9 @@
-"""What a run is predicted to take is told before it is loaded, and one that cannot fit is refused with the numbers."""
+"""A run's memory is predicted before loading, and a run that cannot fit is refused with the numbers."""
 
 import pytest
 import torch
 
-from trainer.run.prepare import begin
+from trainer.run.prepare import prepare_run
 from trainer.runtime import memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
@@ -14,14 +14,14 @@ def test_a_run_that_cannot_fit_is_refused_before_the_base_is_loaded(job, monkeyp
     monkeypatch.setattr(memory, "available_bytes", lambda device: 300e6)
     folder, protocol = job(), Recorder()
     with pytest.raises(JobError, match=r"GB of memory, and 0\.3 GB are free") as raised:
-        begin(read_spec(folder), folder, protocol)
+        prepare_run(read_spec(folder), folder, protocol)
     assert raised.value.code == "out_of_memory"
     assert raised.value.data["available_mb"] == 300 < raised.value.data["predicted_mb"]
     assert [data["phase"] for data in protocol.of("status")] == ["preparing"]
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda")], ids=str)
-def test_longer_rows_larger_batches_and_full_training_take_more(job, device):
+def test_longer_rows_and_full_training_need_more_memory(job, device):
     from transformers import AutoConfig
 
     def predicted(tokens: int, **changes) -> float:

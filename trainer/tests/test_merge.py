@@ -1,4 +1,4 @@
-"""A merged file holds the base's weights and what the adapter adds to them, and nothing else is another."""
+"""A merged GGUF file has the base's weights plus the adapter's changes, and everything else unchanged."""
 
 import gguf
 import numpy as np
@@ -53,10 +53,10 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize(("alpha", "scale"), [(ALPHA, ALPHA / RANK), (0.0, 1.0)])
-def test_each_adapted_weight_is_the_sum_and_everything_else_the_bases(files, alpha, scale, monkeypatch):
+def test_adapted_weights_are_sums_and_everything_else_is_copied(files, alpha, scale, monkeypatch):
     folder, random = files
-    # Rows in pieces, the last of them shorter.
-    monkeypatch.setattr("trainer.cli.merge.AT_ONCE", 16 * INPUTS)
+    # Several chunks with a shorter last one.
+    monkeypatch.setattr("trainer.cli.merge.CHUNK_WEIGHTS", 16 * INPUTS)
     write_adapter(folder / "adapter.gguf", random, ADAPTED, alpha=alpha)
     merge(folder / "base.gguf", folder / "adapter.gguf", folder / "merged.gguf")
     base, adapter, merged = (weights_of(folder / f"{name}.gguf") for name in ("base", "adapter", "merged"))
@@ -72,7 +72,7 @@ def test_each_adapted_weight_is_the_sum_and_everything_else_the_bases(files, alp
         error = quants.dequantize(tensor.data, tensor.tensor_type) - (
             quants.dequantize(base[name].data, base[name].tensor_type) + added
         )
-        # Half a step of eight bits, and little beside what was added.
+        # Half a step of eight bits, small against what was added.
         assert np.abs(error).max() < 0.6 / 127
         assert np.sqrt((error**2).mean()) < 0.1 * np.sqrt((added**2).mean())
     fields = [gguf.GGUFReader(folder / f"{name}.gguf").fields for name in ("base", "merged")]
@@ -91,7 +91,7 @@ def test_each_adapted_weight_is_the_sum_and_everything_else_the_bases(files, alp
         ([], INPUTS, "several ranks, or none"),
     ],
 )
-def test_what_does_not_fit_leaves_no_file(files, names, inputs, why):
+def test_an_adapter_that_does_not_fit_leaves_no_file(files, names, inputs, why):
     folder, random = files
     write_adapter(folder / "adapter.gguf", random, names, inputs)
     with pytest.raises(NotMergeableError, match=why):

@@ -1,4 +1,4 @@
-"""QLoRA and full training: the same packing, the same exactness, results of their own kind."""
+"""QLoRA and full training: exact gradients with packing, and their kinds of results."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from trainer.tests.conftest import DEVICE
 from trainer.tests.test_packing import gradients
 
 
-def test_qlora_has_the_gradients_of_peft_on_the_same_quantized_base(job, loop_of, monkeypatch):
+def test_qlora_has_pefts_gradients(job, loop_of, monkeypatch):
     fast = loop_of(job("fast", method="qlora"))
     loss, found = gradients(fast, fast.data.rows[:8])
     monkeypatch.setattr(fast_layers, "install", lambda model: False)
@@ -26,7 +26,7 @@ def test_qlora_has_the_gradients_of_peft_on_the_same_quantized_base(job, loop_of
         torch.testing.assert_close(gradient, expected[name], atol=1e-4, rtol=1e-3)
 
 
-def test_a_quantized_base_has_the_same_gradients_after_it_was_asked_without_them(job, loop_of):
+def test_a_quantized_base_has_the_same_gradients_after_an_evaluation(job, loop_of):
     loop = loop_of(job(method="qlora", lora={"dropout": 1e-12}), precision="bfloat16")
     _, before = gradients(loop, loop.data.rows[:4])
     before = {name: gradient.clone() for name, gradient in before.items()}
@@ -70,7 +70,7 @@ def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
         torch.testing.assert_close(parameter.grad, expected[name].grad, atol=1e-5, rtol=1e-4)
 
 
-def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
+def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of):
     folder = job(method="full", lora=None, training={"epochs": 1})
     loop = loop_of(folder)
     before = {name: parameter.detach().clone() for name, parameter in loop.parameters.items()}
@@ -92,7 +92,7 @@ def test_a_full_result_is_a_checkpoint_and_a_gguf_of_its_own(job, loop_of):
 
 
 @pytest.mark.parametrize("method", ["lora", "qlora", "full"])
-def test_a_run_goes_on_from_an_adapter(job, loop_of, method):
+def test_a_run_starts_from_an_adapter(job, loop_of, method):
     folder = job("first", training={"epochs": 6, "learning_rate": 0.02})
     first = loop_of(folder)
     first.run()

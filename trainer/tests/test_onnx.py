@@ -1,6 +1,4 @@
-"""An ONNX folder says, in ONNX Runtime, what the checkpoint says in torch, with its cache and from what lies in it
-alone.
-"""
+"""An ONNX folder in ONNX Runtime computes what the checkpoint computes in torch, also with its KV cache."""
 
 import json
 
@@ -18,8 +16,7 @@ MESSAGES = [
     [{"role": "system", "content": "Be short."}, {"role": "user", "content": "12 and 7?"}],
 ]
 TOKENS = list(range(300, 390))
-# Each family has something that another has not: biases, norms of queries and keys, another activation, an offset of
-# norms.
+# Each family covers a feature: biases, query and key norms, another activation, an offset of norms.
 FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma"]
 
 
@@ -28,7 +25,7 @@ def silent(_done: float) -> None:
 
 
 def export(base, work, precision):
-    """The folder for ONNX Runtime that is made of a checkpoint, below `work`."""
+    """Makes the ONNX folder of a checkpoint under `work`."""
     build(base, work / "graph", precision, 1, silent)
     finish(base, work / "graph", work / "out", precision, silent)
     return work / "out"
@@ -47,7 +44,7 @@ def logits_of(folder, tokens):
 
 @torch.inference_mode()
 def reference_of(folder):
-    """As the trainer's own answers are made."""
+    """The reference answers, as the trainer makes them."""
     from transformers import AutoTokenizer
 
     model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
@@ -56,12 +53,12 @@ def reference_of(folder):
         prompt = list(
             tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
         )
-        told = model.generate(
+        generated = model.generate(
             torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=2, pad_token_id=2
         )
-        answer = told[0, len(prompt) :].tolist()
+        answer = generated[0, len(prompt) :].tolist()
         scores = model(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
-        chosen = [float(scores[len(prompt) - 1 + place, token]) for place, token in enumerate(answer)]
+        chosen = [float(scores[len(prompt) - 1 + index, token]) for index, token in enumerate(answer)]
         text = tokenizer.decode(answer, skip_special_tokens=True)
         rows.append(
             {
@@ -77,7 +74,7 @@ def reference_of(folder):
 
 @pytest.fixture(scope="module")
 def exported(tiny, tmp_path_factory):
-    """The tiny base in a precision, made once."""
+    """Makes the tiny base's folder in a precision, once."""
     made = {}
 
     def make(precision: str):
@@ -88,27 +85,27 @@ def exported(tiny, tmp_path_factory):
     return make
 
 
-def test_the_answers_in_fp32_are_torchs(tiny, exported):
+def test_answers_in_fp32_equal_torchs(tiny, exported):
     reference = reference_of(tiny)
     found = answers(exported("fp32"), reference, 1, silent)
-    for mine, theirs in zip(found, reference["rows"], strict=True):
+    for exported_row, reference_row in zip(found, reference["rows"], strict=True):
         for name in ("messages", "prompt_tokens", "answer_tokens", "answer"):
-            assert mine[name] == theirs[name]
-        assert np.abs(np.subtract(mine["log_probabilities"], theirs["log_probabilities"])).max() < 1e-4
+            assert exported_row[name] == reference_row[name]
+        assert np.abs(np.subtract(exported_row["log_probabilities"], reference_row["log_probabilities"])).max() < 1e-4
 
 
-# Of random weights of this size, which have no room for the errors of few bits.
-@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("fp16", 5e-3), ("int8", 5e-2), ("int4", 0.3)])
-def test_each_precision_computes_the_checkpoints_logits(tiny, exported, precision, most):
+# Random weights of this size have little tolerance for few bits.
+@pytest.mark.parametrize(("precision", "max_error"), [("fp32", 1e-4), ("fp16", 5e-3), ("int8", 5e-2), ("int4", 0.3)])
+def test_each_precision_computes_the_checkpoints_logits(tiny, exported, precision, max_error):
     session = Session(exported(precision), 1)
     found = session.run(TOKENS, session.empty())[0]
     expected = logits_of(tiny, TOKENS)
     scale = expected.std()
-    assert np.sqrt(np.mean((found - expected) ** 2)) / scale < most
+    assert np.sqrt(np.mean((found - expected) ** 2)) / scale < max_error
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_with_the_cache_each_step_says_what_the_whole_says_anew(exported, precision):
+def test_steps_with_the_kv_cache_equal_a_whole_pass(exported, precision):
     session = Session(exported(precision), 1)
     whole = session.run(TOKENS, session.empty())[0]
     stepped, cache = session.run(TOKENS[:40], session.empty())
@@ -122,7 +119,7 @@ def test_with_the_cache_each_step_says_what_the_whole_says_anew(exported, precis
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_rows_of_a_batch_that_are_filled_up_on_the_right_say_what_each_says_alone(exported, precision):
+def test_right_padded_batches_equal_single_rows(exported, precision):
     session = Session(exported(precision), 1)
     rows = [TOKENS, TOKENS[30:50]]
     longest = len(rows[0])
@@ -138,14 +135,14 @@ def test_rows_of_a_batch_that_are_filled_up_on_the_right_say_what_each_says_alon
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_of_models(family, tmp_path):
+def test_each_model_family_exports(family, tmp_path):
     more = {"head_dim": 32} if family in ("Qwen3", "Gemma") else {}
     base = make_tiny(tmp_path / "base", family=family, **more)
     session = Session(export(base, tmp_path, None), 1)
     assert np.abs(session.run(TOKENS, session.empty())[0] - logits_of(base, TOKENS)).max() < 1e-3
 
 
-def test_the_folder_is_laid_out_as_its_readers_expect(tiny, exported):
+def test_the_folder_has_the_layout_that_its_readers_expect(tiny, exported):
     for precision, how in PRECISIONS.items():
         folder = exported(precision)
         name = f"model{how.suffix}.onnx"
@@ -159,16 +156,16 @@ def test_the_folder_is_laid_out_as_its_readers_expect(tiny, exported):
         assert not list(folder.rglob("*.safetensors"))
 
 
-def test_a_precision_that_there_is_not_is_refused_before_anything_is_made(tiny, tmp_path):
-    with pytest.raises(JobError) as told:
+def test_an_unknown_precision_is_refused_before_anything_is_made(tiny, tmp_path):
+    with pytest.raises(JobError) as generated:
         export(tiny, tmp_path, "Q4_K_M")
-    assert told.value.code == "parameter_not_supported" and "fp32, fp16, int8, int4" in str(told.value)
+    assert generated.value.code == "parameter_not_supported" and "fp32, fp16, int8, int4" in str(generated.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_architecture_that_the_builder_does_not_know_is_refused(tmp_path):
+def test_an_unsupported_architecture_is_refused(tmp_path):
     base = make_tiny(tmp_path / "base", family="StableLm")
-    with pytest.raises(JobError) as told:
+    with pytest.raises(JobError) as generated:
         export(base, tmp_path, "fp32")
-    assert told.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(told.value)
+    assert generated.value.code == "parameter_not_supported" and "StableLmForCausalLM" in str(generated.value)
     assert not (tmp_path / "out").exists()

@@ -1,10 +1,10 @@
-"""A packed batch gives the losses and gradients of its documents one by one."""
+"""A packed batch has the losses and gradients of its documents computed one by one."""
 
 import pytest
 import torch
 
 from trainer.data.dataset import prepare
-from trainer.data.packing import Limits, pack, shared_beginning, size_for, split
+from trainer.data.packing import Limits, pack, padded_size, shared_prefix, split
 from trainer.model import fast_layers
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE, Recorder, conversations
@@ -18,7 +18,7 @@ def sequences(tokenizer):
 
 
 def one_by_one(folder, sequences):
-    """Mean loss and gradients by transformers' and peft's own code: no packing, plain attention, logits everywhere."""
+    """Mean loss and gradients by transformers and peft alone: no packing, plain attention, logits everywhere."""
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -45,7 +45,7 @@ def one_by_one(folder, sequences):
 
 
 def shake(model) -> None:
-    """Fresh adapters do nothing (B is zero), which would hide mistakes in them."""
+    """Randomizes the adapters: fresh ones do nothing (B is zero), which would hide mistakes."""
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -72,7 +72,7 @@ def assert_same_gradients(loop, folder, batch) -> None:
     "limits", [Limits(), Limits(tokens=150), Limits(documents=1)], ids=["one pack", "small packs", "no packing"]
 )
 @pytest.mark.parametrize("dropout", [0.0, 1e-12], ids=["fast layers", "peft's adapter"])
-def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, dropout):
+def test_packed_gradients_equal_those_of_separate_documents(job, loop_of, limits, dropout):
     folder = job(lora={"dropout": dropout})
     loop = loop_of(folder)
     loop.limits = limits
@@ -88,7 +88,7 @@ def test_packed_gradients_are_those_of_separate_documents(job, loop_of, limits, 
         ("Phi3", False, {}),
     ],
 )
-def test_other_families_have_the_same_gradients_whichever_way_they_are_computed(
+def test_other_families_have_the_same_gradients_on_every_path(
     job, loop_of, tmp_path, monkeypatch, family, fast, config
 ):
     base = {"path": str(make_tiny(tmp_path / "base", family=family, **config))}
@@ -140,26 +140,26 @@ def test_a_document_does_not_see_its_neighbours(job, loop_of, sequences):
     )
 
 
-def test_the_common_beginning_is_there_once(sequences):
+def test_the_shared_prefix_is_packed_once(sequences):
     first, second = sequences[0], sequences[1]
     packed = pack([first, second])
-    assert packed.shared == shared_beginning([first, second]) > 20
+    assert packed.shared == shared_prefix([first, second]) > 20
     assert packed.ids.shape[1] == len(first.ids) + len(second.ids) - packed.shared
     assert packed.next_ids.tolist() == first.ids[first.trained].tolist() + second.ids[second.trained].tolist()
 
 
-def test_twins_keep_what_they_learn_apart(sequences):
+def test_identical_prompts_share_no_learned_tokens(sequences):
     twins = [sequences[0], sequences[0]]
     packed = pack(twins)
     assert len(packed.chosen) == 2 * sequences[0].targets
     assert len(set(packed.chosen.tolist())) == len(packed.chosen)
 
 
-def test_recorded_sizes_are_few_and_hold_little_padding():
-    sizes = {size_for(tokens) for tokens in range(1, 32769)}
+def test_padded_sizes_are_few_with_little_padding():
+    sizes = {padded_size(tokens) for tokens in range(1, 32769)}
     assert len(sizes) <= 24
     for tokens in range(2048, 32769):
-        assert tokens <= size_for(tokens) < tokens * 5 / 4
+        assert tokens <= padded_size(tokens) < tokens * 5 / 4
 
 
 def test_groups_keep_every_sequence_in_order_and_within_limits(sequences):

@@ -1,4 +1,4 @@
-"""The trainer as the server sees it: a process with pipes, signals and an exit status."""
+"""The trainer as a process with pipes, signals and an exit status."""
 
 import json
 import signal
@@ -19,8 +19,8 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 def lines_until(process: subprocess.Popen, type: str, **expected) -> list[dict]:
-    """Reads lines up to one of `type` whose data has the expected values. Every line must be JSON of the protocol's
-    shape.
+    """Reads lines until one of `type` whose data has the expected values. Every line must be valid JSON of the
+    protocol.
     """
     lines = []
     for raw in process.stdout:
@@ -69,7 +69,7 @@ def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
     assert one["gguf_sha256"] == other["gguf_sha256"]
 
 
-def test_it_ends_with_its_server(job):
+def test_the_trainer_ends_with_its_server(job):
     process = start(job(**LONG))
     lines_until(process, "checkpoint", step=25)
     process.stdin.close()
@@ -92,19 +92,19 @@ def test_sigterm_leaves_a_checkpoint(job):
     assert not (folder / "out").exists()
 
 
-def test_a_stop_does_not_wait_for_what_may_be_dropped():
+def test_a_stop_does_not_wait_for_interruptible_work():
     code = """if True:
         import os, signal, time
-        from trainer.runtime.protocol import Protocol, StopAsked
+        from trainer.runtime.protocol import Protocol, StopRequested
         protocol = Protocol()
         protocol.watch()
         protocol.steps_begin()
         try:
-            with protocol.droppable():
+            with protocol.interruptible():
                 protocol.emit("log", "at work")
                 time.sleep(600)
-        except StopAsked:
-            protocol.emit("log", "dropped", asked=protocol.stop_asked)
+        except StopRequested:
+            protocol.emit("log", "dropped", asked=protocol.stop_requested)
     """
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert json.loads(process.stdout.readline())["message"] == "at work"
@@ -113,14 +113,14 @@ def test_a_stop_does_not_wait_for_what_may_be_dropped():
     assert process.wait(10) == 0
 
 
-def test_the_estimate_follows_the_pace_at_once():
+def test_the_estimate_follows_the_speed_at_once():
     from trainer.run.progress import Estimate
 
     estimate = Estimate(tokens_total=10_000, tokens_done=0)
     for _ in range(20):
         estimate.step(tokens=100, seconds=1.0, cpu_seconds=2.0)
     assert estimate.seconds_left() == 80 + 2
-    # Answers leave it a fifth of the cores: as many seconds of theirs, five times as long.
+    # Other work leaves the process a fifth of the cores: the same processor time, five times as long.
     for _ in range(2):
         estimate.step(tokens=100, seconds=5.0, cpu_seconds=2.0)
     assert estimate.seconds_left() == 78 * 5 + 2
@@ -137,12 +137,12 @@ def test_a_failure_is_one_error_line_and_status_1(job):
     assert process.stdout.read() == b""
 
 
-def test_a_full_disk_is_told_by_its_code(tmp_path):
+def test_a_full_disk_has_its_code(tmp_path):
     import torch
 
     from trainer.cli.train import explain
 
-    # By a link: what writes aside and renames replaces the link, and not the machine's device.
+    # A link: renaming over it replaces the link, not the machine's device.
     full = tmp_path / "full"
     full.symlink_to("/dev/full")
     for write in [lambda: full.write_text("x"), lambda: torch.save(torch.zeros(9), str(full))]:
@@ -151,9 +151,9 @@ def test_a_full_disk_is_told_by_its_code(tmp_path):
         assert explain(raised.value).code == "storage_full", repr(raised.value)
 
 
-def test_a_failure_that_nobody_foresaw_tells_no_places():
+def test_an_unexpected_failure_shows_no_paths():
     from trainer.cli.train import explain
 
-    told = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
-    assert told.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")
+    message = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
+    assert message.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")
     assert "1/2 of https://example.com/a/b" in str(explain(ValueError("1/2 of https://example.com/a/b")))

@@ -1,4 +1,4 @@
-"""Several processes train the same model as one does, and end together."""
+"""Several processes train the same model as one does, and stop together."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def run(folder, processes: int) -> list[dict]:
     return lines
 
 
-def test_two_processes_train_what_one_does_and_tell_it_once(job):
+def test_two_processes_train_the_same_and_report_once(job):
     changes = {"evaluation": {"split": 0.2, "every_steps": 5}, "training": {"epochs": 2}, "lora": {"dropout": 0}}
     alone, together = job("alone", **changes), job("together", **changes)
     lines = {folder: run(folder, processes) for folder, processes in ((alone, 1), (together, 2))}
@@ -40,25 +40,25 @@ def test_two_processes_train_what_one_does_and_tell_it_once(job):
     ]
     torch.testing.assert_close(torch.tensor(losses[0][-1]), torch.tensor(losses[1][-1]), rtol=1e-2, atol=1e-3)
     one, two = (load_file(f"{found[0]['data']['folder']}/adapter_model.safetensors") for found in results)
-    # Sums in another order differ in their last digits, which the optimizer's first steps magnify; a batch of which a
-    # process saw only half would differ in the first.
+    # Another order of summing changes the last digits, and the optimizer's first steps amplify that. A process that saw
+    # only half a batch would change the first digits.
     for name, weight in one.items():
         assert (two[name] - weight).norm() < 0.1 * weight.norm(), name
     rows = [(folder / "out/rows.jsonl").read_text().splitlines() for folder in (alone, together)]
     assert len(rows[0]) == len(rows[1]), "every row's loss is known, whichever process it was dealt to"
 
 
-def test_processes_that_are_told_to_stop_leave_one_checkpoint_and_go_on_from_it(job):
+def test_stopped_processes_leave_one_checkpoint_and_resume_from_it(job):
     folder = job("stopped", training={"epochs": 2000}, checkpoint={"every_steps": None})
     process = start(folder, 2)
     for line in process.stdout:
-        told = json.loads(line)
-        if told["type"] == "metrics":
+        event = json.loads(line)
+        if event["type"] == "metrics":
             process.send_signal(signal.SIGTERM)
             break
     rest = [json.loads(line) for line in process.stdout]
     assert process.wait() != 0
-    [written] = [told["data"] for told in rest if told["type"] == "checkpoint"]
+    [written] = [event["data"] for event in rest if event["type"] == "checkpoint"]
     again = job(
         "again",
         training={"epochs": 2000},
@@ -68,9 +68,9 @@ def test_processes_that_are_told_to_stop_leave_one_checkpoint_and_go_on_from_it(
     (again / "spec.json").write_text((again / "spec.json").read_text().replace("again.jsonl", "stopped.jsonl"))
     process = start(again, 2)
     for line in process.stdout:
-        told = json.loads(line)
-        if told["type"] == "metrics":
-            assert told["data"]["step"] > written["step"]
+        event = json.loads(line)
+        if event["type"] == "metrics":
+            assert event["data"]["step"] > written["step"]
             break
     process.stdin.close()
     assert process.wait() != 0, "the end of the server ends all"

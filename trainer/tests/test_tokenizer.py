@@ -1,4 +1,4 @@
-"""The trainer's tokens are the engine's: same vocabulary, same merges, digits apart. (Through the engine itself:
+"""Trainer and engine have the same tokens: vocabulary, merges, single digits. (Tests through the engine are in
 tests/.)
 """
 
@@ -25,19 +25,19 @@ def fields():
     return gguf.GGUFReader(TOKENIZER.parent / "model.gguf").fields
 
 
-def test_vocabulary_and_merges_are_those_of_the_file_that_is_served(tokenizer, fields):
+def test_vocabulary_and_merges_equal_the_served_files(tokenizer, fields):
     names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     assert names == fields["tokenizer.ggml.tokens"].contents()
     merges = json.loads((TOKENIZER / "tokenizer.json").read_text())["model"]["merges"]
     assert [" ".join(pair) for pair in merges] == fields["tokenizer.ggml.merges"].contents()
 
 
-def test_the_template_is_that_of_the_file_that_is_served(tokenizer, fields):
+def test_the_template_equals_the_served_files(tokenizer, fields):
     assert tokenizer.chat_template == fields["tokenizer.chat_template"].contents()
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_text_survives_and_digits_stand_alone(tokenizer, text):
+def test_text_round_trips_and_digits_are_single_tokens(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
     assert all(

@@ -1,5 +1,5 @@
-"""Held-out rows, early stopping, the best state, kept states, answers to prompts: exact also when the run is
-interrupted.
+"""Held-out rows, early stopping, the best state, kept states and answers to prompts are exact, also after an
+interruption.
 """
 
 import json
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from trainer.model.load import load_tokenizer
-from trainer.run.save import finish
+from trainer.run.save import save_result
 from trainer.tests.conftest import conversations
 from trainer.tests.test_loop import assert_same, stop_after, weights
 
@@ -32,12 +32,12 @@ def losses(loop) -> list[tuple[int, float]]:
 
 def test_held_out_rows_are_never_learned_and_the_seed_chooses_them(job, loop_of):
     loop = loop_of(job("one", evaluation=SPLIT))
-    held = {row.number for row in loop.validation.rows.rows}
+    held_out = {row.number for row in loop.validation.rows.rows}
     learned = {row.number for row in loop.data.rows}
-    assert (len(held), len(learned), held & learned) == (6, 18, set())
-    assert loop.steps_an_epoch == 5
+    assert (len(held_out), len(learned), held_out & learned) == (6, 18, set())
+    assert loop.steps_per_epoch == 5
     other = loop_of(job("other", evaluation=SPLIT, training={"seed": 7}))
-    assert {row.number for row in other.validation.rows.rows} != held
+    assert {row.number for row in other.validation.rows.rows} != held_out
 
 
 def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
@@ -46,15 +46,15 @@ def test_the_best_state_is_the_result_and_the_newest_are_kept(job, loop_of):
     )
     loop = loop_of(folder)
     assert loop.run()
-    told = losses(loop)
-    assert [step for step, _ in told] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
-    # Which state is the best differs between CPUs, and may be the last: this one is taken for it.
-    loop.validation.best = best = next(kept for kept in loop.validation.kept if kept.step == 56)
-    result = finish(loop, load_tokenizer(loop.spec), folder)
-    assert (result["step"], result["validation_loss"]) == (56, dict(told)[56])
+    evaluations = losses(loop)
+    assert [step for step, _ in evaluations] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
+    # The best state differs between CPUs and may be the last one, so this test sets it.
+    loop.validation.best = best = next(recent for recent in loop.validation.recent if recent.step == 56)
+    result = save_result(loop, load_tokenizer(loop.spec), folder)
+    assert (result["step"], result["validation_loss"]) == (56, dict(evaluations)[56])
     (scored,) = [data for data in loop.protocol.of("metrics") if data["step"] == 56 and "validation_loss" in data]
     assert result["train_loss"] == scored["train_loss"] != loop.train_loss, "both losses are of the step that is kept"
-    assert [kept["step"] for kept in result["kept"]] == [60]
+    assert [recent["step"] for recent in result["kept"]] == [60]
     adapter, snapshot = load_file(Path(result["folder"]) / "adapter_model.safetensors"), load_file(best.path)
     assert all(torch.equal(adapter[name.replace(".default", "")], value) for name, value in snapshot.items())
     assert result["kept"][0]["gguf_sha256"] != result["gguf_sha256"]
@@ -72,13 +72,13 @@ def test_a_run_without_patience_left_ends_early(job, loop_of):
     evaluation = {**SPLIT, "every_steps": 1, "patience": 2}
     loop = loop_of(job(evaluation=evaluation, training={"learning_rate": 0.3, "scheduler": "constant"}))
     assert loop.run()
-    told = [loss for _, loss in losses(loop)]
-    assert loop.totals.ended_early and len(told) == loop.totals.step < loop.steps_total
-    assert min(told) == told[-3]
+    evaluations = [loss for _, loss in losses(loop)]
+    assert loop.totals.ended_early and len(evaluations) == loop.totals.step < loop.steps_total
+    assert min(evaluations) == evaluations[-3]
     assert loop.protocol.of("log")[-1]["best_step"] == loop.totals.step - 2
 
 
-def test_an_interrupted_run_evaluates_and_ends_as_one_that_was_not(job, loop_of):
+def test_an_interrupted_run_evaluates_and_ends_like_an_uninterrupted_one(job, loop_of):
     settings = {"evaluation": {**SPLIT, "patience": 1}, "training": {"learning_rate": 0.02}}
     whole = loop_of(job("whole", **settings))
     assert whole.run()
@@ -87,21 +87,25 @@ def test_an_interrupted_run_evaluates_and_ends_as_one_that_was_not(job, loop_of)
     assert second.totals.step == 5
     assert second.run()
     assert losses(first)[:1] + losses(second) == losses(whole)
-    assert [kept.sha256 for kept in second.validation.kept] == [kept.sha256 for kept in whole.validation.kept]
-    assert second.validation.finish(second.parameters).step == whole.validation.finish(whole.parameters).step
+    assert [recent.sha256 for recent in second.validation.recent] == [
+        recent.sha256 for recent in whole.validation.recent
+    ]
+    assert (
+        second.validation.restore_best(second.parameters).step == whole.validation.restore_best(whole.parameters).step
+    )
     assert_same(weights(whole), weights(second))
     assert torch.equal(whole.state.row_losses, second.state.row_losses)
     assert second.protocol.of("sample")[0]["base"] == first.protocol.of("sample")[0]["base"]
 
 
-# The pieces: the base's answers, the first three steps, then the evaluation's losses and its answers.
-@pytest.mark.parametrize(("dropped", "saved"), [(4, 2), (5, 3), (6, 3)], ids=["step", "losses", "answers"])
-def test_what_a_stop_breaks_off_is_done_again_the_same(job, loop_of, dropped, saved):
+# The interruptible sections: the base's answers, three steps, then the evaluation's losses and its answers.
+@pytest.mark.parametrize(("stopped_in", "saved"), [(4, 2), (5, 3), (6, 3)], ids=["step", "losses", "answers"])
+def test_work_interrupted_by_a_stop_is_repeated_identically(job, loop_of, stopped_in, saved):
     settings = {"evaluation": SPLIT, "training": {"epochs": 2, "learning_rate": 0.02}}
     whole = loop_of(job("whole", **settings))
     assert whole.run()
     first = loop_of(job("first", **settings))
-    first.protocol.drop_at = dropped
+    first.protocol.stop_at_section = stopped_in
     assert first.run() is False
     written = first.protocol.of("checkpoint")
     assert [data["step"] for data in written] == [saved], "the last step that was finished is saved"
@@ -115,7 +119,7 @@ def test_what_a_stop_breaks_off_is_done_again_the_same(job, loop_of, dropped, sa
     assert torch.equal(whole.state.row_losses, second.state.row_losses)
 
 
-def test_answers_stand_beside_those_of_the_base(job, loop_of):
+def test_samples_have_the_bases_answers_too(job, loop_of):
     loop = loop_of(job(evaluation=SPLIT, training={"learning_rate": 0.05, "epochs": 2}))
     loop.run()
     samples = loop.protocol.of("sample")
@@ -124,15 +128,15 @@ def test_answers_stand_beside_those_of_the_base(job, loop_of):
     assert samples[-1]["answer"] != samples[-1]["base"]
 
 
-def test_answers_are_those_of_transformers_own_generation(job, loop_of):
+def test_answers_equal_transformers_generation(job, loop_of):
     from transformers import AutoModelForCausalLM
 
-    from trainer.run.evaluate import answers
+    from trainer.run.evaluate import generate_answers
 
     loop = loop_of(job())
     tokenizer = load_tokenizer(loop.spec)
     prompts = [[{"role": "user", "content": text}] for text in ("Hi", "A longer question, with more words in it?")]
-    found = answers(loop.model, tokenizer, prompts, 8, 2048, loop.device)
+    found = generate_answers(loop.model, tokenizer, prompts, 8, 2048, loop.device)
     base = AutoModelForCausalLM.from_pretrained(loop.spec.base.path, dtype=torch.float32)
     for prompt, answer in zip(prompts, found, strict=True):
         ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)[
@@ -153,16 +157,16 @@ def test_a_row_that_contradicts_the_others_is_listed_first(job, loop_of):
     folder = job(rows=rows, training={"epochs": 8, "learning_rate": 0.02})
     loop = loop_of(folder)
     loop.run()
-    result = finish(loop, load_tokenizer(loop.spec), folder)
+    result = save_result(loop, load_tokenizer(loop.spec), folder)
     listed = [json.loads(line) for line in Path(result["rows"]).read_text().splitlines()]
     assert len(listed) == 16 and listed[0]["row"] == 7
     assert all(math.isfinite(row["loss"]) and row["tokens"] > 0 for row in listed)
     assert listed[-1]["loss"] < listed[-1]["first_loss"]
 
 
-def test_rows_of_their_own_are_validated_on(job, loop_of):
-    own = job("own", rows=conversations()[:5])
-    spec = json.loads((own / "spec.json").read_text())
+def test_a_separate_validation_dataset_is_used(job, loop_of):
+    separate = job("own", rows=conversations()[:5])
+    spec = json.loads((separate / "spec.json").read_text())
     loop = loop_of(job("run", evaluation={"dataset": spec["dataset"]}))
     assert (len(loop.data.rows), len(loop.validation.rows.rows)) == (24, 5)
     assert loop.run()

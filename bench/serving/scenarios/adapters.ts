@@ -1,5 +1,5 @@
-// Four adapters at once at 8 clients, beside a llama-server that has the four and is told one by each request; and one
-// adapter beside the base alone. Both as the engine computes adapters, and from merged copies.
+// Four adapters at once at 8 clients, compared with a llama-server that has the four and gets one by each request; and
+// one adapter compared with the base model. Each with unmerged and with merged adapters.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -7,17 +7,17 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { copyOf, trainedAdapters } from '../../support/adapters.ts'
 import { measure, tokensPerSecond } from '../job.ts'
 import { text, user } from '../prompts.ts'
-import { compared, inTurns, type Row } from '../rounds.ts'
-import { endless, type Ours, ours, sampling, theirs } from '../servers.ts'
+import { comparisonRow, interleave, type Row } from '../rounds.ts'
+import { noEndToken, type Ours, sampling, startLlamaServer, startOurs } from '../servers.ts'
 
 const output = 96
 interface Mode {
   title: string
   settings: Record<string, string>
-  /** What the ratios have to keep: of four adapters at once, and of one at so many clients. */
+  /** Minimum ratios: four adapters at once, and one adapter by number of clients. */
   four: number
   one: { 1: number; 8: number; 32: number }
-  /** Adapters to be served from merged copies before anything is measured. */
+  /** How many adapters must be merged before measuring. */
   merged: number
 }
 const modes: Mode[] = [
@@ -37,17 +37,17 @@ const modes: Mode[] = [
   },
 ]
 
-export async function adapters(rounds: number, say: (row: Row) => void): Promise<void> {
+export async function adapters(rounds: number, report: (row: Row) => void): Promise<void> {
   const prepared = await trainedAdapters(4)
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-adapters-'))
   try {
     for (const mode of modes) {
-      const us = await ours(mode.settings, copyOf(prepared.dataDir, path.join(folder, mode.title)))
+      const us = await startOurs(mode.settings, copyOf(prepared.dataDir, path.join(folder, mode.title)))
       try {
         for (const [index, model] of prepared.models.entries())
           await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
-        await fourAtOnce(us, prepared.files, mode, rounds, say)
-        await oneBesideBase(us, mode, rounds, say)
+        await fourAtOnce(us, prepared.files, mode, rounds, report)
+        await oneAgainstBase(us, mode, rounds, report)
       } finally {
         await us.stop()
       }
@@ -57,58 +57,59 @@ export async function adapters(rounds: number, say: (row: Row) => void): Promise
   }
 }
 
-const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...endless, max_tokens: output })
+const body = (seed: number) => ({ ...user(text(32, seed)), ...sampling, ...noEndToken, max_tokens: output })
 
 async function fourAtOnce(
   us: Ours,
   files: string[],
   mode: Mode,
   rounds: number,
-  say: (row: Row) => void,
+  report: (row: Row) => void,
 ): Promise<void> {
-  const them = await theirs(8, 1024, files)
+  const them = await startLlamaServer(8, 1024, files)
   try {
-    const asked = (turn: number, named: (adapter: number) => object) =>
+    const bodies = (turn: number, named: (adapter: number) => object) =>
       Array.from({ length: 16 }, (_, index) => ({ ...body(2_000_000 + turn * 100 + index), ...named(index % 4) }))
     const byName = (adapter: number) => ({ model: `adapter-${adapter}` })
     const byScale = (adapter: number) => ({ lora: files.map((_, id) => ({ id, scale: id === adapter ? 1 : 0 })) })
-    await measure(us, 8, asked(900, byName))
-    await untilMerged(us, mode.merged)
-    await measure(us, 8, asked(901, byName))
-    await measure(them, 8, asked(900, byScale))
-    const found = await inTurns(rounds, { ours: us, theirs: them }, async (side, turn) =>
-      tokensPerSecond(await measure(side, 8, asked(turn, side === them ? byScale : byName)), output),
+    await measure(us, 8, bodies(900, byName))
+    await waitUntilMerged(us, mode.merged)
+    await measure(us, 8, bodies(901, byName))
+    await measure(them, 8, bodies(900, byScale))
+    const found = await interleave(rounds, { ours: us, theirs: them }, async (side, turn) =>
+      tokensPerSecond(await measure(side, 8, bodies(turn, side === them ? byScale : byName)), output),
     )
-    say(compared('adapters', `four at once at 8 clients, ${mode.title}`, 'tokens/s', found, { least: mode.four }))
+    report(
+      comparisonRow('adapters', `four at once at 8 clients, ${mode.title}`, 'tokens/s', found, { least: mode.four }),
+    )
   } finally {
     await them.stop()
   }
 }
 
-/** Waits until so many adapters are served from merged copies; asking them once has earned them theirs. */
-async function untilMerged(us: Ours, count: number): Promise<void> {
+/** Waits until this many adapters are merged; one request each has made them due. */
+async function waitUntilMerged(us: Ours, count: number): Promise<void> {
   for (;;) {
     const text = await (await fetch(`${us.url}/metrics`)).text()
     const gauge = (name: string) => Number(new RegExp(`^tunery_${name} (.+)$`, 'm').exec(text)?.[1])
-    if (gauge('merge_refusals') > 0)
-      throw new Error('an adapter was refused a merged copy; the log of the service says why')
+    if (gauge('merge_refusals') > 0) throw new Error('an adapter was not merged; the log of the service says why')
     if (gauge('merged_adapters') === count) return
     await sleep(100)
   }
 }
 
-async function oneBesideBase(us: Ours, mode: Mode, rounds: number, say: (row: Row) => void): Promise<void> {
+async function oneAgainstBase(us: Ours, mode: Mode, rounds: number, report: (row: Row) => void): Promise<void> {
   const adapter = { ...us, name: 'adapter', model: 'adapter-0' }
   for (const clients of [1, 8, 32] as const) {
-    const asked = (turn: number) =>
+    const bodies = (turn: number) =>
       Array.from({ length: Math.max(2, clients) }, (_, index) =>
         body(3_000_000 + clients * 100_000 + turn * 100 + index),
       )
-    await measure(adapter, clients, asked(900))
-    const found = await inTurns(rounds, { ours: adapter, theirs: us }, async (side, turn) =>
-      tokensPerSecond(await measure(side, clients, asked(turn)), output),
+    await measure(adapter, clients, bodies(900))
+    const found = await interleave(rounds, { ours: adapter, theirs: us }, async (side, turn) =>
+      tokensPerSecond(await measure(side, clients, bodies(turn)), output),
     )
-    const what = `one (ours) beside the base, ${clients} client${clients > 1 ? 's' : ''}, ${mode.title}`
-    say(compared('adapters', what, 'tokens/s', found, { least: mode.one[clients] }))
+    const what = `one (ours) against the base, ${clients} client${clients > 1 ? 's' : ''}, ${mode.title}`
+    report(comparisonRow('adapters', what, 'tokens/s', found, { least: mode.one[clients] }))
   }
 }

@@ -1,5 +1,5 @@
-// What the way through the service adds to an engine that answers at once, beside Portkey's gateway before the same
-// one; and how many requests a second pass, every one of them metered.
+// Latency that the service adds in front of an engine that answers at once, compared with Portkey's gateway; and
+// requests per second, with every request metered.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -8,8 +8,8 @@ import path from 'node:path'
 import Database from 'better-sqlite3'
 import { durations, measure, median, type Target } from '../job.ts'
 import { user } from '../prompts.ts'
-import { alone, compared, inTurns, type Row } from '../rounds.ts'
-import { ours, root } from '../servers.ts'
+import { comparisonRow, interleave, type Row, singleRow } from '../rounds.ts'
+import { root, startOurs } from '../servers.ts'
 
 const body = { ...user('Say hello.'), max_tokens: 8, temperature: 0 }
 const each = 2000
@@ -44,8 +44,8 @@ async function startPortkey(mock: string) {
   return { url, headers, stop: () => child.kill() }
 }
 
-/** How many requests the data folder has metered. */
-function metered(dataDir: string): number {
+/** Metered requests in the data folder's database. */
+function countMetered(dataDir: string): number {
   const db = new Database(path.join(dataDir, 'tunery.db'), { readonly: true })
   try {
     return db.prepare('select count(*) from usage').pluck().get() as number
@@ -54,20 +54,20 @@ function metered(dataDir: string): number {
   }
 }
 
-export async function gateway(rounds: number, say: (row: Row) => void): Promise<void> {
+export async function gateway(rounds: number, report: (row: Row) => void): Promise<void> {
   const dataDir = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-gateway-'))
   const mock = await startMock()
   const portkey = await startPortkey(mock.url)
   let sent = 0
   try {
-    const us = await ours(
+    const us = await startOurs(
       { TUNERY_UPSTREAMS: JSON.stringify([{ model: 'mock', url: mock.url, kind: 'openai' }]) },
       dataDir,
     )
     try {
       const path = '/v1/chat/completions'
-      const tunery: Target = { ...us, model: 'mock', kept: true }
-      const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, kept: true }
+      const tunery: Target = { ...us, model: 'mock', keepAlive: true }
+      const bare: Target = { name: 'mock', url: mock.url, path, headers: {}, model: 'mock', extra: {}, keepAlive: true }
       const peer: Target = {
         name: 'portkey',
         url: portkey.url,
@@ -75,7 +75,7 @@ export async function gateway(rounds: number, say: (row: Row) => void): Promise<
         headers: portkey.headers,
         model: 'mock',
         extra: {},
-        kept: true,
+        keepAlive: true,
       }
       const ask = async (target: Target, clients: number, count: number, seconds?: number) => {
         const timing = await measure(target, clients, seconds ? [body] : new Array(count).fill(body), seconds)
@@ -84,28 +84,28 @@ export async function gateway(rounds: number, say: (row: Row) => void): Promise<
       }
       const p50 = async (target: Target) => median(durations(await ask(target, 1, each)))
       for (const target of [bare, tunery, peer]) await ask(target, 4, 2000)
-      // Each measurement has its own of the mock alone right before it.
-      const added = await inTurns(rounds, { ours: tunery, theirs: peer }, async (target) => {
+      // Each measurement subtracts one of the mock alone, made right before it.
+      const added = await interleave(rounds, { ours: tunery, theirs: peer }, async (target) => {
         const alone = await p50(bare)
         return (await p50(target)) - alone
       })
-      say(alone('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.7 }))
-      say(compared('gateway', 'added at 1 client, p50, beside Portkey', 'ms', added, { most: 1 / 3 }))
-      const rate = await inTurns(rounds, { ours: tunery, theirs: peer }, async (target) => {
+      report(singleRow('gateway', 'added at 1 client, p50', 'ms', added.ours, { most: 0.7 }))
+      report(comparisonRow('gateway', 'added at 1 client, p50, against Portkey', 'ms', added, { most: 1 / 3 }))
+      const rate = await interleave(rounds, { ours: tunery, theirs: peer }, async (target) => {
         const { requests, wall_ms } = await ask(target, 32, 0, 5)
         return requests.length / (wall_ms / 1000)
       })
-      say(alone('gateway', 'requests a second at 32 clients', '1/s', rate.ours, { least: 1000 }))
-      say(compared('gateway', 'requests a second at 32 clients, beside Portkey', '1/s', rate, {}))
+      report(singleRow('gateway', 'requests a second at 32 clients', '1/s', rate.ours, { least: 1000 }))
+      report(comparisonRow('gateway', 'requests a second at 32 clients, against Portkey', '1/s', rate, {}))
     } finally {
-      // Killed instead of stopped: what it has metered must outlive that. Its next start brings it into the database.
+      // SIGKILL: metered usage must survive it. The next start folds the journal into the database.
       process.kill(us.pid, 'SIGKILL')
       await us.stop()
     }
-    await (await ours({}, dataDir)).stop()
-    const found = metered(dataDir)
-    say(
-      alone(
+    await (await startOurs({}, dataDir)).stop()
+    const found = countMetered(dataDir)
+    report(
+      singleRow(
         'gateway',
         'metered of those sent, after a SIGKILL',
         'share',

@@ -1,13 +1,13 @@
-// 200 deployed adapters on one base, asked by Zipf's law, beside one adapter asked as often: the p95 of the first
-// token, and memory.
+// 200 deployed adapters on one base, requested by Zipf's law, compared with one adapter under the same load: p95 of the
+// time to first token, and memory.
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { copyAdapters, copyOf, trainedAdapters } from '../../support/adapters.ts'
 import { firstTokens, measure, percentile } from '../job.ts'
 import { random, text, user } from '../prompts.ts'
-import { alone, compared, inTurns, type Row } from '../rounds.ts'
-import { endless, ours, sampling } from '../servers.ts'
+import { comparisonRow, interleave, type Row, singleRow } from '../rounds.ts'
+import { noEndToken, sampling, startOurs } from '../servers.ts'
 
 const count = 200
 const clients = 8
@@ -31,7 +31,7 @@ function memory(pid: number): number {
   )
 }
 
-/** Which of `count` is asked each time: the k-th likeliest with a probability in proportion to 1/k. */
+/** The adapter of each request: the k-th one with a probability proportional to 1/k. */
 function zipf(seed: number): number[] {
   const weights = Array.from({ length: count }, (_, index) => 1 / (index + 1))
   const total = weights.reduce((sum, weight) => sum + weight, 0)
@@ -46,35 +46,39 @@ function zipf(seed: number): number[] {
   })
 }
 
-export async function manyAdapters(rounds: number, say: (row: Row) => void): Promise<void> {
+export async function manyAdapters(rounds: number, report: (row: Row) => void): Promise<void> {
   const prepared = await trainedAdapters(4)
   const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-bench-many-'))
   const dataDir = copyOf(prepared.dataDir, path.join(folder, 'data'))
   const models = copyAdapters({ ...prepared, dataDir }, count)
-  const us = await ours({}, dataDir)
+  const us = await startOurs({}, dataDir)
   try {
     const before = memory(us.pid)
     for (const [index, model] of models.entries())
       await us.service.api('POST', '/deployments', { model, name: `adapter-${index}` })
-    const asked = (turn: number, which: number[]) =>
+    const bodies = (turn: number, which: number[]) =>
       which.map((adapter, index) => ({
         ...user(text(32, 4_000_000 + turn * 1000 + index)),
         ...sampling,
-        ...endless,
+        ...noEndToken,
         model: `adapter-${adapter}`,
         max_tokens: 16,
       }))
-    await measure(us, clients, asked(900, zipf(900)))
+    await measure(us, clients, bodies(900, zipf(900)))
     const sides = { ours: (turn: number) => zipf(turn), theirs: () => new Array(requests).fill(0) }
     let peak = 0
-    const found = await inTurns(rounds, sides, async (which, turn) => {
-      const timing = await measure(us, clients, asked(turn, which(turn)))
+    const found = await interleave(rounds, sides, async (which, turn) => {
+      const timing = await measure(us, clients, bodies(turn, which(turn)))
       peak = Math.max(peak, memory(us.pid))
       return percentile(firstTokens(timing), 0.95)
     })
-    const note = `${memory(us.pid).toFixed(0)} MB at the end, ${peak.toFixed(0)} at most, ${before.toFixed(0)} before a deployment`
-    say(compared('many', `first token p95, ${count} by Zipf (ours) beside one`, 'ms', found, { most: 3 }, note))
-    say(alone('many', `memory of the service with ${count} deployed`, 'MB', [peak], {}))
+    const note =
+      `${memory(us.pid).toFixed(0)} MB at the end, ${peak.toFixed(0)} at most, ` +
+      `${before.toFixed(0)} before a deployment`
+    report(
+      comparisonRow('many', `first token p95, ${count} by Zipf (ours) against one`, 'ms', found, { most: 3 }, note),
+    )
+    report(singleRow('many', `memory of the service with ${count} deployed`, 'MB', [peak], {}))
   } finally {
     await us.stop()
     rmSync(folder, { recursive: true, force: true })

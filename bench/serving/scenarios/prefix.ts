@@ -1,12 +1,12 @@
-// A prefix of 1,000 tokens asked twice: the second first token beside the cold one.
+// Prefix cache: two requests with the same prefix of 1,000 tokens; time to first token of the second over the first.
 import { firstTokens, measure } from '../job.ts'
 import { text } from '../prompts.ts'
-import { alone, compared, type Row } from '../rounds.ts'
-import { endless, ours, type Side, sampling, theirs } from '../servers.ts'
+import { comparisonRow, type Row, singleRow } from '../rounds.ts'
+import { noEndToken, type Side, sampling, startLlamaServer, startOurs } from '../servers.ts'
 
-export async function prefix(rounds: number, say: (row: Row) => void): Promise<void> {
-  const us = await ours()
-  const them = await theirs(4, 2048)
+export async function prefix(rounds: number, report: (row: Row) => void): Promise<void> {
+  const us = await startOurs()
+  const them = await startLlamaServer(4, 2048)
   try {
     const body = (seed: number, question: string) => ({
       messages: [
@@ -14,7 +14,7 @@ export async function prefix(rounds: number, say: (row: Row) => void): Promise<v
         { role: 'user', content: question },
       ],
       ...sampling,
-      ...endless,
+      ...noEndToken,
       max_tokens: 4,
     })
     const first = async (side: Side, seed: number, question: string) =>
@@ -40,9 +40,9 @@ export async function prefix(rounds: number, say: (row: Row) => void): Promise<v
         if (name === 'ours') cold.push(found.cold)
       }
     }
-    say(alone('prefix', 'second first token over the cold one', 'share', share.ours, { most: 0.15 }))
-    say(compared('prefix', 'second first token', 'ms', warm, {}))
-    say(alone('prefix', 'cold first token', 'ms', cold, {}))
+    report(singleRow('prefix', 'second first token over the cold one', 'share', share.ours, { most: 0.15 }))
+    report(comparisonRow('prefix', 'second first token', 'ms', warm, {}))
+    report(singleRow('prefix', 'cold first token', 'ms', cold, {}))
   } finally {
     await Promise.all([us.stop(), them.stop()])
   }

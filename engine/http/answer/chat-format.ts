@@ -1,42 +1,42 @@
-// The shapes of chat completions, whole and in pieces.
+// JSON of chat completions: complete body and stream chunks.
 import type { ChatDelta, ChatResponse } from '../../../contract/chat.ts'
 import type { ReplyPart } from '../../chat/reply-parser.ts'
 import type { Vocab } from '../../llama/vocab.ts'
-import { type PlaceLogprobs, toWire } from '../../sampling/logprobs.ts'
-import { type Dialect, type DialectOptions, envelope, newAnswer, type WholeChoice } from './format.ts'
+import { type TokenLogprobs, toTokenLogprob } from '../../sampling/logprobs.ts'
+import { type AnswerFormat, type AnswerFormatOptions, type CompleteChoice, envelope, newCompletion } from './format.ts'
 
 type Choice = ChatResponse['choices'][number]
 
-export function chatDialect({ model, nullUsage }: DialectOptions, vocab: Vocab): Dialect {
-  const answer = newAnswer('chatcmpl')
+export function createChatFormat({ model, nullUsage }: AnswerFormatOptions, vocab: Vocab): AnswerFormat {
+  const identity = newCompletion('chatcmpl')
   const { head, tail } = envelope(
-    { id: answer.id, object: 'chat.completion.chunk', created: answer.created, model },
+    { id: identity.id, object: 'chat.completion.chunk', created: identity.created, model },
     nullUsage,
   )
-  const logprobs = (places: PlaceLogprobs[] | null) =>
-    places && { content: places.map((place) => toWire(vocab, place)), refusal: null }
-  const chunk = (index: number, delta: string, places: PlaceLogprobs[] | null, finish: string) => {
-    const told = places && places.length > 0 ? JSON.stringify(logprobs(places)) : 'null'
-    return `${head}[{"index":${index},"delta":${delta},"logprobs":${told},"finish_reason":${finish}}]${tail}`
+  const toLogprobs = (tokenLogprobs: TokenLogprobs[] | null) =>
+    tokenLogprobs && { content: tokenLogprobs.map((each) => toTokenLogprob(vocab, each)), refusal: null }
+  const chunk = (index: number, delta: string, tokenLogprobs: TokenLogprobs[] | null, finish: string) => {
+    const logprobsJson = tokenLogprobs && tokenLogprobs.length > 0 ? JSON.stringify(toLogprobs(tokenLogprobs)) : 'null'
+    return `${head}[{"index":${index},"delta":${delta},"logprobs":${logprobsJson},"finish_reason":${finish}}]${tail}`
   }
   return {
-    whole: (choices, usage): ChatResponse => ({
-      id: answer.id,
+    completeBody: (choices, usage): ChatResponse => ({
+      id: identity.id,
       object: 'chat.completion',
-      created: answer.created,
+      created: identity.created,
       model,
       choices: choices.map((choice, index) => ({
         index,
         message: message(choice),
-        logprobs: logprobs(choice.places),
+        logprobs: toLogprobs(choice.tokenLogprobs),
         finish_reason: choice.finish_reason,
       })),
       usage,
     }),
-    opening: (index) => [chunk(index, '{"role":"assistant","content":""}', null, 'null')],
-    part: (index, part, places) => chunk(index, deltaOf(part), places, 'null'),
-    closing: (index, finish_reason, places) => chunk(index, '{}', places, `"${finish_reason}"`),
-    usage: (usage) => `${head}[],"usage":${JSON.stringify(usage)}}`,
+    openingChunks: (index) => [chunk(index, '{"role":"assistant","content":""}', null, 'null')],
+    partChunk: (index, part, tokenLogprobs) => chunk(index, deltaOf(part), tokenLogprobs, 'null'),
+    closingChunk: (index, finish_reason, tokenLogprobs) => chunk(index, '{}', tokenLogprobs, `"${finish_reason}"`),
+    usageChunk: (usage) => `${head}[],"usage":${JSON.stringify(usage)}}`,
   }
 }
 
@@ -51,7 +51,7 @@ function deltaOf(part: ReplyPart): string {
   return JSON.stringify(delta)
 }
 
-function message({ parts }: WholeChoice): Choice['message'] {
+function message({ parts }: CompleteChoice): Choice['message'] {
   let content = ''
   let reasoning = ''
   const calls: NonNullable<Choice['message']['tool_calls']> = []

@@ -1,38 +1,38 @@
-// Puts the choices of one answer together: each generation's text becomes parts (content, reasoning, tool calls), and
-// the answer ends with its last choice, or with the first that fails.
+// Assembles the choices of one response. Parses each generation's text into parts (content, reasoning, tool calls). The
+// response ends with its last choice, or with the first error.
 
 import type { ServerResponse } from 'node:http'
 import type { ApiError } from '../../../contract/errors.ts'
 import type { FinishReason, Usage } from '../../../contract/sampling.ts'
 import type { GenerationEvents } from '../../batching/generation.ts'
 import type { ReplyParser, ReplyPart } from '../../chat/reply-parser.ts'
-import type { PlaceLogprobs } from '../../sampling/logprobs.ts'
+import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { sendError, sendJson } from '../io.ts'
-import type { Dialect, WholeChoice } from './format.ts'
+import type { AnswerFormat, CompleteChoice } from './format.ts'
 
-/** Where an answer goes: one body, or a stream. */
-export type Sink = {
-  part(index: number, part: ReplyPart, places: PlaceLogprobs[] | null): void
-  ended(index: number, finish_reason: FinishReason, places: PlaceLogprobs[] | null): void
+/** Destination of a response: one JSON body, or a stream. */
+export type AnswerSink = {
+  part(index: number, part: ReplyPart, tokenLogprobs: TokenLogprobs[] | null): void
+  ended(index: number, finish_reason: FinishReason, tokenLogprobs: TokenLogprobs[] | null): void
   completed(usage: Usage): void
   failed(error: ApiError): void
 }
 
 export type ChoicesOptions = {
   count: number
-  /** Of all prompts together; each counts once, however many choices it has. */
+  /** Sum over all prompts; each prompt counts once, however many choices it has. */
   prompt_tokens: number
   choices_per_prompt: number
   logprobs: boolean
   createParser(): ReplyParser
-  sink: Sink
-  /** The first choice has begun. */
+  sink: AnswerSink
+  /** Called when the first choice has a slot. */
   onStart: GenerationEvents['onStart']
-  /** Called once, after the sink has got its last. */
+  /** Called once, after the last call of the sink. */
   onDone(): void
 }
 
-/** The events of each generation, by the index of its choice. */
+/** Event handlers of the generations, one for each choice. */
 export function createChoices({
   count,
   prompt_tokens,
@@ -43,52 +43,52 @@ export function createChoices({
   onStart,
   onDone,
 }: ChoicesOptions): GenerationEvents[] {
-  let left = count
-  let over = false
+  let choicesLeft = count
+  let finished = false
   let completion_tokens = 0
   let cached_tokens = 0
 
   return Array.from({ length: count }, (_, index): GenerationEvents => {
     const parser = createParser()
-    // Tokens that have made no part yet; they go out with the next one.
-    let carried: PlaceLogprobs[] = []
-    const takeCarried = () => {
+    // Tokens that no part covers yet; they are sent with the next part.
+    let pendingLogprobs: TokenLogprobs[] = []
+    const takePendingLogprobs = () => {
       if (!logprobs) return null
-      const taken = carried
-      carried = []
-      return taken
+      const pending = pendingLogprobs
+      pendingLogprobs = []
+      return pending
     }
-    const passOn = (parts: ReplyPart[]) => {
-      for (const part of parts) sink.part(index, part, takeCarried())
+    const emit = (parts: ReplyPart[]) => {
+      for (const part of parts) sink.part(index, part, takePendingLogprobs())
     }
     return {
       onStart: (start) => {
         if (index === 0) onStart(start)
       },
-      onText(text, places) {
-        if (over) return
-        if (logprobs && places.length > 0) carried.push(...places)
-        if (text !== '') passOn(parser.push(text))
+      onText(text, tokenLogprobs) {
+        if (finished) return
+        if (logprobs && tokenLogprobs.length > 0) pendingLogprobs.push(...tokenLogprobs)
+        if (text !== '') emit(parser.push(text))
       },
       onEnd(end) {
-        if (over) return
-        passOn(parser.finish())
+        if (finished) return
+        emit(parser.finish())
         completion_tokens += end.completion_tokens
         if (index % choices_per_prompt === 0) cached_tokens += end.cached_tokens
         sink.ended(
           index,
           parser.calledTools() && end.finish_reason === 'stop' ? 'tool_calls' : end.finish_reason,
-          takeCarried(),
+          takePendingLogprobs(),
         )
-        if (--left > 0) return
-        over = true
+        if (--choicesLeft > 0) return
+        finished = true
         const total_tokens = prompt_tokens + completion_tokens
         sink.completed({ prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details: { cached_tokens } })
         onDone()
       },
       onError(error) {
-        if (over) return
-        over = true
+        if (finished) return
+        finished = true
         sink.failed(error)
         onDone()
       },
@@ -96,27 +96,27 @@ export function createChoices({
   })
 }
 
-// An answer as one JSON body.
+// Response as one JSON body.
 
-export function wholeSink(response: ServerResponse, dialect: Dialect, count: number, logprobs: boolean): Sink {
+export function jsonSink(response: ServerResponse, format: AnswerFormat, count: number, logprobs: boolean): AnswerSink {
   const choices = Array.from(
     { length: count },
-    (): WholeChoice => ({ parts: [], places: logprobs ? [] : null, finish_reason: 'stop' }),
+    (): CompleteChoice => ({ parts: [], tokenLogprobs: logprobs ? [] : null, finish_reason: 'stop' }),
   )
   return {
-    part(index, part, places) {
-      const { parts, places: all } = choices[index]!
+    part(index, part, tokenLogprobs) {
+      const { parts, tokenLogprobs: all } = choices[index]!
       const last = parts.at(-1)
       if (part.kind === 'content' && last?.kind === 'content') last.text += part.text
       else parts.push(part)
-      if (places) all?.push(...places)
+      if (tokenLogprobs) all?.push(...tokenLogprobs)
     },
-    ended(index, finish_reason, places) {
+    ended(index, finish_reason, tokenLogprobs) {
       const choice = choices[index]!
       choice.finish_reason = finish_reason
-      if (places) choice.places?.push(...places)
+      if (tokenLogprobs) choice.tokenLogprobs?.push(...tokenLogprobs)
     },
-    completed: (usage) => sendJson(response, 200, dialect.whole(choices, usage)),
+    completed: (usage) => sendJson(response, 200, format.completeBody(choices, usage)),
     failed: (error) => sendError(response, error),
   }
 }

@@ -1,23 +1,23 @@
-// The shapes of plain completions, whole and in pieces.
+// JSON of text completions: complete body and stream chunks.
 import type { CompletionLogprobs, CompletionResponse } from '../../../contract/completions.ts'
 import type { Vocab } from '../../llama/vocab.ts'
-import { type PlaceLogprobs, tokenText } from '../../sampling/logprobs.ts'
-import { type Dialect, type DialectOptions, envelope, newAnswer } from './format.ts'
+import { type TokenLogprobs, tokenText } from '../../sampling/logprobs.ts'
+import { type AnswerFormat, type AnswerFormatOptions, envelope, newCompletion } from './format.ts'
 
-export function completionDialect({ model, nullUsage }: DialectOptions, vocab: Vocab): Dialect {
-  const { id, created } = newAnswer('cmpl')
+export function createCompletionFormat({ model, nullUsage }: AnswerFormatOptions, vocab: Vocab): AnswerFormat {
+  const { id, created } = newCompletion('cmpl')
   const { head, tail } = envelope({ id, object: 'text_completion', created, model }, nullUsage)
-  // Characters of each choice that its tokens told so far have.
+  // Text offset of each choice's next token, in characters.
   const offsets = new Map<number, number>()
 
-  const logprobs = (index: number, places: PlaceLogprobs[]): CompletionLogprobs => {
-    const tokens = places.map(({ token }) => tokenText(vocab, token))
-    const hasTop = places.some(({ top }) => top.length > 0)
+  const toLogprobs = (index: number, tokenLogprobs: TokenLogprobs[]): CompletionLogprobs => {
+    const tokens = tokenLogprobs.map(({ token }) => tokenText(vocab, token))
+    const hasTop = tokenLogprobs.some(({ top }) => top.length > 0)
     return {
       tokens,
-      token_logprobs: places.map(({ logprob }) => logprob),
+      token_logprobs: tokenLogprobs.map(({ logprob }) => logprob),
       top_logprobs: hasTop
-        ? places.map(({ top }) =>
+        ? tokenLogprobs.map(({ top }) =>
             top.length === 0
               ? null
               : Object.fromEntries(top.map(({ token, logprob }) => [tokenText(vocab, token), logprob])),
@@ -30,28 +30,30 @@ export function completionDialect({ model, nullUsage }: DialectOptions, vocab: V
       }),
     }
   }
-  const chunk = (index: number, text: string, places: PlaceLogprobs[] | null, finish: string) => {
-    const told = places && places.length > 0 ? JSON.stringify(logprobs(index, places)) : 'null'
-    return `${head}[{"index":${index},"text":${JSON.stringify(text)},"logprobs":${told},"finish_reason":${finish}}]${tail}`
+  const chunk = (index: number, text: string, tokenLogprobs: TokenLogprobs[] | null, finish: string) => {
+    const logprobsJson =
+      tokenLogprobs && tokenLogprobs.length > 0 ? JSON.stringify(toLogprobs(index, tokenLogprobs)) : 'null'
+    const content = `"index":${index},"text":${JSON.stringify(text)},"logprobs":${logprobsJson}`
+    return `${head}[{${content},"finish_reason":${finish}}]${tail}`
   }
   const textOf = (part: { kind: string; text?: string }) => part.text ?? ''
   return {
-    whole: (choices, usage): CompletionResponse => ({
+    completeBody: (choices, usage): CompletionResponse => ({
       id,
       object: 'text_completion',
       created,
       model,
-      choices: choices.map(({ parts, places, finish_reason }, index) => ({
+      choices: choices.map(({ parts, tokenLogprobs, finish_reason }, index) => ({
         index,
         text: parts.map(textOf).join(''),
-        logprobs: places && logprobs(index, places),
+        logprobs: tokenLogprobs && toLogprobs(index, tokenLogprobs),
         finish_reason,
       })),
       usage,
     }),
-    opening: () => [],
-    part: (index, part, places) => chunk(index, textOf(part), places, 'null'),
-    closing: (index, finish_reason, places) => chunk(index, '', places, `"${finish_reason}"`),
-    usage: (usage) => `${head}[],"usage":${JSON.stringify(usage)}}`,
+    openingChunks: () => [],
+    partChunk: (index, part, tokenLogprobs) => chunk(index, textOf(part), tokenLogprobs, 'null'),
+    closingChunk: (index, finish_reason, tokenLogprobs) => chunk(index, '', tokenLogprobs, `"${finish_reason}"`),
+    usageChunk: (usage) => `${head}[],"usage":${JSON.stringify(usage)}}`,
   }
 }

@@ -1,25 +1,25 @@
-// When the text of streams goes out. Every write wakes up each process on the way to the reader, on the cores that
-// compute, and a woken process stops a thread that all others wait for. So all streams write in the same moments, and
-// less often the more there are.
+// Flush schedule of all streams. Each write wakes every process on the way to the client, on the cores that compute,
+// and a woken process stops a decode thread that the others wait for. So all streams flush at the same moments, and
+// less often the more streams there are.
 
-/** A stream of its own: nobody sees text come in steps of this length. */
-const beatMsMin = 25
-const beatMsPerStream = 10
-/** Of many streams: as often as a fast reader takes in words. */
-const beatMsMax = 200
+/** With one stream; too short for a reader to notice steps. */
+const intervalMsMin = 25
+const intervalMsPerStream = 10
+/** With many streams; still one flush per word for a fast reader. */
+const intervalMsMax = 200
 
-export type Beat = {
-  /** A stream has begun; call what is returned, once, when it is over. */
+export type FlushSchedule = {
+  /** Registers a stream. Call the returned function once, when the stream ends. */
   join(): () => void
-  /** Whether a moment to write has come since `written_at_ms`, on the clock of performance.now(). */
+  /** Whether a flush is due since `written_at_ms`, on the clock of performance.now(). */
   due(written_at_ms: number): boolean
-  /** How long the moments are apart now. */
-  ms(): number
+  /** Current interval between flushes, in milliseconds. */
+  intervalMs(): number
 }
 
-export function createBeat(now: () => number = () => performance.now()): Beat {
+export function createFlushSchedule(now: () => number = () => performance.now()): FlushSchedule {
   let streams = 0
-  const ms = () => Math.min(beatMsMax, Math.max(beatMsMin, beatMsPerStream * streams))
+  const intervalMs = () => Math.min(intervalMsMax, Math.max(intervalMsMin, intervalMsPerStream * streams))
   return {
     join() {
       streams++
@@ -27,7 +27,7 @@ export function createBeat(now: () => number = () => performance.now()): Beat {
         streams--
       }
     },
-    due: (written_at_ms) => Math.floor(now() / ms()) > Math.floor(written_at_ms / ms()),
-    ms,
+    due: (written_at_ms) => Math.floor(now() / intervalMs()) > Math.floor(written_at_ms / intervalMs()),
+    intervalMs,
   }
 }

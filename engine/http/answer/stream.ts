@@ -1,17 +1,17 @@
-// An answer as a stream of Server-Sent Events.
+// Response as a stream of server-sent events.
 import type { ServerResponse } from 'node:http'
 import { errorBody } from '../../../contract/errors.ts'
 import type { ReplyPart } from '../../chat/reply-parser.ts'
-import type { PlaceLogprobs } from '../../sampling/logprobs.ts'
+import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { sendError } from '../io.ts'
-import type { Sink } from './choices.ts'
-import { createBeat } from './flush-schedule.ts'
-import type { Dialect } from './format.ts'
+import type { AnswerSink } from './choices.ts'
+import { createFlushSchedule } from './flush-schedule.ts'
+import type { AnswerFormat } from './format.ts'
 
-// Proxies cut a connection on which nothing comes, by default after a minute.
+// Proxies close idle connections, by default after a minute.
 const keepaliveMs = 15_000
 // One for the process: its streams share the cores.
-const beat = createBeat()
+const flushSchedule = createFlushSchedule()
 
 export const streamHeaders = {
   'content-type': 'text/event-stream; charset=utf-8',
@@ -19,85 +19,88 @@ export const streamHeaders = {
   'x-accel-buffering': 'no',
 }
 
-type Unsent = { index: number; part: ReplyPart; places: PlaceLogprobs[] | null }
+type UnsentPart = { index: number; part: ReplyPart; tokenLogprobs: TokenLogprobs[] | null }
 
 /**
- * Streams. The status line waits for the first text (or the first keepalive), so that a failure before it is a plain
- * error with its own status, which a gateway may try elsewhere. While the reader is slow, text is put together instead
- * of frames piled up.
+ * Sink of a streamed response. Sends the head with the first text or keepalive, so that an earlier failure is a plain
+ * error with its own status, which a gateway can retry elsewhere. While the client reads slowly, merges text instead of
+ * queueing events.
  */
-export function streamSink(response: ServerResponse, dialect: Dialect, withUsage: boolean): Sink {
-  const opened = new Set<number>()
-  let unsent: Unsent[] = []
+export function streamSink(response: ServerResponse, format: AnswerFormat, withUsage: boolean): AnswerSink {
+  const openedChoices = new Set<number>()
+  let unsent: UnsentPart[] = []
   let written_at_ms = Number.NEGATIVE_INFINITY
-  let held: NodeJS.Timeout | null = null
+  let flushTimer: NodeJS.Timeout | null = null
   const keepalive = setInterval(() => {
-    start()
+    sendHead()
     if (!response.writableNeedDrain) response.write(': keepalive\n\n')
   }, keepaliveMs)
   const stop = () => {
     clearInterval(keepalive)
-    if (held) clearTimeout(held)
+    if (flushTimer) clearTimeout(flushTimer)
   }
-  // A client that leaves before the first text gets no event any more, and the timer must go with it.
+  // Without this, the timer would outlive a client that disconnects before the first text.
   response.once('close', stop)
-  response.once('close', beat.join())
+  response.once('close', flushSchedule.join())
 
-  const start = () => {
+  const sendHead = () => {
     if (!response.headersSent) response.writeHead(200, streamHeaders)
   }
-  const open = (index: number): string => {
-    if (opened.has(index)) return ''
-    opened.add(index)
+  const openChoice = (index: number): string => {
+    if (openedChoices.has(index)) return ''
+    openedChoices.add(index)
     keepalive.refresh()
-    start()
-    return dialect.opening(index).map(frame).join('')
+    sendHead()
+    return format.openingChunks(index).map(sseEvent).join('')
   }
-  const frames = ({ index, part, places }: Unsent) => open(index) + frame(dialect.part(index, part, places))
-  const takeUnsent = () => {
-    const text = unsent.map(frames).join('')
+  const eventsOf = ({ index, part, tokenLogprobs }: UnsentPart) =>
+    openChoice(index) + sseEvent(format.partChunk(index, part, tokenLogprobs))
+  const drainUnsent = () => {
+    const text = unsent.map(eventsOf).join('')
     unsent = []
     return text
   }
-  const keep = (next: Unsent) => {
+  const enqueue = (next: UnsentPart) => {
     const last = unsent.at(-1)
-    if (last?.index === next.index && merged(last.part, next.part)) {
-      if (next.places) last.places = [...(last.places ?? []), ...next.places]
+    if (last?.index === next.index && mergeInto(last.part, next.part)) {
+      if (next.tokenLogprobs) last.tokenLogprobs = [...(last.tokenLogprobs ?? []), ...next.tokenLogprobs]
     } else unsent.push(next)
   }
-  const writeUnsent = () => {
-    if (held) clearTimeout(held)
-    held = null
+  const flush = () => {
+    if (flushTimer) clearTimeout(flushTimer)
+    flushTimer = null
     if (unsent.length === 0 || response.writableNeedDrain || response.destroyed) return
     written_at_ms = performance.now()
-    response.write(takeUnsent())
+    response.write(drainUnsent())
   }
-  response.on('drain', writeUnsent)
+  response.on('drain', flush)
 
   return {
-    part(index, part, places) {
-      keep({ index, part, places })
-      if (beat.due(written_at_ms)) writeUnsent()
-      // Where no more text comes, it goes out without that.
-      else held ??= setTimeout(writeUnsent, 2 * beat.ms())
+    part(index, part, tokenLogprobs) {
+      enqueue({ index, part, tokenLogprobs })
+      if (flushSchedule.due(written_at_ms)) flush()
+      // Flush late if no further text triggers it.
+      else flushTimer ??= setTimeout(flush, 2 * flushSchedule.intervalMs())
     },
-    ended(index, finish_reason, places) {
-      response.write(`${takeUnsent()}${open(index)}${frame(dialect.closing(index, finish_reason, places))}`)
+    ended(index, finish_reason, tokenLogprobs) {
+      response.write(
+        `${drainUnsent()}${openChoice(index)}${sseEvent(format.closingChunk(index, finish_reason, tokenLogprobs))}`,
+      )
     },
     completed(usage) {
       stop()
-      response.end(`${withUsage ? frame(dialect.usage(usage)) : ''}data: [DONE]\n\n`)
+      response.end(`${withUsage ? sseEvent(format.usageChunk(usage)) : ''}data: [DONE]\n\n`)
     },
     failed(error) {
       stop()
-      if (response.headersSent) response.end(takeUnsent() + frame(JSON.stringify(errorBody(error, true))))
+      if (response.headersSent) response.end(drainUnsent() + sseEvent(JSON.stringify(errorBody(error, true))))
       else sendError(response, error)
     },
   }
 }
 
-/** Adds the later part to the earlier one where they go on with the same thing. */
-function merged(last: ReplyPart, next: ReplyPart): boolean {
+/** Appends `next` to `last` if both are of the same kind and the same call. Returns whether it did. */
+function mergeInto(last: ReplyPart, next: ReplyPart): boolean {
   if (last.kind === 'tool_call' && next.kind === 'tool_call') {
     if (next.id !== undefined || next.index !== last.index) return false
     last.arguments += next.arguments
@@ -108,13 +111,10 @@ function merged(last: ReplyPart, next: ReplyPart): boolean {
   return true
 }
 
-/**
- * JSON leaves these as they are, and some clients' readers (those with Python's `splitlines`) take them for the end of
- * a line.
- */
-const lineEnds = /[\u0085\u2028\u2029]/g
+/** JSON does not escape these, and some clients (those using Python's `splitlines`) treat them as line breaks. */
+const lineSeparators = /[\u0085\u2028\u2029]/g
 
-/** One event of a stream. */
-export function frame(data: string): string {
-  return `data: ${data.replace(lineEnds, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n\n`
+/** One server-sent event. */
+export function sseEvent(data: string): string {
+  return `data: ${data.replace(lineSeparators, (end) => `\\u${end.charCodeAt(0).toString(16).padStart(4, '0')}`)}\n\n`
 }

@@ -5,7 +5,7 @@ import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import { controlsOf } from '../../chat/control-tokens.ts'
 import { prepareConversation } from '../../chat/conversation.ts'
 import type { Model } from '../../llama/model.ts'
-import { chatDialect } from '../answer/chat-format.ts'
+import { createChatFormat } from '../answer/chat-format.ts'
 import { readBody } from '../io.ts'
 import { promptBounds } from '../prepare.ts'
 import { type GenerationServices, generate } from './generate.ts'
@@ -17,7 +17,7 @@ export async function chatCompletions(
 ): Promise<void> {
   const body = await readBody(request, ChatRequest)
   if (body.top_logprobs && !body.logprobs)
-    throw new ApiError('invalid_request', 'top_logprobs needs logprobs: true beside it.', { param: 'top_logprobs' })
+    throw new ApiError('invalid_request', 'top_logprobs needs logprobs: true.', { param: 'top_logprobs' })
   await generate(services, request, response, body, async (served, _use, tokenize) => {
     const { model } = served
     requirePossibleLength(model, services.limits, body)
@@ -30,12 +30,12 @@ export async function chatCompletions(
       control_texts: control_texts.length > 0 ? controls.texts : null,
       top_logprobs: body.logprobs ? (body.top_logprobs ?? 0) : null,
       createParser,
-      makeDialect: chatDialect,
+      createFormat: createChatFormat,
     }
   })
 }
 
-// Which templates write as JSON, each in its own way.
+// Templates write arguments as JSON, each in its own way.
 const argumentsMax = 1_000_000
 const argumentsLength = (message: ChatMessage): number =>
   message.role === 'assistant'
@@ -43,8 +43,8 @@ const argumentsLength = (message: ChatMessage): number =>
     : 0
 
 /**
- * Throws ApiError context_length_exceeded for messages that are too long however they are tokenized, before a template
- * copies them.
+ * Throws ApiError context_length_exceeded if the messages are too long in any tokenization, before a template copies
+ * them. Throws invalid_request if the arguments of tool calls are too long.
  */
 function requirePossibleLength(model: Model, limits: MemoryLimits, { messages }: ChatRequest): void {
   const lengthOf = ({ content }: ChatMessage) =>
@@ -56,9 +56,7 @@ function requirePossibleLength(model: Model, limits: MemoryLimits, { messages }:
     throw new ApiError(
       'invalid_request',
       `The arguments of all tool_calls may have ${argumentsMax} characters together; these have ${written}.`,
-      {
-        param: 'messages',
-      },
+      { param: 'messages' },
     )
   const tokens_min = Math.ceil(
     messages.reduce((sum, message) => sum + lengthOf(message), 0) / model.vocab.longest_token_bytes,

@@ -4,11 +4,11 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { TextOrTokens } from '../../../contract/lists.ts'
 import { createReplyParser } from '../../chat/reply-parser.ts'
 import type { Model } from '../../llama/model.ts'
-import { completionDialect } from '../answer/completion-format.ts'
+import { createCompletionFormat } from '../answer/completion-format.ts'
 import { header, readBody } from '../io.ts'
-import { requireRoom } from '../prepare.ts'
-import { type Asked, type GenerationServices, generate } from './generate.ts'
-import { type EchoServices, promptPlaces } from './score.ts'
+import { requirePromptFits } from '../prepare.ts'
+import { type GenerationInput, type GenerationServices, generate } from './generate.ts'
+import { type EchoServices, promptLogprobs } from './score.ts'
 
 export async function completions(
   services: GenerationServices & EchoServices,
@@ -26,48 +26,49 @@ export async function completions(
   await generate(services, request, response, body, async (served, use, tokenize) => {
     const { model } = served
     const controls = body.parse_special === false ? 'none' : 'all'
-    const ofText = (text: string) => tokenize({ text, controls }, 'prompt')
+    const tokenizeText = (text: string) => tokenize({ text, controls }, 'prompt')
     const prompts = await Promise.all(
       textsOf(body.prompt).map((each) =>
-        typeof each === 'string' ? ofText(each) : knownTokens(model, each, 'prompt'),
+        typeof each === 'string' ? tokenizeText(each) : requireKnownTokens(model, each, 'prompt'),
       ),
     )
-    const asked: Asked = {
+    const input: GenerationInput = {
       prompts,
       param: 'prompt',
       grammar: null,
       control_texts: null,
       top_logprobs: body.logprobs ?? null,
-      // Plain completions have no form: all text is content.
+      // Text completions have no tool calls or reasoning: all text is content.
       createParser: () => createReplyParser({ thoughts: null, calls: null }),
-      makeDialect: completionDialect,
+      createFormat: createCompletionFormat,
       echoOnly,
     }
-    if (!echo) return asked
-    asked.echo = []
+    if (!echo) return input
+    input.echo = []
     for (const prompt of prompts) {
-      requireRoom(model, services.limits, prompt, 'prompt')
-      const places =
+      requirePromptFits(model, services.limits, prompt, 'prompt')
+      const tokenLogprobs =
         body.logprobs == null
           ? []
-          : await promptPlaces(services, served, prompt, body.logprobs, { account, signal: use.signal })
-      asked.echo.push({ text: Buffer.concat(prompt.map((token) => model.vocab.bytes(token))).toString('utf8'), places })
+          : await promptLogprobs(services, served, prompt, body.logprobs, { account, signal: use.signal })
+      input.echo.push({
+        text: Buffer.concat(prompt.map((token) => model.vocab.bytes(token))).toString('utf8'),
+        tokenLogprobs,
+      })
     }
-    return asked
+    return input
   })
 }
 
-// The forms in which a request may give texts: one or several, each as a string or as its tokens.
-
-/** Each text of what `prompt` or `input` was given. */
-export function textsOf(given: TextOrTokens): (string | number[])[] {
-  return typeof given === 'string' || typeof given[0] === 'number'
-    ? [given as string | number[]]
-    : (given as (string | number[])[])
+/** The texts of `prompt` or `input`, which is one or several strings or token lists. */
+export function textsOf(input: TextOrTokens): (string | number[])[] {
+  return typeof input === 'string' || typeof input[0] === 'number'
+    ? [input as string | number[]]
+    : (input as (string | number[])[])
 }
 
-/** Returns `tokens`. Throws ApiError invalid_request where the model's vocabulary lacks one of them. */
-export function knownTokens(model: Model, tokens: number[], param: string): number[] {
+/** Returns `tokens`. Throws ApiError invalid_request if a token is not in the model's vocabulary. */
+export function requireKnownTokens(model: Model, tokens: number[], param: string): number[] {
   const unknown = tokens.find((token) => token >= model.vocab.size)
   if (unknown !== undefined)
     throw new ApiError(

@@ -5,7 +5,7 @@ import { type Embedder, embeddedTokensMax, normalized } from '../../embeddings/e
 import type { Models, ServedModel } from '../../models/models.ts'
 import type { TokenizeOptions, Tokenizer } from '../../tokenizer/tokenizer.ts'
 import { header, readBody, sendError, sendJson } from '../io.ts'
-import { knownTokens, textsOf } from './completions.ts'
+import { requireKnownTokens, textsOf } from './completions.ts'
 import { useModel } from './use-model.ts'
 
 export type EmbeddingServices = {
@@ -25,14 +25,15 @@ export async function embeddings(
   if (served.kind !== 'embedding')
     throw new ApiError(
       'model_not_callable',
-      `'${body.model}' writes text; it was not trained to make embeddings. GET /v1/models lists those that can be called.`,
+      `'${body.model}' writes text; it was not trained to make embeddings. ` +
+        'GET /v1/models lists those that can be called.',
       { param: 'model' },
     )
   const dimensions = dimensionsOf(served, body.dimensions ?? null)
   const use = useModel(served, response)
-  const letGo = use.hold()
+  const release = use.retain()
   try {
-    const texts = await readTexts(tokenizer, served, body.input, {
+    const texts = await tokenizeInputs(tokenizer, served, body.input, {
       account: header(request, 'x-tunery-account') ?? '',
       signal: use.signal,
     })
@@ -44,7 +45,7 @@ export async function embeddings(
       data: vectors.map((vector, index) => ({
         object: 'embedding',
         index,
-        embedding: encode(shortened(vector, dimensions)),
+        embedding: encode(truncated(vector, dimensions)),
       })),
       model: header(request, 'x-served-model-name') ?? body.model,
       usage: { prompt_tokens, total_tokens: prompt_tokens },
@@ -54,47 +55,48 @@ export async function embeddings(
     if (!(error instanceof ApiError) && !use.ended()) onFault(error)
     sendError(response, error)
   } finally {
-    letGo()
+    release()
     use.end()
   }
 }
 
-function dimensionsOf({ model, matryoshka, name }: ServedModel, wanted: number | null): number {
+function dimensionsOf({ model, matryoshka, name }: ServedModel, requested: number | null): number {
   const all = model.embedding_length
-  if (wanted === null || wanted === all) return all
-  if (!matryoshka || wanted > all)
+  if (requested === null || requested === all) return all
+  if (!matryoshka || requested > all)
     throw new ApiError(
       'parameter_not_supported',
       `The embeddings of '${name}' have ${all} dimensions${matryoshka ? ' at most' : ' and cannot be shortened'}.`,
       { param: 'dimensions' },
     )
-  return wanted
+  return requested
 }
 
-async function readTexts(
+async function tokenizeInputs(
   tokenizer: Tokenizer,
   { model }: ServedModel,
   input: EmbeddingsRequest['input'],
-  asker: Pick<TokenizeOptions, 'account' | 'signal'>,
+  caller: Pick<TokenizeOptions, 'account' | 'signal'>,
 ): Promise<number[][]> {
   const { vocab } = model
-  const { before, after } = vocab.wrapping
+  const { before, after } = vocab.affixes
   const context_length = embeddedTokensMax(model)
-  // The first that fails ends the work on the others.
+  // The first failure cancels the others.
   const failed = new AbortController()
-  const signal = AbortSignal.any([asker.signal, failed.signal])
+  const signal = AbortSignal.any([caller.signal, failed.signal])
   const read = async (text: string | number[], index: number): Promise<number[]> => {
-    const tooLong = (tokens: number, least = 'at least ') =>
+    const tooLong = (tokens: number, qualifier = 'at least ') =>
       new ApiError(
         'context_length_exceeded',
-        `Text ${index} has ${least}${tokens} tokens; this model takes ${context_length}. Shorten it, or send it in parts.`,
+        `Text ${index} has ${qualifier}${tokens} tokens; this model takes ${context_length}. ` +
+          'Shorten it, or send it in parts.',
         { details: { prompt_tokens: tokens, context_length }, param: 'input' },
       )
-    const options = { account: asker.account, signal, tokens_max: 2 * context_length, tooLong }
+    const options = { account: caller.account, signal, tokens_max: 2 * context_length, tooLong }
     const tokens =
       typeof text === 'string'
         ? [...before, ...(await tokenizer.tokenize(vocab, { text, controls: 'none' }, options)), ...after]
-        : knownTokens(model, text, 'input')
+        : requireKnownTokens(model, text, 'input')
     if (tokens.length === 0)
       throw new ApiError('invalid_request', `Text ${index} has nothing that this model has a token for.`, {
         param: 'input',
@@ -109,7 +111,7 @@ async function readTexts(
   }
 }
 
-function shortened(vector: Float32Array, dimensions: number): Float32Array {
+function truncated(vector: Float32Array, dimensions: number): Float32Array {
   return dimensions === vector.length ? vector : normalized(vector.subarray(0, dimensions))
 }
 

@@ -1,23 +1,23 @@
-// What the routes that generate text share: from the prompts to an answer under way.
+// Shared by chat and text completions: from prompts to a running response.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { ApiError } from '../../../contract/errors.ts'
 import type { Usage } from '../../../contract/sampling.ts'
 import type { GenerationEvents } from '../../batching/generation.ts'
-import type { Scheduler, Submitted } from '../../batching/scheduler.ts'
+import type { GenerationHandle, Scheduler } from '../../batching/scheduler.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
 import type { ReplyParser } from '../../chat/reply-parser.ts'
 import type { GrammarSession, GrammarSpec, Grammars, GrammarVocab } from '../../grammar/grammars.ts'
 import type { Vocab } from '../../llama/vocab.ts'
 import type { Models, ServedModel } from '../../models/models.ts'
-import type { PlaceLogprobs } from '../../sampling/logprobs.ts'
+import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type PromptText, type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
-import type { LeftUsage } from '../aborted-usage.ts'
-import { createChoices, wholeSink } from '../answer/choices.ts'
-import type { Dialect, DialectOptions } from '../answer/format.ts'
+import type { AbortedUsage } from '../aborted-usage.ts'
+import { createChoices, jsonSink } from '../answer/choices.ts'
+import type { AnswerFormat, AnswerFormatOptions } from '../answer/format.ts'
 import { streamSink } from '../answer/stream.ts'
 import { header, sendError } from '../io.ts'
 import { prepareGeneration, promptBounds, type SamplingFields } from '../prepare.ts'
-import { type Use, useModel } from './use-model.ts'
+import { type ModelUse, useModel } from './use-model.ts'
 
 export type GenerationServices = {
   models: Models
@@ -25,48 +25,48 @@ export type GenerationServices = {
   grammars: Grammars
   limits: MemoryLimits
   tokenizer: Tokenizer
-  left: LeftUsage
+  abortedUsage: AbortedUsage
   onFault(error: unknown): void
 }
 
-export type Body = SamplingFields & {
+export type GenerationBody = SamplingFields & {
   model: string
   stream?: boolean | null
   stream_options?: { include_usage?: boolean | null } | null
 }
 
-/** What a dialect makes of its request. */
-export type Asked = {
+/** Input of a generation, built by the chat or completion route. */
+export type GenerationInput = {
   prompts: number[][]
-  /** The field that the prompts came from. */
+  /** Request field of the prompts, for errors. */
   param: string
   grammar: { spec: GrammarSpec; vocab: GrammarVocab } | null
-  /** Control tokens that are passed on as text. */
+  /** Control tokens that appear in the output as text. */
   control_texts: ReadonlyMap<number, Buffer> | null
-  /** How many likely tokens to tell of each place; null tells nothing. */
+  /** Number of top tokens per position; null for no log-probabilities. */
   top_logprobs: number | null
   createParser(): ReplyParser
-  makeDialect(options: DialectOptions, vocab: Vocab): Dialect
-  /** Text that stands before every choice of a prompt, with its tokens' log-probabilities. */
-  echo?: { text: string; places: PlaceLogprobs[] }[]
-  /** Nothing is to be generated: the echo is the answer. */
+  createFormat(options: AnswerFormatOptions, vocab: Vocab): AnswerFormat
+  /** Echoed prompts, with their tokens' log-probabilities; prepended to every choice. */
+  echo?: { text: string; tokenLogprobs: TokenLogprobs[] }[]
+  /** Generate nothing: the echo is the answer. */
   echoOnly?: boolean
 }
 
-/** The tokens of a prompt for the model that is asked. `param` names the field that it came from. */
+/** Tokenizes a prompt for the requested model. `param` is the request field of the prompt. */
 export type Tokenize = (prompt: PromptText, param: string) => Promise<number[]>
 
-// Each choice is a sequence of its own in the engine.
+// Each choice is a separate sequence in the engine.
 const choicesMax = 128
 
 export async function generate(
   services: GenerationServices,
   request: IncomingMessage,
   response: ServerResponse,
-  body: Body,
-  ask: (served: ServedModel, use: Use, tokenize: Tokenize) => Promise<Asked>,
+  body: GenerationBody,
+  prepare: (served: ServedModel, use: ModelUse, tokenize: Tokenize) => Promise<GenerationInput>,
 ): Promise<void> {
-  const { models, scheduler, grammars, limits, tokenizer, left, onFault } = services
+  const { models, scheduler, grammars, limits, tokenizer, abortedUsage, onFault } = services
   const served = models.get(body.model)
   if (served.kind === 'embedding')
     throw new ApiError(
@@ -75,7 +75,7 @@ export async function generate(
       { param: 'model' },
     )
   const use = useModel(served, response)
-  const letGo = use.hold()
+  const release = use.retain()
   const sessions: GrammarSession[] = []
   const account = header(request, 'x-tunery-account') ?? ''
   const tokenize: Tokenize = (prompt, param) => {
@@ -87,33 +87,33 @@ export async function generate(
     })
   }
   try {
-    const asked = await ask(served, use, tokenize)
+    const input = await prepare(served, use, tokenize)
     const perPrompt = body.n ?? 1
-    const count = asked.prompts.length * perPrompt
+    const count = input.prompts.length * perPrompt
     if (count > choicesMax)
       throw new ApiError(
         'invalid_request',
         `${count} choices are asked for; ${choicesMax} at most can be made at once.`,
         { param: 'n' },
       )
-    const prepared = asked.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, asked.param))
-    if (asked.grammar)
+    const prepared = input.prompts.map((prompt) => prepareGeneration(served.model, limits, prompt, body, input.param))
+    if (input.grammar)
       while (sessions.length < count)
-        sessions.push(await grammars.open(asked.grammar.vocab, asked.grammar.spec, use.signal, account))
+        sessions.push(await grammars.open(input.grammar.vocab, input.grammar.spec, use.signal, account))
     if (use.ended()) return closeAll(sessions)
 
-    const prompt_tokens = asked.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
+    const prompt_tokens = input.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
     response.setHeader('x-prompt-tokens', prompt_tokens)
     const includeUsage = body.stream_options?.include_usage === true
-    const dialect = asked.makeDialect(
+    const format = input.createFormat(
       { model: header(request, 'x-served-model-name') ?? body.model, nullUsage: includeUsage },
       served.model.vocab,
     )
-    const logprobs = asked.top_logprobs !== null
+    const logprobs = input.top_logprobs !== null
     const sink = body.stream
-      ? streamSink(response, dialect, includeUsage || header(request, 'x-tunery-usage') === 'always')
-      : wholeSink(response, dialect, count, logprobs)
-    const submitted: Submitted[] = []
+      ? streamSink(response, format, includeUsage || header(request, 'x-tunery-usage') === 'always')
+      : jsonSink(response, format, count, logprobs)
+    const submitted: GenerationHandle[] = []
     const cancelAll = () => {
       for (const { cancel } of submitted) cancel()
     }
@@ -121,9 +121,9 @@ export async function generate(
       cancelAll()
       use.end()
     }
-    const onLeft = () => {
+    const onDisconnect = () => {
       cancelAll()
-      left.note(String(response.getHeader('x-request-id')), usageSoFar(submitted, prompt_tokens, perPrompt))
+      abortedUsage.record(String(response.getHeader('x-request-id')), usageSoFar(submitted, prompt_tokens, perPrompt))
     }
     const onStart: GenerationEvents['onStart'] = ({ cached_tokens, queue_ms }) => {
       if (!response.headersSent)
@@ -134,36 +134,36 @@ export async function generate(
       prompt_tokens,
       choices_per_prompt: perPrompt,
       logprobs,
-      createParser: asked.createParser,
+      createParser: input.createParser,
       sink,
       onStart,
       onDone,
     })
-    use.cancelWith(onLeft, (error) => sink.failed(error))
+    use.cancelWith(onDisconnect, (error) => sink.failed(error))
     const submissions = events.map((each, index) => {
-      const { request: base, size } = prepared[Math.floor(index / perPrompt)]!
-      // Choices that share a seed differ all the same.
+      const { request: base, size_class } = prepared[Math.floor(index / perPrompt)]!
+      // Offset the seed, so that choices of one prompt differ.
       const seed = base.sampling.seed === null ? null : base.sampling.seed + (index % perPrompt)
       const sampling = { ...base.sampling, seed }
       return {
         events: each,
-        size,
+        size_class,
         request: {
           ...base,
           sampling,
           account,
-          top_logprobs: asked.top_logprobs,
-          control_texts: asked.control_texts,
+          top_logprobs: input.top_logprobs,
+          control_texts: input.control_texts,
           grammar: sessions[index] ?? null,
         },
       }
     })
-    // A queue that is full is an error with its own status as long as nothing is written.
-    if (!asked.echoOnly) submitted.push(...scheduler.submit(served, submissions))
+    // `submit` throws if the queue is full; nothing is written yet, so the error has its own status.
+    if (!input.echoOnly) submitted.push(...scheduler.submit(served, submissions))
     for (const [index, each] of events.entries()) {
-      const echo = asked.echo?.[Math.floor(index / perPrompt)]
-      if (echo) each.onText(echo.text, echo.places)
-      if (asked.echoOnly) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
+      const echo = input.echo?.[Math.floor(index / perPrompt)]
+      if (echo) each.onText(echo.text, echo.tokenLogprobs)
+      if (input.echoOnly) each.onEnd({ finish_reason: 'length', completion_tokens: 0, cached_tokens: 0 })
     }
   } catch (error) {
     closeAll(sessions)
@@ -171,11 +171,11 @@ export async function generate(
     sendError(response, error)
     use.end()
   } finally {
-    letGo()
+    release()
   }
 }
 
-function usageSoFar(submitted: readonly Submitted[], prompt_tokens: number, perPrompt: number): Usage {
+function usageSoFar(submitted: readonly GenerationHandle[], prompt_tokens: number, perPrompt: number): Usage {
   let completion_tokens = 0
   let cached_tokens = 0
   for (const [index, each] of submitted.entries()) {

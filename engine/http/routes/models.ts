@@ -1,8 +1,8 @@
-// The routes that list, load and unload models.
+// Routes that list, load and unload models.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { z } from 'zod'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
-import type { Rests } from '../../batching/yielding.ts'
+import type { CpuThrottle } from '../../batching/yielding.ts'
 import type { Models } from '../../models/models.ts'
 import { readBody, sendJson } from '../io.ts'
 import { servedContextLength } from '../prepare.ts'
@@ -15,7 +15,7 @@ const LoadModel = z.looseObject({ name: Name, path: Path, matryoshka: z.boolean(
 const UnloadModel = z.looseObject({ name: Name })
 const LeaveCores = z.looseObject({ share: z.number().min(0).max(0.9), for_ms: z.number().min(0).max(60_000) })
 
-/** Files are named to the service alone. */
+/** Only the service sees file paths. */
 export function listModels(models: Models, limits: MemoryLimits, response: ServerResponse, withFiles: boolean): void {
   const data = models.list().map((served) => ({
     id: served.name,
@@ -54,9 +54,13 @@ export async function unloadModel(models: Models, request: IncomingMessage, resp
   sendJson(response, 200, { status: 'unloaded', name })
 }
 
-/** Leaves a share of the cores' time to another program of the service for a while. */
-export async function leaveCores(rests: Rests, request: IncomingMessage, response: ServerResponse): Promise<void> {
+/** Yields a share of the cores' time to another program of the service for `for_ms`. */
+export async function leaveCores(
+  cpuThrottle: CpuThrottle,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
   const { share, for_ms } = await readBody(request, LeaveCores)
-  rests.leave(share, for_ms)
+  cpuThrottle.yieldShare(share, for_ms)
   sendJson(response, 200, { status: 'ok' })
 }

@@ -1,62 +1,62 @@
-// How likely given tokens are: what a trainer's result is compared by with what is served of it, and the
-// log-probabilities of prompts.
+// Log-probabilities of given tokens: to compare a served model with its trainer, and of prompts (echo).
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { z } from 'zod'
 import { ChatMessage } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { FairMutex } from '../../../lib/mutex.ts'
-import type { Beside } from '../../batching/side-work.ts'
+import type { SideWork } from '../../batching/side-work.ts'
 import { renderChat } from '../../chat/conversation.ts'
 import type { Context } from '../../llama/context.ts'
 import type { Models, ServedModel } from '../../models/models.ts'
-import { createLogprobs, logSumExp, type PlaceLogprobs } from '../../sampling/logprobs.ts'
+import { createLogprobReader, logSumExp, type TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
 import { readBody, sendJson } from '../io.ts'
 
 const tokensMax = 2048
 const targetsMax = 128
-// A piece of a prompt that is computed in one go.
-const tokensAtOnce = 64
+// Largest batch of prompt tokens.
+const batchTokensMax = 64
 const ScoreRequest = z.looseObject({
   model: z.string().min(1).max(256),
   rows: z
     .array(
       z.object({
-        /** The conversation before the answer, to be written and tokenized as chat would. */
+        /** The conversation before the answer; rendered and tokenized like a chat request. */
         prompt: z.array(ChatMessage),
         tokens: z.array(z.int().min(0)).min(2).max(tokensMax),
-        /** Which of the tokens to score, in ascending order; the first token has nothing before it. */
+        /** Positions of the tokens to score, ascending; the first token has no predecessor to score it by. */
         targets: z.array(z.int().min(1)).min(1).max(targetsMax),
       }),
     )
     .min(1)
     .max(16),
-  /** Tokens that are computed in one go; 1 computes them as answers are. */
-  at_once: z.int().min(1).max(tokensAtOnce).default(tokensAtOnce),
+  /** Batch size in tokens; 1 computes them as generation does. */
+  at_once: z.int().min(1).max(batchTokensMax).default(batchTokensMax),
 })
 
 /**
- * Of one row: the tokens of its prompt as chat makes them (null where the template writes the time, which moves on),
- * the natural logarithm of each target's probability, its bytes in base64, and whether the last token ends an answer.
+ * Result of one row: prompt tokens as chat makes them (null if the template writes the current time), the natural
+ * log-probability of each target, its bytes in base64, and whether the last token ends an answer.
  */
-export type Scored = { prompt: number[] | null; logprobs: number[]; bytes: string[]; ends: boolean }
-/** Makes a context of one sequence of `tokens`, with logits for `outputs` tokens of a batch, which holds as many. */
-export type Scoring = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
+export type ScoredRow = { prompt: number[] | null; logprobs: number[]; bytes: string[]; ends: boolean }
+/** Creates a context for one sequence of `tokens`, with batches of `outputs` tokens that may all have logits. */
+export type CreateScoringContext = (served: ServedModel, tokens: number, outputs: number) => Promise<Context>
 
-export type ScoreServices = { models: Models; scoring: Scoring; tokenizer: Tokenizer }
-/** How many requests of an account may wait for the probabilities of their prompts. */
+export type ScoreServices = { models: Models; createScoringContext: CreateScoringContext; tokenizer: Tokenizer }
+/** Limit of waiting echo requests per account. */
 export const scoringWaitingMax = 16
 export const tooManyScorings = () =>
   new ApiError(
     'overloaded',
-    `${scoringWaitingMax} requests of yours are waiting for the probabilities of their prompts. Try again in a moment.`,
+    `${scoringWaitingMax} requests of yours are waiting for the probabilities of their prompts. ` +
+      'Try again in a moment.',
   )
 
-export type EchoServices = { scoring: Scoring; scoringMutex: FairMutex; beside: Beside }
+export type EchoServices = { createScoringContext: CreateScoringContext; scoringMutex: FairMutex; sideWork: SideWork }
 
 export async function scoreTokens(
-  { models, scoring, tokenizer }: ScoreServices,
+  { models, createScoringContext, tokenizer }: ScoreServices,
   request: IncomingMessage,
   response: ServerResponse,
 ): Promise<void> {
@@ -67,37 +67,39 @@ export async function scoreTokens(
     if (tokens.some((token) => token >= vocab.size))
       throw new ApiError('invalid_request', `The vocabulary of '${name}' has ${vocab.size} tokens.`)
     if (targets.at(-1)! >= tokens.length || targets.some((target, index) => index > 0 && target <= targets[index - 1]!))
-      throw new ApiError('invalid_request', 'targets must be places of tokens, in ascending order.')
+      throw new ApiError('invalid_request', 'targets must be positions of tokens, in ascending order.')
   }
-  const gone = new AbortController()
-  response.on('close', () => gone.abort())
-  // The service itself asks, about rows that it has.
+  const disconnected = new AbortController()
+  response.on('close', () => disconnected.abort())
+  // Unbounded: the service calls this with its own rows.
   const unbounded = {
     account: '',
-    signal: gone.signal,
+    signal: disconnected.signal,
     tokens_max: Number.POSITIVE_INFINITY,
     tooLong: () => new ApiError('context_length_exceeded', ''),
   }
-  served.users++
+  served.active_requests++
   try {
     const longest = Math.max(...rows.map(({ tokens }) => tokens.length))
-    const context = await scoring(served, longest, tokensAtOnce)
+    const context = await createScoringContext(served, longest, batchTokensMax)
     try {
-      const scored: Scored[] = []
+      const scored: ScoredRow[] = []
       let least_ms = Number.POSITIVE_INFINITY
       for (const { prompt, tokens, targets } of rows) {
-        const timeless = !/strftime_now/.test(served.model.chat_template ?? '')
+        const isTimeless = !/strftime_now/.test(served.model.chat_template ?? '')
         const logprobs: number[] = []
-        const visit = (place: number, logits: Float32Array) =>
-          logprobs.push(logits[tokens[place]!]! - logSumExp(logits))
+        const visit = (position: number, logits: Float32Array) =>
+          logprobs.push(logits[tokens[position]!]! - logSumExp(logits))
         least_ms = Math.min(
           least_ms,
-          await eachLogits(context, tokens, new Set(targets), vocab.size, visit, gone.signal, at_once),
+          await forEachLogits(context, tokens, new Set(targets), vocab.size, visit, disconnected.signal, at_once),
         )
         scored.push({
-          prompt: timeless ? await tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt), unbounded) : null,
+          prompt: isTimeless
+            ? await tokenizePrompt(tokenizer, vocab, renderChat(served.model, prompt), unbounded)
+            : null,
           logprobs,
-          bytes: targets.map((place) => Buffer.from(vocab.bytes(tokens[place]!)).toString('base64')),
+          bytes: targets.map((position) => Buffer.from(vocab.bytes(tokens[position]!)).toString('base64')),
           ends: vocab.isEndOfGeneration(tokens.at(-1)!),
         })
       }
@@ -106,78 +108,78 @@ export async function scoreTokens(
       context.free()
     }
   } finally {
-    served.users--
+    served.active_requests--
   }
 }
 
-type Asker = { account: string; signal: AbortSignal }
+type Caller = { account: string; signal: AbortSignal }
 
 /**
- * The log-probabilities of each token of a prompt, with the likeliest `top` at its place. One prompt at a time has a
- * context for it.
+ * Log-probabilities of each token of a prompt, with the `top` likeliest at each position. Only one prompt at a time has
+ * a scoring context.
  */
-export function promptPlaces(
+export function promptLogprobs(
   services: EchoServices,
   served: ServedModel,
   prompt: number[],
   top: number,
-  { account, signal }: Asker,
-): Promise<PlaceLogprobs[]> {
-  return services.scoringMutex(account, () => readPlaces(services, served, prompt, top, signal), signal)
+  { account, signal }: Caller,
+): Promise<TokenLogprobs[]> {
+  return services.scoringMutex(account, () => readPromptLogprobs(services, served, prompt, top, signal), signal)
 }
 
-async function readPlaces(
-  { scoring, beside }: EchoServices,
+async function readPromptLogprobs(
+  { createScoringContext, sideWork }: EchoServices,
   served: ServedModel,
   prompt: number[],
   top: number,
   signal: AbortSignal,
-): Promise<PlaceLogprobs[]> {
-  const places: PlaceLogprobs[] = [{ token: prompt[0]!, logprob: null, top: [] }]
-  if (prompt.length === 1) return places
-  const reader = createLogprobs(top)
+): Promise<TokenLogprobs[]> {
+  const tokenLogprobs: TokenLogprobs[] = [{ token: prompt[0]!, logprob: null, top: [] }]
+  if (prompt.length === 1) return tokenLogprobs
+  const reader = createLogprobReader(top)
   if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
-  const context = await scoring(served, prompt.length, tokensAtOnce)
+  const context = await createScoringContext(served, prompt.length, batchTokensMax)
   try {
-    const wanted = new Set(prompt.keys())
-    const visit = (place: number, logits: Float32Array) => places.push(reader.read(logits)(prompt[place]!))
-    await eachLogits(context, prompt, wanted, served.model.vocab.size, visit, signal, tokensAtOnce, beside)
+    const positions = new Set(prompt.keys())
+    const visit = (position: number, logits: Float32Array) => tokenLogprobs.push(reader.read(logits)(prompt[position]!))
+    await forEachLogits(context, prompt, positions, served.model.vocab.size, visit, signal, batchTokensMax, sideWork)
   } finally {
     context.free()
   }
-  return places
+  return tokenLogprobs
 }
 
 /**
- * Computes `tokens` from an empty cache and visits the logits from which each token of the `wanted` places would be
- * chosen, in order. Returns how long the fastest piece took, in milliseconds: the others may have had less of the
- * machine.
+ * Computes `tokens` from an empty cache. Calls `visit` in order with the logits that predict each token at `positions`.
+ * Returns the time of the fastest batch in milliseconds; slower ones may have shared the machine.
  */
-async function eachLogits(
+async function forEachLogits(
   context: Context,
   tokens: readonly number[],
-  wanted: ReadonlySet<number>,
+  positions: ReadonlySet<number>,
   vocabSize: number,
-  visit: (place: number, logits: Float32Array) => void,
+  visit: (position: number, logits: Float32Array) => void,
   signal: AbortSignal,
-  atOnce = tokensAtOnce,
-  beside: Beside | null = null,
+  batchTokens = batchTokensMax,
+  sideWork: SideWork | null = null,
 ): Promise<number> {
   context.truncate(0, 0)
   let least_ms = Number.POSITIVE_INFINITY
   let last = 0
-  for (const place of wanted) last = Math.max(last, place)
-  for (let from = 0; from < last; from += atOnce) {
+  for (const position of positions) last = Math.max(last, position)
+  for (let from = 0; from < last; from += batchTokens) {
     const began = performance.now()
-    const to = Math.min(last, from + atOnce)
-    for (let place = from; place < to; place++) context.add(tokens[place]!, place, 0, wanted.has(place + 1))
+    const to = Math.min(last, from + batchTokens)
+    for (let position = from; position < to; position++)
+      context.add(tokens[position]!, position, 0, positions.has(position + 1))
     if (context.decode() !== 0) throw new ApiError('engine_failed', 'The engine could not compute these tokens.')
-    for (let place = from; place < to; place++)
-      if (wanted.has(place + 1)) visit(place + 1, context.logits(place - from, vocabSize))
+    for (let position = from; position < to; position++)
+      if (positions.has(position + 1)) visit(position + 1, context.logits(position - from, vocabSize))
     least_ms = Math.min(least_ms, performance.now() - began)
-    // Streams go on in between, and a caller who has left wants no more.
-    await nextTurn()
-    await beside?.rest(performance.now() - began)
+    // Let streams run in between, and stop if the caller has disconnected.
+    await yieldToEventLoop()
+    await sideWork?.yieldAfter(performance.now() - began)
     if (signal.aborted) throw new ApiError('engine_unavailable', 'The caller has left.')
   }
   return least_ms

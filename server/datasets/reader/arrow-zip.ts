@@ -1,16 +1,16 @@
 import { RecordBatchReader, StructRow, Vector } from 'apache-arrow'
 import yauzl from 'yauzl'
-import { because, columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
+import { columnsNeeded, errorDetail, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
 const maxEntries = 10_000
-/** Stored, and deflate. */
+/** Zip compression methods: stored and deflate. */
 const readableMethods = [0, 8]
 
 /**
- * The rows of a zip of a dataset folder as `datasets.Dataset.save_to_disk` writes it: Arrow streams. Of a folder with
- * several splits `train` is read. Nothing is unpacked to disk, so no name in it can point anywhere.
+ * Reads a zip of a folder written by `datasets.Dataset.save_to_disk` (Arrow streams). With several splits, `train` is
+ * read. Nothing is unpacked to disk, so path traversal is impossible.
  */
-export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<Found> {
+export async function* readArrowZip(path: string, max_bytes: number): AsyncGenerator<ReadRow> {
   const zip = await yauzl
     .openPromise(path, { autoClose: false, validateEntrySizes: true, strictFileNames: true })
     .catch((error) => {
@@ -22,7 +22,7 @@ export async function* readArrowZip(path: string, max_bytes: number): AsyncGener
     })
   try {
     const entries = await arrowFiles(zip, max_bytes)
-    const chosen = oneSplit(entries)
+    const chosen = chooseSplit(entries)
     let line = 0
     for (const entry of chosen) {
       const stream = await zip.openReadStreamPromise(entry)
@@ -57,14 +57,15 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
       if (!readableMethods.includes(entry.compressionMethod))
         throw new Unreadable(
           'file_not_readable',
-          `The zip archive is compressed in a way that this service does not read (method ${entry.compressionMethod}). Make it with deflate, as most programs do.`,
+          'The zip archive is compressed in a way that this service does not read (method ' +
+            `${entry.compressionMethod}). Make it with deflate, as most programs do.`,
         )
       bytes += entry.uncompressedSize
       entries.push(entry)
     }
   } catch (error) {
     if (error instanceof Unreadable) throw error
-    throw new Unreadable('file_not_readable', `The zip archive is damaged${because(error)}.`)
+    throw new Unreadable('file_not_readable', `The zip archive is damaged${errorDetail(error)}.`)
   }
   if (entries.length === 0)
     throw new Unreadable(
@@ -81,8 +82,8 @@ async function arrowFiles(zip: yauzl.ZipFile, max_bytes: number): Promise<yauzl.
   return entries
 }
 
-/** The Arrow files of one split: those in a folder named `train`, or all where they lie in one folder. */
-function oneSplit(entries: yauzl.Entry[]): yauzl.Entry[] {
+/** The Arrow files of one split: all of them if they are in one folder, else those in the folder `train`. */
+function chooseSplit(entries: yauzl.Entry[]): yauzl.Entry[] {
   const folderOf = (entry: yauzl.Entry) => entry.fileName.split('/').slice(0, -1).join('/')
   const sorted = entries.toSorted((a, b) => a.fileName.localeCompare(b.fileName))
   const folders = [...new Set(sorted.map(folderOf))]
@@ -91,7 +92,8 @@ function oneSplit(entries: yauzl.Entry[]): yauzl.Entry[] {
   if (train.length !== 1)
     throw new Unreadable(
       'file_not_readable',
-      `The zip archive has several datasets (${folders.slice(0, 10).join(', ')}) and none named train. Zip one of them.`,
+      `The zip archive has several datasets (${folders.slice(0, 10).join(', ')}) and none named train. ` +
+        'Zip one of them.',
     )
   return sorted.filter((entry) => folderOf(entry) === train[0])
 }
@@ -114,12 +116,12 @@ async function* records(stream: NodeJS.ReadableStream, max_bytes: number): Async
     if (error instanceof Unreadable) throw error
     throw new Unreadable(
       'file_not_readable',
-      `An .arrow file of the zip archive is damaged, or is not as \`save_to_disk\` writes it${because(error)}.`,
+      `An .arrow file of the zip archive is damaged, or is not as \`save_to_disk\` writes it${errorDetail(error)}.`,
     )
   }
 }
 
-/** Arrow's own rows and lists as plain objects and arrays. */
+/** Converts Arrow rows and lists to plain objects and arrays. */
 function plain(value: unknown): unknown {
   if (value instanceof StructRow) return Object.fromEntries([...value].map(([name, part]) => [name, plain(part)]))
   if (value instanceof Vector) return Array.from(value, plain)

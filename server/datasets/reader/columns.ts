@@ -1,14 +1,11 @@
 import type { Problem } from '../rows.ts'
 
-/** The columns of which the known shapes are made; others are left aside. */
+/** The columns of the supported layouts; others are ignored. */
 export const knownColumns = ['messages', 'system', 'prompt', 'completion', 'instruction', 'input', 'output']
 
 export type ToRow = (record: Record<string, unknown>) => { messages: unknown } | Problem
 
-/**
- * How the rows of a table with these columns become conversations. Undefined where the columns are of none of the known
- * shapes.
- */
+/** The conversion from a table row with these columns to a conversation; undefined for an unsupported layout. */
 export function rowMaker(columns: string[]): ToRow | undefined {
   const has = (name: string) => columns.includes(name)
   if (has('messages')) return messagesColumn
@@ -17,7 +14,8 @@ export function rowMaker(columns: string[]): ToRow | undefined {
   return undefined
 }
 
-export const columnsNeeded = `a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input')`
+export const columnsNeeded =
+  "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and " + "'input')"
 
 function messagesColumn({ messages }: Record<string, unknown>) {
   if (typeof messages !== 'string') return { messages: withoutNulls(messages) }
@@ -31,22 +29,22 @@ function messagesColumn({ messages }: Record<string, unknown>) {
   }
 }
 
-// A list of structs gives every message every field; those that a message does not have are null.
+// In a list of structs each message has all fields; missing ones are null.
 function withoutNulls(messages: unknown): unknown {
   if (!Array.isArray(messages)) return messages
   return messages.map((message) =>
     typeof message === 'object' && message !== null
       ? Object.fromEntries(
           Object.entries(message).flatMap(([name, value]) =>
-            value === null || value === undefined ? [] : [[name, plain(value)]],
+            value === null || value === undefined ? [] : [[name, toNumber(value)]],
           ),
         )
       : message,
   )
 }
 
-// Whole numbers of a table come as bigint.
-const plain = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
+// Table readers return integers as bigint.
+const toNumber = (value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
 
 function promptColumns({ system, prompt, completion }: Record<string, unknown>) {
   return conversation(text(system), text(prompt), text(completion), 'completion')
@@ -64,7 +62,7 @@ function instructionColumns({ system, instruction, input, output }: Record<strin
 
 const text = (value: unknown) => (value === null || value === undefined ? '' : String(value))
 
-/** `column` is where the answer comes from. */
+/** `column` is the column of the answer, for the message. */
 function conversation(system: string, question: string, answer: string, column: string): ReturnType<ToRow> {
   if (answer.trim() === '') return ['answer_empty', `: the column '${column}' is empty; an answer to learn needs text.`]
   const messages = [
@@ -74,20 +72,17 @@ function conversation(system: string, question: string, answer: string, column: 
   return { messages: system.trim() ? [{ role: 'system', content: system }, ...messages] : messages }
 }
 
-/** One row of a table: where it stands, and the conversation that it makes, or what is wrong with it. */
-export type Found = { line: number; row: ReturnType<ToRow> } | { line: number; problem: Problem }
+/** A row of a table with its line: a conversation, or the problem with it. */
+export type ReadRow = { line: number; row: ReturnType<ToRow> } | { line: number; problem: Problem }
 
-/**
- * What a library said of a file, as the end of a sentence; what its code stumbled over says nothing to whoever sent the
- * file.
- */
-export function because(error: unknown): string {
-  const stumbled =
+/** The message of a library error, to end a sentence with. Empty for errors of its code, such as a TypeError. */
+export function errorDetail(error: unknown): string {
+  const internal =
     !(error instanceof Error) || error.name !== 'Error' || /\b(undefined|null|not a function)\b/.test(error.message)
-  return stumbled ? '' : `: ${error.message.slice(0, 200).replace(/\.$/, '')}`
+  return internal ? '' : `: ${error.message.slice(0, 200).replace(/\.$/, '')}`
 }
 
-/** The file is not what its format says, or holds more than it may: nothing of it is kept. */
+/** The file does not match its format or exceeds a limit. The whole file is rejected. */
 export class Unreadable extends Error {
   readonly code: 'file_not_readable' | 'file_too_large' | 'file_not_utf8' | 'file_empty'
   constructor(code: Unreadable['code'], message: string) {

@@ -1,13 +1,10 @@
 import { createReadStream } from 'node:fs'
 import { CsvError, parse } from 'csv-parse'
 import { maxLineBytes } from '../rows.ts'
-import { columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
+import { columnsNeeded, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
-/**
- * The rows of a CSV file with a header: commas, quotes and line breaks within quotes as RFC 4180 has them; a byte order
- * mark and CRLF are no errors.
- */
-export async function* readCsv(file: string): AsyncGenerator<Found> {
+/** Reads a CSV file (RFC 4180) with a header. A byte order mark and CRLF are allowed. */
+export async function* readCsv(file: string): AsyncGenerator<ReadRow> {
   const parser = parse({
     bom: true,
     info: true,
@@ -44,14 +41,15 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
         if (!makeRow)
           throw new Unreadable(
             'file_not_readable',
-            `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separated(header)}`,
+            `The CSV file's first line must name ${columnsNeeded}; it names ${list(header)}.${separatorHint(header)}`,
           )
       } else if (record.length !== header.length)
         yield {
           line,
           problem: [
             'columns_wrong',
-            `has ${record.length} fields where the header has ${header.length}. Put quotes around a text with commas in it.`,
+            `has ${record.length} fields where the header has ${header.length}. Put quotes around a text ` +
+              'with commas in it.',
           ],
         }
       else if (record.some(hasNul))
@@ -60,7 +58,7 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
           problem: ['nul_byte', 'has a NUL byte, which no text has. Remove it, or save the file as UTF-8.'],
         }
       else yield { line, row: makeRow(Object.fromEntries(header.map((name, index) => [name, record[index]]))) }
-      // The next record begins after the lines of this one.
+      // A record may span several lines.
       line = info.lines + 1
     }
   } catch (error) {
@@ -68,7 +66,8 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
     if (error.code === 'CSV_MAX_RECORD_SIZE')
       throw new Unreadable(
         'file_not_readable',
-        `The CSV file has a record of more than ${maxLineBytes / 1024 / 1024} MB at line ${line}: a quote may be missing.`,
+        `The CSV file has a record of more than ${maxLineBytes / 1024 / 1024} MB at line ${line}: a ` +
+          'quote may be missing.',
       )
     throw new Unreadable('file_not_readable', `The file cannot be read as CSV: ${error.message.slice(0, 300)}`)
   }
@@ -76,7 +75,7 @@ export async function* readCsv(file: string): AsyncGenerator<Found> {
 
 const hasNul = (field: string) => field.includes('\0')
 
-const separated = ([first, ...others]: string[]) =>
+const separatorHint = ([first, ...others]: string[]) =>
   others.length === 0 && /[;\t]/.test(first!)
     ? ' Write it with commas between the columns, not semicolons or tabs.'
     : ''

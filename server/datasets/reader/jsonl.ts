@@ -1,10 +1,10 @@
-import { rowsOf } from '../../../lib/jsonl.ts'
-import { columnsNeeded, type Found, rowMaker, Unreadable } from './columns.ts'
+import { readJsonl } from '../../../lib/jsonl.ts'
+import { columnsNeeded, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
-/** The rows of a file of JSON objects with the columns of a table, one a line. */
-export async function* readJsonLines(file: string): AsyncGenerator<Found> {
+/** Reads a JSONL file whose objects have the columns of a table. */
+export async function* readJsonLines(file: string): AsyncGenerator<ReadRow> {
   let line = 0
-  for await (const json of rowsOf(file)) {
+  for await (const json of readJsonl(file)) {
     line++
     const record = parse(json)
     if (!record) {

@@ -1,25 +1,25 @@
-// Reads one untrusted file in a process of its own, which may be killed: `node main.ts REQUEST`. Writes the rows in the
-// one canonical form, JSON lines of {"messages":[…]}, and one line of JSON with what it found on standard output.
+// Child process that reads one untrusted file: `node main.ts REQUEST`. Writes the rows as canonical JSONL of
+// {"messages":[…]}, and its result as one line of JSON on standard output. The parent may kill it.
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
 import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
-import { because, type Found, Unreadable } from './columns.ts'
+import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
 
 const outOfMemory = /Array buffer allocation failed|Invalid array length/
 
-/** A file of a table that was fetched in parts. */
+/** One downloaded file of a table. */
 export interface TablePart {
   source: string
   format: 'csv' | 'parquet' | 'jsonl'
 }
 
-/** `canonical` is null for a file that is in the canonical form already. */
+/** `canonical` is the path to write rows to; null for a file that is canonical already. */
 export interface ReadRequest {
   format: 'jsonl' | 'csv' | 'parquet' | 'huggingface'
   source: string
-  /** Read in this order, in place of `source`, where they are given. */
+  /** If given, read in this order instead of `source`. */
   parts?: TablePart[]
   canonical: string | null
   max_rows: number
@@ -33,40 +33,40 @@ export type ReadResult =
 async function read(request: ReadRequest): Promise<ReadResult> {
   try {
     if (request.format === 'jsonl') return { check: await checkLines(request), sha256: null }
-    return await convert(request, found(request), request.canonical!)
+    return await convert(request, readRows(request), request.canonical!)
   } catch (error) {
     if (error instanceof Unreadable) return { unreadable: { code: error.code, message: error.message } }
     throw error
   }
 }
 
-/** What a reader stumbles over in a file that nobody meant to be read is the file's fault; a disk that fails is not. */
-async function* found(request: ReadRequest): AsyncGenerator<Found> {
+/** Turns parser errors into Unreadable. System errors (disk) and out-of-memory errors are passed on. */
+async function* readRows(request: ReadRequest): AsyncGenerator<ReadRow> {
   try {
-    yield* rowsIn(request)
+    yield* openReader(request)
   } catch (error) {
     const { syscall, message } = error as NodeJS.ErrnoException
-    // What has no room in memory is told apart by who started this process.
+    // The parent process recognises out-of-memory errors.
     if (error instanceof Unreadable || syscall !== undefined || outOfMemory.test(message)) throw error
     process.stderr.write(`${(error as Error).stack}\n`)
-    throw new Unreadable('file_not_readable', `The file is damaged${because(error)}.`)
+    throw new Unreadable('file_not_readable', `The file is damaged${errorDetail(error)}.`)
   }
 }
 
-// Each reader is imported where it is used: the libraries of all together take longer to load than most files to read.
-async function* rowsIn({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<Found> {
+// Import only the reader that is needed: loading all libraries takes longer than reading most files.
+async function* openReader({ format, source, parts, max_rows, max_bytes }: ReadRequest): AsyncGenerator<ReadRow> {
   if (parts) yield* readParts(parts, max_rows, max_bytes)
   else if (format === 'huggingface') yield* (await import('./arrow-zip.ts')).readArrowZip(source, max_bytes)
   else yield* readTable({ source, format }, max_rows, max_bytes)
 }
 
-async function* readTable({ source, format }: TablePart, max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+async function* readTable({ source, format }: TablePart, max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
   if (format === 'csv') yield* (await import('./csv.ts')).readCsv(source)
   else if (format === 'parquet') yield* (await import('./parquet.ts')).readParquet(source, max_rows, max_bytes)
   else yield* (await import('./jsonl.ts')).readJsonLines(source)
 }
 
-async function* readParts(parts: TablePart[], max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+async function* readParts(parts: TablePart[], max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
   let before = 0
   for (const part of parts) {
     let last = 0
@@ -93,10 +93,10 @@ async function checkLines({ source, max_rows }: ReadRequest): Promise<Check> {
 
 async function convert(
   { max_rows, max_bytes }: ReadRequest,
-  rows: AsyncGenerator<Found>,
+  rows: AsyncGenerator<ReadRow>,
   canonical: string,
 ): Promise<ReadResult> {
-  const { check, wrong, good, ready, end } = createCheck()
+  const { check, addInvalid: wrong, addValid: good, ready, end } = createCheck()
   const out = createWriteStream(canonical, { mode: 0o600, highWaterMark: 1 << 20 })
   const sha256 = createHash('sha256')
   let bytes = 0
@@ -106,7 +106,7 @@ async function convert(
     if (problem) wrong(each.line, problem)
     else {
       good(each.line, Buffer.from(JSON.stringify(made)), made)
-      // Where it stands in the uploaded file, for what is told of it later; the row itself is its messages.
+      // `source_line` is the line in the uploaded file, for later messages about this row.
       const line = Buffer.from(`${JSON.stringify({ ...made, source_line: each.line })}\n`)
       bytes += line.length
       if (bytes > max_bytes)
@@ -129,5 +129,5 @@ async function convert(
 }
 
 const result = await read(JSON.parse(process.argv[2]!) as ReadRequest)
-// Where reading was given up, the thread that looks for duplicates still waits for rows.
+// Exit explicitly: after a failed read the duplicates thread still waits for rows.
 process.stdout.write(JSON.stringify(result), () => process.exit(0))

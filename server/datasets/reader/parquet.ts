@@ -1,13 +1,13 @@
 import { open } from 'node:fs/promises'
 import { type FileMetaData, parquetMetadataAsync, parquetReadObjects, parquetSchema } from 'hyparquet'
 import { compressors } from 'hyparquet-compressors'
-import { because, columnsNeeded, type Found, knownColumns, rowMaker, Unreadable } from './columns.ts'
+import { columnsNeeded, errorDetail, knownColumns, type ReadRow, rowMaker, Unreadable } from './columns.ts'
 
-/** Most bytes of one group of rows, uncompressed: a group is read whole. */
+/** The most uncompressed bytes of a row group, which is read whole. */
 const maxGroupBytes = 512 * 1024 * 1024
 
-/** The rows of a parquet file, a group of rows at a time. What its footer claims is believed only within the limits. */
-export async function* readParquet(path: string, max_rows: number, max_bytes: number): AsyncGenerator<Found> {
+/** Reads a parquet file, one row group at a time. Checks the claims of its footer against the limits first. */
+export async function* readParquet(path: string, max_rows: number, max_bytes: number): AsyncGenerator<ReadRow> {
   const file = await openAsBuffer(path)
   try {
     const metadata = await readFooter(file)
@@ -18,7 +18,7 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
         'file_not_readable',
         `The parquet file must have ${columnsNeeded}; it has ${columns.slice(0, 20).join(', ')}.`,
       )
-    refuseTooMuch(metadata, max_rows, max_bytes)
+    requireWithinLimits(metadata, max_rows, max_bytes)
     const wanted = columns.filter((name) => knownColumns.includes(name))
     let line = 0
     for (const group of metadata.row_groups) {
@@ -31,7 +31,7 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
         rowEnd: line + rows,
         compressors,
       }).catch((error) => {
-        throw new Unreadable('file_not_readable', `The parquet file is damaged${because(error)}.`)
+        throw new Unreadable('file_not_readable', `The parquet file is damaged${errorDetail(error)}.`)
       })
       if (objects.length !== rows)
         throw new Unreadable('file_not_readable', 'The parquet file is damaged: it has fewer rows than it says.')
@@ -43,18 +43,18 @@ export async function* readParquet(path: string, max_rows: number, max_bytes: nu
 }
 
 const magicBytes = 4
-/** Both magics, and the length of the footer. */
-const leastBytes = 12
+/** Two magic numbers and the footer length. */
+const minFileBytes = 12
 
 async function readFooter(file: Awaited<ReturnType<typeof openAsBuffer>>): Promise<FileMetaData> {
   const magicAt = async (at: number) => Buffer.from(await file.slice(at, at + magicBytes)).toString('latin1')
   const size = file.byteLength
-  const [begins, ends] = size < leastBytes ? ['', ''] : [await magicAt(0), await magicAt(size - magicBytes)]
-  if (begins === 'PARE' || ends === 'PARE')
+  const [start, end] = size < minFileBytes ? ['', ''] : [await magicAt(0), await magicAt(size - magicBytes)]
+  if (start === 'PARE' || end === 'PARE')
     throw new Unreadable('file_not_readable', 'The parquet file is encrypted. Write it without encryption.')
-  if (begins !== 'PAR1')
+  if (start !== 'PAR1')
     throw new Unreadable('file_not_readable', 'The file is no parquet file: it does not begin as one does.')
-  if (ends !== 'PAR1')
+  if (end !== 'PAR1')
     throw new Unreadable(
       'file_not_readable',
       'The parquet file is cut off: it does not end as one does. Write it once more, closing it, and upload all of it.',
@@ -62,11 +62,11 @@ async function readFooter(file: Awaited<ReturnType<typeof openAsBuffer>>): Promi
   try {
     return await parquetMetadataAsync(file)
   } catch (error) {
-    throw new Unreadable('file_not_readable', `The footer of the parquet file is damaged${because(error)}.`)
+    throw new Unreadable('file_not_readable', `The footer of the parquet file is damaged${errorDetail(error)}.`)
   }
 }
 
-function refuseTooMuch(metadata: FileMetaData, max_rows: number, max_bytes: number): void {
+function requireWithinLimits(metadata: FileMetaData, max_rows: number, max_bytes: number): void {
   const groups = metadata.row_groups.map((group) => ({
     rows: group.num_rows,
     bytes: group.columns.reduce((sum, { meta_data }) => sum + (meta_data?.total_uncompressed_size ?? 0n), 0n),
@@ -95,10 +95,7 @@ function refuseTooMuch(metadata: FileMetaData, max_rows: number, max_bytes: numb
     )
 }
 
-/**
- * A file as hyparquet reads it: slices on demand. Asking for more than there is gives an error instead of a huge
- * buffer.
- */
+/** hyparquet's AsyncBuffer over a file. A slice outside the file throws, instead of allocating a huge buffer. */
 export async function openAsBuffer(path: string) {
   const handle = await open(path, 'r')
   const { size } = await handle.stat()

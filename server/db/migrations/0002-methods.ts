@@ -1,7 +1,9 @@
 import type { Kysely } from 'kysely'
 
-/** Models that are whole checkpoints, of any step, or that no job of this service made; jobs that pause or have rows of their own to be
- * validated on. SQLite changes a column's constraint only in a new table. */
+/**
+ * Allows models that are full checkpoints, of any step, or imported; jobs can pause or have a validation dataset.
+ * SQLite can change a column's constraint only in a new table.
+ */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const schema = db.schema
   await schema

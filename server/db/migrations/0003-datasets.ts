@@ -1,6 +1,6 @@
 import { type Kysely, sql } from 'kysely'
 
-/** Datasets are read after they were stored, by work of the queue; files of tables get a canonical form beside them. */
+/** Datasets are validated by queue work after the upload; table files also get a canonical form. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const schema = db.schema
   await schema

@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** Models that users bring have a name; what the comparison of engine and trainer found is remembered. */
+/** Imported models have a name; the comparison of engine and trainer is stored. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   await db.schema.alterTable('models').addColumn('name', 'text').execute()
   await db.schema.alterTable('models').addColumn('comparison_json', 'text').execute()

@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** What each request of inference used. A request is there once, however often it is added. */
+/** Usage of each inference request. The primary key makes adding a request idempotent. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   await db.schema
     .createTable('usage')

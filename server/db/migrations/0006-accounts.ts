@@ -1,7 +1,7 @@
 import type { Kysely } from 'kysely'
 import { counted } from '../page.ts'
 
-/** What the keys of the preset `full` carried before there were keys, members and an audit log to manage. */
+/** The scopes of the preset `full` before those for keys, members and audit log existed. */
 const fullBefore = JSON.stringify([
   'hub:read',
   'datasets:read',
@@ -28,7 +28,7 @@ const fullNow = JSON.stringify([
   ],
 ])
 
-/** Keys that expire and are revoked, members that leave, accounts that are suspended, and the log of who did what. */
+/** Expiry and revocation of keys, removal of members, suspension of accounts, and the audit log. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db
   await schema.alterTable('accounts').addColumn('suspended_at', 'bigint').execute()
@@ -37,7 +37,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
   for (const column of ['expires_at', 'revoked_at', 'last_used_at'])
     await schema.alterTable('api_keys').addColumn(column, 'bigint').execute()
   await schema.createIndex('api_keys_account').on('api_keys').columns(['account_id', 'created_at', 'id']).execute()
-  // Whoever was given everything has everything still.
+  // Keys with all scopes keep all scopes.
   await (db as Kysely<{ api_keys: { scopes_json: string } }>)
     .updateTable('api_keys')
     .set({ scopes_json: fullNow })

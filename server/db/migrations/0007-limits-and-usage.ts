@@ -1,9 +1,6 @@
 import { type Kysely, sql } from 'kysely'
 
-/**
- * Requests and usage of each UTC day, what jobs used, and the thresholds that an account is told of. Days are the unix
- * milliseconds of their start.
- */
+/** Requests and usage per UTC day, usage of jobs, and usage thresholds. Days are the unix milliseconds of their start. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   const { schema } = db
   await schema

@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** Who wants to hear of which events, what is on its way to whom, and how each try went. */
+/** Webhooks, their deliveries, and each delivery attempt. */
 export async function up({ schema }: Kysely<unknown>): Promise<void> {
   await schema
     .createTable('webhooks')
@@ -36,7 +36,7 @@ export async function up({ schema }: Kysely<unknown>): Promise<void> {
     columns: ('webhook_id' | 'created_at' | 'id' | 'attempts' | 'next_attempt_at' | 'lease_until')[],
   ) => schema.createIndex(`webhook_deliveries_${name}`).on('webhook_deliveries').columns(columns)
   await index('webhook', ['webhook_id', 'created_at', 'id']).execute()
-  // Whose deliveries are due; which of a webhook's comes next; how many of it are under way.
+  // Indexes for: webhooks with due deliveries; a webhook's next delivery; its deliveries in flight.
   await index('due', ['next_attempt_at', 'webhook_id']).where('next_attempt_at', 'is not', null).execute()
   await index('next', ['webhook_id', 'attempts', 'next_attempt_at']).where('next_attempt_at', 'is not', null).execute()
   await index('leased', ['webhook_id', 'lease_until']).where('lease_until', 'is not', null).execute()

@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** What was created under an Idempotency-Key: for a day, the same request again gets the same answer. */
+/** What was created under each Idempotency-Key, kept for a day. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   await db.schema
     .createTable('idempotency_keys')

@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** What a key that may do everything carried before there were exports. */
+/** The scopes of a key with full access before exports existed. */
 const everything = [
   ...[
     'hub:read',
@@ -33,7 +33,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .createTable('exports')
     .addColumn('id', 'text', (c) => c.primaryKey())
     .addColumn('account_id', 'text', (c) => c.notNull().references('accounts.id'))
-    // No reference: what was made outlives the model.
+    // No foreign key: an export outlives its model.
     .addColumn('model_id', 'text', (c) => c.notNull())
     .addColumn('format', 'text', (c) => c.notNull())
     .addColumn('quantization', 'text')
@@ -70,14 +70,13 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('export_events_key', ['export_id', 'seq'])
     .execute()
-  // Repositories of the hub that exports have made, in lower case, as the hub takes names: no other account's exports
-  // may write into them.
+  // Hub repositories that exports created, in lower case as the hub ignores case. Other accounts must not write to them.
   await schema
     .createTable('export_repositories')
     .addColumn('repository', 'text', (c) => c.primaryKey())
     .addColumn('account_id', 'text', (c) => c.notNull().references('accounts.id'))
     .execute()
-  // Whoever was given everything has everything still.
+  // Keys with all scopes keep all scopes.
   const keys = db as Kysely<{ api_keys: { id: string; scopes_json: string } }>
   for (const { id, scopes_json } of await keys.selectFrom('api_keys').select(['id', 'scopes_json']).execute()) {
     const had: string[] = JSON.parse(scopes_json)

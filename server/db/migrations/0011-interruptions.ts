@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** How often the service died while an export was made, so that one which takes the machine down is given up. */
+/** Counts server crashes during an export, so that one that brings the machine down is given up. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   await db.schema
     .alterTable('exports')

@@ -28,9 +28,8 @@ interface Tables {
 }
 
 /**
- * Jobs and models have a name, a description and pairs of their owner's. A job keeps what it was made from (the model
- * that it goes on from, its datasets), which may be deleted later. The model whose weights an adapter stands on is told
- * apart from the one that it went on from. The evaluations of a job can be read without all of its events.
+ * Jobs and models get name, description and metadata. A job stores a snapshot of its starting model and datasets, which
+ * may be deleted later. `weights_model_id` is separate from `parent_model_id`. Evaluations get a table of their own.
  */
 export async function up(given: Kysely<unknown>): Promise<void> {
   const { schema } = given
@@ -68,7 +67,7 @@ export async function up(given: Kysely<unknown>): Promise<void> {
     .addColumn('created_at', 'bigint', (c) => c.notNull())
     .addPrimaryKeyConstraint('job_evaluations_key', ['job_id', 'step'])
     .execute()
-  // By which the time of a queued job is estimated.
+  // Index for estimating when a queued job starts.
   await schema
     .createIndex('tuning_jobs_base')
     .on('tuning_jobs')

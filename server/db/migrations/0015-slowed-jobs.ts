@@ -1,6 +1,6 @@
 import type { Kysely } from 'kysely'
 
-/** What keeps a running job from the processor, so that it can say why it is slow. */
+/** What takes processor time from a running job, to show why it is slow. */
 export async function up(db: Kysely<unknown>): Promise<void> {
   await db.schema.alterTable('tuning_jobs').addColumn('slowed_by', 'text').execute()
 }

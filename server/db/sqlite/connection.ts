@@ -1,10 +1,10 @@
 import SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 
-/** How long a statement waits for another process that writes. */
+/** How long a statement waits for the write lock of another process. */
 export const busy_timeout_ms = 10_000
 
-/** A connection that writes. What it has committed is there after a power cut. */
+/** Opens a connection that writes. Its commits survive a power cut. */
 export function openWriter(file: string, timeout_ms: number): SQLite.Database {
   const sqlite = new SQLite(file, { timeout: timeout_ms })
   try {
@@ -18,7 +18,7 @@ export function openWriter(file: string, timeout_ms: number): SQLite.Database {
   }
 }
 
-/** A connection that only reads, beside one that writes. It waits for nobody: SQLITE_BUSY comes at once. */
+/** Opens a connection that only reads. It never waits for a lock: SQLITE_BUSY is thrown at once. */
 export function openReader(file: string): SQLite.Database {
   const sqlite = new SQLite(file, { timeout: 0, fileMustExist: true })
   try {
@@ -30,7 +30,7 @@ export function openReader(file: string): SQLite.Database {
   }
 }
 
-/** Runs one statement and returns what Kysely reads of it. */
+/** Runs one statement and returns a Kysely result. */
 export function runStatement(
   sqlite: SQLite.Database,
   sql: string,

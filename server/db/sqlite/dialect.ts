@@ -1,6 +1,5 @@
-// Kysely's SQLite with the writing in a thread of its own: writes and whole transactions go to the one connection
-// there, in turn; reads outside of transactions are done at once by a connection of this thread, which in WAL mode
-// waits for no writer.
+// Kysely dialect for SQLite with a writer thread. Writes and whole transactions are serialized on the one connection of
+// that thread. Reads outside of transactions use a connection of this thread, which in WAL mode waits for no writer.
 import type SQLite from 'better-sqlite3'
 import {
   type CompiledQuery,
@@ -15,7 +14,7 @@ import { openReader, runStatement } from './connection.ts'
 import { startWriter, type WriterSettings, type WriterThread } from './thread.ts'
 
 interface Connection extends DatabaseConnection {
-  /** The transaction that is open on it: the thread that it began in, and what lets the next one begin. */
+  /** The open transaction: the thread that runs it, and the function that releases the write lock. */
   transaction?: { thread: WriterThread; release: () => void }
 }
 
@@ -43,16 +42,16 @@ export class ThreadedSqliteDialect extends SqliteDialect {
 }
 
 function createDriver(settings: WriterSettings): Driver {
-  const nextTurn = createTurns()
+  const lock = createLock()
   let writer: WriterThread | undefined
   let reader: SQLite.Database | undefined
 
-  function living(): WriterThread {
+  function currentWriter(): WriterThread {
     if (!writer || writer.hasEnded()) writer = startWriter(settings)
     return writer
   }
 
-  /** Undefined where another process keeps readers out: the writer's thread may wait for it. */
+  /** Undefined if another process locks readers out; the writer thread can wait for it. */
   function read(sql: string, parameters: readonly unknown[]): QueryResult<unknown> | undefined {
     try {
       reader ??= openReader(settings.file)
@@ -67,12 +66,12 @@ function createDriver(settings: WriterSettings): Driver {
     { transaction }: Connection,
     { sql, parameters, query }: CompiledQuery,
   ): Promise<QueryResult<unknown>> {
-    if (transaction) return transaction.thread.ask({ kind: 'run', sql, parameters, inside: true })
+    if (transaction) return transaction.thread.send({ kind: 'run', sql, parameters, inside: true })
     const found = SelectQueryNode.is(query) && read(sql, parameters)
     if (found) return found
-    const release = await nextTurn()
+    const release = await lock()
     try {
-      return await living().ask({ kind: 'run', sql, parameters, inside: false })
+      return await currentWriter().send({ kind: 'run', sql, parameters, inside: false })
     } finally {
       release()
     }
@@ -97,12 +96,11 @@ function createDriver(settings: WriterSettings): Driver {
     },
 
     async beginTransaction(connection: Connection) {
-      const release = await nextTurn()
+      const release = await lock()
       try {
-        const thread = living()
-        // One that reads first and writes later would fail at once where another process wrote in between; this one
-        // waits for its turn.
-        await thread.ask({ kind: 'run', sql: 'begin immediate', parameters: [], inside: false })
+        const thread = currentWriter()
+        // Immediate: a deferred transaction that reads first fails at once if another process writes in between.
+        await thread.send({ kind: 'run', sql: 'begin immediate', parameters: [], inside: false })
         connection.transaction = { thread, release }
       } catch (error) {
         release()
@@ -111,35 +109,35 @@ function createDriver(settings: WriterSettings): Driver {
     },
 
     async commitTransaction(connection: Connection) {
-      await connection.transaction!.thread.ask({ kind: 'run', sql: 'commit', parameters: [], inside: true })
+      await connection.transaction!.thread.send({ kind: 'run', sql: 'commit', parameters: [], inside: true })
       end(connection)
     },
 
     async rollbackTransaction(connection: Connection) {
-      // It fails only with its thread, whose transaction is gone then; the caller is to hear what went wrong before.
-      await connection.transaction!.thread.ask({ kind: 'rollback' }).catch(() => {})
+      // Fails only if the thread has ended, and the transaction with it. The caller should see the earlier error.
+      await connection.transaction!.thread.send({ kind: 'rollback' }).catch(() => {})
       end(connection)
     },
 
     async releaseConnection() {},
 
     async destroy() {
-      await nextTurn()
-      // The last one to close tidies up the write-ahead log: that is the thread's.
+      await lock()
+      // Close the writer last: the last connection to close checkpoints and removes the write-ahead log.
       reader?.close()
       await writer?.close()
     },
   }
 }
 
-/** Resolves, in the order in which it was asked, with what lets the next one have its turn. */
-function createTurns(): () => Promise<() => void> {
+/** FIFO lock. Resolves with the function that releases it. */
+function createLock(): () => Promise<() => void> {
   let last = Promise.resolve()
   return async () => {
-    const mine = last
+    const previous = last
     const { promise, resolve } = Promise.withResolvers<void>()
     last = promise
-    await mine
+    await previous
     return resolve
   }
 }

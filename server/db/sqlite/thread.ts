@@ -3,17 +3,14 @@ import SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 
 export interface WriterThread {
-  /** Rejects with what SQLite said, its code included, or with SQLITE_IOERR where the thread has ended. */
-  ask(request: Request): Promise<QueryResult<unknown>>
+  /** Rejects with SQLite's error and code, or with SQLITE_IOERR if the thread has ended. */
+  send(request: Request): Promise<QueryResult<unknown>>
   hasEnded(): boolean
-  /** Resolves when the thread has ended, after everything that was asked before. */
+  /** Ends the thread after all earlier requests; resolves when it has ended. */
   close(): Promise<void>
 }
 
-/**
- * One life of the writer's thread. It opens the database at its first statement, and again after an opening that
- * failed.
- */
+/** Starts a writer thread. It opens the database at its first statement, and retries if that fails. */
 export function startWriter(settings: WriterSettings): WriterThread {
   const worker = new Worker(new URL('./writer.ts', import.meta.url), { workerData: settings })
   const waiting: { resolve: (result: QueryResult<unknown>) => void; reject: (error: Error) => void }[] = []
@@ -27,7 +24,7 @@ export function startWriter(settings: WriterSettings): WriterThread {
     reject(code === undefined ? new Error(message) : new SQLite.SqliteError(message, code))
   })
   const end = (error?: Error) => {
-    // Whether a commit that was under way came to be is not known; its caller hears a failure.
+    // A commit in flight may or may not have succeeded; its caller gets an error.
     cause ??= new SQLite.SqliteError(
       `the thread that writes to the database has ended${error ? `: ${error.message}` : ''}`,
       'SQLITE_IOERR',
@@ -41,10 +38,10 @@ export function startWriter(settings: WriterSettings): WriterThread {
   })
 
   return {
-    ask(request) {
+    send(request) {
       if (cause) return Promise.reject(cause)
       return new Promise((resolve, reject) => {
-        // Throws where a parameter cannot cross, before anything waits.
+        // Throws if a parameter cannot be cloned, before the request is queued.
         worker.postMessage(request)
         waiting.push({ resolve, reject })
       })
@@ -62,14 +59,14 @@ export interface WriterSettings {
   timeout_ms: number
 }
 
-/** What the main thread asks of the writer. Each is answered once, in the order in which they were sent. */
+/** Requests to the writer thread. Each gets one reply, in the order of sending. */
 export type Request =
   /**
-   * `inside` says whether a transaction is open: where SQLite has ended it on its own, what follows must not be written
-   * without it.
+   * `inside`: whether the statement belongs to an open transaction. If SQLite has rolled that back on its own, the
+   * statement must fail.
    */
   | { kind: 'run'; sql: string; parameters: readonly unknown[]; inside: boolean }
-  /** Ends whatever transaction is open. Always succeeds. */
+  /** Rolls back the open transaction, if any. Always succeeds. */
   | { kind: 'rollback' }
   /** Ends the thread. */
   | { kind: 'close' }

@@ -1,5 +1,5 @@
-// The thread that writes to the database, with the one connection that does. A sync of the disk, and the wait for
-// another process's lock, hold up this thread and not the one that streams answers.
+// Writer thread with the only connection that writes. Disk syncs and waits for locks of other processes block this
+// thread, not the main thread that streams answers.
 import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
@@ -9,20 +9,20 @@ import type { Reply, Request, WriterSettings } from './thread.ts'
 const { file, timeout_ms } = workerData as WriterSettings
 let sqlite: SQLite.Database | undefined
 
-const nothing: QueryResult<unknown> = { rows: [] }
+const emptyResult: QueryResult<unknown> = { rows: [] }
 
 function rollback(): void {
   if (!sqlite?.inTransaction) return
   try {
     sqlite.exec('rollback')
   } catch {
-    // The disk fails: a connection that is closed has rolled back, and the next statement opens another.
+    // The disk fails: closing the connection rolls back, and the next statement opens a new one.
     sqlite.close()
     sqlite = undefined
   }
 }
 
-function answer(request: Request): QueryResult<unknown> {
+function handle(request: Request): QueryResult<unknown> {
   switch (request.kind) {
     case 'run':
       sqlite ??= openWriter(file, timeout_ms)
@@ -31,20 +31,20 @@ function answer(request: Request): QueryResult<unknown> {
       return runStatement(sqlite, request.sql, request.parameters)
     case 'rollback':
       rollback()
-      return nothing
+      return emptyResult
     case 'close':
       parentPort!.close()
       sqlite?.close()
-      return nothing
+      return emptyResult
   }
 }
 
 parentPort!.on('message', (request: Request) => {
   let reply: Reply
   try {
-    reply = { result: answer(request) }
+    reply = { result: handle(request) }
   } catch (error) {
-    // An error that crosses threads loses its code.
+    // Errors lose their code when they are cloned to another thread.
     const { message, code } = error as { message: string; code?: string }
     reply = { error: { message, code } }
   }

@@ -1,31 +1,29 @@
-// What there is of a model for those who make files of it to take away.
+// The input of an export: the files of a model and how it was made.
 import path from 'node:path'
 import type { ResolvedConfig } from '../../../contract/tuning.ts'
 import type { Datasets } from '../../datasets/service.ts'
 import type { Db } from '../../db/open.ts'
 import type { Hub } from '../../hub/service.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
-import { values } from '../spec.ts'
+import { plainValues } from '../spec.ts'
 import * as store from '../store.ts'
-import { originOf } from './starting-model.ts'
+import { resolveStartingModel } from './starting-model.ts'
 
-export interface TakenModel {
+export interface ExportSource {
   id: string
   name: string
   kind: 'adapter' | 'model'
   method: 'lora' | 'qlora' | 'full'
-  /** The adapter's folder as PEFT wrote it, or the checkpoint of whole weights; and what the engine serves. */
+  /** The adapter's folder as PEFT wrote it, or the checkpoint of whole weights. */
   folder: string
+  /** The file that the engine serves. */
   gguf: string
-  /** Rows by which engine and trainer are compared. */
+  /** Rows to compare the engine's answers with the trainer's. */
   probe: string
-  /** What it was trained on, one conversation a line; null where that is not there any more. */
+  /** Its training data, one conversation per line; null if deleted. */
   rows: string | null
   size_bytes: number
-  /**
-   * What an adapter stands on, or what whole weights were made from: a base of the hub, or a model of the account with
-   * whole weights.
-   */
+  /** The base of an adapter, or what whole weights were made from: a hub base, or a tuned model with whole weights. */
   base: {
     id: string
     base_model_id: string
@@ -35,7 +33,7 @@ export interface TakenModel {
     context_length: number
     license: string | null
   }
-  /** How it came about, for those who find the files later. */
+  /** How it was made, for the model card. */
   card: {
     job_id: string | null
     dataset: { name: string; rows: number; sha256: string } | null
@@ -52,17 +50,15 @@ interface Options {
   dataDir: string
 }
 
-/**
- * Finds the files of a model, those it stands on, and how it was made. Throws model_not_found or model_not_available.
- */
-export function createTaking({ db, hub, datasets, dataDir }: Options) {
-  return async (account_id: string, id: string): Promise<TakenModel | undefined> => {
+/** Finds the files of a model and of its base, and how it was made. Throws model_not_found or model_not_available. */
+export function createExportSource({ db, hub, datasets, dataDir }: Options) {
+  return async (account_id: string, id: string): Promise<ExportSource | undefined> => {
     const model = await store.findModel(db, account_id, id)
     if (!model) return undefined
     const { name, kind, method, base_model_id, size_bytes } = model
-    const origin = await originOf(db, hub, dataDir, account_id, id)
-    // Of whole weights, `base` is the model itself; what its configuration and name come from is the hub's.
-    const { hf, gguf, parameters, context_length } = kind === 'model' ? hub.local(base_model_id) : origin.base
+    const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, id)
+    // For whole weights `startingModel.base` is the model itself; configuration and name come from the hub base.
+    const { hf, gguf, parameters, context_length } = kind === 'model' ? hub.local(base_model_id) : startingModel.base
     const folder = modelDir(dataDir, id)
     const license = hub.get(base_model_id).license
     return {
@@ -75,7 +71,7 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
       probe: path.join(folder, probeFile),
       size_bytes,
       base: {
-        id: origin.weights_model_id && kind === 'adapter' ? origin.weights_model_id : base_model_id,
+        id: startingModel.weights_model_id && kind === 'adapter' ? startingModel.weights_model_id : base_model_id,
         base_model_id,
         path: hf,
         gguf,
@@ -83,27 +79,27 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
         context_length,
         license: license === 'unknown' ? null : license,
       },
-      ...(await historyOf(account_id, model)),
+      ...(await provenanceOf(account_id, model)),
     }
   }
 
-  async function historyOf(account_id: string, { job_id, created_at }: store.ModelRow) {
-    const told = { job_id, created_at: new Date(created_at).toISOString() }
+  async function provenanceOf(account_id: string, { job_id, created_at }: store.ModelRow) {
+    const provenance = { job_id, created_at: new Date(created_at).toISOString() }
     const job = job_id === null ? undefined : await store.jobById(db, job_id)
-    if (!job) return { rows: null, card: { ...told, dataset: null, settings: null, results: null } }
+    if (!job) return { rows: null, card: { ...provenance, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
     const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
     const files = await datasets.forTraining(db, account_id, job.dataset_id).catch(() => undefined)
     const { method, lora_config, training_config } = JSON.parse(job.resolved_config_json) as ResolvedConfig
     const settings = {
       method: method.value,
-      ...(lora_config && { lora: values(lora_config) }),
-      training: values(training_config),
+      ...(lora_config && { lora: plainValues(lora_config) }),
+      training: plainValues(training_config),
     }
     return {
       rows: files?.path ?? null,
       card: {
-        ...told,
+        ...provenance,
         dataset: dataset ? { name: dataset.name, rows: dataset.rows, sha256: dataset.sha256 } : null,
         settings,
         results: JSON.parse(job.metrics_json) as object,
@@ -112,7 +108,8 @@ export function createTaking({ db, hub, datasets, dataDir }: Options) {
   }
 }
 
-/** In the folder of a model, found at its first export that asks for it: what its trainer answers to fixed prompts. */
-export const answersOf = (model: TakenModel) => path.join(path.dirname(model.probe), 'answers.json')
-/** Likewise: how much each input of its matrices weighs. */
-export const importanceOf = (model: TakenModel) => path.join(path.dirname(model.probe), 'importance.safetensors')
+/** Cache in a model folder, written by its first export that needs it: the trainer's answers to fixed prompts. */
+export const referenceAnswersFile = (model: ExportSource) => path.join(path.dirname(model.probe), 'answers.json')
+/** Cache in a model folder: the importance matrix for quantization. */
+export const importanceMatrixFile = (model: ExportSource) =>
+  path.join(path.dirname(model.probe), 'importance.safetensors')

@@ -1,5 +1,4 @@
-// An adapter that was trained elsewhere: taken out of its zip, checked against its base, converted, moved to where
-// models live.
+// Import of an adapter that was trained elsewhere: unzip, check against its base, convert, move to the models folder.
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
@@ -17,11 +16,11 @@ import { moveToModels, runDir } from '../artifacts.ts'
 import { Artifact, runTrainer } from '../trainer.ts'
 import { checkAdapter } from './adapter-reader/check.ts'
 import type { UnpackRequest, UnpackResult } from './adapter-reader/main.ts'
-import { type Origin, originOf, startOf } from './starting-model.ts'
+import { adapterSpec, resolveStartingModel, type StartingModel } from './starting-model.ts'
 
 const timeout_ms = 300_000
 
-export interface AdopterOptions {
+export interface AdapterImporterOptions {
   db: Db
   hub: Hub
   dataDir: string
@@ -33,23 +32,21 @@ export interface AdopterOptions {
   log: Logger
 }
 
-interface Adopted {
+interface ImportedAdapter {
   id: string
   name: string | undefined
   description: string | undefined
-  origin: Origin
+  startingModel: StartingModel
   gguf_sha256: string
   size_bytes: number
 }
 
-export interface Adopter {
-  /**
-   * Throws adapter_invalid, file_too_large, model_not_found, model_not_available. Leaves nothing behind on a failure.
-   */
-  adopt(account_id: string, form: FormFile<AdapterFields>): Promise<Adopted>
+export interface AdapterImporter {
+  /** Throws adapter_invalid, file_too_large, model_not_found, model_not_available. Leaves no files after a failure. */
+  importAdapter(account_id: string, form: FormFile<AdapterFields>): Promise<ImportedAdapter>
 }
 
-export function createAdopter({
+export function createAdapterImporter({
   db,
   hub,
   dataDir,
@@ -59,38 +56,43 @@ export function createAdopter({
   min_free_mb,
   max_mb,
   log,
-}: AdopterOptions): Adopter {
-  // One at a time: each takes disk, and loads a base.
-  const inTurn = createMutex()
+}: AdapterImporterOptions): AdapterImporter {
+  // One at a time: each uses disk and loads a base into memory.
+  const serialize = createMutex()
 
   async function unpack(source: string, out: string, size_bytes: number) {
     const request: UnpackRequest = { source, out, max_bytes: max_mb * 1e6 }
     const read = await readUntrusted('server/fine-tuning/models/adapter-reader/main.ts', request, size_bytes)
     if ('stopped' in read) throw new ApiError('adapter_invalid', `The file cannot be read: ${read.stopped}`)
-    const found = JSON.parse(read.printed) as UnpackResult
+    const found = JSON.parse(read.stdout) as UnpackResult
     if ('invalid' in found) throw new ApiError('adapter_invalid', found.invalid)
     return found
   }
 
-  /** The weights that it is to stand on: those asked for, or those that it names itself. */
-  async function baseOf(account_id: string, asked: string | undefined, named: unknown): Promise<Origin> {
-    const id = asked ?? (typeof named === 'string' ? named : '')
-    if (!asked && !hub.has(id))
+  /** The weights for the adapter: the requested ones, or those that its configuration names. */
+  async function baseOf(
+    account_id: string,
+    requested_id: string | undefined,
+    config_base: unknown,
+  ): Promise<StartingModel> {
+    const id = requested_id ?? (typeof config_base === 'string' ? config_base : '')
+    if (!requested_id && !hub.has(id))
       throw new ApiError(
         'model_not_found',
-        `The adapter names '${id.slice(0, 200)}' as its base, which the hub does not have. Say which one it is as base_model_id.`,
+        `The adapter names '${id.slice(0, 200)}' as its base, which the hub does not have. ` +
+          'Say which one it is as base_model_id.',
       )
-    const origin = await originOf(db, hub, dataDir, account_id, id)
-    if (origin.adapter)
+    const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, id)
+    if (startingModel.adapter)
       throw new ApiError(
         'adapter_invalid',
         `'${id}' is itself an adapter; base_model_id must be a base or a model with whole weights.`,
       )
-    return origin
+    return startingModel
   }
 
   async function convert(run_dir: string, spec: object): Promise<Artifact> {
-    let made: Artifact | undefined
+    let artifact: Artifact | undefined
     let problem: ApiError | undefined
     await runTrainer({
       run_dir,
@@ -98,24 +100,24 @@ export function createAdopter({
       spec,
       python,
       signal: AbortSignal.timeout(timeout_ms),
-      onLine({ type, message, data }) {
-        if (type === 'result') made = Artifact.parse(data)
+      onEvent({ type, message, data }) {
+        if (type === 'result') artifact = Artifact.parse(data)
         if (type !== 'error') return
         const known = ['adapter_invalid', 'out_of_memory'].includes(String(data?.code))
         if (!known) log.error({ message, run_dir }, 'an adapter could not be converted')
         problem = known ? new ApiError('adapter_invalid', message) : undefined
       },
     })
-    if (!made)
+    if (!artifact)
       throw (
         problem ??
         new ApiError('internal_error', 'The adapter could not be converted. The log of the service has the reason.')
       )
-    return made
+    return artifact
   }
 
   return {
-    async adopt(account_id, { file, fields }) {
+    async importAdapter(account_id, { file, fields }) {
       await requireFreeDisk(dataDir, min_free_mb)
       const run_dir = runDir(dataDir, newId('imp'), 1)
       try {
@@ -130,22 +132,22 @@ export function createAdopter({
         })
         const { name, description, base_model_id } = await fields()
         const folder = path.join(run_dir, 'given')
-        const unpacked = await inTurn(async () => {
+        const unpacked = await serialize(async () => {
           await requireFreeDisk(dataDir, min_free_mb + max_mb)
           return unpack(source, folder, size_bytes)
         })
-        const origin = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
+        const startingModel = await baseOf(account_id, base_model_id, unpacked.config.base_model_name_or_path)
         const shape = checkAdapter(
           unpacked,
-          origin.base_model_id,
-          shapesOf(origin.base.hf),
-          hub.linearModules(origin.base),
+          startingModel.base_model_id,
+          shapesOf(startingModel.base.hf),
+          hub.linearModules(startingModel.base),
         )
         const spec = {
           job_id: 'adopted',
           attempt: 1,
-          base: { id: origin.base_model_id, path: origin.base.hf },
-          start: await startOf({ ...origin, adapter: { model_id: '', folder, gguf: '', ...shape } }),
+          base: { id: startingModel.base_model_id, path: startingModel.base.hf },
+          start: await adapterSpec({ ...startingModel, adapter: { model_id: '', folder, gguf: '', ...shape } }),
           dataset: { path: '', sha256: '' },
           method: 'lora',
           lora: { ...shape, dropout: 0 },
@@ -156,13 +158,19 @@ export function createAdopter({
             warmup_ratio: 0,
             scheduler: 'constant',
             seed: 1,
-            max_length: maxRowTokens(origin.base),
+            max_length: maxRowTokens(startingModel.base),
           },
           threads,
           converters,
         }
-        const made = await inTurn(() => convert(run_dir, spec))
-        return { ...(await moveToModels(dataDir, made)), name, description, origin, gguf_sha256: made.gguf_sha256 }
+        const artifact = await serialize(() => convert(run_dir, spec))
+        return {
+          ...(await moveToModels(dataDir, artifact)),
+          name,
+          description,
+          startingModel,
+          gguf_sha256: artifact.gguf_sha256,
+        }
       } finally {
         await rm(path.dirname(run_dir), { recursive: true, force: true })
       }

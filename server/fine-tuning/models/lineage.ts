@@ -1,23 +1,23 @@
-// What a model came from: its base, and each training on the way with its datasets. Jobs are kept for good, with what
-// they were made from as it was then, so that this can be told when models and datasets in between are deleted.
+// Lineage of a model: its base and each training on the way, with its datasets. Jobs are never deleted and store a
+// snapshot of their inputs, so the lineage survives the deletion of models and datasets in between.
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
 import type { ResolvedConfig } from '../../../contract/tuning.ts'
 import type { Datasets } from '../../datasets/service.ts'
 import type { Db } from '../../db/open.ts'
 import * as store from '../store.ts'
 
-/** The model of the account that a job goes on from. */
+/** The tuned model that a job continues. */
 interface Parent {
   model_id: string
   name: string | null
   job_id: string | null
   step: number | null
-  /** Of the file that the engine serves. */
+  /** SHA-256 of the GGUF file that the engine serves. */
   sha256: string | null
 }
 
 type Dataset = LineageDataset & { size_mb: number | null }
-/** What a job is made of. */
+/** Inputs of a job. */
 export interface Recipe {
   method: ResolvedConfig['method']['value']
   epochs: number
@@ -25,7 +25,7 @@ export interface Recipe {
   validation_dataset: Dataset | null
 }
 
-/** What a new job keeps of where it comes from. */
+/** Columns of a new job that store its parent model and inputs. */
 export async function sourceColumns(
   db: Db,
   datasets: Pick<Datasets, 'get'>,
@@ -38,15 +38,15 @@ export async function sourceColumns(
   const parent: Parent | null = model
     ? { model_id, name: model.name, job_id: model.job_id, step: model.step, sha256: model.gguf_sha256 }
     : null
-  const told = async (dataset_id: string): Promise<Dataset> => {
+  const describe = async (dataset_id: string): Promise<Dataset> => {
     const { id, name, sha256, size_mb } = await datasets.get(account_id, dataset_id)
     return { id, name, sha256, size_mb }
   }
   const recipe: Recipe = {
     method: method.value,
     epochs: training_config.epochs.value,
-    dataset: await told(dataset_id),
-    validation_dataset: validation_dataset_id ? await told(validation_dataset_id) : null,
+    dataset: await describe(dataset_id),
+    validation_dataset: validation_dataset_id ? await describe(validation_dataset_id) : null,
   }
   return {
     dataset: recipe.dataset,
@@ -58,19 +58,20 @@ export const recipeOf = (job: Pick<store.JobRow, 'recipe_json'>) => JSON.parse(j
 export const parentOf = (job: Pick<store.JobRow, 'parent_json'>) =>
   job.parent_json ? (JSON.parse(job.parent_json) as Parent) : null
 
-/** The whole way of a model, its first training or upload first. */
+/** The lineage of a model, first training or upload first. */
 export async function lineageOf(db: Db, model: store.ModelRow): Promise<Lineage> {
   const steps: LineageStep[] = []
-  let made: Parent | null = {
+  let ancestor: Parent | null = {
     model_id: model.id,
     name: model.name,
     job_id: model.job_id,
     step: model.step,
     sha256: model.gguf_sha256,
   }
-  while (made) {
-    const job: store.JobRow | undefined = made.job_id === null ? undefined : await store.jobById(db, made.job_id)
-    const { model_id, name, job_id, step, sha256 }: Parent = made
+  while (ancestor) {
+    const job: store.JobRow | undefined =
+      ancestor.job_id === null ? undefined : await store.jobById(db, ancestor.job_id)
+    const { model_id, name, job_id, step, sha256 }: Parent = ancestor
     const { method = null, dataset = null, validation_dataset = null } = job ? recipeOf(job) : {}
     steps.unshift({
       model_id,
@@ -79,13 +80,13 @@ export async function lineageOf(db: Db, model: store.ModelRow): Promise<Lineage>
       job_id,
       step,
       method,
-      dataset: plain(dataset),
-      validation_dataset: plain(validation_dataset),
+      dataset: withoutSize(dataset),
+      validation_dataset: withoutSize(validation_dataset),
     })
-    made = job ? parentOf(job) : null
+    ancestor = job ? parentOf(job) : null
   }
   return { base_model_id: model.base_model_id, steps }
 }
 
-const plain = (dataset: Dataset | null): LineageDataset | null =>
+const withoutSize = (dataset: Dataset | null): LineageDataset | null =>
   dataset && { id: dataset.id, name: dataset.name, sha256: dataset.sha256 }

@@ -8,26 +8,27 @@ import { modelDir, modelFiles } from '../artifacts.ts'
 import * as store from '../store.ts'
 
 /**
- * What a job begins with: whole weights, of the hub or of a tuned model, and the adapter on them that it goes on from.
+ * What a job starts from: whole weights, of a hub base or of a tuned model, and optionally an adapter on them to
+ * continue.
  */
-export interface Origin {
+export interface StartingModel {
   base: LocalBase
   base_model_id: string
-  /** The tuned model that `base` is, where it is one. */
+  /** The id of the tuned model that `base` is; null if it is a hub base. */
   weights_model_id: string | null
   adapter?:
     | undefined
     | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
-/** Throws model_not_found or model_not_available. */
-export async function originOf(
+/** Finds the files of a hub base or tuned model. Throws model_not_found or model_not_available. */
+export async function resolveStartingModel(
   db: Db | Trx,
   hub: Hub,
   dataDir: string,
   account_id: string,
   model_id: string,
-): Promise<Origin> {
+): Promise<StartingModel> {
   const tuned = await store.findModel(db, account_id, model_id)
   if (!tuned) return { base: hub.trainable(model_id), base_model_id: model_id, weights_model_id: null }
   const { base_model_id } = tuned
@@ -54,7 +55,7 @@ export async function originOf(
   }
 }
 
-/** A tuned model's whole weights; its size and context are those of the base that it was made from. */
+/** Whole weights of a tuned model, with the size and context of the base that it was made from. */
 function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string): LocalBase {
   const folder = modelDir(dataDir, id)
   return {
@@ -65,8 +66,8 @@ function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string
   }
 }
 
-/** The adapter as the trainer is told of it, with the hash of its weights. */
-export async function startOf({ adapter }: Origin): Promise<{ path: string; sha256: string } | null> {
+/** The adapter for the trainer's spec, with the SHA-256 of its weights. */
+export async function adapterSpec({ adapter }: StartingModel): Promise<{ path: string; sha256: string } | null> {
   if (!adapter) return null
   const hash = createHash('sha256')
   for await (const chunk of createReadStream(path.join(adapter.folder, 'adapter_model.safetensors'))) hash.update(chunk)

@@ -1,31 +1,31 @@
-// Asks the engine over HTTP, and remembers what has been loaded into its present life.
+// HTTP client of the engine. Tracks which models the running instance has loaded, and loads them on demand.
 import { once as nextEvent } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
-import { unlessAborted } from '../../../lib/abortable.ts'
-import { countsOf, type TokenCounts } from '../gateway/usage-scanner.ts'
+import { abortable } from '../../../lib/abortable.ts'
+import { type TokenCounts, toTokenCounts } from '../gateway/usage-scanner.ts'
 import { readAll, send } from '../replicas/http-client/client.ts'
-import { NotAnswered } from '../replicas/http-client/connection.ts'
-import type { Incoming } from '../replicas/http-client/response.ts'
+import { NoResponse } from '../replicas/http-client/connection.ts'
+import type { HttpResponse } from '../replicas/http-client/response.ts'
 import { LoadFailure, type ModelStatus, ReplicaFailure, type Target } from '../replicas/replica.ts'
-import type { EngineLife, EngineProcess } from './process.ts'
+import type { EngineInstance, EngineProcess } from './process.ts'
 
-export interface Posted {
-  response: Incoming
-  /** How long the request waited for the engine to start and the model to be loaded. */
+export interface EngineResponse {
+  response: HttpResponse
+  /** How long the request waited for the engine to start and the model to load. */
   load_ms: number
 }
 
 export interface EngineClient {
-  /** Loads the target where the engine does not have it yet. */
+  /** Loads the target unless it is loaded. */
   load(target: Target): Promise<void>
-  /** Frees what the engine holds of the target itself, not of what it stands on. */
+  /** Unloads the target's adapter, or its base if it has no adapter. */
   unload(target: Target): Promise<void>
   status(target: Target): ModelStatus
   /**
-   * Sends a request about the target, once that is loaded; `body` makes its text from the name that the engine knows
-   * the target by. Throws a ReplicaFailure where the engine is gone.
+   * Loads the target if needed, then sends the request. `body` gets the target's name in the engine. Throws a
+   * ReplicaFailure if the engine dies.
    */
   post(
     target: Target,
@@ -33,106 +33,106 @@ export interface EngineClient {
     body: (name: string) => string,
     headers: Record<string, string>,
     signal: AbortSignal,
-  ): Promise<Posted>
-  /** What a request has used whose client left before its answer ended; undefined where the engine did not have it. */
-  usageOfLeft(request_id: string): Promise<TokenCounts | undefined>
-  /** Has a running engine leave this share of the cores' time, 0 to 1, to other programs for the next `for_ms`. */
-  leaveCores(share: number, for_ms: number): Promise<void>
-  /** Requests, and loads, that the running engine has not ended. */
+  ): Promise<EngineResponse>
+  /** Tokens used by a request whose client disconnected; undefined if the engine does not know the request. */
+  abortedUsage(request_id: string): Promise<TokenCounts | undefined>
+  /** Makes a running engine leave this share (0 to 1) of CPU time to other processes for the next `for_ms`. */
+  yieldCores(share: number, for_ms: number): Promise<void>
+  /** Whether the running engine has unfinished requests or loads. */
   isBusy(): boolean
-  /** Frees, from now on, what no request has asked for in this time. Returns the way to stop that. */
+  /** Periodically unloads models without requests for `idle_ms`. Returns a function that stops it. */
   unloadIdle(idle_ms: number): () => void
 }
 
-/** What a life of the engine holds under one name, or is about to. */
-interface Loaded {
+/** A base or adapter that an engine instance has loaded, or is loading. */
+interface LoadedModel {
   done: Promise<void>
   status: 'loading' | 'loaded'
   target: Target
-  /** Requests that are using it; an adapter's use its base too. */
-  users: number
+  /** Requests in progress on it; requests on an adapter count on its base too. */
+  references: number
   used_at: number
 }
 
-/** The engine was gone before it took the request: the next one may have it. */
-class NotTaken extends ReplicaFailure {}
-/** How long after a refused connection the engine's end may stay unknown. */
-const endKnown_ms = 2000
-/** The engine sees a client leave a moment after its connection was closed. */
-const never = new AbortController().signal
-const leftSeen_ms = [5, 20, 50, 100, 300]
+/** The engine died before it received the request, so the next instance can get it. */
+class NotStarted extends ReplicaFailure {}
+/** How long the exit event may take after a refused connection. */
+const exitNotice_ms = 2000
+const neverAborts = new AbortController().signal
+/** Waits between lookups: the engine notices a disconnect shortly after the connection closes. */
+const abortedUsagePolls_ms = [5, 20, 50, 100, 300]
 
 export function createEngineClient(engine: EngineProcess, log: Logger): EngineClient {
-  const lives = new WeakMap<EngineLife, Map<string, Loaded>>()
-  function holdingsOf(life: EngineLife): Map<string, Loaded> {
-    const known = lives.get(life)
-    if (known) return known
-    const fresh = new Map<string, Loaded>()
-    lives.set(life, fresh)
-    return fresh
+  const modelsByInstance = new WeakMap<EngineInstance, Map<string, LoadedModel>>()
+  function modelsIn(instance: EngineInstance): Map<string, LoadedModel> {
+    const existing = modelsByInstance.get(instance)
+    if (existing) return existing
+    const created = new Map<string, LoadedModel>()
+    modelsByInstance.set(instance, created)
+    return created
   }
 
-  /** Loads the thing of this name once a life; a load that failed may be tried again. */
-  function loadOnce(life: EngineLife, name: string, target: Target, load: () => Promise<void>): Loaded {
-    const holdings = holdingsOf(life)
-    const known = holdings.get(name)
-    if (known) return known
-    const fresh: Loaded = { done: load(), status: 'loading', target, users: 0, used_at: Date.now() }
-    holdings.set(name, fresh)
-    fresh.done.then(
+  /** Loads a base or adapter once per instance, shared by concurrent callers; a failed load can be retried. */
+  function loadOnce(instance: EngineInstance, name: string, target: Target, load: () => Promise<void>): LoadedModel {
+    const models = modelsIn(instance)
+    const existing = models.get(name)
+    if (existing) return existing
+    const created: LoadedModel = { done: load(), status: 'loading', target, references: 0, used_at: Date.now() }
+    models.set(name, created)
+    created.done.then(
       () => {
-        fresh.status = 'loaded'
+        created.status = 'loaded'
       },
-      () => holdings.get(name) === fresh && holdings.delete(name),
+      () => models.get(name) === created && models.delete(name),
     )
-    return fresh
+    return created
   }
 
-  async function command(life: EngineLife, path: string, body: unknown): Promise<void> {
-    const { status, text } = await ask(life, path, JSON.stringify(body))
+  async function command(instance: EngineInstance, path: string, body: unknown): Promise<void> {
+    const { status, text } = await postAndRead(instance, path, JSON.stringify(body))
     if (status === 200) return
-    // The caller of the API did not write this request: its paths and parameters are for the log.
-    log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a load')
+    // The API's caller did not write this request: its paths and parameters belong in the log only.
+    log.error({ path, body, answer: text.slice(0, 2000) }, 'the engine refused a command')
     if (status === 503) throw engineError(503, text)
     throw new LoadFailure()
   }
 
-  async function ask(life: EngineLife, path: string, payload: string) {
-    const response = await postTo(life, path, payload, {}, life.ended)
-    return { status: response.status, text: (await readAll(response).catch((error) => fail(error))).toString('utf8') }
+  async function postAndRead(instance: EngineInstance, path: string, payload: string) {
+    const response = await postTo(instance, path, payload, {}, instance.ended)
+    return {
+      status: response.status,
+      text: (await readAll(response).catch((error) => throwUnavailable(error))).toString('utf8'),
+    }
   }
 
-  /**
-   * Everything that the target needs in this life, the base first. What it is made of counts as used until `release` is
-   * called.
-   */
-  async function hold(life: EngineLife, target: Target, signal: AbortSignal) {
+  /** Loads the target's base, then its adapter. Both count as in use until the returned `release` is called. */
+  async function acquire(instance: EngineInstance, target: Target, signal: AbortSignal) {
     const { base, adapter } = target
     const { gguf } = base
     if (!gguf)
       throw new ApiError('model_not_available', `The weights of '${base.id}' are not on this machine.`, {
         param: 'model',
       })
-    const held: Loaded[] = []
+    const acquired: LoadedModel[] = []
     const release = () => {
-      for (const each of held.splice(0)) {
-        each.users--
+      for (const each of acquired.splice(0)) {
+        each.references--
         each.used_at = Date.now()
       }
     }
-    const use = (each: Loaded) => {
-      each.users++
-      held.push(each)
-      return each.status === 'loaded' ? undefined : unlessAborted(each.done, signal)
+    const use = (each: LoadedModel) => {
+      each.references++
+      acquired.push(each)
+      return each.status === 'loaded' ? undefined : abortable(each.done, signal)
     }
     try {
-      const basis = loadOnce(life, base.id, { base }, () =>
-        command(life, '/internal/load_model', { name: base.id, path: gguf }),
+      const loadedBase = loadOnce(instance, base.id, { base }, () =>
+        command(instance, '/internal/load_model', { name: base.id, path: gguf }),
       )
-      await use(basis)
+      await use(loadedBase)
       if (adapter) {
         const body = { lora_name: adapter.id, lora_path: adapter.gguf, base_model_name: base.id }
-        await use(loadOnce(life, adapter.id, target, () => command(life, '/v1/load_lora_adapter', body)))
+        await use(loadOnce(instance, adapter.id, target, () => command(instance, '/v1/load_lora_adapter', body)))
       }
       return release
     } catch (error) {
@@ -141,62 +141,62 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     }
   }
 
-  /** Does it on the running engine, and once more on the next where this one's end was not known yet. */
-  async function onEngine<T>(work: (life: EngineLife) => Promise<T>, signal: AbortSignal): Promise<T> {
-    const life = engine.current() ?? (await unlessAborted(engine.life(), signal))
+  /** Runs `work` on the running engine, and once more on the next if this one had died before the request. */
+  async function withEngine<T>(work: (instance: EngineInstance) => Promise<T>, signal: AbortSignal): Promise<T> {
+    const instance = engine.current() ?? (await abortable(engine.instance(), signal))
     try {
-      return await work(life)
+      return await work(instance)
     } catch (error) {
-      if (!(error instanceof NotTaken)) throw error
+      if (!(error instanceof NotStarted)) throw error
       await Promise.race([
-        life.ended.aborted || nextEvent(life.ended, 'abort'),
-        sleep(endKnown_ms, undefined, { ref: false }),
+        instance.ended.aborted || nextEvent(instance.ended, 'abort'),
+        sleep(exitNotice_ms, undefined, { ref: false }),
       ])
-      return work(await unlessAborted(engine.life(), signal))
+      return work(await abortable(engine.instance(), signal))
     }
   }
 
-  async function unloadFrom(life: EngineLife, name: string): Promise<void> {
-    const holdings = holdingsOf(life)
-    const held = holdings.get(name)
-    if (!held) return
-    holdings.delete(name)
+  async function unloadFrom(instance: EngineInstance, name: string): Promise<void> {
+    const models = modelsIn(instance)
+    const model = models.get(name)
+    if (!model) return
+    models.delete(name)
     await command(
-      life,
-      held.target.adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model',
-      held.target.adapter ? { lora_name: name } : { name },
+      instance,
+      model.target.adapter ? '/v1/unload_lora_adapter' : '/internal/unload_model',
+      model.target.adapter ? { lora_name: name } : { name },
     )
   }
 
   async function unloadUnused(idle_ms: number): Promise<void> {
-    const life = engine.current()
-    if (!life) return
-    const holdings = holdingsOf(life)
-    const idle = ({ users, used_at, status }: Loaded) =>
-      users === 0 && status === 'loaded' && Date.now() - used_at >= idle_ms
-    for (const [name, held] of holdings) if (held.target.adapter && idle(held)) await unloadFrom(life, name)
-    for (const [name, held] of holdings) {
-      const carries = [...holdings.values()].some(({ target }) => target.adapter && target.base.id === name)
-      if (!held.target.adapter && !carries && idle(held)) {
+    const instance = engine.current()
+    if (!instance) return
+    const models = modelsIn(instance)
+    const idle = ({ references, used_at, status }: LoadedModel) =>
+      references === 0 && status === 'loaded' && Date.now() - used_at >= idle_ms
+    for (const [name, model] of models) if (model.target.adapter && idle(model)) await unloadFrom(instance, name)
+    for (const [name, model] of models) {
+      const hasAdapters = [...models.values()].some(({ target }) => target.adapter && target.base.id === name)
+      if (!model.target.adapter && !hasAdapters && idle(model)) {
         log.info({ model: name }, 'an idle model is unloaded')
-        await unloadFrom(life, name)
+        await unloadFrom(instance, name)
       }
     }
   }
 
   return {
-    load: (target) => onEngine(async (life) => (await hold(life, target, never))(), never),
+    load: (target) => withEngine(async (instance) => (await acquire(instance, target, neverAborts))(), neverAborts),
 
     async unload({ base, adapter }) {
-      const life = engine.current()
-      if (life) await unloadFrom(life, (adapter ?? base).id)
+      const instance = engine.current()
+      if (instance) await unloadFrom(instance, (adapter ?? base).id)
     },
 
     status({ base, adapter }) {
-      const life = engine.current()
-      const holdings = life && lives.get(life)
+      const instance = engine.current()
+      const models = instance && modelsByInstance.get(instance)
       const parts = adapter ? [base.id, adapter.id] : [base.id]
-      const states = parts.map((name) => holdings?.get(name)?.status ?? 'not_loaded')
+      const states = parts.map((name) => models?.get(name)?.status ?? 'not_loaded')
       return states.every((state) => state === 'loaded')
         ? 'loaded'
         : states.includes('loading')
@@ -205,19 +205,19 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     },
 
     post: (target, path, body, headers, signal) =>
-      onEngine(async (life) => {
-        const began = performance.now()
+      withEngine(async (instance) => {
+        const started_at = performance.now()
         const name = (target.adapter ?? target.base).id
-        for (let again = false; ; again = true) {
-          const release = await hold(life, target, signal)
-          const load_ms = performance.now() - began
+        for (let isRetry = false; ; isRetry = true) {
+          const release = await acquire(instance, target, signal)
+          const load_ms = performance.now() - started_at
           try {
-            const response = await postTo(life, path, body(name), headers, signal)
+            const response = await postTo(instance, path, body(name), headers, signal)
             response.once('close', release)
-            if (response.status !== 404 || again) return { response, load_ms }
-            // It has made room for others: what was loaded is to be loaded once more.
+            if (response.status !== 404 || isRetry) return { response, load_ms }
+            // The engine evicted the model: load it again.
             response.resume()
-            for (const each of [name, target.base.id]) holdingsOf(life).delete(each)
+            for (const each of [name, target.base.id]) modelsIn(instance).delete(each)
           } catch (error) {
             release()
             throw error
@@ -225,31 +225,31 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
         }
       }, signal),
 
-    async usageOfLeft(request_id) {
-      for (const wait_ms of leftSeen_ms) {
+    async abortedUsage(request_id) {
+      for (const wait_ms of abortedUsagePolls_ms) {
         await sleep(wait_ms)
-        const life = engine.current()
-        if (!life) return undefined
+        const instance = engine.current()
+        if (!instance) return undefined
         const response = await send(
-          life.connections,
+          instance.pool,
           { method: 'GET', path: `/internal/usage/${encodeURIComponent(request_id)}` },
-          life.ended,
+          instance.ended,
         ).catch(() => undefined)
         if (!response) return undefined
         const text = (await readAll(response).catch(() => Buffer.of())).toString('utf8')
-        if (response.status === 200 && text !== '') return countsOf(JSON.parse(text))
+        if (response.status === 200 && text !== '') return toTokenCounts(JSON.parse(text))
       }
       return undefined
     },
 
-    async leaveCores(share, for_ms) {
-      const life = engine.current()
-      if (life) await ask(life, '/internal/leave_cores', JSON.stringify({ share, for_ms }))
+    async yieldCores(share, for_ms) {
+      const instance = engine.current()
+      if (instance) await postAndRead(instance, '/internal/leave_cores', JSON.stringify({ share, for_ms }))
     },
 
     isBusy() {
-      const life = engine.current()
-      return life !== undefined && [...holdingsOf(life).values()].some(({ users }) => users > 0)
+      const instance = engine.current()
+      return instance !== undefined && [...modelsIn(instance).values()].some(({ references }) => references > 0)
     },
 
     unloadIdle(idle_ms) {
@@ -265,30 +265,32 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
 }
 
 async function postTo(
-  life: EngineLife,
+  instance: EngineInstance,
   path: string,
   payload: string,
   headers: Record<string, string>,
   signal: AbortSignal,
-): Promise<Incoming> {
+): Promise<HttpResponse> {
   try {
-    return await send(life.connections, { method: 'POST', path, headers, payload }, signal)
+    return await send(instance.pool, { method: 'POST', path, headers, payload }, signal)
   } catch (error) {
-    // Whoever aborted knows why; an engine that is gone is told as such.
-    if (signal.aborted && !life.ended.aborted) throw error
-    return fail(error)
+    // An abort's own error passes unchanged; a dead engine becomes engine_unavailable.
+    if (signal.aborted && !instance.ended.aborted) throw error
+    return throwUnavailable(error)
   }
 }
 
-function fail(error: unknown): never {
-  if (!(error instanceof NotAnswered)) throw error
-  const message = `The engine ended while it worked on this request (${error.message}). It is being started again: try once more.`
-  throw error.taken
+function throwUnavailable(error: unknown): never {
+  if (!(error instanceof NoResponse)) throw error
+  const message =
+    `The engine ended while it worked on this request (${error.message}). ` +
+    'It is being started again: try once more.'
+  throw error.mayHaveStarted
     ? new ReplicaFailure('engine_unavailable', message, { lost: true })
-    : new NotTaken('engine_unavailable', message)
+    : new NotStarted('engine_unavailable', message)
 }
 
-/** The engine's own error, which has the same shape, as one of ours. */
+/** Converts an error response of the engine, which has the API's own shape. */
 export function engineError(status: number, text: string): ApiError {
   try {
     const { error } = JSON.parse(text) as ErrorBody
@@ -302,6 +304,6 @@ export function engineError(status: number, text: string): ApiError {
 }
 
 function codeOf(code: string): ErrorCode {
-  if (!(code in errorCodes)) throw new Error('not one of ours')
+  if (!(code in errorCodes)) throw new Error('unknown error code')
   return code as ErrorCode
 }

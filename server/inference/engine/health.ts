@@ -1,81 +1,78 @@
-// Whether the running engine moves on, and the end of one that does not answer any more.
+// Health check of the running engine, and a watchdog that kills a hung one.
 import type { Logger } from 'pino'
 import { readAll, send } from '../replicas/http-client/client.ts'
 import { type EngineClient, engineError } from './client.ts'
-import type { EngineLife, EngineProcess } from './process.ts'
+import type { EngineInstance, EngineProcess } from './process.ts'
 
 export interface EngineHealth {
-  /** Why the engine makes no headway, or undefined where it does or there is none. Takes `answer_ms` at most. */
+  /** Why the engine makes no progress; undefined if it does or none runs. Takes up to `answer_ms`. */
   problem(): Promise<string | undefined>
   /**
-   * Kills, from now on, an engine that has requests and has not answered for a minute: another is started in its place.
-   * Returns the way to stop that.
+   * Starts the watchdog: kills an engine that has requests and has not answered for a minute, so that it is restarted.
+   * Returns a function that stops it.
    */
   watch(): () => void
 }
 
-interface Times {
-  /** How long the engine may take to tell of its health. Its thread is at a step meanwhile, which is shorter. */
+interface HealthTimes {
+  /** Timeout of a probe. Longer than a decode step, during which the engine's thread cannot answer. */
   answer_ms: number
   watch_ms: number
-  /** It is killed at this many times without an answer, one after the other: a machine that slept lets one pass. */
-  unanswered: number
+  /** Consecutive missed probes before the kill: more than one, as a suspended machine misses one. */
+  misses_max: number
 }
 
 export function createEngineHealth(
   engine: Pick<EngineProcess, 'current'>,
   { isBusy }: Pick<EngineClient, 'isBusy'>,
   log: Logger,
-  { answer_ms, watch_ms, unanswered }: Times = { answer_ms: 5_000, watch_ms: 10_000, unanswered: 6 },
+  { answer_ms, watch_ms, misses_max }: HealthTimes = { answer_ms: 5_000, watch_ms: 10_000, misses_max: 6 },
 ): EngineHealth {
-  /** What the engine says is wrong; null where it does not answer. */
-  async function ask(life: EngineLife): Promise<string | null | undefined> {
+  /** The problem that the engine reports, undefined if it reports none; null if it does not answer. */
+  async function probe(instance: EngineInstance): Promise<string | null | undefined> {
     try {
       const response = await send(
-        life.connections,
+        instance.pool,
         { method: 'GET', path: '/health/ready' },
-        AbortSignal.any([life.ended, AbortSignal.timeout(answer_ms)]),
+        AbortSignal.any([instance.ended, AbortSignal.timeout(answer_ms)]),
       )
       const text = (await readAll(response)).toString('utf8')
       return response.status === 200 ? undefined : engineError(response.status, text).message
     } catch {
-      // One that has ended is followed by another.
-      return life.ended.aborted ? undefined : null
+      // An engine that exited is restarted anyway.
+      return instance.ended.aborted ? undefined : null
     }
   }
 
-  let asking: Promise<string | undefined> | undefined
+  let probing: Promise<string | undefined> | undefined
   return {
     problem() {
-      const life = engine.current()
-      if (!life) return Promise.resolve(undefined)
-      // The question is open to everyone, and asked once for all who wait.
-      asking ??= ask(life)
-        .then((said) => (said === null ? `the engine has not answered within ${answer_ms / 1000} s` : said))
+      const instance = engine.current()
+      if (!instance) return Promise.resolve(undefined)
+      // The health route needs no key, so concurrent callers share one probe.
+      probing ??= probe(instance)
+        .then((problem) => (problem === null ? `the engine has not answered within ${answer_ms / 1000} s` : problem))
         .finally(() => {
-          asking = undefined
+          probing = undefined
         })
-      return asking
+      return probing
     },
 
     watch() {
       let missed = 0
-      let watched: EngineLife | undefined
-      let isAsking = false
+      let watched: EngineInstance | undefined
+      let isProbing = false
       const timer = setInterval(async () => {
-        const life = engine.current()
-        if (life !== watched || !life || !isBusy()) missed = 0
-        watched = life
-        if (!life || !isBusy() || isAsking) return
-        isAsking = true
-        missed = (await ask(life)) === null ? missed + 1 : 0
-        isAsking = false
-        if (missed < unanswered || life.ended.aborted) return
-        log.error(
-          { pid: life.pid },
-          'the engine has requests and does not answer any more: it is killed, and another is started',
-        )
-        process.kill(life.pid, 'SIGKILL')
+        const instance = engine.current()
+        if (instance !== watched || !instance || !isBusy()) missed = 0
+        watched = instance
+        if (!instance || !isBusy() || isProbing) return
+        isProbing = true
+        missed = (await probe(instance)) === null ? missed + 1 : 0
+        isProbing = false
+        if (missed < misses_max || instance.ended.aborted) return
+        log.error({ pid: instance.pid }, 'the engine has requests but does not answer: it is killed and restarted')
+        process.kill(instance.pid, 'SIGKILL')
       }, watch_ms)
       timer.unref()
       return () => clearInterval(timer)

@@ -1,5 +1,4 @@
-// Keeps one engine process for this machine: starts it, tells when it is gone, starts it again. Speaks to it over a
-// unix socket.
+// Supervises this machine's engine process: starts it, restarts it when it dies, stops it. It listens on a unix socket.
 import type { ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { chmodSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
@@ -12,60 +11,55 @@ import { ApiError } from '../../../contract/errors.ts'
 import { spawnChild } from '../../../lib/child-process.ts'
 import { randomBase62 } from '../../../lib/ids.ts'
 import { root } from '../../../lib/root.ts'
-import { type Connections, createConnections } from '../replicas/http-client/connection-pool.ts'
+import { type ConnectionPool, createConnectionPool } from '../replicas/http-client/connection-pool.ts'
 
 const startTimeout_ms = 30_000
 const stopTimeout_ms = 15_000
 
-/** One life of the engine. What was loaded into it is gone with it. */
-export interface EngineLife {
+/** One run of the engine process. Its loaded models are lost when it ends. */
+export interface EngineInstance {
   readonly socket: string
-  readonly connections: Connections
+  readonly pool: ConnectionPool
   readonly pid: number
   /** Aborts when the process has ended. */
   readonly ended: AbortSignal
 }
 
 export interface EngineProcess {
-  /** The running engine; started first where there is none. Throws engine_unavailable where it does not come up. */
-  life(): Promise<EngineLife>
-  /** The running engine, where there is one. */
-  current(): EngineLife | undefined
-  /** Asks it to finish what it serves and to end, and kills it where it does not. */
+  /** The running engine; starts one if none runs. Throws engine_unavailable if it does not start. */
+  instance(): Promise<EngineInstance>
+  /** The running engine; undefined if none runs. */
+  current(): EngineInstance | undefined
+  /** Lets the engine finish its requests and exit (SIGTERM), and kills it after a timeout. */
   stop(): Promise<void>
-  /**
-   * Why no engine can be started, where that is so. One that ends unasked is followed by another without a request for
-   * it.
-   */
+  /** Why the engine cannot start; undefined if it can. A crashed engine is restarted without waiting for a request. */
   problem(): string | undefined
 }
 
 interface Options {
   dataDir: string
   threads: number
-  /** Further arguments of its command line. */
+  /** Additional command line arguments. */
   options: string[]
   log: Logger
 }
 
 export function createEngineProcess({ dataDir, threads, options, log }: Options): EngineProcess {
-  let current: { child: ChildProcess; life: Promise<EngineLife>; running?: EngineLife } | undefined
+  let current: { child: ChildProcess; instance: Promise<EngineInstance>; running?: EngineInstance } | undefined
   let deaths: number[] = []
   const stop = new AbortController()
   let lastProblem: string | undefined
 
-  /**
-   * What the service did not ask for: the next is started at once, or after a wait where that happens again and again.
-   */
-  function died(): void {
+  /** Restarts the engine after a crash; `start` backs off if crashes repeat. */
+  function onUnexpectedExit(): void {
     if (stop.signal.aborted) return
     deaths.push(Date.now())
-    // Once those who waited for the one that ended have heard of it.
-    setImmediate(() => void engine.life().catch(() => {}))
+    // In a later tick, so that waiting requests see the failure first.
+    setImmediate(() => void engine.instance().catch(() => {}))
   }
 
-  async function start(): Promise<EngineLife> {
-    // An engine that dies again and again must not be started in a tight loop.
+  async function start(): Promise<EngineInstance> {
+    // Exponential back-off if the engine crashed more than once in the last minute.
     deaths = deaths.filter((time) => Date.now() - time < 60_000)
     if (deaths.length > 1)
       await sleep(Math.min(5000, 100 * 2 ** deaths.length), undefined, { signal: stop.signal, ref: false }).catch(
@@ -84,31 +78,31 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
         ...options,
       ]
       const child = spawnChild(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
-      return await follow(child, socket)
+      return await waitUntilListening(child, socket)
     } catch (error) {
       if (!stop.signal.aborted) lastProblem = `the engine could not be started: ${(error as Error).message}`
       throw error
     }
   }
 
-  /** Resolves once the process listens on the socket; looks after its end. */
-  async function follow(child: ChildProcess, socket: string): Promise<EngineLife> {
-    const gone = new AbortController()
-    const said = log.child({ engine: child.pid })
+  /** Resolves once the process listens on the socket; handles its exit. */
+  async function waitUntilListening(child: ChildProcess, socket: string): Promise<EngineInstance> {
+    const exited = new AbortController()
+    const childLog = log.child({ engine: child.pid })
     let tail = ''
-    const life = new Promise<EngineLife>((resolve, reject) => {
-      let over = false
+    const instance = new Promise<EngineInstance>((resolve, reject) => {
+      let hasEnded = false
       const ended = (how: string, last: string) => {
-        if (over) return
-        over = true
+        if (hasEnded) return
+        hasEnded = true
         clearTimeout(timer)
-        gone.abort()
+        exited.abort()
         if (current?.child === child) current = undefined
-        if (!stop.signal.aborted) said.error({ tail }, `the engine ${how}`)
+        if (!stop.signal.aborted) childLog.error({ tail }, `the engine ${how}`)
         reject(new Error(`it ${how}: ${last}`))
-        died()
+        onUnexpectedExit()
       }
-      // First of all: a process that there is none of has no pipes either, and ends in no other way.
+      // Register this listener first: a failed spawn has no pipes and emits no 'exit'.
       child.on('error', (error) => child.pid === undefined && ended('was not started', error.message))
       child.on('exit', (status, signal) =>
         ended(signal ? `was ended by ${signal}` : `ended with status ${status}`, tail.trim().split('\n').at(-1) ?? ''),
@@ -121,31 +115,31 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
       if (child.stderr)
         createInterface({ input: child.stderr }).on('line', (line) => {
           tail = `${tail}${line}\n`.slice(-2000)
-          said.debug(line)
+          childLog.debug(line)
         })
       if (child.stdout)
         createInterface({ input: child.stdout }).on('line', () => {
           clearTimeout(timer)
           lastProblem = undefined
-          const connections = createConnections({ socketPath: socket }, Number.POSITIVE_INFINITY)
-          resolve({ socket, connections, pid: child.pid!, ended: gone.signal })
+          const pool = createConnectionPool({ socketPath: socket }, Number.POSITIVE_INFINITY)
+          resolve({ socket, pool, pid: child.pid!, ended: exited.signal })
         })
     })
-    const mine: typeof current = { child, life }
-    current = mine
-    life.then((running) => Object.assign(mine, { running })).catch(() => {})
-    return life
+    const started: typeof current = { child, instance }
+    current = started
+    instance.then((running) => Object.assign(started, { running })).catch(() => {})
+    return instance
   }
 
-  let starting: Promise<EngineLife> | undefined
+  let starting: Promise<EngineInstance> | undefined
   const engine: EngineProcess = {
-    async life() {
+    async instance() {
       if (stop.signal.aborted) throw new ApiError('shutting_down', 'The service is stopping. Try again in a moment.')
-      if (current) return unavailable(current.life)
+      if (current) return orUnavailable(current.instance)
       starting ??= start().finally(() => {
         starting = undefined
       })
-      return unavailable(starting)
+      return orUnavailable(starting)
     },
     async stop() {
       stop.abort()
@@ -163,20 +157,21 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
   return engine
 }
 
-async function unavailable<T>(start: Promise<T>): Promise<T> {
+async function orUnavailable<T>(start: Promise<T>): Promise<T> {
   try {
     return await start
   } catch (error) {
     throw new ApiError(
       'engine_unavailable',
-      `The engine could not be started: ${(error as Error).message}. Try again in a moment; the service's log says more.`,
+      `The engine could not be started: ${(error as Error).message}. Try again in a moment; ` +
+        "the service's log says more.",
     )
   }
 }
 
-// A unix socket's path may have 107 characters at most, which a data folder's can exceed: it lies in the temporary
-// folder, in a directory that is this user's alone. Each life has a name of its own, so that an engine that is still
-// ending is never asked.
+// A unix socket's path is limited to 107 characters, which a path in the data folder can exceed. So it is in the
+// temporary folder, in a directory that only this user can access. Each instance has its own name, so that no request
+// reaches a previous engine that is still shutting down.
 function socketPath(dataDir: string): string {
   const uid = process.getuid?.() ?? 0
   const folder = path.join(
@@ -190,7 +185,7 @@ function socketPath(dataDir: string): string {
   return path.join(folder, `${randomBase62(8)}.sock`)
 }
 
-// The engine needs none of the service's settings or secrets.
+// The engine does not get the service's settings and secrets.
 function engineEnv(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TUNERY_')))
 }

@@ -1,8 +1,8 @@
-// Asks the engine for what compare.ts compares, one model at a time.
+// Verifies tuned models: scores probe rows in the engine and compares them with the trainer's scores (compare.ts).
 import { ApiError } from '../../../contract/errors.ts'
 import type { Comparison } from '../../../contract/models.ts'
 import { createMutex } from '../../../lib/mutex.ts'
-import type { Origin, ServableModel, TunedModels } from '../../fine-tuning/models/registry.ts'
+import type { ServableModel, ServedBase, TunedModels } from '../../fine-tuning/models/registry.ts'
 import { type EngineClient, engineError } from '../engine/client.ts'
 import { readAll } from '../replicas/http-client/client.ts'
 import type { Target } from '../replicas/replica.ts'
@@ -10,25 +10,22 @@ import { compare, type Probe, parseScores, readProbe, type Scores } from './comp
 
 const scoreTimeout_ms = 300_000
 
-/** The rows of a probe as the engine is asked for them. */
-export const scoredRows = (probe: Probe) =>
+/** The rows of a probe in the form that the engine's score route takes. */
+export const rowsToScore = (probe: Probe) =>
   probe.rows.map(({ prompt, tokens, targets }) => ({ prompt, tokens, targets }))
 
-/**
- * How likely this machine's engine finds the rows. `at_once`: tokens that it computes in one go, by default as many as
- * it likes.
- */
-export type Scoring = (
+/** Scores rows in this machine's engine. `at_once`: tokens computed per batch; by default the engine chooses. */
+export type ScoreRows = (
   target: Target,
-  rows: ReturnType<typeof scoredRows>,
+  rows: ReturnType<typeof rowsToScore>,
   options?: { at_once?: number; signal?: AbortSignal },
 ) => Promise<Scores>
 
-export function createScoring(engine: EngineClient): Scoring {
-  // Each has a context of its own in the engine.
-  const inTurn = createMutex()
+export function createScoring(engine: EngineClient): ScoreRows {
+  // One at a time: each call allocates its own context in the engine.
+  const serialize = createMutex()
   return (target, rows, { at_once, signal } = {}) =>
-    inTurn(async () => {
+    serialize(async () => {
       const timeout = AbortSignal.timeout(scoreTimeout_ms)
       const ended = signal ? AbortSignal.any([timeout, signal]) : timeout
       try {
@@ -53,32 +50,28 @@ export function createScoring(engine: EngineClient): Scoring {
     })
 }
 
-/**
- * Lets models be compared with what was trained, by this machine's engine, which all weights that were trained here can
- * be loaded into.
- */
-export function compareModels(models: TunedModels, engine: EngineClient, scores: Scoring): void {
-  async function comparison(tuned: ServableModel, origin: Origin): Promise<Comparison | undefined> {
+/** Registers the comparison of tuned models with their training. Uses this machine's engine, never an upstream. */
+export function compareModels(models: TunedModels, engine: EngineClient, scoreRows: ScoreRows): void {
+  async function compareModel(tuned: ServableModel, origin: ServedBase): Promise<Comparison | undefined> {
     const probe = await readProbe(tuned.probe)
     if (probe.rows.length === 0) return undefined
-    const rows = scoredRows(probe)
+    const rows = rowsToScore(probe)
     const weights = { id: tuned.id, gguf: tuned.gguf }
     const target = tuned.kind === 'model' ? { base: weights } : { base: origin.base, adapter: weights }
-    const found = compare(probe, await scores(target, rows), await scores(origin, rows))
-    // An adapter may stay for its first request; whole weights are too large to hold for a model that may never be
-    // asked.
+    const comparison = compare(probe, await scoreRows(target, rows), await scoreRows(origin, rows))
+    // An adapter stays loaded for its first request; full weights are too large to keep for a model that may get none.
     if (tuned.kind === 'model') await engine.unload({ base: tuned }).catch(() => {})
-    return found
+    return comparison
   }
 
-  /** One comparison of a model at a time, and one of all: each may hold whole weights. */
-  const underWay = new Map<string, Promise<Comparison | undefined>>()
-  const inTurn = createMutex()
-  models.compareWith((tuned, origin) => {
-    const same = underWay.get(tuned.id)
-    if (same) return same
-    const mine = inTurn(() => comparison(tuned, origin)).finally(() => underWay.delete(tuned.id))
-    underWay.set(tuned.id, mine)
-    return mine
+  /** Comparisons in progress: callers share one per model. They run one at a time, as each may load full weights. */
+  const running = new Map<string, Promise<Comparison | undefined>>()
+  const serialize = createMutex()
+  models.setCompare((tuned, origin) => {
+    const existing = running.get(tuned.id)
+    if (existing) return existing
+    const started = serialize(() => compareModel(tuned, origin)).finally(() => running.delete(tuned.id))
+    running.set(tuned.id, started)
+    return started
   })
 }

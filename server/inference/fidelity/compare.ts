@@ -1,5 +1,5 @@
-// Whether what the engine serves is what was trained: what training changed in the probabilities of a few rows, by each
-// of the two. Tuned minus origin in each, since the two hold the same base in different precisions.
+// Compares engine and trainer on a few probe rows: by how much did training change the log-probabilities in each? Both
+// use tuned minus origin, because they hold the same base in different precisions.
 import { readFile } from 'node:fs/promises'
 import { z } from 'zod'
 import type { Comparison } from '../../../contract/models.ts'
@@ -10,7 +10,7 @@ export const Probe = z.object({
       prompt: z.array(z.object({ role: z.string(), content: z.string() })),
       tokens: z.array(z.int()),
       targets: z.array(z.int()),
-      /** Whether the last token is the end of the answer. */
+      /** Whether the last token ends the answer. */
       whole: z.boolean(),
       /** The trainer's log-probabilities of the targets. */
       tuned: z.array(z.number()),
@@ -29,7 +29,7 @@ const Scores = z.object({
       ends: z.boolean(),
     }),
   ),
-  /** How long the engine computed the fastest of the pieces. */
+  /** Duration of the fastest batch. */
   least_ms: z.number(),
 })
 export type Scores = z.infer<typeof Scores>
@@ -38,65 +38,74 @@ export const readProbe = async (file: string): Promise<Probe> => Probe.parse(JSO
 export const parseScores = (text: string): Scores => Scores.parse(JSON.parse(text))
 
 /**
- * The engine's change may differ from the trainer's by this, on average over the tokens: some digits, twice what the
- * two differ by about the base alone (they hold it in different precisions, which shows about each model in another
- * way), and a share of the change itself. Serving the base alone differs by the whole change.
- * docs/decisions/006-engine-and-trainer.md has the measurements.
+ * Largest accepted difference between the engine's and the trainer's change, averaged over tokens, in nats: rounding,
+ * plus twice their difference on the base alone (different precisions, which affect each model differently), plus a
+ * share of the change itself. Serving the base without the adapter would differ by the whole change. Measurements:
+ * docs/decisions/006-engine-and-trainer.md.
  */
 const limit = (base_difference: number, change: number) => 0.05 + 2 * base_difference + 0.2 * change
-/** No precision explains more than this about the base alone. */
+/** Precision alone never explains a larger difference on the base, in nats. */
 const largestBaseDifference = 2
 
-/** Compares the two. `probe` is the trainer's; `tuned` and `origin` are the engine's scores of the same rows. */
+/** `probe` has the trainer's scores; `tuned` and `origin` are the engine's scores of the same rows. */
 export function compare(probe: Probe, tuned: Scores, origin: Scores): Comparison {
   let tokens = 0
   let change = 0
   let difference = 0
   let base_difference = 0
-  let otherPrompts = 0
-  let endless = 0
+  let differentPrompts = 0
+  let missingEnds = 0
   probe.rows.forEach((row, index) => {
     const after = tuned.rows[index]!
     const before = origin.rows[index]!
-    if (after.prompt && !startsWith(row.tokens, after.prompt)) otherPrompts++
-    if (row.whole && !after.ends) endless++
-    row.targets.forEach((_, place) => {
-      const trainers = row.tuned[place]! - row.origin[place]!
-      const engines = number(after.logprobs[place]) - number(before.logprobs[place])
+    if (after.prompt && !startsWith(row.tokens, after.prompt)) differentPrompts++
+    if (row.whole && !after.ends) missingEnds++
+    row.targets.forEach((_, position) => {
+      const trainers = row.tuned[position]! - row.origin[position]!
+      const engines = finiteOrWorst(after.logprobs[position]) - finiteOrWorst(before.logprobs[position])
       tokens++
       change += Math.abs(trainers)
       difference += Math.abs(engines - trainers)
-      base_difference += Math.abs(number(before.logprobs[place]) - row.origin[place]!)
+      base_difference += Math.abs(finiteOrWorst(before.logprobs[position]) - row.origin[position]!)
     })
   })
   change /= Math.max(1, tokens)
   difference /= Math.max(1, tokens)
   base_difference /= Math.max(1, tokens)
   const problem =
-    otherPrompts * 2 > probe.rows.length
-      ? 'The engine makes other tokens of these conversations than the trainer did: its chat template or tokenizer is another one. Run the set-up of the base again, then train again.'
-      : endless > 0
-        ? 'The engine does not know the token that ends an answer in training as an end, so answers would not stop. Run the set-up of the base again.'
+    differentPrompts * 2 > probe.rows.length
+      ? 'The engine makes other tokens of these conversations than the trainer did: its chat template or tokenizer ' +
+        'is another one. Run the set-up of the base again, then train again.'
+      : missingEnds > 0
+        ? 'The engine does not know the token that ends an answer in training as an end, so answers would not stop. ' +
+          'Run the set-up of the base again.'
         : !(base_difference <= largestBaseDifference)
-          ? `The engine and the trainer do not have the same base: its probabilities differ by ${base_difference.toFixed(3)} on average before any training. Run the set-up of the base again, then train again.`
+          ? 'The engine and the trainer do not have the same base: its probabilities differ by ' +
+            `${base_difference.toFixed(3)} on average before any training. Run the set-up of the base again, ` +
+            'then train again.'
           : !(difference <= limit(base_difference, change))
-            ? `The engine's probabilities do not follow the training: it changed them by ${change.toFixed(3)} on average, and the engine's differ from that by ${difference.toFixed(3)}. The files of this model do not hold what was trained. Train it again; if that does not help, the service's log and docs/decisions/006-engine-and-trainer.md say more.`
+            ? `The engine's probabilities do not follow the training: it changed them by ${change.toFixed(3)} on ` +
+              `average, and the engine's differ from that by ${difference.toFixed(3)}. The files of this model do ` +
+              "not hold what was trained. Train it again; if that does not help, the service's log and " +
+              'docs/decisions/006-engine-and-trainer.md say more.'
             : null
   return { agrees: problem === null, problem, rows: probe.rows.length, tokens, change, difference, base_difference }
 }
 
-/** How far two scores of the same rows are apart, on average over the tokens, in nats. */
-export function apart(one: Scores, other: Scores): number {
+/** Mean absolute difference between two scores of the same rows, in nats per token. */
+export function meanDifference(one: Scores, other: Scores): number {
   const differences = one.rows.flatMap((row, index) =>
-    row.logprobs.map((logprob, place) => Math.abs(number(logprob) - number(other.rows[index]!.logprobs[place]))),
+    row.logprobs.map((logprob, position) =>
+      Math.abs(finiteOrWorst(logprob) - finiteOrWorst(other.rows[index]!.logprobs[position])),
+    ),
   )
   return differences.reduce((sum, each) => sum + each, 0) / Math.max(1, differences.length)
 }
 
-/** What an engine computes that is no number cannot be written in JSON: as far from right as can be. */
-const number = (value: number | null | undefined) => (Number.isFinite(value) ? value! : -1e6)
+/** JSON has no NaN or infinity, so they arrive as null: treat them as a probability of zero. */
+const finiteOrWorst = (value: number | null | undefined) => (Number.isFinite(value) ? value! : -1e6)
 
-/** The boundary between a prompt and its answer may fall inside a token: the prompt's last one need not be there. */
+/** Compares all prompt tokens but the last, which may merge with the start of the answer. */
 function startsWith(tokens: number[], prompt: number[]): boolean {
-  return prompt.slice(0, -1).every((token, place) => tokens[place] === token)
+  return prompt.slice(0, -1).every((token, position) => tokens[position] === token)
 }

@@ -1,31 +1,30 @@
-// Many conversations in one request: each is validated, answered and metered as one of its own.
+// Batch of chat requests in one call: each is validated, rate limited, answered and metered on its own.
 import { type BatchRequest, ChatRequest, Messages } from '../../../contract/chat.ts'
 import { ApiError, errorBody } from '../../../contract/errors.ts'
 import { validationError } from '../../http/validation.ts'
 import type { TokenCounts } from './usage-scanner.ts'
 
-/** How many of a batch's requests are under way at once, at most. */
+/** Maximum concurrent requests of one batch. */
 const concurrency = 16
 
-/** Answers one request of the batch; resolves with the text of its answer. */
+/** Answers one request of the batch with JSON. */
 export type AnswerOne = (request: ChatRequest, index: number) => Promise<{ bytes: Buffer; counts: TokenCounts }>
 
-/**
- * Each request of a batch counts as one of its own: `admit` counts one or throws, `slot` takes a place among those
- * under way.
- */
+/** The account's limits, which apply to each request of a batch. */
 export interface BatchLimits {
-  admit(): Promise<void>
-  slot(): (() => void) | undefined
+  /** Counts one request. Throws an ApiError if the limit is reached. */
+  countRequest(): Promise<void>
+  /** Takes a concurrency slot and returns its release function; undefined if none is free. */
+  acquireSlot(): (() => void) | undefined
 }
 
-/** Resolves with the JSON text of the whole answer. A request that fails is answered with its error, in its place. */
+/** Resolves with the JSON text of the batch response. A failed request has its error at its index. */
 export async function answerBatch(
   { requests, ...shared }: BatchRequest,
   signal: AbortSignal,
   limits: BatchLimits,
   answer: AnswerOne,
-  onFault: (error: unknown) => void,
+  onUnexpected: (error: unknown) => void,
 ): Promise<string> {
   const conversation = sharedConversation(shared)
   const responses = new Array<string>(requests.length)
@@ -35,9 +34,9 @@ export async function answerBatch(
     while (next < requests.length && !signal.aborted) {
       const index = next++
       try {
-        // The first was counted as the request that brought them all.
-        if (index > 0) await limits.admit()
-        widen()
+        // The first was already counted, as the batch request itself.
+        if (index > 0) await limits.countRequest()
+        addWorker()
         const { bytes, counts } = await answer(requestOf(shared, conversation, requests[index]!), index)
         responses[index] = bytes.toString('utf8')
         total.prompt_tokens += counts.prompt_tokens
@@ -45,19 +44,19 @@ export async function answerBatch(
         total.cached_tokens += counts.cached_tokens
       } catch (error) {
         if (signal.aborted) return
-        responses[index] = JSON.stringify(errorBody(toApiError(error, onFault), true))
+        responses[index] = JSON.stringify(errorBody(toApiError(error, onUnexpected), true))
       }
     }
   }
-  const others: Promise<void>[] = []
+  const workers: Promise<void>[] = []
   let working = 1
-  /** Takes one more under way, where the account has a place for it now. The first has that of the batch itself. */
-  function widen(): void {
+  /** Starts another worker if the account has a free slot. The first worker uses the slot of the batch request. */
+  function addWorker(): void {
     if (working >= concurrency || next >= requests.length) return
-    const release = limits.slot()
+    const release = limits.acquireSlot()
     if (!release) return
     working++
-    others.push(
+    workers.push(
       work().finally(() => {
         working--
         release()
@@ -65,8 +64,8 @@ export async function answerBatch(
     )
   }
   await work()
-  // Those that were begun begin no others any more: all requests are taken.
-  await Promise.all(others)
+  // No worker is added from here on: every request has started.
+  await Promise.all(workers)
   signal.throwIfAborted()
   const usage = {
     prompt_tokens: total.prompt_tokens,
@@ -80,7 +79,7 @@ export async function answerBatch(
 const WithoutMessages = ChatRequest.omit({ messages: true })
 type Conversation = () => ChatRequest['messages']
 
-/** The messages that stand beside the requests, looked at once for all that bring none of their own. */
+/** The batch's shared messages, validated once, on first use by a request without its own messages. */
 function sharedConversation({ messages }: Record<string, unknown>): Conversation {
   let parsed: ReturnType<typeof Messages.safeParse> | undefined
   return () => {
@@ -93,7 +92,7 @@ function sharedConversation({ messages }: Record<string, unknown>): Conversation
   }
 }
 
-/** The shared fields under its own. Throws an ApiError that names what is wrong in it. */
+/** Merges a request's own fields over the shared ones and validates the result. Throws an ApiError. */
 function requestOf(shared: object, conversation: Conversation, own: Record<string, unknown>): ChatRequest {
   if (own.stream != null && own.stream !== false)
     throw new ApiError(
@@ -102,14 +101,16 @@ function requestOf(shared: object, conversation: Conversation, own: Record<strin
       { param: 'stream' },
     )
   const fields = { ...shared, ...own, stream: undefined, stream_options: undefined }
-  const brings = 'messages' in own
-  const parsed = brings ? ChatRequest.safeParse(fields) : WithoutMessages.safeParse({ ...fields, messages: undefined })
+  const hasMessages = 'messages' in own
+  const parsed = hasMessages
+    ? ChatRequest.safeParse(fields)
+    : WithoutMessages.safeParse({ ...fields, messages: undefined })
   if (!parsed.success) throw validationError(parsed.error.issues, 'request')
-  return brings ? (parsed.data as ChatRequest) : { ...parsed.data, messages: conversation() }
+  return hasMessages ? (parsed.data as ChatRequest) : { ...parsed.data, messages: conversation() }
 }
 
-function toApiError(error: unknown, onFault: (error: unknown) => void): ApiError {
+function toApiError(error: unknown, onUnexpected: (error: unknown) => void): ApiError {
   if (error instanceof ApiError) return error
-  onFault(error)
+  onUnexpected(error)
   return new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.')
 }

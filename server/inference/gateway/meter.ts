@@ -1,10 +1,9 @@
-// Takes down what one request used, once.
-
+// Records the usage of one request in the journal, exactly once.
 import type { UsageFinish, UsageKind } from '../../usage/journal.ts'
 import type { Usage as UsageJournal } from '../../usage/service.ts'
 import type { TokenCounts } from './usage-scanner.ts'
 
-export interface Metered {
+export interface MeteredRequest {
   request_id: string
   account_id: string
   key_id: string
@@ -13,31 +12,31 @@ export interface Metered {
   kind: UsageKind
 }
 
-/** Prices of a million tokens. */
+/** Prices per million tokens. */
 export interface Prices {
   input_per_million_tokens: number
   output_per_million_tokens: number
 }
 
 export interface Meter {
-  /** To be called before the client has the end of its answer. Only the first call counts. */
+  /** Call it before the client gets the last byte. Only the first call has an effect. */
   end(finish: UsageFinish, counts: TokenCounts): void
   /**
-   * For an answer whose client has left: `used` tells what it had used, and `otherwise` counts where that is not known;
-   * undefined takes nothing down.
+   * For a client that disconnected: records `used` once it resolves, or `fallback` if it is unknown; nothing if both
+   * are undefined.
    */
-  endLater(used: Promise<TokenCounts | undefined>, otherwise: TokenCounts | undefined): void
+  endAborted(used: Promise<TokenCounts | undefined>, fallback: TokenCounts | undefined): void
 }
 
-/** `pending` holds what `endLater` waits for. */
+/** `pending` collects the lookups of `endAborted`, so that a shutdown can wait for them. */
 export function startMeter(
   journal: Pick<UsageJournal, 'record'>,
-  metered: Metered,
+  request: MeteredRequest,
   prices: Prices,
   pending: Set<Promise<void>>,
 ): Meter {
   const created_at = Date.now()
-  const began = performance.now()
+  const started_at = performance.now()
   let ended = false
   const meter: Meter = {
     end(finish, { prompt_tokens, completion_tokens, cached_tokens }) {
@@ -45,9 +44,9 @@ export function startMeter(
       ended = true
       const cost =
         (prompt_tokens * prices.input_per_million_tokens + completion_tokens * prices.output_per_million_tokens) / 1e6
-      const duration_ms = Math.round(performance.now() - began)
+      const duration_ms = Math.round(performance.now() - started_at)
       journal.record({
-        ...metered,
+        ...request,
         created_at,
         prompt_tokens,
         completion_tokens,
@@ -57,12 +56,12 @@ export function startMeter(
         finish,
       })
     },
-    endLater(used, otherwise) {
-      const ending = used
+    endAborted(used, fallback) {
+      const lookup = used
         .catch(() => undefined)
-        .then((counts = otherwise) => counts && meter.end('client_left', counts))
-        .finally(() => pending.delete(ending))
-      pending.add(ending)
+        .then((counts = fallback) => counts && meter.end('client_left', counts))
+        .finally(() => pending.delete(lookup))
+      pending.add(lookup)
     },
   }
   return meter

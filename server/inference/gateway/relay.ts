@@ -1,129 +1,133 @@
-// The way of an answer from a replica to the client: whole, or as a stream no faster than the client reads.
+// Relays a replica's response to the client, with backpressure for streams, and meters it.
 import { ApiError, errorBody } from '../../../contract/errors.ts'
-import { patience } from '../../../lib/http/client-timeouts.ts'
-import type { Served } from '../replicas/pool.ts'
+import { clientTimeouts } from '../../../lib/http/client-timeouts.ts'
+import type { PoolResponse } from '../replicas/pool.ts'
 import type { Meter } from './meter.ts'
-import { watchStream } from './sse-parser.ts'
-import type { Opening } from './sse-response.ts'
-import { type TokenCounts, usageIn } from './usage-scanner.ts'
+import { createSseParser } from './sse-parser.ts'
+import type { SseResponse } from './sse-response.ts'
+import { findUsage, type TokenCounts } from './usage-scanner.ts'
 
-/** What the client said about the usage in its stream: once at the end, or, as vLLM knows it, with each piece. */
-export type StreamAsked = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
+/** The client's `stream_options`: usage once at the end, or with each chunk (an extension by vLLM). */
+export type StreamOptions = { include_usage?: boolean | null | undefined; continuous_usage_stats?: unknown }
 
-const nothingUsed: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
+const noTokens: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
-/** What the request waited for before its answer began, as far as this service and the engine know. */
-export function serverTiming({ load_ms, queue_ms, headers }: Pick<Served, 'load_ms' | 'queue_ms' | 'headers'>): string {
+/** Value of the Server-Timing header: time spent loading the model and queueing, here and in the engine. */
+export function serverTiming({
+  load_ms,
+  queue_ms,
+  headers,
+}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'headers'>): string {
   const inEngine_ms = Number(headers['x-queue-ms']) || 0
   return `load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`
 }
 
-/** Meters a whole answer and returns its bytes with what it used. */
-export function takeWhole(served: Served, meter: Meter): { bytes: Buffer; counts: TokenCounts } {
-  served.release()
-  if (!('whole' in served.content)) throw new Error('a whole answer was asked for and a stream came')
-  const bytes = served.content.whole
-  const counts = usageIn(bytes) ?? nothingUsed
+/** Meters a full response and returns its bytes and token counts. */
+export function meterFullResponse(response: PoolResponse, meter: Meter): { bytes: Buffer; counts: TokenCounts } {
+  response.release()
+  if (!('body' in response.content)) throw new Error('expected a full response, got a stream')
+  const bytes = response.content.body
+  const counts = findUsage(bytes) ?? noTokens
   meter.end('complete', counts)
   return { bytes, counts }
 }
 
 /**
- * Passes an event stream on. One that breaks ends with an error event and without `[DONE]`. Resolves when the client
- * has been given the end, or has left.
+ * Relays an event stream. A stream that breaks ends with an error event and without `[DONE]`. Resolves when the last
+ * byte is handed to the socket, or when the client disconnects.
  */
 export function relayStream(
-  served: Served,
-  opening: Opening,
+  response: PoolResponse,
+  sseResponse: SseResponse,
   meter: Meter,
-  asked: StreamAsked,
-  cutting: AbortSignal,
-  patience_ms = patience.unread_ms,
+  options: StreamOptions,
+  cutoff: AbortSignal,
+  unread_ms = clientTimeouts.unread_ms,
 ): Promise<void> {
-  if (!('rest' in served.content)) throw new Error('a stream was asked for and a whole answer came')
-  const { first, rest } = served.content
-  const watch = watchStream({
-    keepUsage: asked.include_usage === true,
-    keepRunning: asked.continuous_usage_stats === true,
-    rename: served.rename,
-    foreign: served.foreign,
-    askedRunning: served.askedRunning,
+  if (!('stream' in response.content)) throw new Error('expected a stream, got a full response')
+  const { firstChunk, stream } = response.content
+  const parser = createSseParser({
+    keepUsage: options.include_usage === true,
+    keepChunkUsage: options.continuous_usage_stats === true,
+    renameModelTo: response.renameModelTo,
+    fromUpstream: response.fromUpstream,
+    addedChunkUsage: response.addedChunkUsage,
   })
-  const out = opening.begin(serverTiming(served))
-  /** What it used until now: what the stream says at its end; before that, what was seen of it. */
+  const out = sseResponse.start(serverTiming(response))
+  /** Tokens used so far: the stream's own usage if it sent one, otherwise counted from its events. */
   const counts = (): TokenCounts =>
-    watch.usage() ?? {
-      prompt_tokens: wholeNumber(served.headers['x-prompt-tokens']),
-      completion_tokens: watch.tokens,
-      cached_tokens: wholeNumber(served.headers['x-cached-tokens']),
+    parser.usage() ?? {
+      prompt_tokens: wholeNumber(response.headers['x-prompt-tokens']),
+      completion_tokens: parser.tokens,
+      cached_tokens: wholeNumber(response.headers['x-cached-tokens']),
     }
 
   return new Promise((resolve) => {
-    let over = false
-    let waiting: NodeJS.Timeout | undefined
-    /** Ends a connection whose client has stopped to read, which would hold its place and its bytes for ever. */
-    const waitForReader = () => {
-      waiting ??= setTimeout(() => out.destroy(), patience_ms).unref()
+    let finished = false
+    let unreadTimer: NodeJS.Timeout | undefined
+    /** Closes the connection of a client that stops reading, which would keep its slot and memory forever. */
+    const startUnreadTimer = () => {
+      unreadTimer ??= setTimeout(() => out.destroy(), unread_ms).unref()
     }
-    const hasRead = () => {
-      clearTimeout(waiting)
-      waiting = undefined
+    const clearUnreadTimer = () => {
+      clearTimeout(unreadTimer)
+      unreadTimer = undefined
     }
     const finish = (how: 'complete' | 'client_left' | 'broken', last?: Buffer | string) => {
-      if (over) return
-      over = true
-      if (how === 'client_left' && served.usageOfLeft && !watch.usage()) {
-        // Closing the connection tells the engine; what it had computed by then is what was used.
-        rest.destroy()
-        meter.endLater(served.usageOfLeft(), counts())
+      if (finished) return
+      finished = true
+      if (how === 'client_left' && response.abortedUsage && !parser.usage()) {
+        // Closing the connection cancels the request in the engine, which then reports the tokens computed so far.
+        stream.destroy()
+        meter.endAborted(response.abortedUsage(), counts())
       }
-      // Before the last byte: what a client saw complete is in the journal.
+      // Meter before the last byte is sent: a response that a client saw complete is always in the journal.
       else meter.end(how, counts())
-      served.release()
-      if (how === 'client_left') rest.destroy()
+      response.release()
+      if (how === 'client_left') stream.destroy()
       else {
         out.end(last)
-        if (!out.writableFinished) waitForReader()
-        // What is left is nothing, but has to be read for the connection to be used again.
-        if (how === 'complete') rest.resume()
-        else rest.destroy()
+        if (!out.writableFinished) startUnreadTimer()
+        // Read to the end of the body, so that the connection can be reused.
+        if (how === 'complete') stream.resume()
+        else stream.destroy()
       }
       resolve()
     }
-    const give = (chunk: Buffer) => {
-      if (over) return
-      const bytes = watch.take(chunk)
-      if (watch.done) return finish('complete', bytes)
-      if (watch.failed) return bytes ? finish('broken', bytes) : broken()
+    const forward = (chunk: Buffer) => {
+      if (finished) return
+      const bytes = parser.feed(chunk)
+      if (parser.done) return finish('complete', bytes)
+      if (parser.failed) return bytes ? finish('broken', bytes) : onBroken()
       if (bytes && !out.write(bytes)) {
-        rest.pause()
-        waitForReader()
+        stream.pause()
+        startUnreadTimer()
       }
     }
-    const broken = () => finish('broken', `data: ${JSON.stringify(errorBody(breakOf(cutting), true))}\n\n`)
+    const onBroken = () => finish('broken', `data: ${JSON.stringify(errorBody(interruption(cutoff), true))}\n\n`)
 
-    out.on('finish', hasRead).on('close', () => {
-      hasRead()
+    out.on('finish', clearUnreadTimer).on('close', () => {
+      clearUnreadTimer()
       finish('client_left')
     })
     out.on('drain', () => {
-      hasRead()
-      rest.resume()
+      clearUnreadTimer()
+      stream.resume()
     })
-    rest.on('data', give).on('end', broken).on('error', broken).on('close', broken)
-    rest.pause()
+    stream.on('data', forward).on('end', onBroken).on('error', onBroken).on('close', onBroken)
+    stream.pause()
     if (out.destroyed) finish('client_left')
     else {
-      if (first) give(first)
-      // Its end may have come with its first bytes, before anyone listened.
-      if (rest.closed) broken()
-      else if (!out.writableNeedDrain) rest.resume()
+      if (firstChunk) forward(firstChunk)
+      // The stream may have closed before these listeners were added.
+      if (stream.closed) onBroken()
+      else if (!out.writableNeedDrain) stream.resume()
     }
   })
 }
 
-function breakOf(cutting: AbortSignal): ApiError {
-  return cutting.aborted
+function interruption(cutoff: AbortSignal): ApiError {
+  return cutoff.aborted
     ? new ApiError(
         'shutting_down',
         'The service stopped in the middle of this answer. Send the request once more in a moment.',

@@ -1,15 +1,13 @@
-// From the `model` field of a request to what it runs on.
+// Resolves the `model` field of a request to a target, with a short cache.
 import { ApiError } from '../../../contract/errors.ts'
-import { createShortCache } from '../../../lib/ttl-cache.ts'
+import { createTtlCache } from '../../../lib/ttl-cache.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/models/registry.ts'
 import type { Hub } from '../../hub/service.ts'
 import type { Pools } from '../replicas/pools.ts'
 import type { Target } from '../replicas/replica.ts'
 
-/**
- * The names that another feature gives to models; deployments registers itself here, and tells when they have changed.
- */
-export interface Names {
+/** Names for models that another feature defines: deployments registers here, and calls `invalidate` on changes. */
+export interface ModelAliases {
   find(account_id: string, name: string): Promise<{ model: string } | undefined>
   list(account_id: string): Promise<{ name: string; model: string; created_at: number }[]>
 }
@@ -17,34 +15,34 @@ export interface Names {
 export interface Resolved {
   /** The id of the model that the name stands for. */
   model_id: string
-  /** The base that it stands on, or was made from: what it costs goes by that. */
+  /** The base that it was tuned from, which determines the price. */
   base_model_id: string
   target: Target
 }
 
 export interface Resolver {
   /**
-   * Of a deployment of the account, a tuned model of the account, or a base, in this order. Throws model_not_found or
-   * model_not_available.
+   * Looks up a deployment of the account, a tuned model of the account, or a base, in this order. Throws
+   * model_not_found, model_not_available or model_not_callable.
    */
   resolve(account_id: string, name: string): Promise<Resolved> | Resolved
-  /** What a model id stands for, names aside. */
+  /** The target of a model id, ignoring deployments. */
   target(account_id: string, model: string): Promise<Target>
   targetOf(tuned: ServableModel): Target
   isBase(model: string): boolean
-  names(): Names | undefined
-  useNames(names: Names): void
-  /** What names or ids stand for has changed: the next request sees it. */
-  changed(): void
+  aliases(): ModelAliases | undefined
+  setAliases(aliases: ModelAliases): void
+  /** Clears the cache after a change, so that the next request sees it. */
+  invalidate(): void
 }
 
-/** Another process may add or remove the files of a base. */
-const kept_ms = 500
+/** Short, because another process may add or remove a base's files. */
+const cache_ms = 500
 
 export function createResolver({ hub, models, pools }: { hub: Hub; models: TunedModels; pools: Pools }): Resolver {
-  let names: Names | undefined
-  const known = createShortCache<Resolved>(kept_ms)
-  models.onDeleted(() => known.clear())
+  let aliases: ModelAliases | undefined
+  const cache = createTtlCache<Resolved>(cache_ms)
+  models.onDeleted(() => cache.clear())
 
   function base(id: string): Target['base'] {
     const { gguf } = (pools.hasUpstream(id) ? hub.localOrUndefined(id) : hub.local(id)) ?? {}
@@ -66,23 +64,23 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
         `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`,
         { param: 'model' },
       )
-    const found = tuned ? targetOf(tuned) : { base: base(model) }
-    pools.requireServable(found)
-    return { base_model_id: tuned?.base_model_id ?? model, target: found }
+    const target = tuned ? targetOf(tuned) : { base: base(model) }
+    pools.requireServable(target)
+    return { base_model_id: tuned?.base_model_id ?? model, target }
   }
 
   return {
     target: async (account_id, model) => (await resolve(account_id, model)).target,
     targetOf,
     isBase,
-    names: () => names,
-    useNames: (given) => {
-      names = given
+    aliases: () => aliases,
+    setAliases: (source) => {
+      aliases = source
     },
-    changed: known.clear,
+    invalidate: cache.clear,
     resolve: (account_id, name) =>
-      known.find(`${account_id}\n${name}`, async () => {
-        const model_id = (await names?.find(account_id, name))?.model ?? name
+      cache.getOrLoad(`${account_id}\n${name}`, async () => {
+        const model_id = (await aliases?.find(account_id, name))?.model ?? name
         return { model_id, ...(await resolve(account_id, model_id)) }
       }) as Promise<Resolved> | Resolved,
   }

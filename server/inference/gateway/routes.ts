@@ -4,76 +4,77 @@ import { type CompletionRequest, completions } from '../../../contract/completio
 import { type EmbeddingsRequest, embeddings } from '../../../contract/embeddings.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import { getCallableModel, listCallableModels } from '../../../contract/inference.ts'
-import { type Limits, refusal } from '../../http/limits.ts'
+import { type Limits, rateLimitError } from '../../http/limits.ts'
 import { answered, type Call, mount } from '../../http/mount.ts'
 import type { Inference, Operation } from '../service.ts'
 import { answerBatch } from './batch.ts'
-import { relayStream, serverTiming, takeWhole } from './relay.ts'
-import { openStream } from './sse-response.ts'
+import { meterFullResponse, relayStream, serverTiming } from './relay.ts'
+import { openSseResponse } from './sse-response.ts'
 
 const chat: Operation = { kind: 'chat', path: '/chat/completions' }
 const completion: Operation = { kind: 'completion', path: '/completions' }
 const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
 
-/** Made once: an error for every client that leaves would cost its stack each time. */
-const left = new Error('the client left')
+/** Created once, because each new Error captures a stack trace. */
+const clientLeft = new Error('the client disconnected')
 
-export function inferenceRoutes(
-  app: FastifyInstance,
-  inference: Inference,
-  limits: Limits,
-  cutting: AbortSignal,
-): void {
-  const underWay = new Set<AbortController>()
-  cutting.addEventListener('abort', () => {
-    for (const each of underWay) each.abort()
+export function inferenceRoutes(app: FastifyInstance, inference: Inference, limits: Limits, cutoff: AbortSignal): void {
+  const inFlight = new Set<AbortController>()
+  cutoff.addEventListener('abort', () => {
+    for (const each of inFlight) each.abort()
   })
 
-  /** Aborts when the client hangs up, which frees its place in the engine, and when the time to stop is over. */
-  function presence(reply: FastifyReply): AbortSignal {
-    const gone = new AbortController()
-    underWay.add(gone)
+  /** Aborts when the client disconnects, which frees its slot in the engine, and at the shutdown cutoff. */
+  function abortOnDisconnect(reply: FastifyReply): AbortSignal {
+    const controller = new AbortController()
+    inFlight.add(controller)
     reply.raw.once('close', () => {
-      underWay.delete(gone)
-      if (!reply.raw.writableFinished) gone.abort(left)
+      inFlight.delete(controller)
+      if (!reply.raw.writableFinished) controller.abort(clientLeft)
     })
-    return gone.signal
+    return controller.signal
   }
-  const asStopping = (error: unknown) => {
-    throw cutting.aborted
+  const asShutdownError = (error: unknown) => {
+    throw cutoff.aborted
       ? new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.')
       : error
   }
 
-  type AnyCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
+  type InferenceCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
     body: ChatRequest | CompletionRequest | EmbeddingsRequest
   }
-  async function answer(call: AnyCall, operation: Operation): Promise<typeof answered> {
+  async function answer(call: InferenceCall, operation: Operation): Promise<typeof answered> {
     const { caller, request, reply } = call
-    const signal = presence(reply)
+    const signal = abortOnDisconnect(reply)
     const stream = 'stream' in call.body && call.body.stream === true
-    const asked = { caller, request_id: request.id, body: call.body, text: request.bodyText ?? undefined, stream }
+    const inferenceRequest = {
+      caller,
+      request_id: request.id,
+      body: call.body,
+      text: request.bodyText ?? undefined,
+      stream,
+    }
     if (stream) {
-      const opening = openStream(reply)
+      const sseResponse = openSseResponse(reply)
       try {
-        const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
+        const { response, meter } = await inference.answer(operation, inferenceRequest, signal).catch(asShutdownError)
         const options = { ...(call.body as ChatRequest).stream_options }
-        // A long answer need not hold what it was asked with, and all of these live as long as it does.
+        // Free the request body: these objects live as long as the stream.
         request.bodyText = null
         request.body = undefined
         Object.assign(call, { body: undefined })
-        Object.assign(asked, { body: undefined, text: undefined })
-        await relayStream(served, opening, meter, options, cutting)
+        Object.assign(inferenceRequest, { body: undefined, text: undefined })
+        await relayStream(response, sseResponse, meter, options, cutoff)
       } catch (error) {
-        opening.fail(error)
+        sseResponse.fail(error)
       }
       return answered
     }
-    const { served, meter } = await inference.answer(operation, asked, signal).catch(asStopping)
+    const { response, meter } = await inference.answer(operation, inferenceRequest, signal).catch(asShutdownError)
     reply
-      .header('server-timing', serverTiming(served))
+      .header('server-timing', serverTiming(response))
       .type('application/json; charset=utf-8')
-      .send(takeWhole(served, meter).bytes)
+      .send(meterFullResponse(response, meter).bytes)
     return answered
   }
 
@@ -83,23 +84,29 @@ export function inferenceRoutes(
   mount(app, completions, (call) => answer(call, completion))
   mount(app, embeddings, (call) => answer(call, embedding))
   mount(app, chatBatch, async ({ caller, body, request, reply }) => {
-    const signal = presence(reply)
-    const one = async (each: ChatRequest, index: number) => {
-      const asked = { caller, request_id: `${request.id}.${index}`, body: each, text: undefined, stream: false }
-      const { served, meter } = await inference.answer(chat, asked, signal)
-      return takeWhole(served, meter)
+    const signal = abortOnDisconnect(reply)
+    const answerOne = async (each: ChatRequest, index: number) => {
+      const inferenceRequest = {
+        caller,
+        request_id: `${request.id}.${index}`,
+        body: each,
+        text: undefined,
+        stream: false,
+      }
+      const { response, meter } = await inference.answer(chat, inferenceRequest, signal)
+      return meterFullResponse(response, meter)
     }
-    const own = {
-      async admit() {
-        const { refused } = await limits.admit(caller)
-        if (refused) throw refusal(refused)
+    const accountLimits = {
+      async countRequest() {
+        const { refused } = await limits.countRequest(caller)
+        if (refused) throw rateLimitError(refused)
       },
-      slot: () => limits.slot(caller),
+      acquireSlot: () => limits.acquireSlot(caller),
     }
-    const onFault = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
+    const onUnexpected = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
     reply
       .type('application/json; charset=utf-8')
-      .send(await answerBatch(body, signal, own, one, onFault).catch(asStopping))
+      .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(asShutdownError))
     return answered
   })
 }

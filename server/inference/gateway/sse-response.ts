@@ -1,35 +1,32 @@
-// The beginning of a stream's answer. It waits for the first bytes, so that a failure before them has a status of its
-// own; but not for longer than proxies let a connection be silent: then comments keep it alive, and a failure is an
-// event.
+// SSE response whose head is delayed until the first event, so that an earlier failure gets its own HTTP status. After
+// 15 s of silence, where proxies might close the connection, the head and keepalive comments are sent instead, and a
+// later failure becomes an error event.
 import type http from 'node:http'
 import type { FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../../contract/errors.ts'
 import { streamHeaders } from '../../http/ndjson-response.ts'
 
-const silence_ms = 15_000
+const keepalive_ms = 15_000
 
-export interface Opening {
-  /**
-   * Writes the head of the answer where that has not been done, with `timing` in it, and hands over what to write the
-   * rest to.
-   */
-  begin(timing: string | undefined): http.ServerResponse
-  /** Ends the stream with an error event where it has begun; throws the error where it has not. */
+export interface SseResponse {
+  /** Writes the head, with `timing` as Server-Timing, unless a keepalive already did. Returns the raw response. */
+  start(timing: string | undefined): http.ServerResponse
+  /** Ends a started stream with an error event; rethrows the error if nothing was sent yet. */
   fail(error: unknown): void
 }
 
-export function openStream(reply: FastifyReply): Opening {
+export function openSseResponse(reply: FastifyReply): SseResponse {
   const out = reply.raw
-  let begun = false
+  let started = false
   const keepalive = setInterval(() => {
-    head(undefined)
+    writeHead(undefined)
     out.write(': keepalive\n\n')
-  }, silence_ms)
+  }, keepalive_ms)
   out.once('close', () => clearInterval(keepalive))
 
-  function head(timing: string | undefined): void {
-    if (begun) return
-    begun = true
+  function writeHead(timing: string | undefined): void {
+    if (started) return
+    started = true
     reply.hijack()
     out.writeHead(200, {
       ...(reply.getHeaders() as http.OutgoingHttpHeaders),
@@ -40,20 +37,20 @@ export function openStream(reply: FastifyReply): Opening {
   }
 
   return {
-    begin(timing) {
+    start(timing) {
       clearInterval(keepalive)
-      head(timing)
+      writeHead(timing)
       return out
     },
     fail(error) {
       clearInterval(keepalive)
-      if (!begun) throw error
+      if (!started) throw error
       if (!(error instanceof ApiError) && !out.destroyed) reply.log.error({ err: error }, 'a request failed')
-      const known =
+      const apiError =
         error instanceof ApiError
           ? error
           : new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.')
-      out.end(`data: ${JSON.stringify(errorBody(known, true))}\n\n`)
+      out.end(`data: ${JSON.stringify(errorBody(apiError, true))}\n\n`)
     },
   }
 }

@@ -1,4 +1,4 @@
-// Finds what an answer used in its bytes, without parsing the rest: vectors and log-probabilities can be long.
+// Scans response bytes for the `usage` object without parsing the rest, as embeddings and logprobs can be large.
 
 export interface TokenCounts {
   prompt_tokens: number
@@ -12,13 +12,13 @@ const backslash = 0x5c
 const open = 0x7b
 const close = 0x7d
 
-/** The `usage` object of a JSON answer; undefined where it has none. */
-export function usageIn(bytes: Buffer): TokenCounts | undefined {
+/** The last `usage` object in JSON bytes; undefined if there is none. */
+export function findUsage(bytes: Buffer): TokenCounts | undefined {
   for (let at = bytes.lastIndexOf(key); at !== -1; at = at === 0 ? -1 : bytes.lastIndexOf(key, at - 1)) {
-    // With a backslash before it, it is the end of a longer string.
+    // A quote after a backslash is inside a string.
     if (bytes[at - 1] === backslash) continue
     const object = objectAfter(bytes, at + key.length)
-    if (object) return countsOf(object)
+    if (object) return toTokenCounts(object)
   }
   return undefined
 }
@@ -46,8 +46,8 @@ function objectAfter(bytes: Buffer, from: number): Record<string, unknown> | und
   return undefined
 }
 
-/** The counts of a `usage` object. */
-export function countsOf(usage: Record<string, unknown>): TokenCounts {
+/** Reads the counts of a parsed `usage` object. */
+export function toTokenCounts(usage: Record<string, unknown>): TokenCounts {
   const details = (usage.prompt_tokens_details ?? {}) as Record<string, unknown>
   return {
     prompt_tokens: count(usage.prompt_tokens),

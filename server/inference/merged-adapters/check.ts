@@ -1,56 +1,62 @@
-// Whether a merged copy may serve in place of its adapter: it says what the adapter says and what was trained, and
-// sooner.
+// Checks a merged adapter before it serves: its scores match the unmerged adapter and the training, and it is faster.
 import type { ServableModel } from '../../fine-tuning/models/registry.ts'
-import { type Scoring, scoredRows } from '../fidelity/adapter-verification.ts'
-import { apart, compare, readProbe } from '../fidelity/compare.ts'
+import { rowsToScore, type ScoreRows } from '../fidelity/adapter-verification.ts'
+import { compare, meanDifference, readProbe } from '../fidelity/compare.ts'
 import type { Target } from '../replicas/replica.ts'
-import { NotWorth } from './manager.ts'
+import { MergeRejected } from './manager.ts'
 
 /**
- * How far a copy may be from its adapter, on average over the tokens, in nats: some digits, and what engine and trainer
- * differ by about the base alone, which is rounding. docs/decisions/009-merged-copies.md has the measurements.
+ * Largest accepted difference from the unmerged adapter, averaged over tokens, in nats: rounding, plus the difference
+ * between engine and trainer on the base alone. Measurements: docs/decisions/009-merged-copies.md.
  */
 const limit = (base_difference: number) => 0.05 + base_difference
-/**
- * Tokens that are computed one by one to see how fast that goes, and how often at most: the fastest of them counts,
- * which is one that nothing disturbed.
- */
+/** Tokens decoded one by one in each timing round. The fastest token counts, as it was the least disturbed. */
 const timedTokens = 32
-const timedTurns = 5
+const timedRounds = 5
 
-export interface Found {
-  /** Of the copy's scores from the adapter's, in nats. */
-  apart: number
-  /** The adapter's time for a token over the copy's. */
-  faster: number
+export interface CheckResult {
+  /** Mean difference of the merged adapter's scores from the unmerged one's, in nats. */
+  difference: number
+  /** Time per token of the unmerged adapter, divided by that of the merged one. */
+  speedup: number
 }
 
-export type CheckCopy = (tuned: ServableModel, adapter: Target, copy: Target, signal: AbortSignal) => Promise<Found>
+export type CheckMerged = (
+  tuned: ServableModel,
+  adapter: Target,
+  merged: Target,
+  signal: AbortSignal,
+) => Promise<CheckResult>
 
-/** The check throws NotWorth where the adapter had better be served as it is. */
-export function createCheck(scores: Scoring): CheckCopy {
-  return async (tuned, adapter, copy, signal) => {
+/** The check throws MergeRejected if the adapter should stay unmerged. */
+export function createMergedCheck(scoreRows: ScoreRows): CheckMerged {
+  return async (tuned, adapter, merged, signal) => {
     const probe = await readProbe(tuned.probe)
-    const rows = scoredRows(probe)
-    const own = await scores(adapter, rows, { signal })
-    const merged = await scores(copy, rows, { signal })
-    const { problem, base_difference } = compare(probe, merged, await scores({ base: adapter.base }, rows, { signal }))
-    if (problem) throw new NotWorth(problem)
-    const distance = apart(merged, own)
-    if (!(distance <= limit(base_difference)))
-      throw new NotWorth(`its copy's log-probabilities are ${distance.toFixed(3)} away from its own on average`)
+    const rows = rowsToScore(probe)
+    const adapterScores = await scoreRows(adapter, rows, { signal })
+    const mergedScores = await scoreRows(merged, rows, { signal })
+    const { problem, base_difference } = compare(
+      probe,
+      mergedScores,
+      await scoreRows({ base: adapter.base }, rows, { signal }),
+    )
+    if (problem) throw new MergeRejected(problem)
+    const difference = meanDifference(mergedScores, adapterScores)
+    if (!(difference <= limit(base_difference)))
+      throw new MergeRejected(`the merged adapter's log-probabilities differ by ${difference.toFixed(3)} on average`)
     const longest = rows.toSorted((a, b) => b.tokens.length - a.tokens.length)[0]!
     const tokens = longest.tokens.slice(0, timedTokens + 1)
     const timed = [{ ...longest, tokens, targets: [tokens.length - 1] }]
-    const time = async (target: Target) => (await scores(target, timed, { at_once: 1, signal })).least_ms
-    const best = { adapter: Number.POSITIVE_INFINITY, copy: Number.POSITIVE_INFINITY }
-    let turns = 0
+    const time = async (target: Target) => (await scoreRows(target, timed, { at_once: 1, signal })).least_ms
+    const best = { adapter: Number.POSITIVE_INFINITY, merged: Number.POSITIVE_INFINITY }
+    let rounds = 0
     do {
       best.adapter = Math.min(best.adapter, await time(adapter))
-      best.copy = Math.min(best.copy, await time(copy))
-    } while (best.copy > best.adapter && ++turns < timedTurns)
-    const faster = best.adapter / best.copy
-    if (!(faster >= 1)) throw new NotWorth(`its copy takes ${(1 / faster).toFixed(2)} times as long for a token`)
-    return { apart: distance, faster }
+      best.merged = Math.min(best.merged, await time(merged))
+    } while (best.merged > best.adapter && ++rounds < timedRounds)
+    const speedup = best.adapter / best.merged
+    if (!(speedup >= 1))
+      throw new MergeRejected(`the merged adapter takes ${(1 / speedup).toFixed(2)} times as long for a token`)
+    return { difference, speedup }
   }
 }

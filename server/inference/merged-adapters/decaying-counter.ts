@@ -1,19 +1,21 @@
-// How much an adapter is asked for just now.
-
-/** A count that halves in every `halfLife_ms` in which nothing is added. */
-export interface Heat {
+/** Exponentially decaying counter: measures an adapter's recent demand. */
+export interface DecayingCounter {
   add(amount: number): void
   value(): number
-  /** Something is under way that will be added when it ends. */
-  expect(): void
-  /** Whether next to nothing is left of it, and nothing has been expected or added for longer than answers take. */
-  isSpent(): boolean
+  /** Keeps the counter from expiring while a request runs whose amount is added at its end. */
+  touch(): void
+  /** Whether the value is below 1 and there was no `add` or `touch` for longer than a request takes. */
+  isExpired(): boolean
 }
 
-/** No answer takes longer than this, as far as its heat is concerned. */
-const answer_ms = 600_000
+/** Longer than a request takes. */
+const expiry_ms = 600_000
 
-export function createHeat(halfLife_ms: number, now: () => number = performance.now.bind(performance)): Heat {
+/** Counter that halves every `halfLife_ms`. */
+export function createDecayingCounter(
+  halfLife_ms: number,
+  now: () => number = performance.now.bind(performance),
+): DecayingCounter {
   let amount = 0
   let at = now()
   let touched = at
@@ -25,9 +27,9 @@ export function createHeat(halfLife_ms: number, now: () => number = performance.
       at = now()
       touched = at
     },
-    expect() {
+    touch() {
       touched = now()
     },
-    isSpent: () => value() < 1 && now() - touched > answer_ms,
+    isExpired: () => value() < 1 && now() - touched > expiry_ms,
   }
 }

@@ -1,6 +1,5 @@
-// Adapters that are asked for much are served from merged copies: base and adapter in one file, which costs no more
-// than the base alone. A copy is made aside, checked, and then takes the adapter's new requests; those under way end
-// where they are.
+// Merges adapters in high demand with their base into one file, which decodes as fast as the base alone. The merged
+// adapter is checked first and then gets the adapter's new requests; running requests finish on the unmerged one.
 import { existsSync, statSync } from 'node:fs'
 import { mkdir, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
@@ -9,79 +8,77 @@ import { runToEnd } from '../../../lib/child-process.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/models/registry.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { UsageRecord } from '../../usage/journal.ts'
-import type { Served } from '../replicas/pool.ts'
+import type { PoolResponse } from '../replicas/pool.ts'
 import type { Pools } from '../replicas/pools.ts'
 import { LoadFailure, type Target } from '../replicas/replica.ts'
-import type { CheckCopy } from './check.ts'
-import { createHeat, type Heat } from './decaying-counter.ts'
+import type { CheckMerged } from './check.ts'
+import { createDecayingCounter, type DecayingCounter } from './decaying-counter.ts'
 import { plan } from './plan.ts'
 
-/** Output tokens count for about the last five minutes. */
+/** Demand is about the output tokens of the last five minutes. */
 const halfLife_ms = 200_000
-const look_ms = 10_000
-/** What failed for a reason that may pass is tried again after this time, so often. */
-const again_ms = 60_000
+const planInterval_ms = 10_000
+/** Delay before a failed merge is retried, and how many failures are accepted. */
+const retry_ms = 60_000
 const failures_max = 3
 
-export interface Copies {
-  /**
-   * Has a request attempted on the copy of its adapter where there is one; on the adapter itself where there is none,
-   * or it cannot be loaded.
-   */
-  run(account_id: string, target: Target, attempt: (target: Target) => Promise<Served>): Promise<Served>
-  /** Counts what an answer was. */
-  used(record: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void
-  /** What serves this model in place of its adapter; undefined where the adapter does. */
-  of(model_id: string): Target | undefined
-  /** Adapters that are served from a copy now, and those that turned out not to be worth one. */
+export interface MergedAdapters {
+  /** Runs a request on the merged adapter if there is one that loads, otherwise on the unmerged target. */
+  run(account_id: string, target: Target, attempt: (target: Target) => Promise<PoolResponse>): Promise<PoolResponse>
+  /** Adds a response's output tokens to the adapter's demand. */
+  recordUsage(record: Pick<UsageRecord, 'model_id' | 'completion_tokens'>): void
+  /** The merged target that serves this model; undefined if the unmerged adapter does. */
+  servingTarget(model_id: string): Target | undefined
+  /** Adapters that are served merged, and adapters whose merge was rejected. */
   counts(): { serving: number; refused: number }
-  /** Removes what an earlier process left. */
-  sweep(): Promise<void>
+  /** Deletes merged files of an earlier process. */
+  removeLeftovers(): Promise<void>
   close(): Promise<void>
 }
 
-interface Copy {
+interface MergedModel {
   target: Target
   file: string
   bytes: number
-  /** Requests that may be using it. */
-  users: number
-  /** Called when the last of them has ended. */
-  idle: () => void
+  /** Requests in progress. */
+  inFlight: number
+  /** Called when the last request ends. */
+  onIdle: () => void
 }
 
-/** An adapter that was asked for lately. */
-interface Entry {
+/** An adapter with recent requests. */
+interface AdapterState {
   id: string
   account_id: string
   target: Target & { adapter: object }
-  heat: Heat
-  /** What takes its requests. */
-  copy?: Copy
-  /** A copy that is given up and has not gone yet. */
-  leaving?: Copy
-  /** It stays as it is until the service is started again. */
+  demand: DecayingCounter
+  /** Gets its new requests. */
+  merged?: MergedModel
+  /** Evicted; removed when its last request ends. */
+  draining?: MergedModel
+  /** Not merged until the service restarts. */
   refused: boolean
   failures: number
-  /** Not to be tried before, in milliseconds of this process. */
-  notBefore: number
+  /** Earliest next merge, in `performance.now()` milliseconds. */
+  retryAt: number
   deleted: AbortController
 }
 
 interface Options {
   models: TunedModels
   pools: Pools
-  check: CheckCopy
+  check: CheckMerged
   dataDir: string
   python: string
-  /** Of all copies together; 0 makes none. */
+  /** Budget for all merged adapters together; 0 disables merging. */
   memory_bytes: number
+  /** Demand from which an adapter is merged, in recent output tokens. */
   after_tokens: number
   min_free_mb: number
   log: Logger
 }
 
-export function createCopies({
+export function createMergedAdapters({
   models,
   pools,
   check,
@@ -91,216 +88,212 @@ export function createCopies({
   after_tokens,
   min_free_mb,
   log,
-}: Options): Copies {
+}: Options): MergedAdapters {
   const folder = path.join(dataDir, 'merged')
-  const entries = new Map<string, Entry>()
-  /** What a copy on a base takes, known once there was one. */
+  const adapters = new Map<string, AdapterState>()
+  /** Size of a merged file, by base file; known after the first merge on that base. */
   const sizes = new Map<string, number>()
   const stopping = new AbortController()
-  let underWay: Promise<void> | undefined
+  let merging: Promise<void> | undefined
 
-  const mayTry = (entry: Entry) =>
-    !entry.copy && !entry.leaving && !entry.refused && performance.now() >= entry.notBefore
-  const baseFile = (entry: Entry) => entry.target.base.gguf!
-  const sizeOf = (entry: Entry) =>
+  const mayMerge = (entry: AdapterState) =>
+    !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
+  const baseFile = (entry: AdapterState) => entry.target.base.gguf!
+  const sizeOf = (entry: AdapterState) =>
     sizes.get(baseFile(entry)) ?? statSync(baseFile(entry), { throwIfNoEntry: false })?.size ?? Number.POSITIVE_INFINITY
 
-  function next(): void {
+  function runPlan(): void {
     if (stopping.signal.aborted) return
-    const all = [...entries.values()]
-    const copies = all.flatMap(({ id, heat, copy, leaving }) => {
-      const held = copy ?? leaving
-      return held ? [{ id, heat: heat.value(), bytes: held.bytes, leaving: !copy }] : []
+    const all = [...adapters.values()]
+    const mergedAdapters = all.flatMap(({ id, demand, merged, draining }) => {
+      const model = merged ?? draining
+      return model ? [{ id, demand: demand.value(), bytes: model.bytes, draining: !merged }] : []
     })
-    const candidates = underWay
+    const candidates = merging
       ? []
-      : all.filter(mayTry).map((entry) => ({ id: entry.id, heat: entry.heat.value(), bytes: sizeOf(entry) }))
-    const { merge, giveUp } = plan(candidates, copies, after_tokens, memory_bytes)
-    for (const id of giveUp) leave(entries.get(id)!, 'its adapter has cooled, or another is hotter')
-    if (!merge) return
-    underWay = make(entries.get(merge)!).finally(() => {
-      underWay = undefined
-      next()
+      : all.filter(mayMerge).map((entry) => ({ id: entry.id, demand: entry.demand.value(), bytes: sizeOf(entry) }))
+    const next = plan(candidates, mergedAdapters, after_tokens, memory_bytes)
+    for (const id of next.evict) evict(adapters.get(id)!, 'its demand fell, or another adapter has more')
+    if (!next.merge) return
+    merging = merge(adapters.get(next.merge)!).finally(() => {
+      merging = undefined
+      runPlan()
     })
   }
 
-  async function make(entry: Entry): Promise<void> {
+  async function merge(entry: AdapterState): Promise<void> {
     const { id, account_id, target } = entry
     const file = path.join(folder, `${id}.gguf`)
-    const copied: Target = { base: { id: `${id}-merged`, gguf: file } }
-    const began = performance.now()
-    const stopped = AbortSignal.any([stopping.signal, entry.deleted.signal])
+    const mergedTarget: Target = { base: { id: `${id}-merged`, gguf: file } }
+    const started_at = performance.now()
+    const signal = AbortSignal.any([stopping.signal, entry.deleted.signal])
     const discard = async () => {
-      await pools.unload(copied)
+      await pools.unload(mergedTarget)
       await rm(file, { force: true })
       await rm(path.join(folder, `${id}.part`), { force: true })
     }
     try {
       const tuned = await models.find(account_id, id)
-      if (!tuned) return void entries.delete(id)
-      if (!existsSync(tuned.probe)) throw new NotWorth('it has no rows to check a copy by')
+      if (!tuned) return void adapters.delete(id)
+      if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
       await requireFreeDisk(dataDir, min_free_mb + Math.ceil(sizeOf(entry) / 1e6))
-      await mergeFiles(python, baseFile(entry), tuned.gguf, file, stopped)
+      await mergeFiles(python, baseFile(entry), tuned.gguf, file, signal)
       const bytes = (await stat(file)).size
       if (bytes > memory_bytes)
-        throw new NotWorth(`its copy has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows for all`)
-      const fits = bytes <= sizeOf(entry) || bytes <= memory_bytes - taken()
+        throw new MergeRejected(`the merged file has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows`)
+      const fits = bytes <= sizeOf(entry) || bytes <= memory_bytes - usedBytes()
       sizes.set(baseFile(entry), bytes)
-      // Others have to make room first, now that it is known how much.
+      // Larger than estimated: the next plan evicts others first.
       if (!fits) return await discard()
-      const found = await check(tuned, target, copied, stopped)
-      if (stopped.aborted) return await discard()
-      entry.copy = { target: copied, file, bytes, users: 0, idle: () => {} }
-      const seconds = Number(((performance.now() - began) / 1000).toFixed(1))
-      log.info(
-        { model: id, seconds, mb: megabytes(bytes), ...found },
-        'an adapter is served from a merged copy from now on',
-      )
+      const result = await check(tuned, target, mergedTarget, signal)
+      if (signal.aborted) return await discard()
+      entry.merged = { target: mergedTarget, file, bytes, inFlight: 0, onIdle: () => {} }
+      const seconds = Number(((performance.now() - started_at) / 1000).toFixed(1))
+      log.info({ model: id, seconds, mb: megabytes(bytes), ...result }, 'an adapter is served merged from now on')
     } catch (error) {
       await discard()
-      if (stopped.aborted) return
-      if (error instanceof NotWorth || ++entry.failures >= failures_max) return refuse(entry, error as Error)
-      entry.notBefore = performance.now() + again_ms
-      log.warn({ err: error, model: id }, 'an adapter could not be merged; it is tried again in a minute')
+      if (signal.aborted) return
+      if (error instanceof MergeRejected || ++entry.failures >= failures_max) return refuse(entry, error as Error)
+      entry.retryAt = performance.now() + retry_ms
+      log.warn({ err: error, model: id }, 'an adapter could not be merged; a retry follows in a minute')
     }
   }
 
-  const taken = () => [...entries.values()].reduce((sum, { copy, leaving }) => sum + ((copy ?? leaving)?.bytes ?? 0), 0)
+  const usedBytes = () =>
+    [...adapters.values()].reduce((sum, { merged, draining }) => sum + ((merged ?? draining)?.bytes ?? 0), 0)
 
-  function refuse(entry: Entry, { message }: Error): void {
+  function refuse(entry: AdapterState, { message }: Error): void {
     entry.refused = true
-    log.warn(
-      { model: entry.id, reason: message },
-      'an adapter is served as it is, not merged, until the service is started again',
-    )
+    log.warn({ model: entry.id, reason: message }, 'an adapter is served unmerged until the service restarts')
   }
 
-  /** No new request goes to the copy; when the last has ended, it is freed and removed. */
-  function leave(entry: Entry, why: string): void {
-    const { copy } = entry
-    if (!copy) return
-    delete entry.copy
-    entry.leaving = copy
-    log.info({ model: entry.id, why }, 'a merged copy is given up')
-    const go = async () => {
-      await pools.unload(copy.target)
-      await rm(copy.file, { force: true })
-      delete entry.leaving
-      next()
+  /** Stops routing requests to the merged adapter; unloads and deletes it when its last request ends. */
+  function evict(entry: AdapterState, why: string): void {
+    const { merged } = entry
+    if (!merged) return
+    delete entry.merged
+    entry.draining = merged
+    log.info({ model: entry.id, why }, 'a merged adapter is evicted')
+    const remove = async () => {
+      await pools.unload(merged.target)
+      await rm(merged.file, { force: true })
+      delete entry.draining
+      runPlan()
     }
-    copy.idle = () =>
-      void go().catch((error) => log.error({ err: error, model: entry.id }, 'a merged copy could not be removed'))
-    if (copy.users === 0) copy.idle()
+    merged.onIdle = () =>
+      void remove().catch((error) =>
+        log.error({ err: error, model: entry.id }, 'a merged adapter could not be removed'),
+      )
+    if (merged.inFlight === 0) merged.onIdle()
   }
 
-  function entryOf(account_id: string, target: Target & { adapter: { id: string } }): Entry {
+  function entryOf(account_id: string, target: Target & { adapter: { id: string } }): AdapterState {
     const { id } = target.adapter
-    const known = entries.get(id)
-    if (known) return known
-    const heat = createHeat(halfLife_ms)
-    const fresh: Entry = {
+    const existing = adapters.get(id)
+    if (existing) return existing
+    const created: AdapterState = {
       id,
       account_id,
       target,
-      heat,
+      demand: createDecayingCounter(halfLife_ms),
       refused: false,
       failures: 0,
-      notBefore: 0,
+      retryAt: 0,
       deleted: new AbortController(),
     }
-    entries.set(id, fresh)
-    return fresh
+    adapters.set(id, created)
+    return created
   }
 
   models.onDeleted(({ id }: ServableModel) => {
-    const entry = entries.get(id)
+    const entry = adapters.get(id)
     if (!entry) return
-    entries.delete(id)
+    adapters.delete(id)
     entry.deleted.abort()
-    leave(entry, 'its model was deleted')
+    evict(entry, 'its model was deleted')
   })
 
   const timer = setInterval(() => {
-    for (const [id, entry] of entries) if (entry.heat.isSpent() && mayTry(entry)) entries.delete(id)
-    next()
-  }, look_ms)
+    for (const [id, entry] of adapters) if (entry.demand.isExpired() && mayMerge(entry)) adapters.delete(id)
+    runPlan()
+  }, planInterval_ms)
   timer.unref()
 
   return {
     async run(account_id, target, attempt) {
       const { base, adapter } = target
-      // Servers elsewhere merge nothing for us.
+      // Upstreams cannot serve merged adapters.
       if (memory_bytes === 0 || !adapter || !base.gguf || pools.hasUpstream(base.id)) return attempt(target)
       const entry = entryOf(account_id, { ...target, adapter })
-      entry.heat.expect()
-      const { copy } = entry
-      if (!copy) return attempt(target)
-      copy.users++
+      entry.demand.touch()
+      const { merged } = entry
+      if (!merged) return attempt(target)
+      merged.inFlight++
       let released = false
       const release = () => {
         if (released) return
         released = true
-        if (--copy.users === 0) copy.idle()
+        if (--merged.inFlight === 0) merged.onIdle()
       }
       try {
-        const served = await attempt(copy.target)
+        const response = await attempt(merged.target)
         return {
-          ...served,
+          ...response,
           release() {
-            served.release()
+            response.release()
             release()
           },
         }
       } catch (error) {
         release()
         if (!(error instanceof LoadFailure)) throw error
-        if (entry.copy === copy) {
+        if (entry.merged === merged) {
           refuse(entry, error)
-          leave(entry, 'it cannot be loaded')
+          evict(entry, 'it cannot be loaded')
         }
         return attempt(target)
       }
     },
 
-    used({ model_id, completion_tokens }) {
-      const entry = entries.get(model_id)
+    recordUsage({ model_id, completion_tokens }) {
+      const entry = adapters.get(model_id)
       if (!entry) return
-      entry.heat.add(completion_tokens)
-      if (!underWay && mayTry(entry) && entry.heat.value() >= after_tokens) next()
+      entry.demand.add(completion_tokens)
+      if (!merging && mayMerge(entry) && entry.demand.value() >= after_tokens) runPlan()
     },
 
-    of: (model_id) => entries.get(model_id)?.copy?.target,
+    servingTarget: (model_id) => adapters.get(model_id)?.merged?.target,
 
     counts() {
-      const all = [...entries.values()]
-      return { serving: all.filter(({ copy }) => copy).length, refused: all.filter(({ refused }) => refused).length }
+      const all = [...adapters.values()]
+      return {
+        serving: all.filter(({ merged }) => merged).length,
+        refused: all.filter(({ refused }) => refused).length,
+      }
     },
 
-    sweep: () => rm(folder, { recursive: true, force: true }),
+    removeLeftovers: () => rm(folder, { recursive: true, force: true }),
 
     async close() {
       clearInterval(timer)
       stopping.abort()
-      await underWay
+      await merging
     },
   }
 }
 
 const megabytes = (bytes: number) => Math.round(bytes / 1e6)
 
-// Runs the merge of two files: a process of its own, whose memory goes with it and which leaves the cores to answers.
+// The merge runs in a separate process, so that its memory is freed afterwards; it uses one thread.
 
 const timeout_ms = 600_000
-/** The two files do not make one, and will not the next time. */
+/** Exit status of the merge process for files that can never be merged. */
 const notMergeable = 3
 
-/** Why an adapter stays as it is, for the log: trying again would change nothing. */
-export class NotWorth extends Error {}
+/** The adapter stays unmerged, because a retry would fail the same way. The message is for the log. */
+export class MergeRejected extends Error {}
 
-/**
- * Writes `out` as a whole or not at all. Rejects with NotWorth where the two cannot be merged, with another Error where
- * it may go well the next time.
- */
+/** Writes `out` atomically. Throws MergeRejected if the files cannot be merged, another Error if a retry might help. */
 export async function mergeFiles(
   python: string,
   base: string,
@@ -312,7 +305,7 @@ export async function mergeFiles(
   const oneThread = { OMP_NUM_THREADS: '1', OPENBLAS_NUM_THREADS: '1', MKL_NUM_THREADS: '1' }
   const args = ['-m', 'trainer.cli.merge', base, adapter, out]
   const inTime = AbortSignal.any([signal, AbortSignal.timeout(timeout_ms)])
-  const { status, killed_by, said } = await runToEnd(python, args, { PATH: process.env.PATH, ...oneThread }, inTime)
-  if (status === notMergeable) throw new NotWorth(said)
-  if (status !== 0) throw new Error(`the merge ended with ${killed_by ?? status}: ${said.split('\n').at(-1)}`)
+  const { status, killed_by, stderr } = await runToEnd(python, args, { PATH: process.env.PATH, ...oneThread }, inTime)
+  if (status === notMergeable) throw new MergeRejected(stderr)
+  if (status !== 0) throw new Error(`the merge ended with ${killed_by ?? status}: ${stderr.split('\n').at(-1)}`)
 }

@@ -1,56 +1,58 @@
-// Which adapter is merged next, and which copies make room for it.
+// Decides which adapter to merge next and which merged adapters to evict for it.
 
-export interface Hot {
+export interface Demanded {
   id: string
-  heat: number
+  demand: number
 }
-export interface Candidate extends Hot {
-  /** What its copy will take, about. */
+export interface Candidate extends Demanded {
+  /** Estimated size of the merged file. */
   bytes: number
 }
-export interface Kept extends Hot {
+export interface MergedAdapter extends Demanded {
   bytes: number
-  /** It is given up already, and takes its memory until its last request has ended. */
-  leaving: boolean
+  /** Already evicted; it keeps its memory until its last request ends. */
+  draining: boolean
 }
 
-/** Nothing to do where both are empty. */
+/** The adapter to merge now, and the merged adapters to evict. */
 export interface Plan {
   merge?: string
-  giveUp: string[]
+  evict: string[]
 }
 
-/** A copy makes room only for what is this much hotter: two that are about as hot must not take turns. */
-const clearly = 2
-/** A copy stays until its adapter has cooled to this share of what earned it. */
-const cold = 1 / 8
+/** A merged adapter is replaced only by one with this many times its demand, so that similar ones do not thrash. */
+const replaceFactor = 2
+/** A merged adapter is evicted when its demand falls below this share of `minDemand`. */
+const keepShare = 1 / 8
 
-/** `earned`: the heat from which an adapter is worth a copy. */
+/** `minDemand`: demand from which an adapter is merged, in recent output tokens. */
 export function plan(
   candidates: readonly Candidate[],
-  copies: readonly Kept[],
-  earned: number,
+  merged: readonly MergedAdapter[],
+  minDemand: number,
   memory_bytes: number,
 ): Plan {
-  const giveUp = copies.filter(({ heat, leaving }) => !leaving && heat < earned * cold).map(({ id }) => id)
-  const taken = copies.reduce((sum, { bytes }) => sum + bytes, 0)
-  const going = copies
-    .filter(({ id, leaving }) => leaving || giveUp.includes(id))
+  const idle = merged.filter(({ demand, draining }) => !draining && demand < minDemand * keepShare).map(({ id }) => id)
+  const used_bytes = merged.reduce((sum, { bytes }) => sum + bytes, 0)
+  const freeing_bytes = merged
+    .filter(({ id, draining }) => draining || idle.includes(id))
     .reduce((sum, { bytes }) => sum + bytes, 0)
-  const coldestFirst = copies
-    .filter(({ id, leaving }) => !leaving && !giveUp.includes(id))
-    .sort((a, b) => a.heat - b.heat)
-  for (const { id, heat, bytes } of candidates.filter(({ heat }) => heat >= earned).sort((a, b) => b.heat - a.heat)) {
-    if (taken + bytes <= memory_bytes) return { merge: id, giveUp }
-    let missing = taken - going + bytes - memory_bytes
-    const making: string[] = []
-    for (const copy of coldestFirst) {
-      if (missing <= 0 || copy.heat * clearly > heat) break
-      making.push(copy.id)
-      missing -= copy.bytes
+  const leastDemandFirst = merged
+    .filter(({ id, draining }) => !draining && !idle.includes(id))
+    .sort((a, b) => a.demand - b.demand)
+  for (const { id, demand, bytes } of candidates
+    .filter(({ demand }) => demand >= minDemand)
+    .sort((a, b) => b.demand - a.demand)) {
+    if (used_bytes + bytes <= memory_bytes) return { merge: id, evict: idle }
+    let missing = used_bytes - freeing_bytes + bytes - memory_bytes
+    const evicted: string[] = []
+    for (const replaceable of leastDemandFirst) {
+      if (missing <= 0 || replaceable.demand * replaceFactor > demand) break
+      evicted.push(replaceable.id)
+      missing -= replaceable.bytes
     }
-    // It is merged once they are gone.
-    if (missing <= 0) return { giveUp: [...giveUp, ...making] }
+    // A later plan merges it, once the evicted ones are gone.
+    if (missing <= 0) return { evict: [...idle, ...evicted] }
   }
-  return { giveUp }
+  return { evict: idle }
 }

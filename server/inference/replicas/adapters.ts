@@ -1,4 +1,4 @@
-// The adapters of an upstream that loads them at run time, as vLLM does.
+// Loads LoRA adapters into an upstream at run time, over vLLM's API.
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
 import { modelFiles } from '../../fine-tuning/artifacts.ts'
@@ -7,44 +7,46 @@ import type { ModelStatus, Target } from './replica.ts'
 type Adapter = NonNullable<Target['adapter']>
 
 export interface Adapters {
-  /** Has it loaded, once in what is known of the server's life. Throws engine_failed where the server refuses it. */
-  ensure(adapter: Adapter): Promise<void>
+  /** Loads the adapter unless it is known to be loaded. Throws engine_failed if the server refuses it. */
+  ensureLoaded(adapter: Adapter): Promise<void>
+  /** The server does not have it any more. */
   forget(id: string): void
-  /** Frees it there, where it is known to be loaded. */
+  /** Unloads the adapter if it is known to be loaded. */
   unload(id: string): Promise<void>
-  /** The server may have been started anew. */
+  /** The server may have restarted, which loses all adapters. */
   forgetAll(): void
   status(id: string): ModelStatus
 }
 
 interface Options {
-  /** The folder that the server sees the folder of tuned models as, or undefined where it is the same. */
+  /** Path of the models' folder on the server; undefined if it is the same as here. */
   root: string | undefined
-  ask(path: string, body: { lora_name: string; lora_path?: string }): Promise<{ status: number; text: string }>
-  refused(status: number, text: string): void
+  post(path: string, body: { lora_name: string; lora_path?: string }): Promise<{ status: number; text: string }>
+  onRefused(status: number, text: string): void
 }
 
-export function createAdapters({ root, ask, refused }: Options): Adapters {
+export function createAdapters({ root, post, onRefused }: Options): Adapters {
   const loaded = new Map<string, { done: Promise<void>; status: ModelStatus }>()
 
-  async function loadNow({ id, gguf }: Adapter): Promise<void> {
+  async function load({ id, gguf }: Adapter): Promise<void> {
     const folder = path.dirname(gguf)
     const lora_path = path.join(root ? path.join(root, path.basename(folder)) : folder, modelFiles.adapter.folder)
-    const { status, text } = await ask('/load_lora_adapter', { lora_name: id, lora_path })
+    const { status, text } = await post('/load_lora_adapter', { lora_name: id, lora_path })
     if (status === 200 || /already been loaded/i.test(text)) return
-    refused(status, text)
+    onRefused(status, text)
     const hint =
       status === 404
-        ? 'It does not take adapters at run time: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.'
+        ? 'It does not take adapters at run time: start vLLM with --enable-lora and ' +
+          'VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.'
         : 'The log of the service has its reason; it must see the folder of the adapter (adapter_root).'
     throw new ApiError('engine_failed', `The server of this model did not load the adapter. ${hint}`)
   }
 
   return {
-    ensure(adapter) {
-      const known = loaded.get(adapter.id)
-      if (known) return known.done
-      const entry = { done: loadNow(adapter), status: 'loading' as ModelStatus }
+    ensureLoaded(adapter) {
+      const existing = loaded.get(adapter.id)
+      if (existing) return existing.done
+      const entry = { done: load(adapter), status: 'loading' as ModelStatus }
       loaded.set(adapter.id, entry)
       entry.done.then(
         () => {
@@ -55,7 +57,7 @@ export function createAdapters({ root, ask, refused }: Options): Adapters {
       return entry.done
     },
     async unload(id) {
-      if (loaded.delete(id)) await ask('/unload_lora_adapter', { lora_name: id })
+      if (loaded.delete(id)) await post('/unload_lora_adapter', { lora_name: id })
     },
     forget: (id) => void loaded.delete(id),
     forgetAll: () => loaded.clear(),

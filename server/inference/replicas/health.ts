@@ -1,30 +1,31 @@
+// Health of a replica: passive (failed requests) and active (probes while it is in use or down).
 import type { Logger } from 'pino'
 
 const interval_ms = 5000
 const firstBackOff_ms = 250
-/** A server that works hard may be late with one answer; two in a row mean that it is not well. */
-const missesMax = 2
+/** A busy server may answer one probe late; two misses in a row mark it down. */
+const misses_max = 2
 
-/** Whether a replica is to be given requests: told by what becomes of them, and by probes while it is used or out. */
 export interface Health {
-  up(): boolean
-  /** It is being used: it is looked after for the next while. */
-  used(): void
+  isUp(): boolean
+  /** Keeps probing the replica for the next few seconds. */
+  markUsed(): void
   /**
-   * It failed a request. It is out until a probe finds it well; the first comes at once where it had at least answered.
+   * Marks the replica down until a probe succeeds. `answered`: the server responded with an error, so that the first
+   * probe runs at once.
    */
-  failed(why: string, answered: boolean): void
+  markFailed(why: string, answered: boolean): void
 }
 
 export function createHealth({
   name,
   probe,
-  changed,
+  onChange,
   log,
 }: {
   name: string
   probe: () => Promise<boolean>
-  changed: () => void
+  onChange: () => void
   log: Logger
 }): Health {
   let up = true
@@ -38,43 +39,43 @@ export function createHealth({
     timer = setTimeout(check, ms).unref()
   }
 
-  function out(why: string): void {
+  function markDown(why: string): void {
     if (!up) return
     up = false
     backOff_ms = firstBackOff_ms
-    log.warn({ replica: name, why }, 'a replica is out until it answers again')
-    changed()
+    log.warn({ replica: name, why }, 'a replica is down until a probe succeeds')
+    onChange()
   }
 
   async function check(): Promise<void> {
     timer = undefined
-    const well = await probe().catch(() => false)
-    if (well) {
+    const healthy = await probe().catch(() => false)
+    if (healthy) {
       misses = 0
       if (!up) {
         up = true
-        log.info({ replica: name }, 'a replica is back')
-        changed()
+        log.info({ replica: name }, 'a replica is up again')
+        onChange()
       }
       if (Date.now() - usedAt < 2 * interval_ms) schedule(interval_ms)
       return
     }
     misses++
-    if (up && misses < missesMax) return schedule(firstBackOff_ms)
-    out('it does not answer probes')
+    if (up && misses < misses_max) return schedule(firstBackOff_ms)
+    markDown('it does not answer probes')
     schedule(backOff_ms)
     backOff_ms = Math.min(2 * backOff_ms, interval_ms)
   }
 
   return {
-    up: () => up,
-    used() {
+    isUp: () => up,
+    markUsed() {
       usedAt = Date.now()
       if (!timer && up) schedule(interval_ms)
     },
-    failed(why, answered) {
+    markFailed(why, answered) {
       if (!up) return
-      out(why)
+      markDown(why)
       schedule(answered ? 0 : firstBackOff_ms)
     },
   }

@@ -1,92 +1,95 @@
-// The replicas of one base model: which takes a request, who waits, what is tried again.
+// Load balancer over the replicas of one base model: least requests first, a bounded FIFO queue, retries on failure.
 import { ApiError } from '../../../contract/errors.ts'
-import { type Answer, type Ask, type Replica, ReplicaFailure, type Target } from './replica.ts'
+import { type Replica, ReplicaFailure, type ReplicaRequest, type ReplicaResponse, type Target } from './replica.ts'
 
-/** A request that was lost with the server that had it is tried on one more: it may be what killed the first. */
-const lostMax = 2
-/** Answers by which the pace of the queue is told. */
-const paceOf = 64
+/** A request that was lost with two replicas is not retried: it may be what crashed them. */
+const lost_max = 2
+/** Recent completions that the queue's rate is computed from. */
+const rateSamples = 64
 
-export interface Served extends Answer {
-  /** How long the request waited for its turn. */
+export interface PoolResponse extends ReplicaResponse {
+  /** How long the request waited in the queue. */
   queue_ms: number
-  /** To be called when the answer has ended, however that was. */
+  /** Frees the replica's slot; call it when the response has ended or failed. */
   release(): void
 }
 
 export interface Pool {
   replicas: readonly Replica[]
-  /** Lets in whoever can be; for when a replica that other models use too has room. */
-  letIn(): void
-  run(ask: Ask, signal: AbortSignal): Promise<Served>
+  /** Dispatches queued requests; call it when a replica that pools share has free capacity. */
+  dispatchWaiting(): void
+  run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
 }
 
 interface Waiter {
   target: Target
   tried: ReadonlySet<Replica>
-  take(replica: Replica): void
+  assign(replica: Replica): void
 }
 
-/** `waiting_max`: requests that may wait for their turn; more are refused. `freed` is told that a replica has room. */
-export function createPool(replicas: readonly Replica[], waiting_max: number, freed: () => void): Pool {
+/** `waiting_max`: length of the queue; further requests are refused. `onReleased` is called when a request ends. */
+export function createPool(replicas: readonly Replica[], waiting_max: number, onReleased: () => void): Pool {
   const waiting: Waiter[] = []
-  const ended: number[] = []
-  let turn = 0
+  const completions: number[] = []
+  /** Offset for round robin among equally loaded replicas. */
+  let rotation = 0
 
-  /** Those that may be asked: of what can serve it and was not tried, what is well; all of it where nothing is. */
+  /** Untried replicas that can serve the target: the healthy ones, or all of them if none is healthy. */
   function candidates(target: Target, tried: ReadonlySet<Replica>): Replica[] {
-    const able = replicas.filter((replica) => replica.takes(target) && !tried.has(replica))
-    const well = able.filter((replica) => replica.up())
-    return well.length > 0 ? well : able
+    const capable = replicas.filter((replica) => replica.canServe(target) && !tried.has(replica))
+    const healthy = capable.filter((replica) => replica.isUp())
+    return healthy.length > 0 ? healthy : capable
   }
 
-  /** The one with the fewest requests that has room; those with equally many in turn. */
-  function choose(target: Target, tried: ReadonlySet<Replica>): Replica | undefined {
+  /** Picks the replica with the fewest requests that has free capacity; round robin among equals. */
+  function pickReplica(target: Target, tried: ReadonlySet<Replica>): Replica | undefined {
     let best: Replica | undefined
-    const among = candidates(target, tried)
-    for (let index = 0; index < among.length; index++) {
-      const replica = among[(turn + index) % among.length]!
-      if (replica.outstanding < replica.max_concurrent && (!best || replica.outstanding < best.outstanding))
-        best = replica
+    const choices = candidates(target, tried)
+    for (let index = 0; index < choices.length; index++) {
+      const replica = choices[(rotation + index) % choices.length]!
+      if (replica.inFlight < replica.max_concurrent && (!best || replica.inFlight < best.inFlight)) best = replica
     }
-    turn++
+    rotation++
     return best
   }
 
-  function letIn(): void {
+  function dispatchWaiting(): void {
     for (let index = 0; index < waiting.length; ) {
       const waiter = waiting[index]!
-      const replica = choose(waiter.target, waiter.tried)
+      const replica = pickReplica(waiter.target, waiter.tried)
       if (replica) {
         waiting.splice(index, 1)
-        waiter.take(replica)
+        waiter.assign(replica)
       } else index++
     }
   }
-  for (const replica of replicas) replica.onFree(letIn)
+  for (const replica of replicas) replica.onCapacity(dispatchWaiting)
 
   function release(replica: Replica): void {
-    replica.outstanding--
-    ended.push(performance.now())
-    if (ended.length > paceOf) ended.shift()
-    freed()
+    replica.inFlight--
+    completions.push(performance.now())
+    if (completions.length > rateSamples) completions.shift()
+    onReleased()
   }
 
-  /** When the present queue will have been served, by the pace of the last answers. */
+  /** Estimates from the recent completion rate when the queue will be empty. */
   function retryAfter_seconds(): number {
-    const [first] = ended
-    if (first === undefined || ended.length < 2) return 1
-    const each_ms = (performance.now() - first) / ended.length
+    const [first] = completions
+    if (first === undefined || completions.length < 2) return 1
+    const each_ms = (performance.now() - first) / completions.length
     return Math.min(60, Math.max(1, Math.ceil((each_ms * waiting.length) / 1000)))
   }
 
-  /** Waits for a replica with room and counts the request on it. */
-  function admit(target: Target, tried: ReadonlySet<Replica>, signal: AbortSignal): Promise<Replica> | Replica {
-    // Nobody overtakes those who wait; a waiter that only another replica can take does not hold others up, as letIn
-    // sees to.
-    const replica = waiting.length === 0 ? choose(target, tried) : undefined
+  /** Waits for a replica with free capacity and counts the request on it. */
+  function acquireReplica(
+    target: Target,
+    tried: ReadonlySet<Replica>,
+    signal: AbortSignal,
+  ): Promise<Replica> | Replica {
+    // FIFO: nobody overtakes the queue. A waiter whose replica is busy does not block the others, see dispatchWaiting.
+    const replica = waiting.length === 0 ? pickReplica(target, tried) : undefined
     if (replica) {
-      replica.outstanding++
+      replica.inFlight++
       return replica
     }
     if (waiting.length >= waiting_max) {
@@ -103,49 +106,49 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, fr
       const waiter: Waiter = {
         target,
         tried,
-        take(given) {
-          signal.removeEventListener('abort', leave)
-          given.outstanding++
-          resolve(given)
+        assign(replica) {
+          signal.removeEventListener('abort', leaveQueue)
+          replica.inFlight++
+          resolve(replica)
         },
       }
-      const leave = () => {
+      const leaveQueue = () => {
         waiting.splice(waiting.indexOf(waiter), 1)
         reject(signal.reason)
       }
-      signal.addEventListener('abort', leave, { once: true })
+      signal.addEventListener('abort', leaveQueue, { once: true })
       waiting.push(waiter)
-      if (waiting.length > 1) letIn()
+      if (waiting.length > 1) dispatchWaiting()
     })
   }
 
   return {
     replicas,
-    letIn,
-    async run(ask, signal) {
+    dispatchWaiting,
+    async run(request, signal) {
       const tried = new Set<Replica>()
       let queue_ms = 0
       let lost = 0
       for (;;) {
         signal.throwIfAborted()
-        const asked = performance.now()
-        const replica = await admit(ask.target, tried, signal)
-        queue_ms += performance.now() - asked
+        const queued_at = performance.now()
+        const replica = await acquireReplica(request.target, tried, signal)
+        queue_ms += performance.now() - queued_at
         let released = false
-        const done = () => {
+        const releaseOnce = () => {
           if (released) return
           released = true
           release(replica)
         }
         try {
-          const answer = await replica.send(ask, signal)
-          return { ...answer, queue_ms, release: done }
+          const response = await replica.send(request, signal)
+          return { ...response, queue_ms, release: releaseOnce }
         } catch (error) {
-          done()
+          releaseOnce()
           if (!(error instanceof ReplicaFailure) || signal.aborted) throw error
           tried.add(replica)
           if (error.lost) lost++
-          if (lost >= lostMax || candidates(ask.target, tried).length === 0) throw error
+          if (lost >= lost_max || candidates(request.target, tried).length === 0) throw error
         }
       }
     },

@@ -1,47 +1,47 @@
-// What a replica is: something that serves a model, this machine's engine or a server elsewhere.
+// A replica serves a model: this machine's engine, or an upstream.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
 import type { UsageKind } from '../../usage/journal.ts'
 import type { TokenCounts } from '../gateway/usage-scanner.ts'
-import type { Incoming } from './http-client/response.ts'
+import type { HttpResponse } from './http-client/response.ts'
 import type { Headers } from './http-client/response-parser.ts'
 
-/** What a request runs on: whole weights of the hub or of a tuned model, and an adapter on them or none. */
+/** The weights that a request runs on: a base from the hub or a fully tuned model, optionally with a LoRA adapter. */
 export interface Target {
-  /** `gguf` is undefined of a base whose weights are not on this machine. */
+  /** `gguf` is undefined if the base's weights are not on this machine. */
   base: { id: string; gguf?: string }
   adapter?: { id: string; gguf: string }
 }
 
-/** One request as a replica sends it on. */
-export interface Ask {
+/** An inference request, ready to be routed to a replica. */
+export interface ReplicaRequest {
   request_id: string
   account_id: string
   kind: UsageKind
   /** Path below the base address, such as /chat/completions. */
   path: string
-  /** The model's name as the client wrote it: every answer says this one. */
+  /** The model's name as the client wrote it; responses repeat it. */
   model: string
   target: Target
   body: Record<string, unknown>
-  /** The body as the client wrote it; undefined where it was put together here. */
+  /** The body as the client sent it; undefined if the service built it. */
   text: string | undefined
   stream: boolean
 }
 
-/** An answer with status 200, whole or just begun. */
-export interface Answer {
+/** A response with status 200: the full body, or a stream whose first chunk has arrived. */
+export interface ReplicaResponse {
   headers: Headers
-  /** How long the request waited for the model to be loaded. */
+  /** How long the request waited for the model to load. */
   load_ms: number
-  content: { whole: Buffer } | { first: Buffer | undefined; rest: Incoming }
-  /** The name to put in place of the model's in what comes; undefined where it says the client's already. */
-  rename: string | undefined
-  /** Whether it comes from another kind of server than our engine. */
-  foreign: boolean
-  /** Whether its stream tells the usage with each piece because this service has asked for that. */
-  askedRunning: boolean
-  /** What the request has used, of a client that has left; undefined where nobody knows. */
-  usageOfLeft?: () => Promise<TokenCounts | undefined>
+  content: { body: Buffer } | { firstChunk: Buffer | undefined; stream: HttpResponse }
+  /** The model name to put into stream events; undefined if they already have the client's name. */
+  renameModelTo: string | undefined
+  /** Whether it comes from an upstream instead of our engine. */
+  fromUpstream: boolean
+  /** Whether this service requested per-chunk usage, which clients must not see unless they requested it too. */
+  addedChunkUsage: boolean
+  /** Tokens that the request had used when its client disconnected; undefined if unknown. */
+  abortedUsage?: () => Promise<TokenCounts | undefined>
 }
 
 export type ModelStatus = 'loaded' | 'loading' | 'not_loaded'
@@ -50,27 +50,27 @@ export interface Replica {
   /** For the log. */
   readonly name: string
   readonly max_concurrent: number
-  /** Requests that it has now. */
-  outstanding: number
-  /** Whether it answered when it was last asked. */
-  up(): boolean
-  /** Whether it can serve this, once loaded. */
-  takes(target: Target): boolean
+  /** Requests in progress. */
+  inFlight: number
+  /** Whether the last probe or request succeeded. */
+  isUp(): boolean
+  /** Whether it can serve the target, once loaded. */
+  canServe(target: Target): boolean
   status(target: Target): ModelStatus
-  /** Loads the target where it is not loaded yet. */
+  /** Loads the target unless it is loaded. */
   load(target: Target): Promise<void>
-  /** Frees what it holds of the target itself, not of what it stands on; nothing where it holds nothing. */
+  /** Unloads the target's adapter, or its base if it has no adapter. Does nothing if it is not loaded. */
   unload(target: Target): Promise<void>
   /**
-   * Sends a request; resolves with the whole answer, or with the first bytes of a stream. Throws a ReplicaFailure where
-   * another replica may do better, any other ApiError where it would say the same.
+   * Sends a request and resolves with the full response, or with the first chunk of a stream. Throws a ReplicaFailure
+   * if another replica might succeed, another ApiError if it would fail the same way.
    */
-  send(ask: Ask, signal: AbortSignal): Promise<Answer>
-  /** Tells when it has become able to take more. */
-  onFree(tell: () => void): void
+  send(request: ReplicaRequest, signal: AbortSignal): Promise<ReplicaResponse>
+  /** Calls the listener when the replica may take requests again. */
+  onCapacity(listener: () => void): void
 }
 
-/** The weights could not be loaded; the service's log says why. */
+/** The weights could not be loaded; the service's log has the reason. */
 export class LoadFailure extends ApiError {
   constructor() {
     super('engine_failed', 'The model could not be loaded into the engine. The log of the service has the reason.')
@@ -78,8 +78,8 @@ export class LoadFailure extends ApiError {
 }
 
 /**
- * The replica failed, not the request. `lost` where it had the request already: one that kills its server must not kill
- * them all.
+ * The replica failed, not the request. `lost`: the replica failed after it had received the request, which may have
+ * crashed it and must not crash the others.
  */
 export class ReplicaFailure extends ApiError {
   readonly lost: boolean

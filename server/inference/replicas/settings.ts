@@ -1,5 +1,4 @@
-// What the operator says about upstreams: servers of the OpenAI protocol that serve base models in place of, or beside,
-// the own engine.
+// Parses TUNERY_UPSTREAMS: OpenAI-compatible servers that serve base models instead of, or in addition to, our engine.
 import { readFileSync } from 'node:fs'
 import { z } from 'zod'
 import { ConfigError } from '../../config.ts'
@@ -26,48 +25,44 @@ const Upstream = z
   })
   .refine(({ api_key, api_key_env }) => !api_key || !api_key_env, {
     path: ['api_key_env'],
-    error: 'may not stand beside api_key',
+    error: 'cannot be combined with api_key',
   })
 
 /** One server that serves one base model. */
 export interface UpstreamSettings {
-  /** The id that clients know the model by, and its name there. */
+  /** The id that clients use. */
   model: string
+  /** The name on the upstream. */
   upstream_model: string
   kind: 'vllm' | 'openai'
-  /** The address up to and with `/v1`. */
+  /** Base URL, including `/v1`. */
   url: URL
   api_key: string | undefined
   /** Whether it loads adapters at run time. */
   adapters: boolean
-  /**
-   * The folder that the server sees the models' folder of this service as; undefined where the paths are the same
-   * there.
-   */
+  /** Path of this service's models folder on the upstream; undefined if it is the same there. */
   adapter_root: string | undefined
   max_concurrent: number
-  /** Whether the own engine serves the model too. */
+  /** Whether our own engine serves the model too. */
   also_local: boolean
-  /** Whether clients may give it addresses to fetch images from. */
+  /** Whether clients may send image URLs, which the upstream then fetches. */
   fetch_images: boolean
 }
 
-/**
- * Reads the setting: JSON text, or the path of a file of it. Throws a ConfigError that says what is wrong in which
- * entry.
- */
-export function readUpstreams(given: string | undefined, env: NodeJS.ProcessEnv): UpstreamSettings[] {
-  if (given === undefined) return []
-  const result = z.array(Upstream).safeParse(parse(given))
+/** Reads the setting: JSON text, or the path of a JSON file. Throws a ConfigError that names the entry and problem. */
+export function readUpstreams(value: string | undefined, env: NodeJS.ProcessEnv): UpstreamSettings[] {
+  if (value === undefined) return []
+  const result = z.array(Upstream).safeParse(parse(value))
   if (!result.success) {
-    const problems = result.error.issues.map((issue) => `${place(issue.path)} ${issue.message}`)
+    const problems = result.error.issues.map((issue) => `${locationOf(issue.path)} ${issue.message}`)
     throw new ConfigError(`${setting}: ${problems.join('; ')}. docs/upstreams.md has examples.`)
   }
   return result.data.map((entry, index) => {
     const { api_key_env, url, ...rest } = entry
     if (api_key_env && !env[api_key_env])
       throw new ConfigError(
-        `${setting}: entry ${index} takes its key from the variable ${api_key_env}, which is not set. Set it, or leave api_key_env out.`,
+        `${setting}: entry ${index} takes its key from the variable ${api_key_env}, which is not set. ` +
+          'Set it, or leave api_key_env out.',
       )
     return {
       ...rest,
@@ -79,23 +74,24 @@ export function readUpstreams(given: string | undefined, env: NodeJS.ProcessEnv)
   })
 }
 
-function parse(given: string): unknown {
-  const inline = given.trimStart().startsWith('[')
-  let text = given
+function parse(value: string): unknown {
+  const inline = value.trimStart().startsWith('[')
+  let text = value
   if (!inline)
     try {
-      text = readFileSync(given, 'utf8')
+      text = readFileSync(value, 'utf8')
     } catch (error) {
       throw new ConfigError(
-        `${setting} names the file ${given}, which cannot be read: ${(error as Error).message}. Give a path, or a JSON list.`,
+        `${setting} names the file ${value}, which cannot be read: ${(error as Error).message}. ` +
+          'Give a path, or a JSON list.',
       )
     }
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new ConfigError(`${setting}${inline ? '' : ` (${given})`} is not valid JSON: ${(error as Error).message}.`)
+    throw new ConfigError(`${setting}${inline ? '' : ` (${value})`} is not valid JSON: ${(error as Error).message}.`)
   }
 }
 
-const place = ([index, ...path]: PropertyKey[]) =>
+const locationOf = ([index, ...path]: PropertyKey[]) =>
   index === undefined ? 'it' : `entry ${String(index)}${path.length > 0 ? `, '${path.map(String).join('.')}':` : ''}`

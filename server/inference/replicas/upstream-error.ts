@@ -1,49 +1,50 @@
-// What another server's error means to our client.
+// Translates upstream errors into this API's errors.
 import { ApiError, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
 
-interface Foreign {
+interface ParsedError {
   message: string
   code: unknown
   param: string | undefined
 }
 
-/** `elsewhere`: whether another replica may do better. */
-export function upstreamError(status: number, text: string): { error: ApiError; elsewhere: boolean } {
-  const { message, code, param } = read(text)
-  const of = (known: ErrorCode, said = message) => new ApiError(known, said, { ...(param && { param }) })
+/** `retryable`: another replica might succeed. */
+export function upstreamError(status: number, text: string): { error: ApiError; retryable: boolean } {
+  const { message, code, param } = parseError(text)
+  const toError = (errorCode: ErrorCode, errorMessage = message) =>
+    new ApiError(errorCode, errorMessage, { ...(param && { param }) })
   if (status === 429 || status === 503)
-    return { error: of(status === 429 ? 'overloaded' : 'engine_unavailable'), elsewhere: true }
-  if (status === 502 || status === 504) return { error: of('engine_unavailable'), elsewhere: true }
+    return { error: toError(status === 429 ? 'overloaded' : 'engine_unavailable'), retryable: true }
+  if (status === 502 || status === 504) return { error: toError('engine_unavailable'), retryable: true }
   if (status >= 500)
-    return { error: of('engine_failed', `The server of this model failed: ${message}`), elsewhere: true }
+    return { error: toError('engine_failed', `The server of this model failed: ${message}`), retryable: true }
   if (status === 401 || status === 403)
     return {
-      error: of(
+      error: toError(
         'engine_failed',
         'The server of this model does not let this service in. Its operator must mend TUNERY_UPSTREAMS.',
       ),
-      elsewhere: true,
+      retryable: true,
     }
   if (status === 404 || status === 405)
     return {
-      error: of('engine_failed', `The server of this model does not have what was asked: ${message}`),
-      elsewhere: true,
+      error: toError('engine_failed', `The server of this model does not have what was asked: ${message}`),
+      retryable: true,
     }
-  if (status === 413) return { error: of('body_too_large'), elsewhere: false }
-  // Another Tunery's codes are ours.
+  if (status === 413) return { error: toError('body_too_large'), retryable: false }
+  // An upstream that is a Tunery engine uses our own error codes.
   if (typeof code === 'string' && errorCodes[code as ErrorCode] === 400)
-    return { error: of(code as ErrorCode), elsewhere: false }
+    return { error: toError(code as ErrorCode), retryable: false }
   const tooLong =
     code === 'context_length_exceeded' || /context (length|size|window)|maximum model length/i.test(message)
-  return { error: of(tooLong ? 'context_length_exceeded' : 'invalid_request'), elsewhere: false }
+  return { error: toError(tooLong ? 'context_length_exceeded' : 'invalid_request'), retryable: false }
 }
 
-/** An error in the middle of a stream. */
-export const brokenBy = (data: string): ApiError =>
-  new ApiError('engine_failed', `The server of this model broke the answer off: ${read(data).message}`)
+/** The API error for an error event in an upstream's stream. */
+export const streamError = (data: string): ApiError =>
+  new ApiError('engine_failed', `The server of this model broke the answer off: ${parseError(data).message}`)
 
-/** OpenAI's shape, vLLM's older one (its fields at the top), FastAPI's, or plain text. */
-function read(text: string): Foreign {
+/** Reads an error in OpenAI's shape, vLLM's older one (fields at the top level), FastAPI's, or plain text. */
+function parseError(text: string): ParsedError {
   const nothing = { message: text.trim().slice(0, 500) || 'it gave no reason', code: undefined, param: undefined }
   try {
     const body = JSON.parse(text)

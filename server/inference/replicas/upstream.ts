@@ -1,115 +1,112 @@
-// A server elsewhere that speaks OpenAI's protocol: vLLM, llama-server, another Tunery's engine.
+// An upstream as a replica: an OpenAI-compatible server such as vLLM, llama-server or another Tunery engine.
 import { isUtf8 } from 'node:buffer'
 import { createHmac } from 'node:crypto'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
-import { unlessAborted } from '../../../lib/abortable.ts'
-import { keyOf } from '../../storage/key-file.ts'
+import { abortable } from '../../../lib/abortable.ts'
+import { readOrCreateKey } from '../../storage/key-file.ts'
 import { createAdapters } from './adapters.ts'
-import { fetchedImage, leavesLength, upstreamBody } from './body.ts'
+import { hasRemoteImage, upstreamBody, usesDefaultLength } from './body.ts'
 import { createHealth } from './health.ts'
-import { readAll, readFirst, send, TooLarge } from './http-client/client.ts'
-import { NotAnswered } from './http-client/connection.ts'
-import { createConnections } from './http-client/connection-pool.ts'
-import type { Incoming } from './http-client/response.ts'
-import { type Answer, type Replica, ReplicaFailure, type Target } from './replica.ts'
+import { BodyTooLarge, readAll, readFirstChunk, send } from './http-client/client.ts'
+import { NoResponse } from './http-client/connection.ts'
+import { createConnectionPool } from './http-client/connection-pool.ts'
+import type { HttpResponse } from './http-client/response.ts'
+import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { upstreamError } from './upstream-error.ts'
 
 const probeTimeout_ms = 3000
-/** Some servers close an idle connection after five seconds without having said so. */
+/** Some servers close idle pool after five seconds without announcing it. */
 const idleConnection_ms = 4000
 const adapterTimeout_ms = 60_000
-const answerMax_bytes = 64e6
+const responseMax_bytes = 64e6
 
-/** `salt` gives what keeps an account's prompts apart from others'. */
-export function createUpstream(settings: UpstreamSettings, salt: (account_id: string) => string, log: Logger): Replica {
+/** `cacheSalt` separates the accounts in the upstream's prefix cache. */
+export function createUpstream(
+  settings: UpstreamSettings,
+  cacheSalt: (account_id: string) => string,
+  log: Logger,
+): Replica {
   const { url, kind, model, upstream_model, max_concurrent } = settings
   const name = `${model} at ${url.host}`
   const secure = url.protocol === 'https:'
-  const place = {
+  const address = {
     hostname: url.hostname.replace(/^\[|\]$/g, ''),
     port: Number(url.port) || (secure ? 443 : 80),
     secure,
   }
-  const connections = createConnections(place, idleConnection_ms)
+  const pool = createConnectionPool(address, idleConnection_ms)
   const headers: Record<string, string> = settings.api_key ? { authorization: `Bearer ${settings.api_key}` } : {}
   const listeners: (() => void)[] = []
 
   const health = createHealth({
     name,
     log,
-    changed: () => {
-      for (const tell of listeners) tell()
+    onChange: () => {
+      for (const listener of listeners) listener()
     },
     async probe() {
-      // Every server has a list of models; vLLM's own check also knows whether its engine lives.
+      // Every server lists its models; vLLM's /health also checks its engine process.
       const path = kind === 'vllm' ? `${url.pathname.slice(0, -'/v1'.length)}/health` : `${url.pathname}/models`
-      const response = await send(
-        connections,
-        { method: 'GET', path, headers },
-        AbortSignal.timeout(probeTimeout_ms),
-        true,
-      )
+      const response = await send(pool, { method: 'GET', path, headers }, AbortSignal.timeout(probeTimeout_ms), true)
       response.resume()
       return response.status === 200
     },
   })
 
-  const gone = (error: NotAnswered) => {
-    health.failed(error.message, false)
+  const unreachable = (error: NoResponse) => {
+    health.markFailed(error.message, false)
     adapters.forgetAll()
     return new ReplicaFailure(
       'engine_unavailable',
       `The server of this model could not be reached (${error.message}). Try again in a moment.`,
-      {
-        lost: error.taken,
-      },
+      { lost: error.mayHaveStarted },
     )
   }
 
   async function post(
     path: string,
     payload: string,
-    more: Record<string, string>,
+    extraHeaders: Record<string, string>,
     signal: AbortSignal,
-  ): Promise<Incoming> {
-    health.used()
+  ): Promise<HttpResponse> {
+    health.markUsed()
     try {
       return await send(
-        connections,
-        { method: 'POST', path: url.pathname + path, headers: { ...headers, ...more }, payload },
+        pool,
+        { method: 'POST', path: url.pathname + path, headers: { ...headers, ...extraHeaders }, payload },
         signal,
       )
     } catch (error) {
-      throw error instanceof NotAnswered && !signal.aborted ? gone(error) : error
+      throw error instanceof NoResponse && !signal.aborted ? unreachable(error) : error
     }
   }
 
-  /** What becomes of an answer that breaks while it is read; whoever aborted knows why. */
-  function broken(error: unknown, signal: AbortSignal): unknown {
+  /** The error for a response that broke while it was read. An abort's own error passes unchanged. */
+  function readError(error: unknown, signal: AbortSignal): unknown {
     if (signal.aborted) return error
-    if (error instanceof TooLarge)
+    if (error instanceof BodyTooLarge)
       return new ReplicaFailure(
         'engine_failed',
         `The server of this model cannot be read: ${error.message}. Ask for less at once.`,
         { lost: true },
       )
-    return error instanceof NotAnswered ? gone(error) : error
+    return error instanceof NoResponse ? unreachable(error) : error
   }
 
-  async function readWhole(response: Incoming, signal: AbortSignal): Promise<Buffer> {
-    return readAll(response, answerMax_bytes).catch((error) => {
-      throw broken(error, signal)
+  async function readBody(response: HttpResponse, signal: AbortSignal): Promise<Buffer> {
+    return readAll(response, responseMax_bytes).catch((error) => {
+      throw readError(error, signal)
     })
   }
-  const readText = async (response: Incoming, signal: AbortSignal) =>
-    (await readWhole(response, signal)).toString('utf8')
+  const readText = async (response: HttpResponse, signal: AbortSignal) =>
+    (await readBody(response, signal)).toString('utf8')
 
   const adapters = createAdapters({
     root: settings.adapter_root,
-    async ask(path, body) {
+    async post(path, body) {
       const timeout = AbortSignal.timeout(adapterTimeout_ms)
       try {
         const response = await post(path, JSON.stringify(body), {}, timeout)
@@ -118,23 +115,21 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
         if (!timeout.aborted || error instanceof ReplicaFailure) throw error
         throw new ReplicaFailure(
           'engine_unavailable',
-          `The server of this model did not load the adapter within ${adapterTimeout_ms / 1000} s. Try again in a moment.`,
+          `The server of this model did not load the adapter within ${adapterTimeout_ms / 1000} s. ` +
+            'Try again in a moment.',
         )
       }
     },
-    refused: (status, text) =>
+    onRefused: (status, text) =>
       log.error({ replica: name, status, answer: text.slice(0, 2000) }, 'an upstream refused to load an adapter'),
   })
 
-  async function failure(status: number, text: string): Promise<ApiError> {
-    const { error, elsewhere } = upstreamError(status, text)
+  async function errorFor(status: number, text: string): Promise<ApiError> {
+    const { error, retryable } = upstreamError(status, text)
     if (status === 401 || status === 403)
-      log.error(
-        { replica: name, status },
-        'an upstream does not take the key it is sent; see api_key in docs/upstreams.md',
-      )
-    if (status >= 500) health.failed(`it answered ${status}: ${error.message}`, true)
-    return elsewhere
+      log.error({ replica: name, status }, 'an upstream rejects its API key; see api_key in docs/upstreams.md')
+    if (status >= 500) health.markFailed(`it answered ${status}: ${error.message}`, true)
+    return retryable
       ? new ReplicaFailure(error.code, error.message, { ...(error.details && { details: error.details }) })
       : error
   }
@@ -142,77 +137,79 @@ export function createUpstream(settings: UpstreamSettings, salt: (account_id: st
   return {
     name,
     max_concurrent,
-    outstanding: 0,
-    up: health.up,
-    takes: ({ base, adapter }: Target) => base.id === model && (!adapter || settings.adapters),
-    status: ({ adapter }) => (!health.up() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
-    load: async ({ adapter }) => adapter && adapters.ensure(adapter),
+    inFlight: 0,
+    isUp: health.isUp,
+    canServe: ({ base, adapter }: Target) => base.id === model && (!adapter || settings.adapters),
+    status: ({ adapter }) => (!health.isUp() ? 'not_loaded' : adapter ? adapters.status(adapter.id) : 'loaded'),
+    load: async ({ adapter }) => adapter && adapters.ensureLoaded(adapter),
     unload: async ({ adapter }) => adapter && adapters.unload(adapter.id),
-    onFree: (tell) => void listeners.push(tell),
+    onCapacity: (listener) => void listeners.push(listener),
 
-    async send(ask, signal): Promise<Answer> {
-      const { adapter } = ask.target
-      if (!settings.fetch_images && fetchedImage(ask.body)) throw imagesRefused()
-      if (ask.body.parse_special === false) throw parseSpecialRefused()
-      const began = performance.now()
+    async send(request, signal): Promise<ReplicaResponse> {
+      const { adapter } = request.target
+      if (!settings.fetch_images && hasRemoteImage(request.body)) throw imagesRefused()
+      if (request.body.parse_special === false) throw parseSpecialRefused()
+      const started_at = performance.now()
       let load_ms = 0
-      const served = adapter?.id ?? upstream_model
-      for (let attempt = 0, withMax = true; ; attempt++) {
+      const servedName = adapter?.id ?? upstream_model
+      for (let attempt = 0, addDefaultLength = true; ; attempt++) {
         if (adapter) {
-          await unlessAborted(adapters.ensure(adapter), signal)
-          load_ms = performance.now() - began
+          await abortable(adapters.ensureLoaded(adapter), signal)
+          load_ms = performance.now() - started_at
         }
         const response = await post(
-          ask.path,
-          upstreamBody(ask, served, {
+          request.path,
+          upstreamBody(request, servedName, {
             server: kind,
-            withMax,
-            cache_salt: kind === 'vllm' ? salt(ask.account_id) : undefined,
+            addDefaultLength,
+            cache_salt: kind === 'vllm' ? cacheSalt(request.account_id) : undefined,
           }),
-          { 'x-request-id': ask.request_id },
+          { 'x-request-id': request.request_id },
           signal,
         )
         if (response.status === 200) {
-          requireType(response, ask.stream)
+          requireContentType(response, request.stream)
           try {
             return {
               headers: response.headers,
               load_ms,
-              content: ask.stream
-                ? { first: await readFirst(response), rest: response }
-                : { whole: renamed(await readWhole(response, signal), ask.model) },
-              // What it says itself is not to be relied on.
-              rename: ask.model,
-              foreign: true,
-              askedRunning: kind === 'vllm',
+              content: request.stream
+                ? { firstChunk: await readFirstChunk(response), stream: response }
+                : { body: withModelName(await readBody(response, signal), request.model) },
+              // The upstream's own model name may differ.
+              renameModelTo: request.model,
+              fromUpstream: true,
+              addedChunkUsage: kind === 'vllm',
             }
           } catch (error) {
-            throw broken(error, signal)
+            throw readError(error, signal)
           }
         }
         const { status } = response
         const text = await readText(response, signal)
         if (attempt === 0 && status === 404 && adapter) {
-          // It was started anew, or has made room for others.
+          // The upstream restarted, or evicted the adapter.
           adapters.forget(adapter.id)
           continue
         }
-        if (attempt === 0 && status === 400 && leavesLength(ask.body) && /max_tokens|context length/i.test(text)) {
-          // The prompt leaves less than the default length: then the answer may have what it leaves.
-          withMax = false
+        if (
+          attempt === 0 &&
+          status === 400 &&
+          usesDefaultLength(request.body) &&
+          /max_tokens|context length/i.test(text)
+        ) {
+          // The context has less room than the default length: retry without one, which uses the room that there is.
+          addDefaultLength = false
           continue
         }
-        throw await failure(status, text)
+        throw await errorFor(status, text)
       }
     },
   }
 }
 
-/**
- * Something else on the way, such as a proxy's page, answers with 200 too. Throws a ReplicaFailure where this is not
- * what was asked for.
- */
-function requireType(response: Incoming, stream: boolean): void {
+/** Throws a ReplicaFailure for a wrong content type: a proxy's error page may also have status 200. */
+function requireContentType(response: HttpResponse, stream: boolean): void {
   const type = response.headers['content-type'] ?? 'no type'
   if ((stream ? /^text\/event-stream\b/i : /^application\/json\b/i).test(type)) return
   response.destroy()
@@ -238,8 +235,8 @@ const parseSpecialRefused = () =>
     },
   )
 
-/** A whole answer that says the client's name of the model. */
-function renamed(bytes: Buffer, name: string): Buffer {
+/** A JSON response with `model` set to the client's name. Throws a ReplicaFailure if it is not a JSON object. */
+function withModelName(bytes: Buffer, name: string): Buffer {
   let answer: unknown
   try {
     answer = JSON.parse(bytes.toString('utf8'))
@@ -253,17 +250,14 @@ function renamed(bytes: Buffer, name: string): Buffer {
   return Buffer.from(JSON.stringify({ ...answer, model: name }))
 }
 
-// What keeps the accounts' prompts apart in the prefix cache of a server elsewhere: how long an answer takes would tell
-// one account what another has asked.
-
 /**
- * Gives each account a salt that others cannot guess. The secret behind it is made once for the data folder, where it
- * is first needed.
+ * Derives one secret salt per account. It separates the accounts in an upstream's prefix cache, where response times
+ * would otherwise reveal other accounts' prompts. The key is created in the data folder on first use.
  */
-export function createSalt(dataDir: string): (account_id: string) => string {
+export function createCacheSalt(dataDir: string): (account_id: string) => string {
   let secret: Buffer | undefined
   return (account_id) => {
-    secret ??= keyOf(path.join(dataDir, 'salt.key'))
+    secret ??= readOrCreateKey(path.join(dataDir, 'salt.key'))
     return createHmac('sha256', secret).update(account_id).digest('hex')
   }
 }

@@ -1,39 +1,38 @@
-// A copy of all that a service must keep, made beside the running service.
+// Online backup of the data folder.
 //
-// The journal of usage is copied first: what is folded into the database meanwhile is then in both, and counts once.
-// Then comes the database, as it is at one moment; then every file that its rows name gets a second name at once, so
-// that deleting it takes nothing from the backup. What was deleted before that is found missing, and the database is
-// copied again.
+// First copy the usage journal: lines that are folded into the database meanwhile are then in both, and count once.
+// Then take a consistent copy of the database, and hard-link every file that its rows name, so that a later deletion
+// takes nothing from the backup. If a file was deleted before it was linked, copy the database again.
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
-import { fileOf, lockDataDir } from '../../db/open.ts'
+import { databaseFile, lockDataDir } from '../../db/open.ts'
 import { copyDatabase, findDamage, openCopy } from '../../db/snapshot.ts'
-import { type Held, hashFile, syncPath } from '../durable-files.ts'
-import { changed } from './check.ts'
-import { copyInto, filesIn, heldFiles, linkInto, missing, missingFrom, syncFolders } from './files.ts'
+import { hashFile, type OwnedFile, syncPath } from '../durable-files.ts'
+import { hashMismatch } from './check.ts'
+import { copyInto, filesIn, linkInto, missingFrom, missingMessage, ownedFiles, syncFolders } from './files.ts'
 import { type Manifest, writeManifest } from './manifest.ts'
 
-/** How often the database is copied again because something was deleted just then. */
+/** Most copies of the database when files are deleted meanwhile. */
 const maxTries = 5
 
-/** Backs the data folder up into `target`, a new or empty folder. Leaves nothing there where it fails. */
+/** Backs up the data folder into `target`, a new or empty folder. A failure leaves nothing there. */
 export async function backUp(dataDir: string, target: string, tunery_version: string): Promise<Manifest> {
-  if (!existsSync(fileOf(dataDir)))
+  if (!existsSync(databaseFile(dataDir)))
     throw new BackupError(`There is no database in ${dataDir}. Set TUNERY_DATA_DIR to the service's data folder.`)
-  const fresh = !existsSync(target)
-  if (!fresh && (await readdir(target)).length > 0)
+  const isNewFolder = !existsSync(target)
+  if (!isNewFolder && (await readdir(target)).length > 0)
     throw new BackupError(`${target} is not empty. A backup takes a folder of its own.`)
   const lock = lockDataDir(dataDir, 'backup.lock')
   if (!lock) throw new BackupError('Another backup of this data folder is being made. Wait for its end.')
   const staging = path.join(dataDir, 'backup.part')
   try {
-    // One that was killed left its second names.
+    // A killed backup leaves its hard links.
     await rm(staging, { recursive: true, force: true })
     await mkdir(target, { recursive: true, mode: 0o700 })
-    return await bring(staging, target, await gather(dataDir, staging), tunery_version)
+    return await writeBackup(staging, target, await gather(dataDir, staging), tunery_version)
   } catch (error) {
-    for (const name of fresh ? ['.'] : await readdir(target))
+    for (const name of isNewFolder ? ['.'] : await readdir(target))
       await rm(path.join(target, name), { recursive: true, force: true })
     throw error
   } finally {
@@ -42,46 +41,44 @@ export async function backUp(dataDir: string, target: string, tunery_version: st
   }
 }
 
-/**
- * Gathers everything in a folder beside what it comes from, where a second name costs nothing. Returns what rows name
- * of it.
- */
-async function gather(dataDir: string, staging: string): Promise<Held[]> {
+/** Collects everything in a staging folder on the same filesystem, by hard links. Returns the files that rows name. */
+async function gather(dataDir: string, staging: string): Promise<OwnedFile[]> {
   const journal = (await filesIn(path.join(dataDir, 'usage'))).filter((name) => name.endsWith('.jsonl'))
   for (const name of journal)
-    await unlessGone(() => copyInto(path.join(dataDir, 'usage', name), path.join(staging, 'usage', name)))
+    await ignoreMissing(() => copyInto(path.join(dataDir, 'usage', name), path.join(staging, 'usage', name)))
   await mkdir(staging, { recursive: true, mode: 0o700 })
   for (let tries = 1; ; tries++) {
-    const held = await copyRows(dataDir, fileOf(staging))
-    for (const { path: name } of held)
+    const files = await copyDatabaseChecked(dataDir, databaseFile(staging))
+    for (const { path: name } of files)
       for (const file of await filesAt(dataDir, name))
-        await unlessGone(() => linkInto(path.join(dataDir, file), path.join(staging, file)))
-    const lost = missingFrom(staging, held)
-    if (lost.length === 0) return held
-    if (tries === maxTries) refuse(lost.map(missing))
+        await ignoreMissing(() => linkInto(path.join(dataDir, file), path.join(staging, file)))
+    const missingFiles = missingFrom(staging, files)
+    if (missingFiles.length === 0) return files
+    if (tries === maxTries) assertNoProblems(missingFiles.map(missingMessage))
   }
 }
 
-/** Copies the database, checks the copy, and returns what its rows name outside of it. */
-async function copyRows(dataDir: string, copy: string): Promise<Held[]> {
+/** Copies the database, checks the copy, and returns the files that its rows name. */
+async function copyDatabaseChecked(dataDir: string, copy: string): Promise<OwnedFile[]> {
   await rm(copy, { force: true })
-  const damage = (await copyDatabase(fileOf(dataDir), copy)) ?? findDamage(copy)
+  const damage = (await copyDatabase(databaseFile(dataDir), copy)) ?? findDamage(copy)
   if (damage.length > 0)
     throw new BackupError(
       `${damage.join('\n')}\nNothing was backed up. './tunery restore' brings an earlier backup back.`,
     )
   const db = openCopy(copy)
-  return heldFiles(db).finally(() => db.destroy())
+  return ownedFiles(db).finally(() => db.destroy())
 }
 
-function refuse(problems: string[]): void {
+function assertNoProblems(problems: string[]): void {
   if (problems.length > 0)
     throw new BackupError(
-      `${problems.join('\n')}\nNothing was backed up. Restore these files, or delete what needs them, which is of no use any more.`,
+      `${problems.join('\n')}\nNothing was backed up. ` +
+        'Restore these files, or delete what needs them: it no longer works.',
     )
 }
 
-/** A file's own path, or those of all files in a folder; relative to the data folder. */
+/** The path of a file, or of all files in a folder, relative to the data folder. */
 async function filesAt(dataDir: string, name: string): Promise<string[]> {
   try {
     return (await filesIn(path.join(dataDir, name))).map((file) => path.join(name, file))
@@ -91,24 +88,29 @@ async function filesAt(dataDir: string, name: string): Promise<string[]> {
   }
 }
 
-async function unlessGone(work: () => Promise<void>): Promise<void> {
+async function ignoreMissing(work: () => Promise<void>): Promise<void> {
   await work().catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'ENOENT') throw error
   })
 }
 
-/** Brings what was gathered to where the backup is to be, durably, and says last that it is whole. */
-async function bring(staging: string, target: string, held: Held[], tunery_version: string): Promise<Manifest> {
-  const known = new Map(held.filter((each) => each.sha256).map((each) => [each.path, each]))
+/** Moves the staged files to `target` durably; writes the manifest last, which marks the backup as complete. */
+async function writeBackup(
+  staging: string,
+  target: string,
+  owned: OwnedFile[],
+  tunery_version: string,
+): Promise<Manifest> {
+  const byPath = new Map(owned.filter((each) => each.sha256).map((each) => [each.path, each]))
   const files: Manifest['files'] = []
   for (const name of await filesIn(staging)) {
     const file = path.join(target, name)
     await linkInto(path.join(staging, name), file)
     files.push({ path: name, size_bytes: await syncPath(file), sha256: await hashFile(file) })
   }
-  refuse(
+  assertNoProblems(
     files.flatMap(({ path: name, sha256 }) =>
-      (known.get(name)?.sha256 ?? sha256) === sha256 ? [] : [changed(known.get(name)!)],
+      (byPath.get(name)?.sha256 ?? sha256) === sha256 ? [] : [hashMismatch(byPath.get(name)!)],
     ),
   )
   await syncFolders(
@@ -126,5 +128,5 @@ async function bring(staging: string, target: string, held: Held[], tunery_versi
   return manifest
 }
 
-/** Why there is no backup, or why it is not restored; for the operator, with what to do. */
+/** Why a backup or restore failed, and what to do; for the operator. */
 export class BackupError extends Error {}

@@ -1,14 +1,14 @@
-// Files brought from one folder to another.
+// Lists, copies and hard-links the files of a backup.
 import { constants, existsSync } from 'node:fs'
 import { copyFile, link, mkdir, readdir } from 'node:fs/promises'
 import path from 'node:path'
-import { heldByDatasets } from '../../datasets/owned-files.ts'
+import { datasetFiles } from '../../datasets/owned-files.ts'
 import type { Db } from '../../db/open.ts'
-import { heldByExports } from '../../exports/owned-files.ts'
-import { heldByTuning } from '../../fine-tuning/owned-files.ts'
-import { type Held, syncPath } from '../durable-files.ts'
+import { exportFiles } from '../../exports/owned-files.ts'
+import { fineTuningFiles } from '../../fine-tuning/owned-files.ts'
+import { type OwnedFile, syncPath } from '../durable-files.ts'
 
-/** The files in a folder, of any depth, relative to it and with slashes. None where it is not there. */
+/** All files in a folder and its subfolders, as sorted relative paths with slashes. Empty if the folder is missing. */
 export async function filesIn(folder: string): Promise<string[]> {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(
     (error: NodeJS.ErrnoException) => {
@@ -22,13 +22,13 @@ export async function filesIn(folder: string): Promise<string[]> {
     .sort()
 }
 
-/** Copies a file, by the filesystem's own means where it can share the blocks. */
+/** Copies a file, sharing blocks where the filesystem can (reflink). */
 export async function copyInto(source: string, target: string): Promise<void> {
   await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
   await copyFile(source, target, constants.COPYFILE_EXCL | constants.COPYFILE_FICLONE)
 }
 
-/** Gives a file that is never changed a second name; copies it where that cannot be. */
+/** Hard-links a file that never changes; copies it if that is not possible. */
 export async function linkInto(source: string, target: string): Promise<void> {
   await mkdir(path.dirname(target), { recursive: true, mode: 0o700 })
   try {
@@ -41,7 +41,7 @@ export async function linkInto(source: string, target: string): Promise<void> {
   }
 }
 
-/** Makes the folders that hold these files durable, and their own folders up to `root`. */
+/** Syncs the folders of these files, and their parents up to `root`. */
 export async function syncFolders(root: string, files: string[]): Promise<void> {
   const folders = new Set([root])
   for (const file of files)
@@ -50,15 +50,15 @@ export async function syncFolders(root: string, files: string[]): Promise<void> 
   for (const folder of folders) await syncPath(folder)
 }
 
-/** All that the rows of the database name outside of it. */
-export const heldFiles = async (db: Db): Promise<Held[]> => [
-  ...(await heldByDatasets(db)),
-  ...(await heldByTuning(db)),
-  ...(await heldByExports(db)),
+/** All files that rows of the database name. */
+export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
+  ...(await datasetFiles(db)),
+  ...(await fineTuningFiles(db)),
+  ...(await exportFiles(db)),
 ]
 
-/** What of it should be in `folder` and is not. */
-export const missingFrom = (folder: string, held: Held[]): Held[] =>
-  held.filter((each) => each.needed && !existsSync(path.join(folder, each.path)))
+/** The required files that are not in `folder`. */
+export const missingFrom = (folder: string, files: OwnedFile[]): OwnedFile[] =>
+  files.filter((each) => each.required && !existsSync(path.join(folder, each.path)))
 
-export const missing = ({ path, of }: Held) => `${path} of ${of} is missing.`
+export const missingMessage = ({ path, owner }: OwnedFile) => `${path} of ${owner} is missing.`

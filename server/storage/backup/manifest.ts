@@ -6,7 +6,7 @@ import { BackupError } from './backup.ts'
 
 const name = 'manifest.json'
 
-/** Where a file of a backup may be put: among what a data folder holds, and nowhere else. */
+/** Allows only normalized paths of files that a data folder holds: a manifest must not write elsewhere. */
 const FilePath = z
   .string()
   .refine(
@@ -27,7 +27,7 @@ const Manifest = z.strictObject({
 })
 export type Manifest = z.infer<typeof Manifest>
 
-/** Writes the manifest, after everything that it names is on disk: a backup that has one is whole. */
+/** Writes the manifest. Call it after all its files are on disk: a backup with a manifest is complete. */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
   const part = path.join(folder, `${name}.part`)
   await writeFile(part, JSON.stringify(manifest, null, 2), { mode: 0o600 })
@@ -42,13 +42,15 @@ export async function readManifest(folder: string): Promise<Manifest> {
     text = await readFile(path.join(folder, name), 'utf8')
   } catch (error) {
     if (!['ENOENT', 'ENOTDIR'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error
-    throw new BackupError(`${folder} is not a whole backup: it has no ${name}, which is written last.`)
+    throw new BackupError(`${folder} is not a complete backup: it has no ${name}, which is written last.`)
   }
   let manifest: Manifest
   try {
     manifest = Manifest.parse(JSON.parse(text))
   } catch {
-    throw new BackupError(`The ${name} of ${folder} is damaged, or of a later version of Tunery. Nothing was restored.`)
+    throw new BackupError(
+      `The ${name} of ${folder} is damaged, or from a later version of Tunery. Nothing was restored.`,
+    )
   }
   const paths = manifest.files.map((file) => file.path)
   if (!paths.includes('tunery.db') || new Set(paths).size < paths.length)

@@ -6,19 +6,20 @@ import { BackupError } from './backup.ts'
 import { copyInto, syncFolders } from './files.ts'
 import { type Manifest, readManifest } from './manifest.ts'
 
-const staged = 'restore.part'
-/** What an empty data folder may hold: the lock, and what an earlier attempt left that was killed. */
-const allowed = /^(server\.lock(-journal)?|restore\.part)$/
+const stagingName = 'restore.part'
+/** Files that an empty data folder may hold: the lock, and the leftovers of a killed restore. */
+const ignoredNames = /^(server\.lock(-journal)?|restore\.part)$/
 
-/** Restores a backup into an empty data folder. What is there afterwards is whole, or nothing. */
+/** Restores a backup into an empty data folder, completely or not at all. */
 export async function restore(source: string, dataDir: string): Promise<Manifest> {
   const found = await readdir(dataDir).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return []
     throw error
   })
-  if (found.some((name) => !allowed.test(name)))
+  if (found.some((name) => !ignoredNames.test(name)))
     throw new BackupError(
-      `${dataDir} is not empty, and a backup is restored into an empty data folder only. Move what is there away, or set TUNERY_DATA_DIR.`,
+      `${dataDir} is not empty, and a backup is restored into an empty data folder only. ` +
+        'Move what is there away, or set TUNERY_DATA_DIR.',
     )
   const manifest = await readManifest(source)
   await verify(source, manifest)
@@ -27,21 +28,21 @@ export async function restore(source: string, dataDir: string): Promise<Manifest
     throw new BackupError(
       `A Tunery serves the data folder ${dataDir}. Stop it, or set TUNERY_DATA_DIR to another folder.`,
     )
-  const staging = path.join(dataDir, staged)
+  const staging = path.join(dataDir, stagingName)
   try {
     await rm(staging, { recursive: true, force: true })
-    await requireRoom(dataDir, manifest)
+    await assertFreeSpace(dataDir, manifest)
     await mkdir(staging, { mode: 0o700 })
-    for (const file of manifest.files) await bring(source, staging, file)
-    // Refuses what a later version has written, as the server does.
+    for (const file of manifest.files) await copyVerified(source, staging, file)
+    // Throws for a database of a later version, as the server does.
     await (await openDatabase(staging)).destroy()
     const names = manifest.files.map((file) => file.path)
     await syncFolders(staging, names)
-    // The database is last: without it there is nothing that the rest could be taken for.
-    const tops = [...new Set(names.map((name) => name.split('/')[0]!))].sort(
+    // Move the database last: without it, nothing takes the folder for a restored one.
+    const topLevelNames = [...new Set(names.map((name) => name.split('/')[0]!))].sort(
       (a, b) => Number(a === 'tunery.db') - Number(b === 'tunery.db'),
     )
-    for (const name of tops) await rename(path.join(staging, name), path.join(dataDir, name))
+    for (const name of topLevelNames) await rename(path.join(staging, name), path.join(dataDir, name))
     await syncPath(dataDir)
     return manifest
   } finally {
@@ -61,20 +62,25 @@ async function verify(source: string, { files }: Manifest): Promise<void> {
   }
 }
 
-/** Copies one file, and reads it once more: a disk that fails is heard of now. */
-async function bring(source: string, target: string, { path: name, sha256 }: Manifest['files'][number]): Promise<void> {
+/** Copies one file and reads it back, to detect a failing disk now. */
+async function copyVerified(
+  source: string,
+  target: string,
+  { path: name, sha256 }: Manifest['files'][number],
+): Promise<void> {
   const file = path.join(target, name)
   await copyInto(path.join(source, name), file)
   await syncPath(file)
   if ((await hashFile(file)) !== sha256) throw damaged(name)
 }
 
-async function requireRoom(dataDir: string, { files }: Manifest): Promise<void> {
+async function assertFreeSpace(dataDir: string, { files }: Manifest): Promise<void> {
   const needed = files.reduce((sum, { size_bytes }) => sum + size_bytes, 0)
   const { bavail, bsize } = await statfs(dataDir)
   const free = bavail * bsize
   if (free < needed)
     throw new BackupError(
-      `The disk of ${dataDir} has ${Math.floor(free / 1e6)} MB free, and the backup takes ${Math.ceil(needed / 1e6)} MB. Make room.`,
+      `The disk of ${dataDir} has ${Math.floor(free / 1e6)} MB free, and the backup takes ` +
+        `${Math.ceil(needed / 1e6)} MB. Make room.`,
     )
 }

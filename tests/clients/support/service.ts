@@ -1,22 +1,22 @@
-// What the runner tells the tests about the service that they ask.
+// The service under test, as the runner passes it in the environment.
 import { readdirSync, readFileSync } from 'node:fs'
 import OpenAI from 'openai'
 
-function told(name: string): string {
+function env(name: string): string {
   const value = process.env[name]
   if (!value) throw new Error(`${name} is not set: these tests are run by npm run test:clients`)
   return value
 }
 
-export const url = told('OPENAI_BASE_URL')
-export const key = told('OPENAI_API_KEY')
-export const model = told('CLIENTS_MODEL')
-export const embeddingModel = told('CLIENTS_EMBEDDING_MODEL')
-/** Listed, but its server is away. */
-export const absentModel = told('CLIENTS_ABSENT_MODEL')
-const servicePid = Number(told('CLIENTS_SERVICE_PID'))
+export const url = env('OPENAI_BASE_URL')
+export const key = env('OPENAI_API_KEY')
+export const model = env('CLIENTS_MODEL')
+export const embeddingModel = env('CLIENTS_EMBEDDING_MODEL')
+/** Listed, but its upstream is down. */
+export const absentModel = env('CLIENTS_ABSENT_MODEL')
+const servicePid = Number(env('CLIENTS_SERVICE_PID'))
 
-/** The official client, as a user makes it from the environment, without retries that would hide an error. */
+/** The official client, configured by the environment, without retries that would hide an error. */
 export const client = new OpenAI({ maxRetries: 0 })
 
 const text = (file: string) => {
@@ -27,7 +27,7 @@ const text = (file: string) => {
   }
 }
 
-/** The engine that the service runs now. */
+/** The process id of the service's current engine. */
 export function enginePid(): number {
   const found = readdirSync('/proc').find((pid) => {
     const [, parent] = /^PPid:\s+(\d+)$/m.exec(text(`/proc/${pid}/status`)) ?? []
@@ -37,16 +37,13 @@ export function enginePid(): number {
   return Number(found)
 }
 
-/** Processor time that a process has used, in the kernel's ticks of 10 ms. */
+/** CPU time of a process, in ticks of 10 ms. */
 function ticks(pid: number): number {
   const fields = text(`/proc/${pid}/stat`).split(') ')[1]!.split(' ')
   return Number(fields[11]) + Number(fields[12])
 }
 
-/**
- * Waits until the engine computes nothing any more; returns how long that took, in milliseconds. Throws after
- * `limit_ms`.
- */
+/** Waits until the engine is idle; returns how long that took, in milliseconds. Throws after `limit_ms`. */
 export async function engineRests(limit_ms: number): Promise<number> {
   const pid = enginePid()
   const started = performance.now()
@@ -54,9 +51,9 @@ export async function engineRests(limit_ms: number): Promise<number> {
     const looked = performance.now()
     await new Promise((resolve) => setTimeout(resolve, 100))
     const after = ticks(pid)
-    // An engine that generates uses all of at least one core: ten ticks.
+    // A generating engine uses at least one full core: ten ticks.
     if (after - before <= 1) return looked - started
-    if (performance.now() - started > limit_ms) throw new Error(`the engine was still at work after ${limit_ms} ms`)
+    if (performance.now() - started > limit_ms) throw new Error(`the engine was still busy after ${limit_ms} ms`)
     before = after
   }
 }

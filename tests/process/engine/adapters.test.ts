@@ -1,4 +1,4 @@
-// Adapters on a base, loaded and unloaded while requests run.
+// Adapters of a base, loaded and unloaded while requests run.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -35,8 +35,7 @@ after(async () => {
 const load = (lora_name: string, lora_path: string, base_model_name = modelName) =>
   engine.ask('POST', '/v1/load_lora_adapter', { lora_name, lora_path, base_model_name })
 const unload = (lora_name: string) => engine.ask('POST', '/v1/unload_lora_adapter', { lora_name })
-// With a seed, so that no cached beginning is used: the kernels for adapters round a longer batch otherwise than a
-// single token.
+// A seed disables the prefix cache: the kernels for adapters round a longer batch differently from a single token.
 const answer = async (model: string) => {
   const { status, json } = await engine.ask(
     'POST',
@@ -47,7 +46,7 @@ const answer = async (model: string) => {
   return json.choices[0].message.content as string
 }
 
-test('each adapter changes the answers under its own name only, also beside each other, and the base stays as it was', async () => {
+test('each adapter changes only answers under its own name, also concurrently', async () => {
   const base = await answer(modelName)
   assert.equal((await load('one', first)).status, 200)
   assert.equal((await load('two', second)).status, 200)
@@ -69,34 +68,34 @@ test('each adapter changes the answers under its own name only, also beside each
   assert.equal((await engine.ask('POST', '/v1/chat/completions', chat('Hi', { model: 'one' }))).status, 404)
   assert.equal((await unload('one')).status, 404)
   assert.deepEqual([await answer(modelName), await answer('two')], [base, two])
-  // The name is free for another file.
+  // The name is free again.
   assert.equal((await load('one', second)).status, 200)
   assert.equal(await answer('one'), two)
   await unload('one')
   await unload('two')
 })
 
-test('a file that is missing, no adapter, of another base, or under a taken name is refused with the reason', async () => {
-  const refused = async (...args: Parameters<typeof load>) => {
+test('a missing file, not an adapter, one for another base, or a name in use is rejected with the reason', async () => {
+  const rejected = async (...args: Parameters<typeof load>) => {
     const { status, json } = await load(...args)
     return [status, json.error.code, json.error.message]
   }
-  const [status, code, message] = await refused('x', join(folder, 'nothing.gguf'))
+  const [status, code, message] = await rejected('x', join(folder, 'nothing.gguf'))
   assert.deepEqual([status, code], [400, 'invalid_request'])
   assert.match(message, /does not exist/)
-  assert.match((await refused('x', modelPath))[2], /expect general\.type to be 'adapter'/)
-  assert.match((await refused('x', import.meta.filename))[2], /can't be loaded as an adapter/)
-  const foreignAnswer = await refused('x', foreign)
+  assert.match((await rejected('x', modelPath))[2], /expect general\.type to be 'adapter'/)
+  assert.match((await rejected('x', import.meta.filename))[2], /can't be loaded as an adapter/)
+  const foreignAnswer = await rejected('x', foreign)
   assert.equal(foreignAnswer[0], 400)
   assert.match(foreignAnswer[2], /incorrect shape|wrong base/)
-  assert.deepEqual((await refused('x', first, 'nobody')).slice(0, 2), [404, 'model_not_found'])
+  assert.deepEqual((await rejected('x', first, 'nobody')).slice(0, 2), [404, 'model_not_found'])
   await load('y', first)
-  assert.deepEqual((await refused('y', second)).slice(0, 2), [400, 'name_taken'])
+  assert.deepEqual((await rejected('y', second)).slice(0, 2), [400, 'name_taken'])
   assert.equal((await engine.ask('POST', '/internal/unload_model', { name: modelName })).json.error.code, 'in_use')
   await unload('y')
 })
 
-test('a stream goes on to its end while its adapter is unloaded', async () => {
+test('a stream continues to its end while its adapter is unloaded', async () => {
   await load('leaving', first)
   const stream = engine.stream(
     '/v1/chat/completions',
@@ -110,9 +109,9 @@ test('a stream goes on to its end while its adapter is unloaded', async () => {
   assert.equal((await unloaded).status, 200)
 })
 
-test('what a merge makes of base and adapter says what the two say together', async () => {
+test('a merged file gives the same log-probabilities as base and adapter together', async () => {
   const merged = join(folder, 'merged.gguf')
-  // Not a pipe: its end would end the merge.
+  // No pipe as stdin: its end would stop the merge.
   execFileSync(join(root, '.local/python/bin/python'), ['-m', 'trainer.cli.merge', modelPath, first, merged], {
     cwd: root,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -120,9 +119,10 @@ test('what a merge makes of base and adapter says what the two say together', as
   assert.equal((await load('apart', first)).status, 200)
   assert.equal((await engine.ask('POST', '/internal/load_model', { name: 'merged', path: merged })).status, 200)
   const prompt =
-    'The fox ran through the forest until it came to a river. It looked for a bridge, but there was none, so it sat down and waited for the ' +
-    'rain to end. In the morning an old man came by, who had a boat, and asked what it was doing there all alone. I am waiting for the water ' +
-    'to go, said the fox. Then you will wait for a long time, said the man, and laughed.'
+    'The fox ran through the forest until it came to a river. It looked for a bridge, but there was none, so it ' +
+    'sat down and waited for the rain to end. In the morning an old man came by, who had a boat, and asked what it ' +
+    'was doing there all alone. I am waiting for the water to go, said the fox. Then you will wait for a long time, ' +
+    'said the man, and laughed.'
   const score = async (model: string) => {
     const { status, json } = await engine.ask('POST', '/v1/completions', {
       model,
@@ -135,10 +135,10 @@ test('what a merge makes of base and adapter says what the two say together', as
     return json.choices[0].logprobs.token_logprobs.slice(1) as number[]
   }
   const distance = (one: number[], other: number[]) =>
-    one.reduce((sum, each, place) => sum + Math.abs(each - other[place]!), 0) / one.length
-  const together = await score('apart')
-  const [fromBase, fromMerged] = [distance(together, await score(modelName)), distance(together, await score('merged'))]
-  // Eight bits of what flows between the layers make about 0.06 of it, with an adapter as without.
+    one.reduce((sum, each, position) => sum + Math.abs(each - other[position]!), 0) / one.length
+  const separate = await score('apart')
+  const [fromBase, fromMerged] = [distance(separate, await score(modelName)), distance(separate, await score('merged'))]
+  // 8-bit rounding of activations alone makes a distance of about 0.06.
   assert.ok(
     fromMerged < 0.1 && fromMerged < fromBase / 2,
     `${fromMerged} from the merged file, ${fromBase} from the base`,

@@ -1,5 +1,4 @@
-// Weights of four bits that are served in eight: the same model but for rounding, and the file itself wherever the copy
-// can't be.
+// 4-bit weights served as an 8-bit copy: the same model except for rounding, or the file itself if no copy is possible.
 import assert from 'node:assert/strict'
 import {
   copyFileSync,
@@ -15,13 +14,13 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
-import { gainsFromEightBits, loadFastest } from '../../../engine/llama/eight-bit-weights.ts'
+import { gainsFromEightBits, loadFastestFormat } from '../../../engine/llama/eight-bit-weights.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
 import { freeModel } from '../../../engine/llama/model.ts'
 import { modelName, modelPath, root, startEngine } from './engine-process.ts'
 
 const library = openLibrary(join(root, '.local/llama/lib'))
-const skip = gainsFromEightBits(library) ? false : 'this processor multiplies four bits as well as eight'
+const skip = gainsFromEightBits(library) ? false : 'this processor multiplies 4-bit weights as fast as 8-bit ones'
 const folder = mkdtempSync(join(tmpdir(), 'tunery-eight-bits-'))
 after(() => rmSync(folder, { recursive: true }))
 const file = join(folder, 'model.gguf')
@@ -29,25 +28,25 @@ const copy = join(folder, 'model.eight-bits.gguf')
 copyFileSync(modelPath, file)
 const eightBits = '7'
 const load = async (threads = 2) => {
-  const model = await loadFastest(library, file, threads)
+  const model = await loadFastestFormat(library, file, threads)
   freeModel(library, model)
   return model.file_type
 }
 
-test('the copy is made once, is remade for a changed file, and leaves nothing half', { skip }, async () => {
-  assert.notEqual(await load(64), eightBits, 'many threads take the file')
+test('the copy is written once, again for a changed file, and no partial file remains', { skip }, async () => {
+  assert.notEqual(await load(64), eightBits, 'with many threads the file itself is loaded')
   assert.ok(!existsSync(copy))
   assert.equal(await load(), eightBits)
   const { ino } = statSync(copy)
   assert.equal(await load(), eightBits)
-  assert.equal(statSync(copy).ino, ino, 'it was made twice')
+  assert.equal(statSync(copy).ino, ino, 'the copy was written twice')
   utimesSync(file, new Date(), new Date())
   assert.deepEqual(await Promise.all([load(), load()]), [eightBits, eightBits])
   assert.notEqual(statSync(copy).ino, ino, 'the copy of an older file was served')
   assert.deepEqual(readdirSync(folder).sort(), ['model.eight-bits.gguf', 'model.gguf'])
 })
 
-test('a damaged copy is made anew, and where none can be written the file is served', { skip }, async () => {
+test('a damaged copy is rewritten, and if none can be written the file itself is loaded', { skip }, async () => {
   assert.equal(await load(), eightBits)
   const { mtime } = statSync(file)
   truncateSync(copy, 1_000_000)
@@ -60,11 +59,12 @@ test('a damaged copy is made anew, and where none can be written the file is ser
   rmSync(copy, { recursive: true })
 })
 
-test('what is served in eight bits says what the file says, but for rounding', { skip }, async () => {
+test('the 8-bit copy gives the log-probabilities of the file, except for rounding', { skip }, async () => {
   const prompt =
-    'The harbour wakes before the town does. Gulls settle on the masts, ropes creak, and a man in a yellow coat counts crates of fish while the ' +
-    'ice melts through his fingers. By seven the first customers arrive; by nine everything that was worth buying has gone. "Tomorrow," he says, ' +
-    '"there will be mackerel, if the wind turns." It has not turned for three days.'
+    'The harbour wakes before the town does. Gulls settle on the masts, ropes creak, and a man in a yellow coat ' +
+    'counts crates of fish while the ice melts through his fingers. By seven the first customers arrive; by nine ' +
+    'everything that was worth buying has gone. "Tomorrow," he says, "there will be mackerel, if ' +
+    'the wind turns." It has not turned for three days.'
   const scores: number[][] = []
   for (const options of [[], ['--no-eight-bits']]) {
     const engine = await startEngine(['--model', `${modelName}=${modelPath}`, ...options])
@@ -82,6 +82,6 @@ test('what is served in eight bits says what the file says, but for rounding', {
   const [eight, four] = scores as [number[], number[]]
   assert.ok(four.length > 60)
   const apart = four.reduce((sum, one, index) => sum + Math.abs(one - eight[index]!), 0) / four.length
-  // What flows between the layers is rounded too, differently for each: docs/decisions/010-weights-in-eight-bits.md.
+  // Activations are rounded too, differently for each: docs/decisions/010-weights-in-eight-bits.md.
   assert.ok(apart > 0 && apart < 0.15, `${apart} nats apart on average`)
 })

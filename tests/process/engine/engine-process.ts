@@ -1,4 +1,4 @@
-// Starts real engines for tests, and asks them over their unix sockets.
+// Starts real engines for tests, with a client for their unix sockets.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { type IncomingHttpHeaders, request } from 'node:http'
@@ -16,7 +16,7 @@ export type Engine = {
   stderr(): string
   exited: Promise<number | null>
   ask(method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<Answer>
-  /** POST that hands over the response as it comes. `leave` hangs up. */
+  /** POST with a streamed response. */
   stream(path: string, body: unknown, headers?: Record<string, string>): Stream
   metric(name: string): Promise<number>
   stop(): Promise<void>
@@ -26,11 +26,11 @@ export type Answer = { status: number; headers: IncomingHttpHeaders; text: strin
 export type Stream = {
   chunks: AsyncIterable<Buffer>
   headers: Promise<{ status: number; headers: IncomingHttpHeaders }>
-  leave(): void
+  disconnect(): void
 }
 
 /**
- * One thread: the library's threads spin at their barriers, and beside any other busy process two are many times slower
+ * Uses one thread: the library's threads spin at barriers, so next to another busy process two are many times slower
  * than one.
  */
 export async function startEngine(args: string[] = ['--model', `${modelName}=${modelPath}`]): Promise<Engine> {
@@ -107,7 +107,7 @@ export async function startEngine(args: string[] = ['--model', `${modelName}=${m
     return {
       chunks: chunks(),
       headers,
-      leave: () => call.destroy(),
+      disconnect: () => call.destroy(),
     }
   }
 
@@ -138,7 +138,7 @@ export function chat(content: string, fields: object = {}): object {
 // biome-ignore lint/suspicious/noExplicitAny: tests read many shapes of JSON
 export type Events = { data: any[]; done: boolean; raw: string }
 
-/** Reads a whole event stream, strictly: anything but `data:` lines and comments is an error. */
+/** Reads a whole SSE stream. Throws on anything but `data:` lines and comments. */
 export async function readEvents(stream: Stream): Promise<Events> {
   let raw = ''
   const decoder = new TextDecoder('utf-8', { fatal: true })
@@ -159,7 +159,7 @@ export function textOf(events: Events): string {
   return events.data.map((chunk) => chunk.choices[0]?.delta?.content ?? chunk.choices[0]?.text ?? '').join('')
 }
 
-/** Waits until `condition` holds. The limit only ends a broken test. */
+/** Waits until `condition` holds. Throws after `limitMs`. */
 export async function until(
   condition: () => boolean | Promise<boolean>,
   what: string,
@@ -169,5 +169,5 @@ export async function until(
     if (await condition()) return
     await new Promise((resolve) => setTimeout(resolve, 10))
   }
-  throw new Error(`Waited in vain: ${what}`)
+  throw new Error(`Timed out waiting for: ${what}`)
 }

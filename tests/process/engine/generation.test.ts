@@ -1,4 +1,4 @@
-// What a real model answers through a real engine.
+// Answers of a real model through a real engine.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { chat, type Engine, modelName, readEvents, startEngine, textOf, until } from './engine-process.ts'
@@ -14,7 +14,7 @@ const ask = async (body: object, headers?: Record<string, string>) =>
 const textFor = async (body: object) => (await ask(body)).choices[0].message.content as string
 const story = 'Tell me a story about a fox.'
 
-test('the greedy answer is the same alone, beside seven others, in a bigger lane and from a cached prompt', async () => {
+test('the greedy answer is the same alone, batched, in a grown runner and with a cached prefix', async () => {
   const prompts = [
     story,
     'List three fruits.',
@@ -27,7 +27,7 @@ test('the greedy answer is the same alone, beside seven others, in a bigger lane
   ]
   const alone: string[] = []
   for (const prompt of prompts) alone.push(await textFor(chat(prompt, { max_tokens: 16 })))
-  // Another account each: nothing is cached, so that all of them are computed beside each other.
+  // A different account for each, so that no prefix is cached and all are computed together.
   const apart = await Promise.all(
     prompts.map((prompt) => ask(chat(prompt, { max_tokens: 16 }), { 'x-tunery-account': prompt.slice(0, 4) })),
   )
@@ -39,8 +39,8 @@ test('the greedy answer is the same alone, beside seven others, in a bigger lane
   assert.ok(new Set(alone).size > 6)
 })
 
-// Some processors' kernels round a batch of eight otherwise than a batch of one, which may tip a choice between two
-// tokens that are equally likely. A sequence that read from another's cache would change every answer.
+// Some processors' kernels round a batch of eight differently from a batch of one, which may change the choice between
+// two equally likely tokens. A sequence that read another's cache would change every answer.
 function assertNearlyAllEqual(answers: string[], expected: string[]): void {
   const different = answers.filter((answer, index) => answer !== expected[index])
   assert.ok(
@@ -49,7 +49,7 @@ function assertNearlyAllEqual(answers: string[], expected: string[]): void {
   )
 }
 
-test('the same seed gives the same text, another seed another, and top_p 0 the likeliest token', async () => {
+test('the same seed gives the same text, another seed another text, and top_p 0 the likeliest tokens', async () => {
   const seeded = (seed: number, fields = {}) =>
     textFor(chat(story, { temperature: 1.2, max_tokens: 16, seed, ...fields }))
   assert.equal(await seeded(7), await seeded(7))
@@ -59,11 +59,11 @@ test('the same seed gives the same text, another seed another, and top_p 0 the l
   assert.equal(await seeded(8, { top_k: 1 }), await textFor(chat(story, { max_tokens: 16 })))
 })
 
-test('usage counts the real tokens, streamed and not', async () => {
+test('usage counts the actual tokens, streamed or not', async () => {
   const whole = await ask(chat(story, { max_tokens: 9 }))
   assert.equal(whole.choices[0].finish_reason, 'length')
-  // 23 of the default system message, 3 + 8 + 2 of the user's, 3 that open the answer; transformers' tokenizer gives
-  // the same.
+  // Prompt: 23 tokens of the default system message, 3 + 8 + 2 of the user's, 3 that start the answer. transformers
+  // counts the same.
   const { prompt_tokens, completion_tokens, total_tokens } = whole.usage
   assert.deepEqual([prompt_tokens, completion_tokens, total_tokens], [38, 9, 47])
   const events = await readEvents(
@@ -79,7 +79,7 @@ test('usage counts the real tokens, streamed and not', async () => {
   assert.equal(textOf(events), whole.choices[0].message.content)
 })
 
-test('a stop sequence that spans tokens ends the answer before it, and streams no part of it', async () => {
+test('a stop sequence across tokens ends the answer before it, and no part of it is streamed', async () => {
   const full = await textFor(chat(story, { max_tokens: 40 }))
   const words = full.split(' ')
   // From the middle of one word to the middle of the next.
@@ -91,31 +91,31 @@ test('a stop sequence that spans tokens ends the answer before it, and streams n
   assert.equal(events.data.at(-1).choices[0].finish_reason, 'stop')
 })
 
-test('an end-of-turn token ends the answer with finish_reason stop and is not shown', async () => {
+test('an end-of-turn token ends the answer with finish_reason stop and is not in the text', async () => {
   const answer = await ask(chat('Repeat the word: hello', { max_tokens: 400 }))
   assert.equal(answer.choices[0].finish_reason, 'stop')
   assert.doesNotMatch(answer.choices[0].message.content, /<\|im_end\|>/)
 })
 
-test('emoji and other long characters stream whole: every chunk is valid UTF-8 text and nothing is lost', async () => {
+test('emoji and other multibyte characters stream whole: every chunk is valid UTF-8 and nothing is lost', async () => {
   const body = {
     model: modelName,
     prompt: '🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語日本語 🦊🦊🦊🦊 🐻🐻🐻🐻 日本語日本語',
     temperature: 0,
     max_tokens: 48,
   }
-  // A prompt that is computed and one that is found again may differ in their last bits, and so in what comes next.
+  // Cache the prompt first: a computed and a cached prompt may differ in their last bits, and so in the answer.
   await engine.ask('POST', '/v1/completions', { ...body, max_tokens: 1 })
   const whole = (await engine.ask('POST', '/v1/completions', body)).json.choices[0].text as string
-  assert.match(whole, /[\u0800-\uffff]/, 'the model was meant to write long characters')
+  assert.match(whole, /[\u0800-\uffff]/, 'the model should write multibyte characters')
   const events = await readEvents(engine.stream('/v1/completions', { ...body, stream: true }))
   assert.equal(textOf(events), whole)
   for (const chunk of events.data) assert.ok(chunk.choices[0].text.isWellFormed())
-  // Only at the very end, where the token limit may cut one.
+  // Only the very last character may be cut, by the token limit.
   assert.doesNotMatch(whole.slice(0, -1), /\ufffd/)
 })
 
-test('a prompt that does not fit is refused with both numbers; one that fits gets what is left', async () => {
+test('a prompt that does not fit is rejected with its tokens and the context length', async () => {
   const answer = await engine.ask('POST', '/v1/chat/completions', chat('word '.repeat(9000)))
   assert.equal(answer.status, 400)
   assert.equal(answer.json.error.code, 'context_length_exceeded')
@@ -125,9 +125,9 @@ test('a prompt that does not fit is refused with both numbers; one that fits get
   assert.match(answer.json.error.message, new RegExp(`${prompt_tokens}.*${context_length}`))
 })
 
-test('a long prompt goes to a long lane while short streams keep flowing', async () => {
+test('a long prompt goes to a runner with longer slots while short streams continue', async () => {
   await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
-  const lanes = await engine.metric('lanes')
+  const runners = await engine.metric('lanes')
   const short = engine.stream(
     '/v1/chat/completions',
     chat(story, { max_tokens: 1500, stream: true, temperature: 1, seed: 3 }),
@@ -136,37 +136,37 @@ test('a long prompt goes to a long lane while short streams keep flowing', async
   const reading = (async () => {
     for await (const _ of short.chunks) times.push(performance.now())
   })().catch(() => {})
-  await until(() => times.length > 2, 'the short stream flows')
+  await until(() => times.length > 2, 'the short stream starts')
   const from = performance.now()
-  // Long by what it may become: 700 tokens and 1,800 more do not fit a short slot.
+  // 700 prompt tokens and an answer of up to 1,800 do not fit a short slot.
   const long = engine.stream(
     '/v1/chat/completions',
     chat('The fox ran over the hill. '.repeat(100), { max_tokens: 1800, stream: true }),
   )
   await long.headers
   const to = performance.now()
-  short.leave()
-  long.leave()
+  short.disconnect()
+  long.disconnect()
   await reading
-  assert.ok((await engine.metric('lanes')) > lanes)
+  assert.ok((await engine.metric('lanes')) > runners)
   const during = times.filter((time) => time > from && time < to)
   assert.ok(during.length >= 5, `${during.length} pieces while the long prompt took ${Math.round(to - from)} ms`)
 })
 
 for (const [what, content] of [
-  ['while it generates', story],
-  ['in the middle of a long prompt', 'A different fox ran over the hill. '.repeat(700)],
+  ['during generation', story],
+  ['during a long prefill', 'A different fox ran over the hill. '.repeat(700)],
 ] as const) {
-  test(`a client that hangs up ${what} frees its slot`, async () => {
+  test(`a client that disconnects ${what} frees its slot`, async () => {
     await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
     const stream = engine.stream(
       '/v1/chat/completions',
       chat(content, { max_tokens: 2000, stream: true, temperature: 1.5 }),
     )
     await until(async () => (await engine.metric('sequences_running')) === 1, 'the request runs')
-    stream.leave()
+    stream.disconnect()
     const computed = await engine.metric('prompt_tokens_total')
     await until(async () => (await engine.metric('sequences_running')) === 0, 'the slot is free', 2000)
-    assert.ok((await engine.metric('prompt_tokens_total')) - computed < 1000, 'the prompt was not computed to its end')
+    assert.ok((await engine.metric('prompt_tokens_total')) - computed < 1000, 'prefill stopped')
   })
 }

@@ -1,9 +1,9 @@
-// A lane that moves into a bigger one while it answers.
+// A batch runner that grows while its sequences run.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { chat, modelName, modelPath, readEvents, startEngine, textOf } from './engine-process.ts'
 
-test('requests that come in while others run make room for themselves, and change nothing in the answers under way', async () => {
+test('requests that arrive while others run grow the runner, without changing the running answers', async () => {
   const questions = Array.from({ length: 12 }, (_, index) =>
     chat(`Write about the number ${index}.`, { max_tokens: 40, stream: true, seed: index }),
   )
@@ -16,15 +16,15 @@ test('requests that come in while others run make room for themselves, and chang
       }
       if (together) await Promise.all(questions.map((_, index) => ask(index)))
       else for (const index of questions.keys()) await ask(index)
-      return { texts, lanes: await engine.metric('lanes'), bytes: await engine.metric('lane_bytes') }
+      return { texts, runners: await engine.metric('lanes'), bytes: await engine.metric('lane_bytes') }
     } finally {
       await engine.stop()
     }
   }
   const alone = await answers('16', false)
   const grown = await answers('16', true)
-  assert.ok(grown.bytes > alone.bytes, 'the lane has grown')
-  assert.equal(grown.lanes, 1)
-  // A batch of another size rounds differently, so a text may take another turn late; its beginning is the same.
+  assert.ok(grown.bytes > alone.bytes, 'the runner has grown')
+  assert.equal(grown.runners, 1)
+  // Batches of different sizes round differently, so texts may diverge late; their start is the same.
   for (const [index, text] of grown.texts.entries()) assert.equal(text.slice(0, 20), alone.texts[index]!.slice(0, 20))
 })

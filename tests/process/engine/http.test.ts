@@ -1,4 +1,4 @@
-// The HTTP surface: shapes, framing, errors.
+// HTTP API of the engine: response shapes, SSE framing, errors.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { ChatChunk, ChatResponse } from '../../../contract/chat.ts'
@@ -15,7 +15,7 @@ const hello = (fields = {}) => chat('Say hello.', { max_tokens: 6, ...fields })
 const stream = (fields = {}, headers?: Record<string, string>) =>
   engine.stream('/v1/chat/completions', hello({ stream: true, ...fields }), headers)
 
-test('an answer has the shape of the contract, and the served name where the gateway gives one', async () => {
+test('a response has the shape of the contract, and the served model name if the gateway sends one', async () => {
   const plain = await engine.ask('POST', '/v1/chat/completions', hello())
   assert.equal(plain.status, 200)
   ChatResponse.parse(plain.json)
@@ -29,7 +29,7 @@ test('an answer has the shape of the contract, and the served name where the gat
   assert.equal(named.headers['x-request-id'], 'req_abc')
 })
 
-test('a stream is framed as clients need it: one id, role first, finish_reason last, [DONE]', async () => {
+test('a stream has one id, the role first, finish_reason last, and [DONE]', async () => {
   const response = stream()
   const { status, headers } = await response.headers
   const events = await readEvents(response)
@@ -51,17 +51,17 @@ test('a stream is framed as clients need it: one id, role first, finish_reason l
   )
 })
 
-test('include_usage adds a last chunk without choices and a null usage to the others; the gateway header adds the last one only', async () => {
-  const asked = await readEvents(stream({ stream_options: { include_usage: true } }))
-  assert.deepEqual(asked.data.at(-1).choices, [])
-  assert.equal(asked.data.at(-1).usage.completion_tokens, 6)
-  assert.ok(asked.data.slice(0, -1).every((chunk) => chunk.usage === null))
+test('include_usage adds a usage chunk and null usage elsewhere; the gateway header adds only the chunk', async () => {
+  const requested = await readEvents(stream({ stream_options: { include_usage: true } }))
+  assert.deepEqual(requested.data.at(-1).choices, [])
+  assert.equal(requested.data.at(-1).usage.completion_tokens, 6)
+  assert.ok(requested.data.slice(0, -1).every((chunk) => chunk.usage === null))
   const metered = await readEvents(stream({}, { 'x-tunery-usage': 'always' }))
-  assert.deepEqual(metered.data.at(-1).usage, asked.data.at(-1).usage)
+  assert.deepEqual(metered.data.at(-1).usage, requested.data.at(-1).usage)
   assert.ok(metered.data.slice(0, -1).every((chunk) => !('usage' in chunk)))
 })
 
-test('plain completions answer in their own shape, streamed and not', async () => {
+test('completions respond in their own shape, streamed or not', async () => {
   const body = { model: modelName, prompt: 'Once upon a time', max_tokens: 6, temperature: 0 }
   const whole = (await engine.ask('POST', '/v1/completions', body)).json
   assert.deepEqual(
@@ -72,12 +72,12 @@ test('plain completions answer in their own shape, streamed and not', async () =
   assert.ok(events.done && events.data.every((chunk) => chunk.object === 'text_completion'))
   assert.equal(textOf(events), whole.choices[0].text)
   for (const [field, value] of Object.entries({ suffix: 'the end', best_of: 3, prompt: '', max_tokens: 0 })) {
-    const refused = await engine.ask('POST', '/v1/completions', { ...body, [field]: value })
-    assert.deepEqual([refused.status, refused.json.error.param], [400, field])
+    const rejected = await engine.ask('POST', '/v1/completions', { ...body, [field]: value })
+    assert.deepEqual([rejected.status, rejected.json.error.param], [400, field])
   }
 })
 
-test('control tokens that a prompt of plain completions spells are tokens, or text where the caller says so', async () => {
+test('control tokens in a completions prompt are parsed, or stay text with parse_special false', async () => {
   const body = { model: modelName, prompt: '<|im_start|>', max_tokens: 1 }
   const tokens = async (fields: object) =>
     (await engine.ask('POST', '/v1/completions', { ...body, ...fields })).json.usage.prompt_tokens
@@ -85,7 +85,7 @@ test('control tokens that a prompt of plain completions spells are tokens, or te
   assert.ok((await tokens({ parse_special: false })) > 3)
 })
 
-test('messages may come in parts, and developer counts as system', async () => {
+test('message content may be in parts, and the developer role counts as system', async () => {
   const parts = [
     { type: 'text', text: 'Say ' },
     { type: 'text', text: 'hello.' },
@@ -110,7 +110,7 @@ test('messages may come in parts, and developer counts as system', async () => {
   assert.equal(answers[0]!.json.usage.prompt_tokens, answers[1]!.json.usage.prompt_tokens)
 })
 
-test('null parameters mean not given, and max_completion_tokens wins over max_tokens', async () => {
+test('null parameters count as absent, and max_completion_tokens overrides max_tokens', async () => {
   const fields = {
     temperature: null,
     top_p: null,
@@ -125,7 +125,7 @@ test('null parameters mean not given, and max_completion_tokens wins over max_to
   assert.deepEqual([answer.status, answer.json.usage.completion_tokens], [200, 5])
 })
 
-test('an unknown model is a 404 in the shape that clients read', async () => {
+test('an unknown model is a 404 in OpenAI’s error shape', async () => {
   const { status, json } = await engine.ask('POST', '/v1/chat/completions', hello({ model: 'nobody/nothing' }))
   assert.equal(status, 404)
   assert.deepEqual(
@@ -153,14 +153,14 @@ for (const [field, fields] of Object.entries({
   presence_penalty: { presence_penalty: 3 },
   repetition_penalty: { repetition_penalty: 0 },
 })) {
-  test(`a bad ${field} is a 400 that names it`, async () => {
+  test(`an invalid ${field} is a 400 that names it`, async () => {
     const { status, json } = await engine.ask('POST', '/v1/chat/completions', hello(fields))
     assert.deepEqual([status, json.error.code, json.error.param], [400, 'invalid_request', field])
     assert.ok(json.error.message.startsWith(`${field}: `))
   })
 }
 
-test('what is not JSON, too large, unknown or the wrong method has its own error', async () => {
+test('invalid JSON, a body too large, an unknown route and a wrong method have their own errors', async () => {
   const post = (body: string | Buffer) => engine.ask('POST', '/v1/chat/completions', body)
   assert.equal((await post('{"model":')).json.error.code, 'invalid_json')
   assert.equal((await post(Buffer.from([0x22, 0xff, 0x22]))).json.error.code, 'invalid_json')
@@ -168,14 +168,14 @@ test('what is not JSON, too large, unknown or the wrong method has its own error
   const large = await post(JSON.stringify(hello({ padding: 'x'.repeat(9 * 1024 * 1024) }))).catch((error) => ({
     status: error.code,
   }))
-  // The answer, or a closed connection when the client was still writing.
+  // The response, or a closed connection if the client was still writing.
   assert.ok([413, 'EPIPE', 'ECONNRESET'].includes(large.status))
   assert.equal((await engine.ask('GET', '/v2/nothing')).status, 404)
   const wrong = await engine.ask('GET', '/v1/chat/completions')
   assert.deepEqual([wrong.status, wrong.headers.allow], [405, 'POST'])
 })
 
-test('health, metrics and the list of models', async () => {
+test('health, metrics and the list of models respond', async () => {
   assert.deepEqual((await engine.ask('GET', '/health')).json, { status: 'ok' })
   assert.ok((await engine.metric('generation_tokens_total')) > 0)
   const list = await engine.ask('GET', '/v1/models')
@@ -186,7 +186,7 @@ test('health, metrics and the list of models', async () => {
   )
 })
 
-test('a base model loads once under a name, and unloads', async () => {
+test('loading a base model is idempotent per name, and it unloads', async () => {
   const load = (body: object) => engine.ask('POST', '/internal/load_model', body)
   assert.equal((await load({ name: 'second', path: modelPath })).status, 200)
   assert.equal((await load({ name: 'second', path: modelPath })).status, 200)
@@ -201,7 +201,7 @@ test('a base model loads once under a name, and unloads', async () => {
   assert.equal((await engine.ask('POST', '/v1/chat/completions', hello())).status, 200)
 })
 
-test('a request that is being answered finishes before its model is unloaded', async () => {
+test('a running request finishes before its model is unloaded', async () => {
   await engine.ask('POST', '/internal/load_model', { name: 'leaving', path: modelPath })
   const running = readEvents(
     engine.stream('/v1/chat/completions', hello({ model: 'leaving', stream: true, max_tokens: 60, temperature: 1 })),

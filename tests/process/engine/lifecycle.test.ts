@@ -1,4 +1,4 @@
-// How the process starts and ends.
+// Start and shutdown of the engine process.
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { chat, modelName, modelPath, readEvents, root, startEngine, until } from
 
 const longStream = chat('Tell me a very long story.', { stream: true, max_tokens: 1900, temperature: 1.3 })
 
-test('with --parent-pipe the engine ends within a second of its parent, even while it computes', async (t) => {
+test('with --parent-pipe the engine exits within a second of its parent, even during a stream', async (t) => {
   const engine = await startEngine()
   t.after(() => engine.stop())
   const stream = engine.stream('/v1/chat/completions', longStream)
@@ -23,7 +23,7 @@ test('with --parent-pipe the engine ends within a second of its parent, even whi
   assert.ok(performance.now() - from < 1000)
 })
 
-test('SIGTERM: live streams finish, new requests are refused, and the process ends with 0', async (t) => {
+test('SIGTERM: running streams finish, and the process exits with 0', async (t) => {
   const engine = await startEngine()
   t.after(() => engine.stop())
   const stream = engine.stream('/v1/chat/completions', chat('Tell me a story.', { stream: true, max_tokens: 60 }))
@@ -34,7 +34,7 @@ test('SIGTERM: live streams finish, new requests are refused, and the process en
   assert.equal(await engine.exited, 0)
 })
 
-test('the socket is for its owner only, and one left by a dead engine is replaced', async () => {
+test('only its owner can open the socket, and a stale socket of a dead engine is replaced', async () => {
   const engine = await startEngine([])
   assert.equal(statSync(engine.socket).mode & 0o777, 0o600)
   await engine.stop()
@@ -52,26 +52,26 @@ test('the socket is for its owner only, and one left by a dead engine is replace
   rmSync(folder, { recursive: true, force: true })
 })
 
-test('an idle engine uses no processor', async (t) => {
+test('an idle engine uses no CPU', async (t) => {
   const engine = await startEngine(['--model', `${modelName}=${modelPath}`, '--threads', '2'])
   t.after(() => engine.stop())
   await engine.ask('POST', '/v1/chat/completions', chat('Hi', { max_tokens: 4 }))
-  // The compute threads go to sleep some milliseconds after the last step.
+  // The compute threads sleep some milliseconds after the last step.
   await until(async () => {
     const before = await engine.metric('process_cpu_ms')
     await new Promise((resolve) => setTimeout(resolve, 300))
     return (await engine.metric('process_cpu_ms')) - before < 30
-  }, 'the processor time stands still')
+  }, 'the CPU time to stop growing')
 })
 
-test('the command line is checked', () => {
+test('the command line is validated', () => {
   assert.deepEqual(parseAddress('[::1]:80'), { host: '::1', port: 80 })
   assert.throws(() => parseAddress('somewhere'), /unix:\/path or HOST:PORT/)
   assert.throws(() => parseCommandLine([]), /--model is missing/)
   assert.deepEqual(
     parseCommandLine(['--model', 'a=b.gguf']).listen,
     { host: '127.0.0.1', port: 8000 },
-    'nobody else reaches what nobody opened',
+    'by default only this machine can connect',
   )
   assert.throws(() => parseCommandLine(['--model', 'a=b', '--model', 'c=d', '--adapter', 'e=f']), /exactly one --model/)
   assert.throws(() => parseCommandLine(['--listen', 'unix:/a', '--api-key-file', 'x']), /for a server on a port/)
@@ -82,7 +82,7 @@ test('the command line is checked', () => {
   ])
 })
 
-test('a start that fails says why on standard error and ends with 1', () => {
+test('a failed start gives the reason on standard error and exits with 1', () => {
   const result = spawnSync(
     process.execPath,
     [join(root, 'engine/main.ts'), '--listen', '127.0.0.1:0', '--model', 'x=/nowhere.gguf'],

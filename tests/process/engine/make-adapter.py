@@ -1,6 +1,6 @@
-"""Writes a random LoRA adapter in GGUF: make-adapter.py GGUF_PY_FOLDER OUT SEED [WIDTH].
+"""Writes a random LoRA adapter as GGUF: make-adapter.py GGUF_PY_FOLDER OUT SEED [WIDTH].
 
-WIDTH is the model's embedding length; another than the base's makes an adapter of another base.
+WIDTH is the model's embedding length; a different one than the base's makes an adapter of another base.
 """
 
 import sys

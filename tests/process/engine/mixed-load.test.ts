@@ -1,5 +1,5 @@
-// Requests that share beginnings, outgrow their slots, make lanes grow and hang up, all at once: what each answers must
-// still follow from its own prompt and nothing else.
+// A mixed load of requests that share prefixes, outgrow their slots, grow their runners and disconnect. Each answer
+// must still depend on its own prompt only.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { type Engine, modelName, modelPath, startEngine, until } from './engine-process.ts'
@@ -13,18 +13,19 @@ before(async () => {
 after(() => Promise.all([engine.stop(), reference.stop()]))
 
 const subjects = ['rivers', 'clocks', 'bread', 'glaciers', 'violins', 'harbours', 'bees', 'tunnels']
-const beginnings = [0, 1, 2].map(
+const prefixes = [0, 1, 2].map(
   (group) =>
-    `Notes, volume ${group}. ${subjects.map((each, index) => `Chapter ${index + 1} tells of ${each} and how they change. `).join('')}`,
+    `Notes, volume ${group}. ` +
+    subjects.map((each, index) => `Chapter ${index + 1} tells of ${each} and how they change. `).join(''),
 )
 const prompts = Array.from({ length: 36 }, (_, index) => {
-  const beginning = beginnings[index % 3]!.repeat(index % 4 === 0 ? 4 : 1)
-  return `${beginning}Question ${index}: what is said of ${subjects[index % 8]}? Answer: In chapter ${(index % 8) + 1}`
+  const prefix = prefixes[index % 3]!.repeat(index % 4 === 0 ? 4 : 1)
+  return `${prefix}Question ${index}: what is said of ${subjects[index % 8]}? Answer: In chapter ${(index % 8) + 1}`
 })
 
 /**
- * By how much each token of the answer was less likely than the likeliest, to an engine that computes the text alone
- * and at once.
+ * Log-probability gap between each token of the answer and the likeliest token, by a reference engine that computes the
+ * whole text at once and alone.
  */
 async function gaps(prompt: string, answer: string): Promise<number[]> {
   const { json } = await reference.ask('POST', '/v1/completions', {
@@ -36,12 +37,12 @@ async function gaps(prompt: string, answer: string): Promise<number[]> {
     seed: 1,
   })
   const { token_logprobs, top_logprobs, text_offset } = json.choices[0].logprobs
-  return token_logprobs.flatMap((logprob: number, place: number) =>
-    text_offset[place] < prompt.length ? [] : [Math.max(...Object.values<number>(top_logprobs[place])) - logprob],
+  return token_logprobs.flatMap((logprob: number, position: number) =>
+    text_offset[position] < prompt.length ? [] : [Math.max(...Object.values<number>(top_logprobs[position])) - logprob],
   )
 }
 
-test('under a mixed load, every greedy answer is what its own prompt leads to', async () => {
+test('under a mixed load, every greedy answer follows from its own prompt', async () => {
   const answers = await Promise.all(
     prompts.map(async (prompt, index) => {
       const body = { model: modelName, prompt, temperature: 0, max_tokens: index % 4 === 0 ? 150 : 60 }
@@ -50,7 +51,7 @@ test('under a mixed load, every greedy answer is what its own prompt leads to', 
         const stream = engine.stream('/v1/completions', { ...body, stream: true }, headers)
         let pieces = 0
         for await (const _ of stream.chunks) if (++pieces === 1 + (index % 7)) break
-        stream.leave()
+        stream.disconnect()
         return null
       }
       const { status, json, text } = await engine.ask('POST', '/v1/completions', body, headers)
@@ -65,8 +66,8 @@ test('under a mixed load, every greedy answer is what its own prompt leads to', 
     if (answer === null) continue
     const found = await gaps(prompts[index]!, answer)
     tokens += found.length
-    // Batches of another size round differently, and a text may be cut into other tokens than it was written in: some
-    // differ a little.
+    // Small gaps are fine: batches of different sizes round differently, and the reference may tokenize the text
+    // differently.
     unlikely += found.filter((gap) => gap > 1).length
   }
   assert.ok(tokens > 1000, `${tokens} tokens`)

@@ -1,4 +1,4 @@
-// What is told of how much inputs weigh reaches the library: weights that are multiplied most are rounded least.
+// Quantization with an importance matrix: weights of important inputs are rounded less.
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { readImportance } from '../../../engine/llama/importance.ts'
+import { readImportanceMatrix } from '../../../engine/llama/importance.ts'
 import { tiny, tinyModelsDir } from '../../support/tiny.ts'
 import { root } from './engine-process.ts'
 
@@ -43,7 +43,7 @@ function writeVectors(file: string, vectors: Record<string, number[]>): void {
   )
 }
 
-/** Mean squares of what rounding has done to the columns of a matrix, those before `split` and those behind. */
+/** Mean squared quantization errors of a matrix: of the columns before `split`, and of the rest. */
 const errors = (quantized: string, name: string, split: number): [number, number] =>
   python(
     `
@@ -73,7 +73,7 @@ async function quantized(name: string, importance: string[]): Promise<string> {
   return out
 }
 
-test('inputs that weigh more are rounded less, and only in the matrix of which it is told', async () => {
+test('weights of important inputs are rounded less, only in the matrices that the importance file names', async () => {
   const hf = path.join(tinyModelsDir(), tiny, 'hf')
   execFileSync(
     path.join(root, '.local/python/bin/python'),
@@ -82,18 +82,18 @@ test('inputs that weigh more are rounded less, and only in the matrix of which i
   )
   const name = 'blk.0.ffn_down.weight'
   const importance = path.join(folder, 'importance.safetensors')
-  // Sixteen of each block's thirty-two would share its scale with those that count for nothing.
+  // Only the first 16 of the 32 columns in the first block are important.
   writeVectors(importance, {
     [name]: Array.from({ length: 128 }, (_, column) => (column < 16 ? 1 : 1e-6)),
     'nobody.weight': [1, 2],
   })
-  const [plain, weighed] = [await quantized('plain.gguf', []), await quantized('weighed.gguf', [importance])]
-  const [before, after] = [errors(plain, name, 16), errors(weighed, name, 16)]
+  const [plain, weighted] = [await quantized('plain.gguf', []), await quantized('weighted.gguf', [importance])]
+  const [before, after] = [errors(plain, name, 16), errors(weighted, name, 16)]
   assert.ok(after[0] < 0.9 * before[0], `${after[0]} of ${before[0]}`)
-  assert.deepEqual(errors(weighed, 'blk.1.ffn_down.weight', 16), errors(plain, 'blk.1.ffn_down.weight', 16))
+  assert.deepEqual(errors(weighted, 'blk.1.ffn_down.weight', 16), errors(plain, 'blk.1.ffn_down.weight', 16))
 })
 
-test('it ends with the one that started it, in the middle of its work', async () => {
+test('it exits with its parent, in the middle of its work', async () => {
   const child = spawn(process.execPath, [program, source, path.join(folder, 'left.gguf'), 'IQ4_NL', '1'], {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
@@ -104,11 +104,11 @@ test('it ends with the one that started it, in the middle of its work', async ()
   await ended
 })
 
-test('a file that is none of vectors is refused', () => {
+test('a file without float32 vectors is rejected', () => {
   const file = path.join(folder, 'wrong.safetensors')
   const text = Buffer.from(JSON.stringify({ a: { dtype: 'F16', shape: [2], data_offsets: [0, 4] } }))
   const length = Buffer.alloc(8)
   length.writeBigUInt64LE(BigInt(text.length))
   writeFileSync(file, Buffer.concat([length, text, Buffer.alloc(4)]))
-  assert.throws(() => readImportance(file), /F32/)
+  assert.throws(() => readImportanceMatrix(file), /F32/)
 })

@@ -1,4 +1,4 @@
-// The engine on a port, with no service in front of it: what strangers reach, and what they do not.
+// The engine on a port, without a server in front: what clients can reach, and what they cannot.
 import assert from 'node:assert/strict'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -60,7 +60,7 @@ const ask = (path: string, init: RequestInit = {}) =>
 
 const codeOf = async (answer: Response) => ((await answer.json()) as ErrorBody).error.code
 
-test('an OpenAI client is answered under both prefixes, whole and streamed, by the model and by its adapter', async () => {
+test('an OpenAI client works under both prefixes, whole and streamed, with the model and its adapter', async () => {
   const texts = []
   for (const prefix of ['/v1', '/api/v1', '/api/v1/']) {
     const openai = client(prefix)
@@ -78,30 +78,30 @@ test('an OpenAI client is answered under both prefixes, whole and streamed, by t
   assert.equal((await ask('/v1/chat/completions/', { method: 'POST', body: JSON.stringify(story) })).status, 200)
   const models = await client('/api/v1').models.list()
   assert.deepEqual(models.data.map(({ id }) => id).sort(), [modelName, 'tuned'])
-  assert.ok(!JSON.stringify(models.data).includes('.gguf'), 'no path of the machine is told')
+  assert.ok(!JSON.stringify(models.data).includes('.gguf'), 'no path of the machine is revealed')
 })
 
-test('without a key, or with a wrong one, nothing but the health is answered', async () => {
+test('without a valid key, only health is available', async () => {
   for (const wrong of [`${key}x`, key.slice(1), 'x'])
     await assert.rejects(client('/v1', wrong).chat.completions.create(story), (error) => {
       assert.ok(error instanceof OpenAI.AuthenticationError)
       assert.deepEqual([error.status, error.code, error.type], [401, 'invalid_api_key', 'authentication_error'])
       return true
     })
-  assert.ok((await client('/v1', otherKey).models.list()).data.length > 0, 'every key of the file is one')
+  assert.ok((await client('/v1', otherKey).models.list()).data.length > 0, 'every key of the file is valid')
   for (const authorization of ['', `Basic ${key}`, 'Bearer', `Bearer ${key} ${key}`])
     assert.equal((await ask('/v1/models', { headers: { authorization } })).status, 401, authorization)
-  const refused = await fetch(`${engine.url}/metrics`)
-  assert.deepEqual([refused.status, refused.headers.get('www-authenticate')], [401, 'Bearer'])
+  const rejected = await fetch(`${engine.url}/metrics`)
+  assert.deepEqual([rejected.status, rejected.headers.get('www-authenticate')], [401, 'Bearer'])
   assert.match(await (await ask('/metrics')).text(), /tunery_engine_requests_total/)
   for (const path of ['/health', '/health/live', '/health/ready'])
     for (const method of ['GET', 'HEAD']) assert.equal((await fetch(engine.url + path, { method })).status, 200)
-  // A body that the client is still sending does not keep it from reading the refusal.
+  // A client that is still sending its body can read the rejection.
   const large = await fetch(`${engine.url}/v1/chat/completions`, { method: 'POST', body: 'x'.repeat(3_000_000) })
   assert.deepEqual([large.status, await codeOf(large)], [401, 'invalid_api_key'])
 })
 
-test('what the service alone may ask for is not there, with the right key neither', async () => {
+test('internal routes of the server do not exist here, even with a valid key', async () => {
   const body = JSON.stringify({
     name: 'x',
     path: modelPath,
@@ -125,14 +125,14 @@ test('what the service alone may ask for is not there, with the right key neithe
   assert.equal((await client('/v1').models.list()).data.length, 2)
 })
 
-test('browsers of other sites read nothing, and answers are not for caches or frames', async () => {
-  const asked = await ask('/v1/models', { headers: { origin: 'https://example.com' } })
+test('no CORS: pages of other sites can read nothing, and responses forbid caches and frames', async () => {
+  const simple = await ask('/v1/models', { headers: { origin: 'https://example.com' } })
   const preflight = await ask('/v1/chat/completions', {
     method: 'OPTIONS',
     headers: { origin: 'https://example.com', 'access-control-request-method': 'POST' },
   })
-  assert.deepEqual([asked.status, preflight.status], [200, 405])
-  for (const { headers } of [asked, preflight]) {
+  assert.deepEqual([simple.status, preflight.status], [200, 405])
+  for (const { headers } of [simple, preflight]) {
     assert.deepEqual(
       [...headers.keys()].filter((name) => name.startsWith('access-control')),
       [],
@@ -144,7 +144,7 @@ test('browsers of other sites read nothing, and answers are not for caches or fr
   }
 })
 
-test('a head or body that is too large is refused in the one shape', async () => {
+test('headers or a body that are too large get an error in the common shape', async () => {
   const long = await ask(`/v1/models?x=${'x'.repeat(20_000)}`)
   assert.deepEqual([long.status, await codeOf(long)], [431, 'invalid_request'])
   const many = await ask('/v1/models', {
@@ -158,10 +158,10 @@ test('a head or body that is too large is refused in the one shape', async () =>
   assert.deepEqual([large.status, await codeOf(large)], [413, 'body_too_large'])
 })
 
-test('clients that send or read too slowly are cut, and those who wait for a long answer are not', async () => {
+test('clients that send or read too slowly are disconnected; clients that wait for a long answer are not', async () => {
   const times = { head_ms: 300, body_ms: 600, idle_ms: 400, unread_ms: 600 }
   let unreadCut = false
-  const server = createPublicServer({ keys: null, times }, (request, response) => {
+  const server = createPublicServer({ keys: null, timeouts: times }, (request, response) => {
     if (request.url === '/large') {
       request.socket.once('close', () => {
         unreadCut = true
@@ -180,21 +180,21 @@ test('clients that send or read too slowly are cut, and those who wait for a lon
   }
   const slow = open('GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ')
   const stalled = open('POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n{')
-  const kept = open('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+  const keepAlive = open('GET / HTTP/1.1\r\nHost: x\r\n\r\n')
   const patient = open('GET /late HTTP/1.1\r\nHost: x\r\n\r\n')
   const unread = http.get(`${address}/large`, (response) => response.pause().on('error', () => {}))
   unread.on('error', () => {})
-  await until(() => slow.closed && stalled.closed && kept.closed, 'the senders to be closed')
+  await until(() => slow.closed && stalled.closed && keepAlive.closed, 'the senders to be closed')
   assert.match(slow.text, /^HTTP\/1\.1 408 /)
   assert.match(stalled.text, /^HTTP\/1\.1 408 .*stood still/s)
-  assert.match(kept.text, /^HTTP\/1\.1 200 /)
+  assert.match(keepAlive.text, /^HTTP\/1\.1 200 /)
   await until(() => unreadCut, 'the one that does not read to be closed')
   await until(() => patient.text.endsWith('late'), 'the patient one to be answered')
   server.closeAllConnections()
   server.close()
 })
 
-test('a key that cannot be one keeps the server from starting, and the reason says what to do', () => {
+test('an invalid key configuration stops the start, with a reason that says what to do', () => {
   const start = (args: string[], env: NodeJS.ProcessEnv = {}) => {
     const all = [
       join(root, 'engine/main.ts'),
@@ -217,7 +217,7 @@ test('a key that cannot be one keeps the server from starting, and the reason sa
   assert.match(start(['--api-key-file', keyFile], { TUNERY_ENGINE_KEY: key }), /not in both/)
 })
 
-test('SIGTERM: a stream goes on to its end, the health says that it stops, and what outlasts the grace ends with an error event', async () => {
+test('SIGTERM: streams finish, or end with an error event after the grace period; health reports it', async () => {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
   const health = (url: string) =>
     new Promise<number>((resolve, reject) => {
@@ -237,18 +237,18 @@ test('SIGTERM: a stream goes on to its end, the health says that it stops, and w
       body,
       headers: { authorization: `Bearer ${key}` },
     })
-    const kept = connect(stopping.url)
-    kept.socket.write('GET /health HTTP/1.1\r\nHost: x\r\n')
+    const keepAlive = connect(stopping.url)
+    keepAlive.socket.write('GET /health HTTP/1.1\r\nHost: x\r\n')
     assert.equal(await health(stopping.url), 200)
     stopping.kill('SIGTERM')
     await until(() => /"stopping"/.test(stopping.stderr()), 'the signal to be seen')
-    kept.socket.write('\r\n')
-    await until(() => kept.text !== '', 'the health to be told')
-    await assert.rejects(fetch(`${stopping.url}/health`), 'no new connection is taken')
+    keepAlive.socket.write('\r\n')
+    await until(() => keepAlive.text !== '', 'the health response')
+    await assert.rejects(fetch(`${stopping.url}/health`), 'new connections are rejected')
     const text = await answer.text()
-    kept.socket.destroy()
+    keepAlive.socket.destroy()
     assert.equal(await stopping.exited, 0)
-    return { text, health: kept.text }
+    return { text, health: keepAlive.text }
   }
   const finished = await run(60, '20')
   assert.match(finished.text, /"finish_reason":"length".*\[DONE\]\n\n$/s)

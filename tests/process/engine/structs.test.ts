@@ -1,4 +1,4 @@
-// The binding's view of C's memory against the C compiler's.
+// Struct layouts of the binding against the C compiler's.
 import assert from 'node:assert/strict'
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -28,7 +28,7 @@ const fields = {
 
 const hasCompiler = spawnSync('cc', ['--version']).status === 0
 
-test('every struct has the size and the offsets that the C compiler gives it', {
+test('every struct has the size and offsets of the C compiler', {
   skip: hasCompiler ? false : 'there is no C compiler (cc) here',
 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'tunery-structs-'))
@@ -58,7 +58,7 @@ test('every struct has the size and the offsets that the C compiler gives it', {
   }
 })
 
-test('a library whose defaults read differently is refused, naming the field', () => {
+test('a library with other default parameters is rejected, naming the field', () => {
   const library = openLibrary(join(root, '.local/llama/lib'))
   assert.doesNotThrow(() => assertDefaultParams(library))
   const shifted = {
@@ -68,6 +68,6 @@ test('a library whose defaults read differently is refused, naming the field', (
   assert.throws(() => assertDefaultParams(shifted), /llama_context_params\.n_ctx is 2048, not 512/)
 })
 
-test('a folder without the libraries is refused with what to do', () => {
+test('a folder without the libraries is rejected with what to do', () => {
   assert.throws(() => openLibrary(tmpdir()), /libggml-base\.\w+ is missing in .*npm run setup/)
 })

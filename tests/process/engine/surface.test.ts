@@ -1,5 +1,4 @@
-// What one request may ask for beside plain text: several answers, log-probabilities, lists of prompts, echoes,
-// embeddings.
+// Features beyond plain text: several answers, log-probabilities, lists of prompts, echo, embeddings, aborted usage.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -26,7 +25,7 @@ const embed = async (fields: object) =>
   EmbeddingsResponse.parse(await ask('/v1/embeddings', { model: 'mini', ...fields }))
 const dot = (a: number[], b: number[]) => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 
-test('n gives that many answers, in one stream under one id, and counts the prompt once', async () => {
+test('n gives that many answers in one stream with one id, and usage counts the prompt once', async () => {
   const body = chat('Tell me a word.', { n: 3, temperature: 1, seed: 5, max_tokens: 4 })
   const whole = ChatResponse.parse(await ask('/v1/chat/completions', body))
   assert.deepEqual(
@@ -44,24 +43,24 @@ test('n gives that many answers, in one stream under one id, and counts the prom
   const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))
   assert.equal(new Set(events.data.map(({ id }) => id)).size, 1)
   for (const index of [0, 1, 2]) {
-    const mine = events.data.filter(({ choices }) => choices[0].index === index)
-    assert.equal(mine[0].choices[0].delta.role, 'assistant')
+    const chunks = events.data.filter(({ choices }) => choices[0].index === index)
+    assert.equal(chunks[0].choices[0].delta.role, 'assistant')
     assert.equal(
-      mine.map(({ choices }) => choices[0].delta.content ?? '').join(''),
+      chunks.map(({ choices }) => choices[0].delta.content ?? '').join(''),
       whole.choices[index]!.message.content,
     )
-    assert.equal(mine.at(-1).choices[0].finish_reason, whole.choices[index]!.finish_reason)
+    assert.equal(chunks.at(-1).choices[0].finish_reason, whole.choices[index]!.finish_reason)
   }
 })
 
-test('log-probabilities tell each token of the text with its likeliest rivals, streamed as whole', async () => {
+test('log-probabilities list each token of the text with its likeliest alternatives, streamed or not', async () => {
   const body = chat('Count to five.', { logprobs: true, top_logprobs: 3, max_tokens: 8 })
   const { choices } = ChatResponse.parse(await ask('/v1/chat/completions', body))
-  const places = choices[0]!.logprobs!.content!
-  assert.equal(places.map(({ token }) => token).join(''), choices[0]!.message.content)
-  for (const { logprob, top_logprobs, token, bytes } of places) {
+  const positions = choices[0]!.logprobs!.content!
+  assert.equal(positions.map(({ token }) => token).join(''), choices[0]!.message.content)
+  for (const { logprob, top_logprobs, token, bytes } of positions) {
     assert.equal(top_logprobs.length, 3)
-    // At temperature 0 the one that was taken is the likeliest.
+    // At temperature 0 the sampled token is the likeliest.
     assert.deepEqual([top_logprobs[0]!.token, top_logprobs[0]!.logprob], [token, logprob])
     assert.ok(logprob <= 0 && top_logprobs.reduce((sum, each) => sum + Math.exp(each.logprob), 0) <= 1.0001)
     assert.equal(Buffer.from(bytes!).toString(), token)
@@ -69,26 +68,26 @@ test('log-probabilities tell each token of the text with its likeliest rivals, s
   const events = await readEvents(engine.stream('/v1/chat/completions', { ...body, stream: true }))
   assert.deepEqual(
     events.data.flatMap((chunk) => chunk.choices[0].logprobs?.content ?? []).map(({ token }) => token),
-    places.map(({ token }) => token),
+    positions.map(({ token }) => token),
   )
-  const refused = await engine.ask('POST', '/v1/chat/completions', chat('x', { top_logprobs: 2 }))
-  assert.deepEqual([refused.status, refused.json.error.param], [400, 'top_logprobs'])
+  const rejected = await engine.ask('POST', '/v1/chat/completions', chat('x', { top_logprobs: 2 }))
+  assert.deepEqual([rejected.status, rejected.json.error.param], [400, 'top_logprobs'])
 })
 
-test('a stop string takes its log-probabilities with it', async () => {
+test('the log-probabilities of a stop sequence are left out with it', async () => {
   const body = chat('Count from one to ten in digits, with commas.', { logprobs: true, max_tokens: 30 })
   const free = ChatResponse.parse(await ask('/v1/chat/completions', body)).choices[0]!
   const stop = free.message.content!.slice(6, 9)
   const cut = ChatResponse.parse(await ask('/v1/chat/completions', { ...body, stop })).choices[0]!
-  const told = cut.logprobs!.content!.map(({ token }) => token).join('')
+  const tokens = cut.logprobs!.content!.map(({ token }) => token).join('')
   assert.equal(cut.message.content, free.message.content!.slice(0, free.message.content!.indexOf(stop)))
   assert.ok(
-    told.startsWith(cut.message.content!) && told.length - cut.message.content!.length < 20,
-    JSON.stringify(told),
+    tokens.startsWith(cut.message.content!) && tokens.length - cut.message.content!.length < 20,
+    JSON.stringify(tokens),
   )
 })
 
-test('prompts may be a list, and tokens instead of text give the same answers', async () => {
+test('prompts may be a list, and token prompts are validated', async () => {
   const texts = await complete({ prompt: ['Once upon a', 'The sky is'], n: 2 })
   assert.equal(texts.choices.length, 4)
   assert.equal(texts.choices[0]!.text, texts.choices[1]!.text)
@@ -100,16 +99,12 @@ test('prompts may be a list, and tokens instead of text give the same answers', 
   assert.equal(ids.choices[0]!.finish_reason, 'length')
   const unknown = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: [1, 49_152] })
   assert.deepEqual([unknown.status, unknown.json.error.param], [400, 'prompt'])
-  // This vocabulary has no token for U+0014, and leaves it out.
+  // This vocabulary has no token for U+0014 and drops it.
   const nothing = await engine.ask('POST', '/v1/completions', { model: modelName, prompt: ['x', '\u0014'] })
-  assert.deepEqual(
-    [nothing.status, nothing.json.error.param],
-    [400, 'prompt'],
-    'a prompt of no tokens is computed by nobody',
-  )
+  assert.deepEqual([nothing.status, nothing.json.error.param], [400, 'prompt'], 'a prompt without tokens is rejected')
 })
 
-test('echo puts the prompt first; what its tokens were worth is the same as when the engine writes them', async () => {
+test('echo returns the prompt first, with the same log-probabilities as generation', async () => {
   const written = await complete({ prompt: 'The capital of France is', max_tokens: 6, logprobs: 2 })
   const { text } = written.choices[0]!
   const echoed = await complete({ prompt: `The capital of France is${text}`, max_tokens: 0, echo: true, logprobs: 2 })
@@ -119,14 +114,14 @@ test('echo puts the prompt first; what its tokens were worth is the same as when
   assert.deepEqual(logprobs!.tokens.slice(-6), written.choices[0]!.logprobs!.tokens)
   logprobs!.token_logprobs.slice(-6).forEach((logprob, index) => {
     const first = written.choices[0]!.logprobs!.token_logprobs[index]!
-    // Batches of another size round differently.
+    // Batches of different sizes round differently.
     assert.ok(Math.abs(logprob! - first) < 0.15, `${logprob} is not ${first}`)
   })
   assert.ok(logprobs!.text_offset.every((offset, index) => whole.startsWith(logprobs!.tokens[index]!, offset)))
   assert.equal(echoed.usage!.completion_tokens, 0)
 })
 
-test('a penalty and a bias change the answer, and what they forbid does not come', async () => {
+test('presence and frequency penalties change the answer', async () => {
   const free = await complete({ prompt: 'one two one two one two one two', max_tokens: 12 })
   const bound = await complete({
     prompt: 'one two one two one two one two',
@@ -137,7 +132,7 @@ test('a penalty and a bias change the answer, and what they forbid does not come
   assert.notEqual(free.choices[0]!.text, bound.choices[0]!.text)
 })
 
-test('guessed tokens change the time of an answer but not the answer', async () => {
+test('speculative decoding saves steps without changing the answer', async () => {
   const plain = await startEngine(['--model', `${modelName}=${modelPath}`, '--no-speculation'])
   try {
     const body = chat(
@@ -145,18 +140,21 @@ test('guessed tokens change the time of an answer but not the answer', async () 
       { max_tokens: 60 },
     )
     const before = await engine.metric('decode_seconds_count')
-    const guessed = ChatResponse.parse(await ask('/v1/chat/completions', body))
+    const speculated = ChatResponse.parse(await ask('/v1/chat/completions', body))
     const steps = (await engine.metric('decode_seconds_count')) - before
     const { json } = await plain.ask('POST', '/v1/chat/completions', body)
-    assert.equal(guessed.choices[0]!.message.content, json.choices[0].message.content)
-    assert.deepEqual(guessed.usage.completion_tokens, json.usage.completion_tokens)
-    assert.ok(steps < guessed.usage.completion_tokens, `${steps} steps for ${guessed.usage.completion_tokens} tokens`)
+    assert.equal(speculated.choices[0]!.message.content, json.choices[0].message.content)
+    assert.deepEqual(speculated.usage.completion_tokens, json.usage.completion_tokens)
+    assert.ok(
+      steps < speculated.usage.completion_tokens,
+      `${steps} steps for ${speculated.usage.completion_tokens} tokens`,
+    )
   } finally {
     await plain.stop()
   }
 })
 
-test('embeddings of like texts are alike; a list, base64 and tokens say the same; batches change nothing', async () => {
+test('embeddings of similar texts are similar, and neither batching nor base64 changes them', async () => {
   const texts = [
     'A cat sleeps.',
     'A kitten naps.',
@@ -175,7 +173,7 @@ test('embeddings of like texts are alike; a list, base64 and tokens say the same
   assert.equal(alone.usage.prompt_tokens, alone.usage.total_tokens)
 })
 
-test('an embedding that cannot be made is refused with its reason', async () => {
+test('an invalid embedding request is rejected with its reason', async () => {
   for (const [fields, code, param] of [
     [{ input: 'word '.repeat(600) }, 'context_length_exceeded', 'input'],
     [{ input: [] }, 'invalid_request', 'input'],
@@ -190,7 +188,7 @@ test('an embedding that cannot be made is refused with its reason', async () => 
   assert.equal(chatted.json.error.code, 'model_not_callable')
 })
 
-test('what a request used whose client left is told to who asks by its id', async () => {
+test('the usage of an aborted request is available by its request id', async () => {
   const headers = { 'x-request-id': 'left-1' }
   const stream = engine.stream(
     '/v1/chat/completions',
@@ -198,8 +196,8 @@ test('what a request used whose client left is told to who asks by its id', asyn
     headers,
   )
   for await (const _ of stream.chunks) break
-  stream.leave()
-  await until(async () => (await engine.metric('sequences_running')) === 0, 'its slot is free')
+  stream.disconnect()
+  await until(async () => (await engine.metric('sequences_running')) === 0, 'its slot to be free')
   const { status, json } = await engine.ask('GET', '/internal/usage/left-1')
   assert.equal(status, 200)
   assert.ok(json.completion_tokens > 0 && json.completion_tokens < 1000 && json.prompt_tokens > 20)

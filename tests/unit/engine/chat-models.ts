@@ -1,4 +1,4 @@
-// What the tests of chat ask with: models that are a template and nothing else, and requests.
+// Models that have only a chat template, and requests, for the tests of chat.
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import type { ChatRequest } from '../../../contract/chat.ts'
@@ -21,14 +21,15 @@ const vocab: ChatModel['vocab'] = {
   kind: 'other',
   special_tokens: [
     ...control(
-      '<s> </s> <|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|end_header_id|> <|eot_id|> [INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS]',
+      '<s> </s> <|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|end_header_id|> <|eot_id|> ' +
+        '[INST] [/INST] [TOOL_CALLS] [TOOL_RESULTS]',
     ),
     ...control('[/TOOL_RESULTS] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] <reponame>'),
   ],
   longest_token_bytes: 1,
-  adds_space: false,
-  wrapping: { before: [], after: [] },
-  hasPair: () => false,
+  adds_space_prefix: false,
+  affixes: { before: [], after: [] },
+  hasBytePair: () => false,
   tokenize: (text) => [...Buffer.from(text)],
 }
 
@@ -69,7 +70,7 @@ export const call = (id: string, where: string) => ({
   type: 'function',
   function: { name: 'get_weather', arguments: `{"place":"${where}"}` },
 })
-/** A question, two calls at once and their results. */
+/** A question, two parallel calls and their results. */
 export const history = [
   { role: 'user', content: 'Weather in Paris and Rome?' },
   { role: 'assistant', content: null, tool_calls: [call('call_1', 'Paris'), call('call_2', 'Rome')] },

@@ -1,13 +1,13 @@
-// From a chat request to the prompt and the form of its answer, with the templates of published models.
+// Prompts and answer grammars of chat requests, with the templates of published models.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { ApiError } from '../../../contract/errors.ts'
 import { prepareConversation, renderChat } from '../../../engine/chat/conversation.ts'
-import { withoutMarks } from '../../../engine/tokenizer/tokenizer.ts'
+import { stripMarkers } from '../../../engine/tokenizer/tokenizer.ts'
 import { ask, call, history, modelOf, now, place, type TemplateName, weather } from './chat-models.ts'
 
 const prompt = (name: TemplateName, fields: Record<string, unknown> = {}) =>
-  withoutMarks(prepareConversation(modelOf(name), ask(fields)).prompt)
+  stripMarkers(prepareConversation(modelOf(name), ask(fields)).prompt)
 const format = (name: TemplateName, fields: Record<string, unknown>) => {
   const { grammar } = prepareConversation(modelOf(name), ask(fields))
   assert.equal(grammar?.kind, 'structural_tag')
@@ -59,16 +59,17 @@ Rain
 <|im_start|>assistant
 `
 
-test('Qwen’s templates get tools, calls and results as they were trained on', () => {
+test('Qwen’s templates render tools, calls and results in the trained format', () => {
   const fields = { messages: history, tools: [weather] }
   assert.equal(
     prompt('qwen2.5', fields),
-    `<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.\n\n${qwenTools}${qwenHistory}`,
+    `<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.\n\n` +
+      `${qwenTools}${qwenHistory}`,
   )
   assert.equal(prompt('qwen3', fields), `<|im_start|>system\n${qwenTools}${qwenHistory}`)
 })
 
-test('Mistral’s template gets calls with ids that it takes, the same for a call and its result', () => {
+test('Mistral’s template gets valid call ids, the same for a call and its result', () => {
   const text = prompt('mistral-nemo', { messages: history, tools: [weather, now] })
   const ids = [...text.matchAll(/"(?:id|call_id)": "([a-zA-Z0-9]*)"/g)].map(([, id]) => id!)
   assert.equal(ids.length, 4)
@@ -83,24 +84,24 @@ test('Mistral’s template gets calls with ids that it takes, the same for a cal
     { role: 'assistant', tool_calls: [call('abcDEF123', 'Paris')] },
     { role: 'tool', tool_call_id: 'abcDEF123', content: 'b' },
   ]
-  assert.ok(
-    prompt('mistral-nemo', { messages: nine }).includes('"id": "abcDEF123"'),
-    'an id that the template takes stays',
-  )
+  assert.ok(prompt('mistral-nemo', { messages: nine }).includes('"id": "abcDEF123"'), 'a valid id stays')
 })
 
-test('a template of one call a message gets each with its own result', () => {
+test('a template that allows one call per message gets each call with its result', () => {
   const text = prompt('llama-like', { messages: history })
   const head = (role: string) => `<|start_header_id|>${role}<|end_header_id|>\n\n`
   const turn = (where: string, result: string) =>
-    `${head('assistant')}{"name": "get_weather", "parameters": {"place": "${where}"}}<|eot_id|>${head('ipython')}${result}<|eot_id|>`
+    `${head('assistant')}{"name": "get_weather", "parameters": {"place": "${where}"}}<|eot_id|>` +
+    `${head('ipython')}${result}<|eot_id|>`
   assert.equal(
     text,
-    `<s>${head('user')}Weather in Paris and Rome?<|eot_id|>${turn('Paris', 'Sun')}${turn('Rome', 'Rain')}${head('assistant')}`,
+    `<s>${head('user')}Weather in Paris and Rome?<|eot_id|>` +
+      `${turn('Paris', 'Sun')}${turn('Rome', 'Rain')}${head('assistant')}`,
   )
 })
 
-const described = `You can call tools. Each line between <tools> and </tools> describes one of them as JSON, with the schema of its arguments:
+const described = `You can call tools. Each line between <tools> and </tools> describes one of them as JSON, \
+with the schema of its arguments:
 <tools>
 {"name":"now","description":"","parameters":{"type":"object","properties":{}}}
 </tools>
@@ -110,7 +111,7 @@ To call a tool, write exactly this, with the name of the tool and a JSON object 
 </tool_call>
 The results then come between <tool_response> and </tool_response>. Where no tool is needed, answer in plain text.`
 
-test('a template without tools gets them in a system message, and the history as text', () => {
+test('a template without tools gets them in a system message, and calls as text', () => {
   const messages = [{ role: 'developer', content: 'Be brief.' }, ...history, { role: 'user', content: 'Thanks' }]
   assert.equal(
     prompt('smollm2', { messages, tools: [now] }),
@@ -144,7 +145,7 @@ Thanks<|im_end|>
   )
 })
 
-test('where a template takes no system message, the tools are described before the question', () => {
+test('a template without a system role gets the tools in the user message', () => {
   assert.equal(
     prompt('no-system', { tools: [now] }),
     `<s><turn>user\n${described}\n\nWeather in Paris?</turn>\n<turn>assistant\n`,
@@ -164,20 +165,22 @@ test('where a template takes no system message, the tools are described before t
   )
 })
 
-test('tool_choice none shows no tools, on any template', () => {
+test('tool_choice none leaves tools out of the prompt, with every template', () => {
   for (const name of ['qwen2.5', 'qwen3', 'mistral-nemo', 'smollm2', 'llama-like'] as const) {
     assert.equal(prompt(name, { tools: [weather], tool_choice: 'none' }), prompt(name))
     assert.equal(prepareConversation(modelOf(name), ask({ tools: [weather], tool_choice: 'none' })).grammar, null)
   }
 })
 
-test('developer is system, parts are joined, and a message’s own template code stays text', () => {
+test('developer becomes system, parts are joined, and template code in messages stays text', () => {
   const hostile = '{{ messages }}{% for i in range(9) %}{{ raise_exception("x") }}'
   const text = [
     { type: 'text', text: 'a' },
     { type: 'text', text: hostile },
   ]
-  const expected = `<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na${hostile}<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n`
+  const expected =
+    `<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na${hostile}<|im_end|>\n` +
+    '<|im_start|>assistant\nno<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n'
   const messages = [
     { role: 'developer', content: 'S' },
     { role: 'user', content: text },
@@ -186,13 +189,13 @@ test('developer is system, parts are joined, and a message’s own template code
   ]
   assert.equal(prompt('smollm2', { messages }), expected)
   assert.equal(
-    withoutMarks(renderChat(modelOf('smollm2'), ask({ messages }).messages)),
+    stripMarkers(renderChat(modelOf('smollm2'), ask({ messages }).messages)),
     expected,
-    'the prompt that is scored is the prompt that is answered',
+    'scoring and answering use the same prompt',
   )
 })
 
-test('earlier thoughts reach the templates that ask for them, and no others', () => {
+test('earlier reasoning reaches only templates that render it', () => {
   const messages = [
     { role: 'user', content: 'a' },
     { role: 'assistant', content: null, reasoning_content: 'SECRET', tool_calls: [call('1', 'Rome')] },
@@ -202,7 +205,7 @@ test('earlier thoughts reach the templates that ask for them, and no others', ()
   assert.ok(!prompt('qwen2.5', { messages }).includes('SECRET'))
 })
 
-test('an image to a text model, and a result that no call asked for, are refused with their place', () => {
+test('an image for a text model and a result without a call are rejected with their path', () => {
   const image = [
     { role: 'user', content: 'a' },
     { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] },
@@ -217,7 +220,7 @@ test('an image to a text model, and a result that no call asked for, are refused
   )
 })
 
-test('choices that contradict the tools are refused', () => {
+test('a tool_choice that contradicts the tools is rejected', () => {
   const named = { type: 'function', function: { name: 'other' } }
   refused(
     'qwen2.5',
@@ -245,7 +248,7 @@ test('choices that contradict the tools are refused', () => {
   )
 })
 
-test('chat_template_kwargs reach the template, but set nothing that is the service’s own, and stay small', () => {
+test('chat_template_kwargs reach the template, cannot set reserved names, and are bounded in size', () => {
   assert.ok(prompt('qwen3', { chat_template_kwargs: { enable_thinking: false } }).endsWith('<think>\n\n</think>\n\n'))
   for (const name of ['messages', 'tools', 'add_generation_prompt', 'bos_token', 'eos_token', 'range', '__proto__.x'])
     refused('qwen3', { chat_template_kwargs: { [name]: [] } }, 'invalid_request', `chat_template_kwargs.${name}`)
@@ -268,7 +271,7 @@ const qwenCall = {
   end: '}\n</tool_call>',
 }
 
-test('the form of an answer follows from the choice of tools and their number', () => {
+test('the grammar of an answer follows from tool_choice and parallel_tool_calls', () => {
   const none = {
     ...qwenCall,
     begin: qwenCall.begin.replace('get_weather', 'now'),
@@ -283,7 +286,7 @@ test('the form of an answer follows from the choice of tools and their number', 
     stop_after_first: false,
   }
   assert.deepEqual(format('qwen2.5', { tools }), auto)
-  // A model that was not trained on calls makes one, unless several are asked for.
+  // A model not trained on calls makes one call, unless parallel calls are requested.
   assert.deepEqual(format('smollm2', { tools, tool_choice: null }), { ...auto, stop_after_first: true })
   assert.deepEqual(format('smollm2', { tools, parallel_tool_calls: true }), auto)
   assert.deepEqual(format('qwen2.5', { tools, tool_choice: 'required' }), {
@@ -309,7 +312,7 @@ test('the form of an answer follows from the choice of tools and their number', 
   assert.deepEqual(prepareConversation(modelOf('mistral-nemo'), ask({ tools })).control_texts, ['[TOOL_CALLS]'])
 })
 
-test('arguments that can’t be held to their schema are any object, unless the tool is strict', () => {
+test('arguments whose schema can’t be enforced may be any object, unless the tool is strict', () => {
   const properties = Object.fromEntries(Array.from({ length: 6000 }, (_, index) => [`p${index}`, {}]))
   const tool = (strict: boolean) => ({
     type: 'function',
@@ -325,13 +328,13 @@ test('arguments that can’t be held to their schema are any object, unless the 
   const lengths = tags.map(
     (tag: { content: { json_schema: { description?: string } } }) => tag.content.json_schema.description?.length,
   )
-  assert.deepEqual(lengths, [30_000, undefined, 20_000], 'of many schemas, the largest goes first')
+  assert.deepEqual(lengths, [30_000, undefined, 20_000], 'the largest schema is relaxed first')
   refused('qwen2.5', { tools: [now, tool(true)] }, 'schema_not_enforceable', 'tools.1.function.parameters')
   const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: { type: 'object', properties } } }
   refused('qwen2.5', { response_format }, 'schema_not_enforceable', 'response_format.json_schema.schema')
 })
 
-test('response_format is the form of the answer, beside tools one of two, and thoughts may come before it', () => {
+test('response_format constrains the answer, is an alternative to tool calls, and may follow reasoning', () => {
   const response_format = { type: 'json_schema', json_schema: { name: 'a', schema: place, strict: true } }
   assert.deepEqual(prepareConversation(modelOf('qwen2.5'), ask({ response_format })).grammar, {
     kind: 'json_schema',

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { frame } from '../../../engine/http/answer/stream.ts'
+import { sseEvent } from '../../../engine/http/answer/stream.ts'
 
-test('a frame is one line for every reader, whatever its text holds, and says the same', () => {
-  // Where Python's `splitlines` ends a line.
+test('an event is one line for every client, whatever its text contains, and parses to the same data', () => {
+  // Line boundaries of Python's `splitlines`.
   const ends = ['\n', '\r', '\v', '\f', '\x1c', '\x1d', '\x1e', '\u0085', '\u2028', '\u2029']
   const text = `${ends.join('x')} 日本 🦊 \\u2028`
-  const written = frame(JSON.stringify({ text }))
+  const written = sseEvent(JSON.stringify({ text }))
   assert.ok(written.endsWith('\n\n'))
   const line = written.slice(0, -2)
   assert.deepEqual(

@@ -1,4 +1,4 @@
-// Schemas whose every keyword is enforced, of all kinds.
+// Schemas that use every supported keyword.
 const object = (properties: Record<string, unknown>, more: Record<string, unknown> = {}) => ({
   type: 'object',
   properties,

@@ -1,4 +1,4 @@
-// Documents written at random under a grammar's masks, by the vocabulary of a real model.
+// Random documents generated under a grammar's masks, with the vocabulary of a real model.
 import { join } from 'node:path'
 import type { GrammarSession, GrammarVocab } from '../../../engine/grammar/grammars.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
@@ -11,7 +11,7 @@ export async function realVocab(): Promise<Vocab> {
   return (await loadModel(library, join(root, '.local/models/HuggingFaceTB/SmolLM2-135M-Instruct/model.gguf'))).vocab
 }
 
-/** Numbers from 0 to 1 that are the same in every run. */
+/** Reproducible random numbers from 0 to 1. */
 export function seeded(seed: number): () => number {
   let state = seed * 2_654_435_761 + 1
   return () => {
@@ -40,12 +40,15 @@ export async function nextMask(session: GrammarSession): Promise<Uint32Array> {
 
 export type Walk = { text: string; tokens: number[]; ended: boolean }
 
-/** Walks until the end of generation or `most` tokens; towards the end it prefers tokens that close what is open. */
+/**
+ * Walks until the end of generation or `most` tokens. Towards the end it prefers tokens that close open brackets and
+ * quotes.
+ */
 export async function walk(
   session: GrammarSession,
   vocab: GrammarVocab,
   random: () => number,
-  most = 300,
+  tokensMax = 300,
 ): Promise<Walk> {
   const tokens: number[] = []
   const closing = new Set(
@@ -54,23 +57,23 @@ export async function walk(
     ),
   )
   const text = () => Buffer.concat(tokens.map((token) => vocab.bytes(token))).toString('utf8')
-  while (tokens.length < most) {
+  while (tokens.length < tokensMax) {
     const allowed = allowedTokens(await nextMask(session), vocab.size)
     const ends = allowed.filter((token) => vocab.isEndOfGeneration(token))
     const closes = allowed.filter((token) => closing.has(token))
-    if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > most / 4))
+    if (ends.length > 0 && (ends.length === allowed.length || random() < 0.3 || tokens.length > tokensMax / 4))
       return { text: text(), tokens, ended: true }
     const others = allowed.filter((token) => !vocab.isEndOfGeneration(token))
-    // What separates the parts of an address or a date is one character of thousands; a walk would hardly ever come by
-    // it.
+    // Prefer separators sometimes: those of an address or a date are one character of thousands, and a walk would
+    // hardly ever choose one.
     const marks = others.filter((token) => /^[@.:/\-TZ]$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
     const from =
       marks.length > 0 && closes.length === 0 && random() < 0.2
         ? marks
-        : closes.length > 0 && random() < (tokens.length > most / 4 ? 0.95 : 0.2)
+        : closes.length > 0 && random() < (tokens.length > tokensMax / 4 ? 0.95 : 0.2)
           ? closes
           : others
-    // Short tokens are taken as often as long ones, or nearly everything would be words.
+    // Choose short tokens as often as long ones, or nearly everything would be words.
     const short = from.filter((token) => vocab.bytes(token).length <= 2)
     const wordy = from.filter((token) => !/^\s*$/.test(Buffer.from(vocab.bytes(token)).toString('latin1')))
     const choice =

@@ -1,5 +1,5 @@
-// Structured output: what is written under a grammar's masks satisfies its schema, what can't be enforced is refused,
-// and nobody holds up the others.
+// Structured output: generated documents satisfy their schemas, unsupported keywords are rejected, and no request
+// blocks another.
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
@@ -21,13 +21,13 @@ const person = {
   required: ['name', 'age'],
   additionalProperties: false,
 }
-const refused = (places?: string) => (error: unknown) =>
+const refused = (path?: string) => (error: unknown) =>
   error instanceof ApiError &&
   error.code === 'schema_not_enforceable' &&
-  (places === undefined || error.details?.path === places)
+  (path === undefined || error.details?.path === path)
 
 for (const [name, schema] of Object.entries(enforced))
-  test(`every document written at random satisfies its schema: ${name}`, async () => {
+  test(`every random document satisfies its schema: ${name}`, async () => {
     const ajv = new Ajv2020({ strict: false })
     addFormats.default(ajv)
     const validate = ajv.compile(schema)
@@ -40,7 +40,7 @@ for (const [name, schema] of Object.entries(enforced))
       complete++
       assert.ok(validate(JSON.parse(text)), `${text}: ${ajv.errorsText(validate.errors)}`)
     }
-    assert.ok(complete > 0, 'no walk came to an end')
+    assert.ok(complete > 0, 'no walk ended')
   })
 
 const cases: [path: string, schema: Record<string, unknown>][] = [
@@ -82,11 +82,11 @@ const cases: [path: string, schema: Record<string, unknown>][] = [
   ['', { properties: { next: { $ref: '#' } }, required: ['next'] }],
   ['/type', { type: 'date' }],
 ]
-test('what is not enforced is refused, and the place is named', async () => {
+test('unsupported keywords are rejected, with their path', async () => {
   for (const [path, schema] of cases) await assert.rejects(open(schema), refused(path), JSON.stringify(schema))
 })
 
-test('a text ends where its grammar does: end tokens are allowed there, all of them, and nowhere else', async () => {
+test('all end tokens are allowed exactly where the document is complete', async () => {
   const ends = Array.from({ length: vocab.size }, (_, token) => token).filter((token) => vocab.isEndOfGeneration(token))
   const session = await open(person)
   const text = '{"name": "Bob \\"B\\" é", "age": 33}'
@@ -105,7 +105,7 @@ test('a text ends where its grammar does: end tokens are allowed there, all of t
   session.close()
 })
 
-test('a token that the grammar forbids fails its session, and json_object begins with a brace', async () => {
+test('a forbidden token fails its session, and json_object starts with a brace', async () => {
   const session = await grammars.open(vocab, { kind: 'json_object' })
   const allowed = allowedTokens(await nextMask(session), vocab.size)
   assert.ok(allowed.length > 0 && allowed.every((token) => vocab.bytes(token)[0] === '{'.charCodeAt(0)))
@@ -117,7 +117,7 @@ test('a token that the grammar forbids fails its session, and json_object begins
   session.close()
 })
 
-test('a structural tag constrains what stands between its marks, and its schemas are checked', async () => {
+test('a structural tag constrains the text between its markers, and its schemas are validated', async () => {
   const tag = (schema: object): GrammarSpec => ({
     kind: 'structural_tag',
     tag: {
@@ -205,18 +205,18 @@ const costlyToWrite: Record<string, object> = {
   },
 }
 for (const [name, schema] of Object.entries(costlyToWrite))
-  test(`the thread that decodes is not held up by a schema, which is written out in linear time or refused: ${name}`, () => {
+  test(`a schema does not block the decode thread: it is converted in linear time or rejected: ${name}`, () => {
     const began = performance.now()
     try {
       writeEbnf(schemaRules(schema))
     } catch (error) {
       assert.ok(refused()(error), String(error))
     }
-    // Some 100 ms on a machine that does nothing else; without the bounds, seconds and more memory than there is.
+    // About 100 ms on an idle machine. Without the limits, seconds and more memory than there is.
     assert.ok(performance.now() - began < 1_500, `it took ${performance.now() - began} ms`)
   })
 
-test('hostile schemas end within bounds, while the masks of another session go on', async () => {
+test('hostile schemas end within their limits and do not delay the masks of another session', async () => {
   const other = await open({ type: 'array', items: { type: 'integer' } })
   let longest_ms = 0
   let going = true
@@ -245,17 +245,20 @@ test('hostile schemas end within bounds, while the masks of another session go o
   going = false
   await bystander
   other.close()
-  assert.ok(longest_ms < 1_000, `a mask was waited for for ${longest_ms} ms`)
+  assert.ok(longest_ms < 1_000, `a mask took ${longest_ms} ms`)
 })
 
-const dear = (number: number) => ({ type: 'string', pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$` })
+const costly = (number: number) => ({
+  type: 'string',
+  pattern: `^((((a{1,20}){1,20}){1,20}){1,20}){1,${20 + number}}$`,
+})
 const small = (number: number) => ({
   type: 'object',
   properties: { [`a${number}`]: { type: 'integer' } },
   additionalProperties: false,
 })
 
-test('ten costly schemas of one account hold up no other: its schemas wait for a slice at most, and those of the one end when it leaves', async () => {
+test('ten costly schemas of one account delay others by at most a slice, and end when their client disconnects', async () => {
   const own = createGrammars({ account_trials: 10 })
   const ask = (schema: object, account: string, signal?: AbortSignal) =>
     own.open(vocab, { kind: 'json_schema', schema: { ...schema } }, signal, account)
@@ -270,12 +273,12 @@ test('ten costly schemas of one account hold up no other: its schemas wait for a
 
   const left = new AbortController()
   const attacks = Array.from({ length: 10 }, (_, number) =>
-    ask(dear(number), 'one', left.signal).catch((error: unknown) => error),
+    ask(costly(number), 'one', left.signal).catch((error: unknown) => error),
   )
   await assert.rejects(ask(small(3), 'one'), (error: ApiError) => error.code === 'overloaded')
   const times: number[] = []
   for (let number = 4; number < 10; number++) times.push(await time(number))
-  // A slice, and the start of a worker on a machine whose other threads compile.
+  // A slice, plus the start of a worker while other threads compile.
   const most_ms = 8 * usual_ms + 2_500
   assert.ok(Math.max(...times) < most_ms, `usually ${usual_ms} ms, then ${times.join(', ')}`)
 
@@ -284,11 +287,11 @@ test('ten costly schemas of one account hold up no other: its schemas wait for a
   const began = performance.now()
   const again = await ask(small(11), 'one')
   again.close()
-  assert.ok(performance.now() - began < most_ms, 'what was left behind holds no place')
+  assert.ok(performance.now() - began < most_ms, 'aborted trials free their slots')
   await own.close()
 })
 
-test('a schema waits no longer than its bound for those before it, and is told to come again', async () => {
+test('a schema that waits longer than the limit is rejected as overloaded', async () => {
   const own = createGrammars({ trial_wait_ms: 200, slice_ms: 10_000 })
   const [slow, ...waiting] = await Promise.allSettled(
     [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
@@ -298,14 +301,14 @@ test('a schema waits no longer than its bound for those before it, and is told t
   assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
   for (const one of waiting)
     assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
-  // Those that gave up hold no place.
+  // Rejected trials free their slots.
   const again = await own.open(vocab, { kind: 'json_schema', schema: person })
   again.close()
   await own.close()
 })
 
-test('a session whose mask takes too long fails alone: the others of its worker go on where they were', async () => {
-  // Bounds under which a mask of some 15 ms is served with others, and is too slow then.
+test('a session with a slow mask fails alone; the other sessions of its worker continue', async () => {
+  // Limits under which a mask of about 15 ms passes the trial and is then too slow.
   const own = createGrammars({ mask_ms: 6, cheap_mask_ms: 10_000, slow_mask_ms: 10_000, cheap_compile_ms: 10_000 })
   const others: GrammarSession[] = []
   for (let index = 0; index < 3; index++) others.push(await own.open(vocab, { kind: 'json_object' }))
@@ -319,7 +322,7 @@ test('a session whose mask takes too long fails alone: the others of its worker 
   const slow = await own.open(vocab, { kind: 'json_schema', schema: { type: 'string', pattern: '^(?:[^a]|bb)*$' } })
   const [more] = vocab.tokenize('1')
   await assert.rejects(walk(slow, vocab, seeded(1), 400), refused())
-  // Accepted while there is no worker: the new one has to replay it, too.
+  // Accepted while there is no worker: the new worker must replay it too.
   for (const session of others) session.accept(more!)
   for (const session of others) assert.deepEqual(allowedTokens(await nextMask(session), vocab.size), before)
   for (const session of [...others, slow]) session.close()

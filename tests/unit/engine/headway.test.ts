@@ -1,27 +1,27 @@
-// Readiness tells of work that does not move on.
+// Progress watchdog, which readiness reports.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createHeadway } from '../../../engine/batching/headway.ts'
+import { createProgressWatchdog } from '../../../engine/batching/headway.ts'
 
-test('work without a step for longer than any step takes is told, until a step is done or the work has ended', () => {
+test('work without progress for longer than any step is a stall, until a step finishes or the work ends', () => {
   let now = 0
-  const headway = createHeadway({ stalled_after_ms: 15_000, now: () => now })
+  const watchdog = createProgressWatchdog({ stalled_after_ms: 15_000, now: () => now })
   now = 100_000
-  assert.equal(headway.stalledMs(), 0, 'nothing to do is no stall')
-  const end = headway.begin()
+  assert.equal(watchdog.stalledMs(), 0, 'no work is no stall')
+  const end = watchdog.beginWork()
   now += 15_000
-  assert.equal(headway.stalledMs(), 0, 'the time before there was work does not count')
+  assert.equal(watchdog.stalledMs(), 0, 'time before the work began does not count')
   now += 1
-  assert.equal(headway.stalledMs(), 15_001)
-  headway.note()
-  assert.equal(headway.stalledMs(), 0)
-  const another = headway.begin()
+  assert.equal(watchdog.stalledMs(), 15_001)
+  watchdog.recordProgress()
+  assert.equal(watchdog.stalledMs(), 0)
+  const another = watchdog.beginWork()
   now += 20_000
-  assert.equal(headway.stalledMs(), 20_000, 'more work is no step')
+  assert.equal(watchdog.stalledMs(), 20_000, 'new work is no progress')
   end()
   end()
   now += 20_000
-  assert.equal(headway.stalledMs(), 20_000, 'what ended twice ended once')
+  assert.equal(watchdog.stalledMs(), 20_000, 'ending twice counts once')
   another()
-  assert.equal(headway.stalledMs(), 0)
+  assert.equal(watchdog.stalledMs(), 0)
 })

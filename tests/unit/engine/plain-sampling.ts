@@ -1,6 +1,6 @@
 import type { SamplingParams } from '../../../engine/sampling/sampler.ts'
 
-/** The likeliest token each time, and nothing that changes which that is. */
+/** Greedy sampling without penalties or bias. */
 export const plainSampling: SamplingParams = {
   temperature: 0,
   top_k: 50,

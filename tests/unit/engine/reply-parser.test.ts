@@ -1,4 +1,4 @@
-// What an answer says, thinks and calls, however its text is cut.
+// Content, reasoning and tool calls of an answer, however its text is split.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { prepareConversation } from '../../../engine/chat/conversation.ts'
@@ -10,13 +10,11 @@ type Reply = { content: string; reasoning: string; calls: { name: string; argume
 const parserOf = (name: TemplateName, fields: Record<string, unknown> = { tools: [weather, now] }) =>
   prepareConversation(modelOf(name), ask(fields)).createParser
 
-/**
- * What a client puts together from the parts; asserts that calls are announced once, in order, with an id of their own.
- */
+/** Assembles the parts as a client does. Asserts that each call is announced once, in order, with a unique id. */
 function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
   const reply: Reply = { content: '', reasoning: '', calls: [] }
   const ids = new Set<string>()
-  const take = (part: ReplyPart) => {
+  const collect = (part: ReplyPart) => {
     if (part.kind !== 'tool_call') {
       assert.notEqual(part.text, '')
       reply[part.kind] += part.text
@@ -31,14 +29,14 @@ function assemble(parser: ReplyParser, pieces: readonly string[]): Reply {
     } else assert.deepEqual([part.index, part.id], [reply.calls.length - 1, undefined])
     reply.calls.at(-1)!.arguments += part.arguments
   }
-  for (const piece of pieces) parser.push(piece).forEach(take)
-  parser.finish().forEach(take)
+  for (const piece of pieces) parser.push(piece).forEach(collect)
+  parser.finish().forEach(collect)
   assert.equal(parser.calledTools(), reply.calls.length > 0)
   return reply
 }
 
-/** Numbers that are the same in every run. */
-function numbers(seed: number): (below: number) => number {
+/** Reproducible random numbers. */
+function seededNumbers(seed: number): (below: number) => number {
   let state = seed
   return (below) => {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0
@@ -56,10 +54,10 @@ function cutAtRandom(text: string, random: (below: number) => number): string[] 
   return pieces
 }
 
-/** Reads the text whole, then cut at each place, into single characters and at random. */
+/** Parses the text whole, then split at each position, into single characters and at random. */
 function everyCut(createParser: () => ReplyParser, text: string): Reply {
   const whole = assemble(createParser(), [text])
-  const random = numbers(7)
+  const random = seededNumbers(7)
   const cuts = [
     [...Array(text.length + 1).keys()].map((at) => [text.slice(0, at), text.slice(at)]),
     [text.split('')],
@@ -73,7 +71,7 @@ const says = (content: string): Reply => ({ content, reasoning: '', calls: [] })
 const paris = { name: 'get_weather', arguments: '{"place": "Par\\"is}</tool_call>"}' }
 const hermes = (name: string, text: string) => `<tool_call>\n{"name": "${name}", "arguments": ${text}}\n</tool_call>`
 
-test('a plain answer passes as it is, piece by piece', () => {
+test('a plain answer passes through piece by piece', () => {
   const parser = parserOf('qwen2.5', {})()
   for (const text of [' <tool_call>\n', '{"name"', '\n'])
     assert.deepEqual(parser.push(text), [{ kind: 'content', text }])
@@ -81,7 +79,7 @@ test('a plain answer passes as it is, piece by piece', () => {
 })
 
 for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
-  test(`calls between tags are read, with the text before the first (${name})`, () => {
+  test(`calls between tags are parsed, with the text before the first (${name})`, () => {
     const read = (text: string) => everyCut(parserOf(name, { tools: [weather, now], parallel_tool_calls: true }), text)
     const both = `${hermes(paris.name, paris.arguments)}\n${hermes('now', '{}')}`
     assert.deepEqual(read(both), { ...says(''), calls: [paris, { name: 'now', arguments: '{}' }] })
@@ -94,12 +92,12 @@ for (const name of ['qwen2.5', 'smollm2', 'qwen3'] as const) {
     assert.deepEqual(
       read(`${hermes('unknown', '{}')} b`),
       says(`${hermes('unknown', '{}')} b`),
-      'what is no call stays text',
+      'text that is not a call stays text',
     )
   })
 }
 
-test('Mistral’s list of calls is read', () => {
+test('Mistral’s list of calls is parsed', () => {
   const text = '[TOOL_CALLS][{"name": "get_weather", "arguments": {"place": "]["}}, {"name": "now", "arguments": {}}]'
   const calls = [
     { name: 'get_weather', arguments: '{"place": "]["}' },
@@ -110,7 +108,7 @@ test('Mistral’s list of calls is read', () => {
   assert.deepEqual(everyCut(parserOf('mistral-nemo'), 'A list: [TOOL, [1]'), says('A list: [TOOL, [1]'))
 })
 
-test('an answer that is one call as a whole is read, and JSON in an answer that is not stays text', () => {
+test('an answer that is a single call is parsed, and JSON inside other text stays text', () => {
   const text = '{"name": "get_weather", "parameters": {"place": "Rome"}}'
   const calls = [{ name: 'get_weather', arguments: '{"place": "Rome"}' }]
   assert.deepEqual(everyCut(parserOf('llama-like'), text), { ...says(''), calls })
@@ -118,7 +116,7 @@ test('an answer that is one call as a whole is read, and JSON in an answer that 
   assert.deepEqual(everyCut(parserOf('llama-like'), `So: ${text}`), says(`So: ${text}`))
 })
 
-test('only as many calls as were asked for are passed on', () => {
+test('calls beyond the allowed number are dropped', () => {
   const two = `${hermes('now', '{}')}\n${hermes('now', '{}')}`
   for (const fields of [
     { parallel_tool_calls: false },
@@ -127,7 +125,7 @@ test('only as many calls as were asked for are passed on', () => {
     assert.equal(everyCut(parserOf('qwen2.5', { tools: [weather, now], ...fields }), two).calls.length, 1)
 })
 
-test('thoughts are apart from the answer, whoever began them', () => {
+test('reasoning is separated from the answer, whether the prompt or the model opened it', () => {
   const plain = parserOf('qwen3', {})
   assert.deepEqual(everyCut(plain, '<think>\nOne < two.\n\n</think>\n\n Yes.\n'), {
     content: ' Yes.\n',
@@ -145,7 +143,7 @@ test('thoughts are apart from the answer, whoever began them', () => {
   assert.deepEqual(everyCut(parserOf('qwen2.5', {}), '<think>x</think>'), says('<think>x</think>'))
 })
 
-test('calls are read after thoughts, and not in them', () => {
+test('calls are parsed after the reasoning, not inside it', () => {
   const text = `<think>\nShall I ${hermes('now', '{}')}?\n</think>\n\n${hermes('get_weather', '{}')}`
   const read = everyCut(parserOf('qwen3'), text)
   assert.deepEqual(read, {
@@ -155,7 +153,7 @@ test('calls are read after thoughts, and not in them', () => {
   })
 })
 
-test('of an answer that is cut off, what has come so far stays, and no piece of a tag is shown', () => {
+test('a truncated answer keeps its text so far and shows no partial tag', () => {
   const cut = (name: TemplateName, text: string) => everyCut(parserOf(name), text)
   assert.deepEqual(cut('qwen2.5', 'Well.\n<tool_call>\n{"na'), says('Well.'))
   assert.deepEqual(cut('qwen2.5', hermes('get_weather', '{"place": "Pa').slice(0, -14)), {
@@ -166,13 +164,13 @@ test('of an answer that is cut off, what has come so far stays, and no piece of 
   assert.deepEqual(cut('llama-like', '{"name": "get_'), says(''))
 })
 
-test('arguments come as they are written, not when they are whole', () => {
+test('arguments stream as they are written', () => {
   const parser = parserOf('qwen2.5')()
   parser.push('<tool_call>\n{"name": "get_weather", "arguments": ')
   assert.deepEqual(parser.push('{"place": "P'), [{ kind: 'tool_call', index: 0, arguments: '{"place": "P' }])
 })
 
-test('any text reads the same however it is cut, and text without a tag is all content', () => {
+test('any text parses the same however it is split, and text without a tag is all content', () => {
   const words = [
     '<think>',
     '</think>',
@@ -183,7 +181,7 @@ test('any text reads the same however it is cut, and text without a tag is all c
     '{"name": "now", "parameters": ',
   ]
   const signs = ['{', '}', '[', ']', ', ', '"', '\\', '\n', ' ', 'a', '1', '<', '</', '{"na', '🦊', '\u2028']
-  const random = numbers(11)
+  const random = seededNumbers(11)
   for (let round = 0; round < 3000; round++) {
     const text = Array.from({ length: 1 + random(14) }, () =>
       random(2) ? words[random(words.length)] : signs[random(signs.length)],

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { firstSize, laneShapes } from '../../../engine/batching/slot-sizes.ts'
+import { firstSizeClass, runnerShapes } from '../../../engine/batching/slot-sizes.ts'
 
 const gibibyte = 1024 ** 3
-const limits = { slots: 32, lane_bytes: gibibyte, total_bytes: 8 * gibibyte }
+const limits = { slots: 32, runner_bytes: gibibyte, total_bytes: 8 * gibibyte }
 
-test('a small model gets all the slots, and its whole context in the longest', () => {
-  const shapes = laneShapes({ context_length: 8192, kv_bytes_per_token: 23_040 }, limits)
+test('a small model gets all slots, and its whole context in the longest ones', () => {
+  const shapes = runnerShapes({ context_length: 8192, kv_bytes_per_token: 23_040 }, limits)
   assert.deepEqual(
     shapes.map(({ slots, tokens_per_slot }) => [slots, tokens_per_slot]),
     [
@@ -17,8 +17,8 @@ test('a small model gets all the slots, and its whole context in the longest', (
   )
 })
 
-test('no lane of a large model costs more than its budget: fewer slots first, then shorter ones', () => {
-  const shapes = laneShapes({ context_length: 131_072, kv_bytes_per_token: 131_072 }, limits)
+test('the runners of a large model stay within their memory limit: fewer slots first, then shorter ones', () => {
+  const shapes = runnerShapes({ context_length: 131_072, kv_bytes_per_token: 131_072 }, limits)
   assert.deepEqual(
     shapes.map(({ slots, tokens_per_slot }) => [slots, tokens_per_slot]),
     [
@@ -30,14 +30,14 @@ test('no lane of a large model costs more than its budget: fewer slots first, th
   for (const { slots, bytes_per_slot } of shapes) assert.ok(slots * bytes_per_slot <= gibibyte)
 })
 
-test('a model of a short context has no lane that is longer', () => {
-  assert.equal(laneShapes({ context_length: 512, kv_bytes_per_token: 1000 }, limits).length, 1)
+test('a model with a short context has no slots longer than it', () => {
+  assert.equal(runnerShapes({ context_length: 512, kv_bytes_per_token: 1000 }, limits).length, 1)
 })
 
-test('a request begins in the shortest slot that holds its prompt and an answer of common length', () => {
-  const shapes = laneShapes({ context_length: 8192, kv_bytes_per_token: 23_040 }, limits)
-  assert.equal(firstSize(shapes, 100, 4000), 0)
-  assert.equal(firstSize(shapes, 500, 12), 0)
-  assert.equal(firstSize(shapes, 300, 4000), 1)
-  assert.equal(firstSize(shapes, 8191, 1), 2)
+test('a request starts in the shortest slot that fits its prompt and an answer of expected length', () => {
+  const shapes = runnerShapes({ context_length: 8192, kv_bytes_per_token: 23_040 }, limits)
+  assert.equal(firstSizeClass(shapes, 100, 4000), 0)
+  assert.equal(firstSizeClass(shapes, 500, 12), 0)
+  assert.equal(firstSizeClass(shapes, 300, 4000), 1)
+  assert.equal(firstSizeClass(shapes, 8191, 1), 2)
 })

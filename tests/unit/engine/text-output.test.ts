@@ -1,4 +1,4 @@
-// Text from bytes: whole characters, and nothing of a stop sequence.
+// Output text from token bytes: whole characters, no part of a stop sequence.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createTextOutput } from '../../../engine/sampling/text-output.ts'
@@ -15,7 +15,7 @@ function feed(stop: string[], pieces: (string | number[])[]): { texts: string[];
   return { texts, stopped: false }
 }
 
-test('a character split over tokens comes out whole, and only when it is complete', () => {
+test('a character split over tokens is sent once it is complete', () => {
   const fox = Buffer.from('a🦊é')
   assert.deepEqual(
     feed(
@@ -26,7 +26,7 @@ test('a character split over tokens comes out whole, and only when it is complet
   )
 })
 
-test('bytes that never become a character are U+FFFD, inside and at the end', () => {
+test('invalid or incomplete characters become U+FFFD, inside the text and at its end', () => {
   assert.deepEqual(
     feed(
       [],
@@ -39,36 +39,36 @@ test('bytes that never become a character are U+FFFD, inside and at the end', ()
   )
 })
 
-test('a stop sequence split over tokens ends the text before it, and no part of it leaks', () => {
+test('a stop sequence split over tokens ends the text before it, and no part of it is sent', () => {
   const { texts, stopped } = feed(['<END>'], ['one <', 'E', 'ND', '> two'])
   assert.deepEqual(texts, ['one ', '', '', ''])
   assert.equal(stopped, true)
 })
 
-test('text that was held back comes out once it can no longer be a stop sequence', () => {
+test('text held back is sent once it cannot be a stop sequence', () => {
   assert.deepEqual(feed(['<END>'], ['one <E', 'NDLESS', ' <', 'EN']).texts, ['one ', '<ENDLESS', ' ', '', '<EN'])
 })
 
-test('of several stop sequences, the one that appears first in the text counts', () => {
+test('of several stop sequences, the first in the text counts', () => {
   assert.equal(feed(['two', 'one'], ['zero one two']).texts.join(''), 'zero ')
 })
 
-test('a stop sequence that repeats its own beginning is found', () => {
+test('a stop sequence that repeats its own prefix is found', () => {
   assert.deepEqual(feed(['aab'], ['xa', 'a', 'a', 'b!']), { texts: ['x', '', 'a', ''], stopped: true })
 })
 
-test('a stop sequence of a character that is split over tokens is found', () => {
+test('a stop sequence is found if its character is split over tokens', () => {
   const [first, second] = [[0xf0, 0x9f, 0xa6], [0x8a]]
   assert.deepEqual(feed(['🦊'], ['a', first!, second!]), { texts: ['a', '', ''], stopped: true })
 })
 
-test('stop sequences that are nearly there at every token cost no more for it, however long they are', () => {
+test('long stop sequences that nearly match at every token cost linear time', () => {
   const output = createTextOutput([`${'x'.repeat(100_000)}y`, 'xy'])
   const token = Buffer.from('x'.repeat(64))
   const began = performance.now()
   let length = 0
   for (let index = 0; index < 4_096; index++) length += output.push(token).text.length
   assert.equal(length + output.finish().length, 4_096 * 64)
-  // Comparing each beginning anew takes hours.
+  // A naive search takes hours.
   assert.ok(performance.now() - began < 10_000)
 })

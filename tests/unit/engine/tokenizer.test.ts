@@ -1,5 +1,5 @@
-// Texts to tokens by the vocabularies of real models: the library's own tokens, in linear time, in turn, and never
-// those that a caller spells.
+// Tokenizer with vocabularies of real models: the same tokens as the library, in linear time, fair to accounts, and no
+// control tokens from users' text.
 import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import { renderChat } from '../../../engine/chat/conversation.ts'
 import { type Library, openLibrary } from '../../../engine/llama/library.ts'
 import { loadModel, type Model } from '../../../engine/llama/model.ts'
-import { piecesOf } from '../../../engine/tokenizer/pieces.ts'
+import { splitText } from '../../../engine/tokenizer/pieces.ts'
 import { createTokenizer, type PromptText, type TokenizeOptions } from '../../../engine/tokenizer/tokenizer.ts'
 import { root } from '../../process/engine/engine-process.ts'
 import { tiny, tinyModelsDir } from '../../support/tiny.ts'
@@ -39,7 +39,7 @@ const options = (fields: Partial<TokenizeOptions> = {}): TokenizeOptions => ({
 const tokens = (model: Model, text: string, controls: PromptText['controls'] = 'all') =>
   tokenizer.tokenize(model.vocab, { text, controls }, options())
 
-/** What the library makes of the whole text in one call. */
+/** The library's tokens of the whole text, in one call. */
 function libraryTokens(model: Model, text: string, special: boolean): number[] {
   const utf8 = Buffer.from(text)
   const out = new Int32Array(utf8.length + 8)
@@ -81,7 +81,7 @@ const texts = () => {
   ]
 }
 
-test('tokens are the library’s own, to the token, however long the text is and whether or not control tokens are read', async () => {
+test('tokens equal the library’s for texts of any length, with and without control tokens', async () => {
   for (const { name, model } of models)
     for (const text of texts()) {
       const excerpt = `${name}: ${JSON.stringify(text.slice(0, 60))}… of ${text.length}`
@@ -90,31 +90,31 @@ test('tokens are the library’s own, to the token, however long the text is and
     }
 })
 
-test('an embedded text has the tokens around it that the model was trained with', () => {
+test('a text for an embedding gets the special tokens around it that the model was trained with', () => {
   const { vocab } = models[1]!.model
   assert.deepEqual(
-    [vocab.wrapping.before, vocab.wrapping.after].map((around) => around.map(vocab.text)),
+    [vocab.affixes.before, vocab.affixes.after].map((around) => around.map(vocab.text)),
     [['[CLS]'], ['[SEP]']],
   )
 })
 
-test('a text is cut only where no token of the vocabulary goes on, and where nothing allows a cut it still ends', () => {
+test('a text is split only where no token can cross, and at the maximum length otherwise', () => {
   const { vocab } = smollm
   const prose = 'the quick brown fox jumps over the lazy dog '.repeat(50)
-  const pieces = [...piecesOf(prose, vocab, { wanted: 100, max: 1000 })]
+  const pieces = [...splitText(prose, vocab, { wanted: 100, max: 1000 })]
   assert.ok(pieces.length > 10)
   assert.equal(pieces.join(''), prose)
   assert.ok(pieces.slice(1).every((piece) => piece.startsWith(' ')))
-  const endless = [...piecesOf('🙂'.repeat(5000), vocab, { wanted: 100, max: 999 })]
+  const endless = [...splitText('🙂'.repeat(5000), vocab, { wanted: 100, max: 999 })]
   assert.ok(endless.every((piece) => piece.length <= 1000 && piece.isWellFormed()))
   assert.equal(endless.join(''), '🙂'.repeat(5000))
   const spaced = [
-    ...piecesOf(prose, { kind: 'spm', adds_space: true, hasPair: () => false }, { wanted: 100, max: 1000 }),
+    ...splitText(prose, { kind: 'spm', adds_space_prefix: true, hasBytePair: () => false }, { wanted: 100, max: 1000 }),
   ]
-  assert.equal(spaced.join(' '), prose, 'the tokenizer puts the spaces between them again')
+  assert.equal(spaced.join(' '), prose, 'the tokenizer adds the spaces again')
 })
 
-test('text of control tokens alone costs as much per byte as other text', async () => {
+test('text of control tokens only costs linear time, like other text', async () => {
   const timed = async (text: string) => {
     let best = Number.POSITIVE_INFINITY
     for (let round = 0; round < 3; round++) {
@@ -129,36 +129,36 @@ test('text of control tokens alone costs as much per byte as other text', async 
   const [short, long] = [await timed(hostile.repeat(10_000)), await timed(hostile.repeat(80_000))]
   assert.ok(
     long < 24 * short,
-    `eight times the text took ${(long / short).toFixed(1)} times as long: ${short.toFixed(0)} and ${long.toFixed(0)} ms`,
+    `8 times the text took ${(long / short).toFixed(1)} times as long: ${short.toFixed(0)}, ${long.toFixed(0)} ms`,
   )
   const plain = await timed('Plain words of a text, one after the other. '.repeat(3000))
   assert.ok(short < 4 * plain, `120 kB of control tokens took ${short.toFixed(0)} ms, of words ${plain.toFixed(0)} ms`)
 })
 
-test('a text that cannot fit is refused before it is tokenized, and one that does not fit once that shows', async () => {
-  let asked = 0
+test('a text that cannot fit is rejected before it is tokenized, or as soon as that is known', async () => {
+  let calls = 0
   const counting = {
     ...smollm.vocab,
     tokenize(text: string) {
-      asked++
+      calls++
       return smollm.vocab.tokenize(text)
     },
   }
-  const refused = (text: string) =>
+  const rejects = (text: string) =>
     assert.rejects(tokenizer.tokenize(counting, { text, controls: 'all' }, options({ tokens_max: 100 })), /at least/)
-  await refused('x'.repeat(101 * smollm.vocab.longest_token_bytes))
-  assert.equal(asked, 0)
-  await refused('<|im_start|>'.repeat(1000))
-  assert.equal(asked, 0)
-  await refused('Plain words. '.repeat(200))
-  assert.ok(asked <= 1)
+  await rejects('x'.repeat(101 * smollm.vocab.longest_token_bytes))
+  assert.equal(calls, 0)
+  await rejects('<|im_start|>'.repeat(1000))
+  assert.equal(calls, 0)
+  await rejects('Plain words. '.repeat(200))
+  assert.ok(calls <= 1)
 })
 
-test('accounts take turns, and who leaves is worked for no longer', async () => {
-  const own = createTokenizer()
+test('round robin over accounts; work stops for a caller that disconnects', async () => {
+  const fair = createTokenizer()
   const ended: string[] = []
-  const ask = (account: string, words: number, signal = new AbortController().signal) =>
-    own
+  const tokenize = (account: string, words: number, signal = new AbortController().signal) =>
+    fair
       .tokenize(
         smollm.vocab,
         { text: 'Plain words of a text. '.repeat(words), controls: 'all' },
@@ -168,9 +168,14 @@ test('accounts take turns, and who leaves is worked for no longer', async () => 
         () => ended.push(account),
         () => ended.push(`${account} left`),
       )
-  const gone = new AbortController()
-  const all = [ask('greedy', 20_000), ask('greedy', 20_000), ask('leaver', 20_000, gone.signal), ask('modest', 20)]
-  gone.abort()
+  const disconnect = new AbortController()
+  const all = [
+    tokenize('greedy', 20_000),
+    tokenize('greedy', 20_000),
+    tokenize('leaver', 20_000, disconnect.signal),
+    tokenize('modest', 20),
+  ]
+  disconnect.abort()
   await Promise.all(all)
   assert.deepEqual(
     ended,
@@ -179,7 +184,7 @@ test('accounts take turns, and who leaves is worked for no longer', async () => 
   assert.ok(ended.indexOf('modest') < ended.indexOf('greedy') && ended.indexOf('leaver left') < ended.indexOf('greedy'))
 })
 
-test('what a message spells is text: no role can be forged, and harmless messages keep their tokens', async () => {
+test('control tokens in a message are text: no forged roles, and harmless messages keep their tokens', async () => {
   const chat = (content: string) => renderChat(smollm, [{ role: 'user', content }])
   const control = new Set(smollm.vocab.special_tokens.filter((special) => special.control).map(({ token }) => token))
   const controlsIn = async (prompt: PromptText) =>
@@ -198,10 +203,12 @@ test('what a message spells is text: no role can be forged, and harmless message
     const prompt = chat(attack)
     assert.deepEqual(await controlsIn(prompt), expected, attack)
     const texts = (await tokenizer.tokenize(smollm.vocab, prompt, options())).map((token) => smollm.vocab.bytes(token))
-    assert.ok(Buffer.concat(texts).toString().includes(attack), 'the text itself is there')
+    assert.ok(Buffer.concat(texts).toString().includes(attack), 'the text is still in the prompt')
   }
   for (const harmless of ['Is 1 < 2 > 0? <b>yes</b> <html>', '> quoted', 'a | b', 'name']) {
-    const whole = `<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>user\n${harmless}<|im_end|>\n<|im_start|>assistant\n`
+    const whole =
+      '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' +
+      `<|im_start|>user\n${harmless}<|im_end|>\n<|im_start|>assistant\n`
     assert.deepEqual(
       await tokenizer.tokenize(smollm.vocab, chat(harmless), options()),
       libraryTokens(smollm, whole, true),
@@ -209,5 +216,5 @@ test('what a message spells is text: no role can be forged, and harmless message
     )
   }
   const old = renderChat({ ...smollm, parse_control_tokens: true }, [{ role: 'user', content: '<|im_end|>' }])
-  assert.equal((await controlsIn(old)).length, expected.length + 1, 'the setting brings the old way back')
+  assert.equal((await controlsIn(old)).length, expected.length + 1, 'the setting parse_control_tokens allows them')
 })

@@ -1,4 +1,4 @@
-// Whether an adapter that a user brings fits a base: its own description, the names of its tensors, their shapes.
+// Checks that an imported adapter fits a base: its configuration, tensor names and shapes.
 import { z } from 'zod'
 import { ApiError } from '../../../../contract/errors.ts'
 import type { Unpacked } from './main.ts'
@@ -18,9 +18,10 @@ const Config = z.looseObject({
 const invalid = (message: string, details?: Record<string, unknown>) =>
   new ApiError('adapter_invalid', message, { ...(details && { details }) })
 
-/**
- * Throws adapter_invalid where it is no LoRA adapter that can be served and gone on from on weights of these shapes.
- */
+const describeIssues = ({ issues }: z.ZodError) =>
+  issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ')
+
+/** Throws adapter_invalid unless this is a LoRA adapter that can be served and continued on weights of these shapes. */
 export function checkAdapter(
   { config, tensors }: Unpacked,
   base_model_id: string,
@@ -29,9 +30,7 @@ export function checkAdapter(
 ): AdapterShape {
   const parsed = Config.safeParse(config)
   if (!parsed.success)
-    throw invalid(
-      `adapter_config.json is not that of a LoRA adapter: ${parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`).join('; ')}.`,
-    )
+    throw invalid(`adapter_config.json is not that of a LoRA adapter: ${describeIssues(parsed.error)}.`)
   const { r, lora_alpha } = parsed.data
   if (!Number.isInteger(lora_alpha))
     throw invalid(`adapter_config.json: lora_alpha is ${lora_alpha}; it must be a whole number here.`)
@@ -57,13 +56,15 @@ export function checkAdapter(
     const base = shapes.get(`${layer}.weight`)
     if (base?.length !== 2 || !linear_modules.includes(module))
       throw invalid(
-        `${base_model_id} has no linear layer ${layer}. Its layers have ${linear_modules.join(', ')}. Is this adapter of another base? Name it as base_model_id.`,
+        `${base_model_id} has no linear layer ${layer}. Its layers have ${linear_modules.join(', ')}. ` +
+          'Is this adapter of another base? Name it as base_model_id.',
       )
     const [outputs, inputs] = base
     const expected = part === 'A' ? [r, inputs] : [outputs, r]
     if (shape.join() !== expected.join())
       throw invalid(
-        `The tensor ${name} is [${shape.join(', ')}]; on ${base_model_id} with rank ${r} it must be [${expected.join(', ')}].`,
+        `The tensor ${name} is [${shape.join(', ')}]; ` +
+          `on ${base_model_id} with rank ${r} it must be [${expected.join(', ')}].`,
       )
     if (!tensors[name.replace(/lora_[AB]/, `lora_${part === 'A' ? 'B' : 'A'}`)])
       throw invalid(`The tensor ${name} has no counterpart.`)

@@ -1,5 +1,5 @@
-// Takes an adapter out of an untrusted zip, in a process of its own which may be killed: `node main.ts REQUEST`. Writes
-// its two files into a folder and prints what they say of themselves, or why they cannot be used.
+// Unpacks an adapter from an untrusted zip, in a separate process with limits: `node main.ts REQUEST`. Writes its two
+// files into a folder, and prints their configuration and tensor shapes, or why they are invalid, as JSON.
 import { createWriteStream, statSync } from 'node:fs'
 import { mkdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -73,7 +73,8 @@ function oneNamed(entries: yauzl.Entry[], name: string): yauzl.Entry {
   const pickled = entries.find((entry) => /\.(bin|pt|pth|ckpt|pkl|pickle)$/.test(entry.fileName))
   if (name === weightsFile && pickled)
     throw new Invalid(
-      `${pickled.fileName} may run code when it is read, so only safetensors are taken. Save the adapter with safe_serialization=True.`,
+      `${pickled.fileName} may run code when it is read, so only safetensors are taken. ` +
+        'Save the adapter with safe_serialization=True.',
     )
   throw new Invalid(`The zip archive has no ${name}. Zip the folder that PEFT's save_pretrained writes.`)
 }
@@ -103,7 +104,7 @@ async function readConfig(file: string): Promise<Record<string, unknown>> {
     const config = JSON.parse(await readFile(file, 'utf8'))
     if (typeof config === 'object' && config !== null && !Array.isArray(config)) return config
   } catch {
-    // Told below.
+    // Reported below.
   }
   throw new Invalid(`${configFile} is not a JSON object.`)
 }
@@ -113,8 +114,8 @@ function readTensors(file: string): Unpacked['tensors'] {
   const { size, header } = headerOf(file, damaged)
   const found: Unpacked['tensors'] = {}
   let end = 0
-  const begins = (tensor: unknown) => (tensor as { data_offsets?: number[] } | null)?.data_offsets?.[0] ?? 0
-  const tensors = Object.entries(header.tensors).sort(([, a], [, b]) => begins(a) - begins(b))
+  const offsetOf = (tensor: unknown) => (tensor as { data_offsets?: number[] } | null)?.data_offsets?.[0] ?? 0
+  const tensors = Object.entries(header.tensors).sort(([, a], [, b]) => offsetOf(a) - offsetOf(b))
   for (const [name, tensor] of tensors) {
     const { dtype, shape, data_offsets } = tensor ?? {}
     const whole = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0

@@ -1,44 +1,45 @@
-// The connections to one server: kept after an answer and used again, as a new one costs a round trip or more.
-import { type Connection, openConnection, type Place } from './connection.ts'
+// Keep-alive connection pool for one server: a new connection costs at least one round trip.
+import { type Connection, openConnection, type ServerAddress } from './connection.ts'
 
 const sweep_ms = 1000
 
-export interface Connections {
-  /** What requests name the server by. */
+export interface ConnectionPool {
+  /** Value of the Host header. */
   readonly host: string
-  /** The one that was used last of those that are free, or a new one. */
-  take(): Connection
+  /** Returns the most recently used idle connection, or a new one. */
+  acquire(): Connection
+  /** Opens a new connection. */
   open(): Connection
-  /** Closes those that are free. */
+  /** Closes idle connections. */
   close(): void
 }
 
-/** `idle_ms`: how long one is kept without a request; less where the server says so. */
-export function createConnections(place: Place, idle_ms: number): Connections {
-  const idle: { connection: Connection; until: number }[] = []
-  let sweeping: NodeJS.Timeout | undefined
+/** `idle_ms`: how long an idle connection stays open. A shorter Keep-Alive timeout from the server takes precedence. */
+export function createConnectionPool(address: ServerAddress, idle_ms: number): ConnectionPool {
+  const idle: { connection: Connection; expires_at: number }[] = []
+  let sweepTimer: NodeJS.Timeout | undefined
 
   function sweep(): void {
     const now = performance.now()
-    for (const { connection, until } of [...idle]) if (until <= now) connection.close()
-    sweeping = idle.length > 0 ? setTimeout(sweep, sweep_ms).unref() : undefined
+    for (const { connection, expires_at } of [...idle]) if (expires_at <= now) connection.close()
+    sweepTimer = idle.length > 0 ? setTimeout(sweep, sweep_ms).unref() : undefined
   }
 
-  function free(connection: Connection): void {
-    idle.push({ connection, until: performance.now() + Math.min(idle_ms, connection.idle_ms) })
-    if (!sweeping) sweeping = setTimeout(sweep, sweep_ms).unref()
+  function addIdle(connection: Connection): void {
+    idle.push({ connection, expires_at: performance.now() + Math.min(idle_ms, connection.idle_ms) })
+    if (!sweepTimer) sweepTimer = setTimeout(sweep, sweep_ms).unref()
   }
-  function gone(connection: Connection): void {
+  function removeClosed(connection: Connection): void {
     const index = idle.findIndex((each) => each.connection === connection)
     if (index !== -1) idle.splice(index, 1)
   }
 
-  const open = () => openConnection(place, free, gone)
+  const open = () => openConnection(address, addIdle, removeClosed)
   return {
-    host: 'socketPath' in place ? 'localhost' : hostOf(place),
-    take() {
+    host: 'socketPath' in address ? 'localhost' : hostOf(address),
+    acquire() {
       for (let last = idle.pop(); last; last = idle.pop()) {
-        if (last.until > performance.now()) return last.connection
+        if (last.expires_at > performance.now()) return last.connection
         last.connection.close()
       }
       return open()

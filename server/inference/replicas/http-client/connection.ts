@@ -1,63 +1,63 @@
-// One connection to a server, with one request at a time on it.
+// One HTTP/1.1 connection to a server; it carries one request at a time.
 import net from 'node:net'
 import tls from 'node:tls'
-import { Incoming } from './response.ts'
-import { createAnswerParser } from './response-parser.ts'
+import { HttpResponse } from './response.ts'
+import { createResponseParser } from './response-parser.ts'
 
 const connectTimeout_ms = 5000
-/** A server that closed a kept connection has done so before it read the request: the news of that is here at once. */
-const staleNews_ms = 50
-/** A server closes a connection that has been idle for the time that it said: a request must not meet it on the way. */
-const margin_ms = 1000
+/** A reset within this time of sending means that the server had closed the idle connection before the request. */
+const staleWindow_ms = 50
+/** Idle connections close this long before the server's own timeout, so that no request crosses the server's close. */
+const idleMargin_ms = 1000
 
-/** Where a server listens. `hostname` is without the brackets of an address. */
-export type Place = { socketPath: string } | { hostname: string; port: number; secure: boolean }
+/** Where a server listens. An IPv6 `hostname` has no brackets. */
+export type ServerAddress = { socketPath: string } | { hostname: string; port: number; secure: boolean }
 
-/** The request was not answered. `taken` says whether the server may have begun to work on it. */
-export class NotAnswered extends Error {
-  readonly taken: boolean
-  constructor(message: string, taken: boolean) {
+/** The request got no complete response. `mayHaveStarted`: the server may have begun to process it. */
+export class NoResponse extends Error {
+  readonly mayHaveStarted: boolean
+  constructor(message: string, mayHaveStarted: boolean) {
     super(message)
-    this.taken = taken
+    this.mayHaveStarted = mayHaveStarted
   }
 }
 
-/** It was closed, as far as can be told before the server had read the request. */
-export class StaleConnection extends NotAnswered {}
+/** A reused connection was already closed. The server most likely did not read the request, so it is safe to resend. */
+export class StaleConnection extends NoResponse {}
 
 export interface Connection {
   /**
-   * Sends a request and resolves with the head of its answer. When `signal` aborts, the connection is closed, also in
-   * the middle of the answer.
+   * Sends a serialized request and resolves when the head of its response has arrived. An abort of `signal` closes the
+   * connection, also in the middle of the body.
    */
-  ask(text: string, signal: AbortSignal): Promise<Incoming>
-  /** How long it may be idle, by what the server said with its last answer. */
+  send(text: string, signal: AbortSignal): Promise<HttpResponse>
+  /** How long it may stay idle, from the Keep-Alive header of the last response. */
   readonly idle_ms: number
   close(): void
 }
 
 /**
- * `free` is told when it can be asked again, `gone` when it never can. Neither keeps the process alive while it is
- * free.
+ * Opens a connection. Calls `onIdle` when it can carry another request and `onClosed` when it never can. An idle
+ * connection does not keep the process alive.
  */
 export function openConnection(
-  place: Place,
-  free: (connection: Connection) => void,
-  gone: (connection: Connection) => void,
+  address: ServerAddress,
+  onIdle: (connection: Connection) => void,
+  onClosed: (connection: Connection) => void,
 ): Connection {
-  const socket = connect(place)
-  const secure = 'secure' in place && place.secure
+  const socket = connect(address)
+  const secure = 'secure' in address && address.secure
   let connected = false
   let paused = false
-  let over = false
-  /** Whether a request before the present one was answered on it. */
-  let kept = false
-  let keep = false
-  let asked_at = 0
-  let heard = false
+  let closed = false
+  /** Whether an earlier request was answered on this connection. */
+  let reused = false
+  let keepAlive = false
+  let sent_at = 0
+  let hasReceived = false
   let signal: AbortSignal | undefined
-  let waiting: { resolve(answer: Incoming): void; reject(error: Error): void } | undefined
-  let answer: Incoming | undefined
+  let pending: { resolve(response: HttpResponse): void; reject(error: Error): void } | undefined
+  let response: HttpResponse | undefined
 
   const source = {
     pause() {
@@ -70,60 +70,60 @@ export function openConnection(
       paused = false
       socket.resume()
     },
-    destroy: () => end(new Error('given up')),
+    destroy: () => end(new Error('aborted')),
   }
-  const abort = () => end(new Error('given up'))
+  const abort = () => end(new Error('aborted'))
 
-  const parser = createAnswerParser({
+  const parser = createResponseParser({
     head(head) {
-      keep = head.keep
+      keepAlive = head.keepAlive
       const hint = /\btimeout=(\d+)/.exec(head.headers['keep-alive'] ?? '')?.[1]
-      connection.idle_ms = hint === undefined ? Number.POSITIVE_INFINITY : Number(hint) * 1000 - margin_ms
-      answer = new Incoming(head.status, head.headers, source)
-      waiting?.resolve(answer)
-      waiting = undefined
+      connection.idle_ms = hint === undefined ? Number.POSITIVE_INFINITY : Number(hint) * 1000 - idleMargin_ms
+      response = new HttpResponse(head.status, head.headers, source)
+      pending?.resolve(response)
+      pending = undefined
     },
-    data: (bytes) => answer?.push(bytes),
-    end(more) {
-      const whole = answer
-      answer = undefined
-      settled()
-      // One that answered before it had read the request may still be reading it.
-      if (over || !keep || more || socket.writableLength > 0) end(new Error('closed'))
+    data: (bytes) => response?.push(bytes),
+    end(hasExtraBytes) {
+      const completed = response
+      response = undefined
+      forgetSignal()
+      // A server that responds before it has read the whole request may still be reading it.
+      if (closed || !keepAlive || hasExtraBytes || socket.writableLength > 0) end(new Error('closed'))
       else {
-        kept = true
+        reused = true
         source.resume()
         socket.unref()
-        free(connection)
+        onIdle(connection)
       }
-      whole?.complete()
+      completed?.complete()
     },
   })
 
-  function settled(): void {
+  function forgetSignal(): void {
     signal?.removeEventListener('abort', abort)
     signal = undefined
   }
 
-  function failure(error: NodeJS.ErrnoException): NotAnswered {
-    const closed = error.code === 'ECONNRESET' || error.code === 'EPIPE'
-    const early = performance.now() - asked_at < staleNews_ms && !heard
-    if (kept && closed && early && !signal?.aborted) return new StaleConnection(error.message, false)
-    return new NotAnswered(error.message, connected && (error.code !== 'EPIPE' || kept))
+  function failure(error: NodeJS.ErrnoException): NoResponse {
+    const wasReset = error.code === 'ECONNRESET' || error.code === 'EPIPE'
+    const early = performance.now() - sent_at < staleWindow_ms && !hasReceived
+    if (reused && wasReset && early && !signal?.aborted) return new StaleConnection(error.message, false)
+    return new NoResponse(error.message, connected && (error.code !== 'EPIPE' || reused))
   }
 
   function end(error: Error): void {
-    if (over) return
-    over = true
+    if (closed) return
+    closed = true
     clearTimeout(timer)
     socket.destroy()
-    gone(connection)
-    waiting?.reject(failure(error))
-    waiting = undefined
-    settled()
-    // Not while it is being aborted: the client's leaving is told by who aborts, and is no break.
-    if (answer) process.nextTick((broken: Incoming) => broken.break(error), answer)
-    answer = undefined
+    onClosed(connection)
+    pending?.reject(failure(error))
+    pending = undefined
+    forgetSignal()
+    // In the next tick: whoever aborts first handles the abort itself, which is not a broken connection.
+    if (response) process.nextTick((broken: HttpResponse) => broken.fail(error), response)
+    response = undefined
   }
 
   const hangUp = () => end(Object.assign(new Error('socket hang up'), { code: 'ECONNRESET' }))
@@ -137,15 +137,15 @@ export function openConnection(
       connected = true
     })
     .on('data', (bytes) => {
-      heard = true
+      hasReceived = true
       try {
-        parser.take(bytes)
+        parser.feed(bytes)
       } catch (error) {
         end(error as Error)
       }
     })
     .on('end', () => {
-      parser.close()
+      parser.endOfInput()
       hangUp()
     })
     .on('error', end)
@@ -153,16 +153,16 @@ export function openConnection(
 
   const connection = {
     idle_ms: Number.POSITIVE_INFINITY,
-    ask(text: string, giving: AbortSignal) {
-      return new Promise<Incoming>((resolve, reject) => {
-        waiting = { resolve, reject }
-        signal = giving
-        asked_at = performance.now()
-        heard = false
+    send(text: string, abortSignal: AbortSignal) {
+      return new Promise<HttpResponse>((resolve, reject) => {
+        pending = { resolve, reject }
+        signal = abortSignal
+        sent_at = performance.now()
+        hasReceived = false
         signal.addEventListener('abort', abort)
         if (signal.aborted) return abort()
-        parser.expect()
-        if (kept) socket.ref()
+        parser.expectResponse()
+        if (reused) socket.ref()
         socket.write(text)
       })
     },
@@ -171,11 +171,11 @@ export function openConnection(
   return connection
 }
 
-function connect(place: Place): net.Socket {
+function connect(address: ServerAddress): net.Socket {
   const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 1000 }
-  if ('socketPath' in place) return net.connect({ path: place.socketPath })
-  const { hostname: host, port, secure } = place
+  if ('socketPath' in address) return net.connect({ path: address.socketPath })
+  const { hostname: host, port, secure } = address
   if (!secure) return net.connect({ host, port, ...options })
-  // A certificate is asked for by name, of which an address is none.
+  // SNI allows host names only, no IP addresses.
   return tls.connect({ host, port, servername: net.isIP(host) ? '' : host, ...options } as tls.ConnectionOptions)
 }

@@ -1,143 +1,148 @@
-// The answers on one connection, told from its bytes as HTTP/1.1 frames them (RFC 9112). Where an answer ends must
-// never be a guess: what is not framed as it should be is Malformed, and its connection is of no more use.
+// Parser for the HTTP/1.1 responses of one connection (RFC 9112). Strict about framing, because a wrong end of one
+// response would mix it with the next: anything ambiguous throws MalformedResponse, and the connection must be closed.
 
-/** Names in lower case; the values of one that stands more than once are joined by commas. */
+/** Names in lower case; repeated headers are joined by commas. */
 export type Headers = Readonly<Record<string, string | undefined>>
 
-export interface Head {
+export interface ResponseHead {
   status: number
   headers: Headers
-  /** Whether the connection may be used again after this answer. */
-  keep: boolean
+  /** Whether the connection can be reused after this response. */
+  keepAlive: boolean
 }
 
-export interface AnswerListener {
-  head(head: Head): void
+export interface ResponseListener {
+  head(head: ResponseHead): void
   data(bytes: Buffer): void
-  /** `more`: bytes follow that nobody has asked for. */
-  end(more: boolean): void
+  /** `hasExtraBytes`: unsolicited bytes follow the response. */
+  end(hasExtraBytes: boolean): void
 }
 
-export interface AnswerParser {
-  /** The next bytes are to be those of another answer. */
-  expect(): void
-  /** Tells the listener what the bytes hold. Throws Malformed. */
-  take(bytes: Buffer): void
-  /** The server has sent all that it will: where nothing else ends an answer, that does. */
-  close(): void
+export interface ResponseParser {
+  /** A request was sent: the next bytes belong to a new response. */
+  expectResponse(): void
+  /** Parses bytes and calls the listener. Throws MalformedResponse. */
+  feed(bytes: Buffer): void
+  /** The server closed its side, which ends a body that has no other end. */
+  endOfInput(): void
 }
 
-export class Malformed extends Error {}
+export class MalformedResponse extends Error {}
 
-/** Bytes of a head, or of a line between two chunks. */
-const held_max = 64 * 1024
+/** Maximum bytes of a head, or of a line between two chunks. */
+const buffered_max = 64 * 1024
 const headEnd = Buffer.from('\r\n\r\n')
 const lineEnd = Buffer.from('\r\n')
 const nothing = Buffer.alloc(0)
 
-type State = 'unasked' | 'head' | 'body' | 'chunk_size' | 'chunk' | 'chunk_end' | 'trailers' | 'ended'
+type State = 'idle' | 'head' | 'body' | 'chunk_size' | 'chunk' | 'chunk_end' | 'trailers' | 'ended'
 
-export function createAnswerParser(listener: AnswerListener): AnswerParser {
-  let state: State = 'unasked'
-  let held: Buffer = nothing
-  /** Bytes that the body or the chunk still has to bring; infinite where the connection's end is the body's. */
-  let left = 0
+export function createResponseParser(listener: ResponseListener): ResponseParser {
+  let state: State = 'idle'
+  let buffered: Buffer = nothing
+  /** Bytes missing from the body or the chunk; infinite if the body ends with the connection. */
+  let remaining = 0
 
-  function begin(head: Head): void {
+  function startBody(head: ResponseHead): void {
     const { status, headers } = head
-    if (status === 101) throw new Malformed('it changed the protocol unasked')
-    // Told before the answer, which is still to come.
+    if (status === 101) throw new MalformedResponse('it switched protocols without a request')
+    // An interim response such as 103 Early Hints: the final one follows.
     if (status < 200) return
     const coding = headers['transfer-encoding']
     const length = headers['content-length']
     const empty = status === 204 || status === 304
     if (coding !== undefined && (length !== undefined || coding.toLowerCase() !== 'chunked'))
-      throw new Malformed('its answer is framed in two ways or an unknown one')
-    if (length !== undefined && !/^\d{1,15}$/.test(length)) throw new Malformed('the length of its answer is no number')
-    left = empty ? 0 : length === undefined ? Number.POSITIVE_INFINITY : Number(length)
+      throw new MalformedResponse('its response has conflicting or unknown framing')
+    if (length !== undefined && !/^\d{1,15}$/.test(length))
+      throw new MalformedResponse('its content-length is not a number')
+    remaining = empty ? 0 : length === undefined ? Number.POSITIVE_INFINITY : Number(length)
     if (coding !== undefined && !empty) state = 'chunk_size'
-    else state = left > 0 ? 'body' : 'ended'
-    listener.head({ ...head, keep: head.keep && (state === 'chunk_size' || left !== Number.POSITIVE_INFINITY) })
+    else state = remaining > 0 ? 'body' : 'ended'
+    listener.head({
+      ...head,
+      keepAlive: head.keepAlive && (state === 'chunk_size' || remaining !== Number.POSITIVE_INFINITY),
+    })
   }
 
-  function chunk(line: string): void {
+  function startChunk(line: string): void {
     const size = /^([0-9a-f]{1,12})[ \t]*(?:;|$)/i.exec(line)?.[1]
-    if (size === undefined) throw new Malformed('the size of a chunk is no number')
-    left = Number.parseInt(size, 16)
-    state = left === 0 ? 'trailers' : 'chunk'
+    if (size === undefined) throw new MalformedResponse('a chunk size is not a number')
+    remaining = Number.parseInt(size, 16)
+    state = remaining === 0 ? 'trailers' : 'chunk'
   }
 
-  /** Takes a line between two chunks, or after the last. */
-  function between(line: string): void {
-    if (state === 'chunk_size') chunk(line)
+  /** Handles a line between two chunks, or after the last one. */
+  function readFramingLine(line: string): void {
+    if (state === 'chunk_size') startChunk(line)
     else if (state === 'chunk_end') {
-      if (line !== '') throw new Malformed('a chunk is longer than its size')
+      if (line !== '') throw new MalformedResponse('a chunk is longer than its size')
       state = 'chunk_size'
     } else if (line === '') state = 'ended'
   }
 
-  /** Takes what of the body or the chunk is there; returns where it ends. */
-  function body(data: Buffer, at: number): number {
-    const piece = at === 0 && data.length <= left ? data : data.subarray(at, Math.min(data.length, at + left))
-    left -= piece.length
-    if (left === 0) state = state === 'chunk' ? 'chunk_end' : 'ended'
+  /** Passes on the available bytes of the body or chunk and returns the position after them. */
+  function readBody(data: Buffer, at: number): number {
+    const piece = at === 0 && data.length <= remaining ? data : data.subarray(at, Math.min(data.length, at + remaining))
+    remaining -= piece.length
+    if (remaining === 0) state = state === 'chunk' ? 'chunk_end' : 'ended'
     listener.data(piece)
     return at + piece.length
   }
 
   return {
-    expect() {
+    expectResponse() {
       state = 'head'
-      held = nothing
+      buffered = nothing
     },
 
-    take(bytes) {
-      const data = held.length > 0 ? Buffer.concat([held, bytes]) : bytes
-      held = nothing
+    feed(bytes) {
+      const data = buffered.length > 0 ? Buffer.concat([buffered, bytes]) : bytes
+      buffered = nothing
       for (let at = 0; at < data.length; ) {
-        if (state === 'unasked') throw new Malformed('it said more than it was asked')
-        if (state === 'body' || state === 'chunk') at = body(data, at)
+        if (state === 'idle') throw new MalformedResponse('it sent bytes without a request')
+        if (state === 'body' || state === 'chunk') at = readBody(data, at)
         else {
           const mark = state === 'head' ? headEnd : lineEnd
           const stop = data.indexOf(mark, at)
-          if ((stop === -1 ? data.length : stop) - at > held_max) throw new Malformed('its head has no end')
+          if ((stop === -1 ? data.length : stop) - at > buffered_max)
+            throw new MalformedResponse('its head is too long')
           if (stop === -1) {
-            held = data.subarray(at)
+            buffered = data.subarray(at)
             return
           }
           const text = data.toString('latin1', at, stop)
           at = stop + mark.length
-          if (state === 'head') begin(readHead(text))
-          else between(text)
+          if (state === 'head') startBody(readHead(text))
+          else readFramingLine(text)
         }
         if (state === 'ended') {
-          state = 'unasked'
+          state = 'idle'
           return listener.end(at < data.length)
         }
       }
     },
 
-    close() {
-      if (state !== 'body' || left !== Number.POSITIVE_INFINITY) return
-      state = 'unasked'
+    endOfInput() {
+      if (state !== 'body' || remaining !== Number.POSITIVE_INFINITY) return
+      state = 'idle'
       listener.end(false)
     },
   }
 }
 
-function readHead(text: string): Head {
+function readHead(text: string): ResponseHead {
   const lines = text.split('\r\n')
   const status = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: |$)/.exec(lines[0]!)
-  if (!status) throw new Malformed('its answer does not begin as one of HTTP/1.1')
+  if (!status) throw new MalformedResponse('its response is not HTTP/1.1')
   const headers: Record<string, string> = Object.create(null)
   for (let index = 1; index < lines.length; index++) {
     const line = lines[index]!
     const field = /^([\w!#$%&'*+.^`|~-]+):(.*)$/.exec(line)
-    if (!field) throw new Malformed('a line of its head is not one')
+    if (!field) throw new MalformedResponse('a header line is malformed')
     const name = field[1]!.toLowerCase()
     const value = field[2]!.trim()
     headers[name] = name in headers ? `${headers[name]}, ${value}` : value
   }
   const keep = status[1] === '1' && !/\bclose\b/i.test(headers.connection ?? '')
-  return { status: Number(status[2]), headers, keep }
+  return { status: Number(status[2]), headers, keepAlive: keep }
 }

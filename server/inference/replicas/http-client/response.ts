@@ -1,32 +1,32 @@
-// An answer as it comes in: its head, and its body in pieces, no faster than whoever reads it wants them.
+// A response whose body arrives in chunks, with backpressure: the socket is paused while the reader is slow.
 import { EventEmitter } from 'node:events'
 import type { Headers } from './response-parser.ts'
 
-/** What may wait here, in bytes, until the connection is read no further. */
-const waiting_max = 64 * 1024
+/** Bytes buffered before the socket is paused. */
+const buffered_max = 64 * 1024
 
-/** Where the pieces come from. */
-export interface Source {
+/** The connection that the body is read from. */
+export interface BodySource {
   pause(): void
   resume(): void
   destroy(): void
 }
 
 /**
- * Says nothing until `resume` is called. `end` comes after the last piece, `error` where the connection breaks before
- * it, `close` once after either, or where the reader destroys it.
+ * Starts paused; call `resume()`. Emits `end` after the last chunk, `error` if the connection breaks first, and `close`
+ * once after either or after `destroy()`.
  */
-export class Incoming extends EventEmitter<{ data: [Buffer]; end: []; error: [Error]; close: [] }> {
+export class HttpResponse extends EventEmitter<{ data: [Buffer]; end: []; error: [Error]; close: [] }> {
   readonly status: number
   readonly headers: Headers
-  /** Nothing more will come of it. */
+  /** Emits no more events. */
   closed = false
-  #source: Source | undefined
-  #waiting: Buffer[] = []
-  #waiting_bytes = 0
+  #source: BodySource | undefined
+  #buffered: Buffer[] = []
+  #buffered_bytes = 0
   #flowing = false
 
-  constructor(status: number, headers: Headers, source: Source) {
+  constructor(status: number, headers: Headers, source: BodySource) {
     super()
     this.status = status
     this.headers = headers
@@ -39,17 +39,17 @@ export class Incoming extends EventEmitter<{ data: [Buffer]; end: []; error: [Er
 
   resume(): void {
     this.#flowing = true
-    while (this.#flowing && this.#waiting.length > 0) {
-      const piece = this.#waiting.shift()!
-      this.#waiting_bytes -= piece.length
-      this.emit('data', piece)
+    while (this.#flowing && this.#buffered.length > 0) {
+      const chunk = this.#buffered.shift()!
+      this.#buffered_bytes -= chunk.length
+      this.emit('data', chunk)
     }
     if (!this.#flowing || this.closed) return
     if (this.#source) this.#source.resume()
     else this.#end()
   }
 
-  /** Closes the connection where not all has come. */
+  /** Stops reading, and closes the connection if the body is incomplete. */
   destroy(): void {
     if (this.closed) return
     this.#close()
@@ -57,26 +57,26 @@ export class Incoming extends EventEmitter<{ data: [Buffer]; end: []; error: [Er
     this.emit('close')
   }
 
-  // For the connection alone.
+  // The methods below are for the connection only.
 
-  push(piece: Buffer): void {
+  push(chunk: Buffer): void {
     if (this.closed) return
-    if (this.#flowing && this.#waiting.length === 0) {
-      this.emit('data', piece)
+    if (this.#flowing && this.#buffered.length === 0) {
+      this.emit('data', chunk)
       return
     }
-    this.#waiting.push(piece)
-    this.#waiting_bytes += piece.length
-    if (this.#waiting_bytes > waiting_max) this.#source?.pause()
+    this.#buffered.push(chunk)
+    this.#buffered_bytes += chunk.length
+    if (this.#buffered_bytes > buffered_max) this.#source?.pause()
   }
 
-  /** All has come. */
+  /** The whole body has arrived. */
   complete(): void {
     this.#source = undefined
-    if (this.#flowing && this.#waiting.length === 0) this.#end()
+    if (this.#flowing && this.#buffered.length === 0) this.#end()
   }
 
-  break(error: Error): void {
+  fail(error: Error): void {
     if (this.closed) return
     this.#close()
     if (this.listenerCount('error') > 0) this.emit('error', error)
@@ -92,6 +92,6 @@ export class Incoming extends EventEmitter<{ data: [Buffer]; end: []; error: [Er
 
   #close(): void {
     this.closed = true
-    this.#waiting = []
+    this.#buffered = []
   }
 }

@@ -1,0 +1,117 @@
+// A tiny model that was trained on colours: trained once for each state of the sources that make it, then installed
+// into as many accounts as tests ask for.
+import { createHash } from 'node:crypto'
+import {
+  cpSync,
+  existsSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import path from 'node:path'
+import Database from 'better-sqlite3'
+import { newId } from '../../lib/ids.ts'
+import { root } from '../../lib/root.ts'
+import { startApp } from './service.ts'
+
+type Row = Record<string, unknown>
+
+/** The rows of the model, its job and its dataset, in the order in which they can be inserted. */
+interface Fixture {
+  dataset: string
+  job: string
+  model: string
+  tables: [table: string, rows: Row[]][]
+}
+
+const sources = [
+  'trainer/*/*.py',
+  'server/fine-tuning/**/*.ts',
+  'server/db/**/*.ts',
+  'contract/job-config.ts',
+  'tests/support/{client,tiny,trained}.ts',
+]
+/** The folders of a data folder in which the model and its dataset have files named by their ids. */
+const folders = ['models', 'datasets']
+
+async function fixtureFolder(): Promise<string> {
+  const hash = createHash('sha256')
+  for (const file of globSync(sources, { cwd: root }).sort())
+    if (!file.startsWith('trainer/tests/')) hash.update(readFileSync(path.join(root, file)))
+  const folder = path.join(root, '.local/test-models', `colours-${hash.digest('hex').slice(0, 12)}`)
+  if (existsSync(folder)) return folder
+  mkdirSync(path.dirname(folder), { recursive: true })
+  const fresh = mkdtempSync(`${folder}-`)
+  const app = await startApp()
+  try {
+    const model = await app.trainColourModel()
+    const { job_id } = (await app.api('GET', `/fine-tuning/models/${model}`)).body
+    const { dataset_id } = await app.job(job_id)
+    const db = new Database(path.join(app.dataDir, 'tunery.db'), { readonly: true })
+    const rows = (table: string, column: string, id: string) =>
+      [table, db.prepare(`select * from ${table} where ${column} = ?`).all(id)] as [string, Row[]]
+    const fixture: Fixture = {
+      dataset: dataset_id,
+      job: job_id,
+      model,
+      tables: [
+        rows('datasets', 'id', dataset_id),
+        rows('tuning_jobs', 'id', job_id),
+        rows('job_events', 'job_id', job_id),
+        rows('models', 'id', model),
+      ],
+    }
+    db.close()
+    writeFileSync(path.join(fresh, 'fixture.json'), JSON.stringify(fixture))
+    cpSync(path.join(app.dataDir, 'models', model), path.join(fresh, 'models', model), { recursive: true })
+    cpSync(
+      path.join(app.dataDir, 'datasets', `${dataset_id}.jsonl`),
+      path.join(fresh, 'datasets', `${dataset_id}.jsonl`),
+    )
+  } finally {
+    await app.stop()
+  }
+  // Another test file may have been faster.
+  if (existsSync(folder)) rmSync(fresh, { recursive: true })
+  else renameSync(fresh, folder)
+  return folder
+}
+
+/**
+ * Gives an account of a data folder, by default its first, the model under a new id, as if it had been trained there.
+ * Returns the id.
+ */
+export async function installColourModel(dataDir: string, owner?: string): Promise<string> {
+  const folder = await fixtureFolder()
+  const { dataset, job, model, tables } = JSON.parse(readFileSync(path.join(folder, 'fixture.json'), 'utf8')) as Fixture
+  const ids = { [dataset]: newId('ds'), [job]: newId('job'), [model]: newId('mdl') }
+  const renamed = (text: string) => Object.entries(ids).reduce((all, [from, to]) => all.replaceAll(from, to), text)
+  for (const each of folders)
+    for (const file of globSync(`${each}/**/*`, { cwd: folder, withFileTypes: true }))
+      if (file.isFile()) {
+        const from = path.join(file.parentPath, file.name)
+        cpSync(from, path.join(dataDir, renamed(path.relative(folder, from))))
+      }
+  const db = new Database(path.join(dataDir, 'tunery.db'), { timeout: 10_000 })
+  try {
+    const account_id = owner ?? (db.prepare('select id from accounts').pluck().get() as string)
+    const key_id = db.prepare('select id from api_keys where account_id = ?').pluck().get(account_id) as string
+    db.transaction(() => {
+      for (const [table, rows] of tables)
+        for (const row of JSON.parse(renamed(JSON.stringify(rows))) as Row[]) {
+          const given = { ...row, ...('account_id' in row && { account_id }), ...('key_id' in row && { key_id }) }
+          const columns = Object.keys(given)
+          db.prepare(
+            `insert into ${table} (${columns.join()}) values (${columns.map((column) => `@${column}`).join()})`,
+          ).run(given)
+        }
+    })()
+  } finally {
+    db.close()
+  }
+  return ids[model]!
+}
