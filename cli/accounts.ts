@@ -1,9 +1,9 @@
 import pino from 'pino'
-import { type Accounts, createAccounts } from '../server/accounts/service.ts'
+import { type Accounts, createAccounts } from '../server/accounts/index.ts'
 import { readConfig } from '../server/config.ts'
 import { openDatabase } from '../server/db/open.ts'
 import { commandLineActor } from '../server/events/audit.ts'
-import { createLimits } from '../server/limits/service.ts'
+import { createLimits } from '../server/limits/index.ts'
 import { readPlans } from '../server/plans.ts'
 import { readName, UsageError } from './usage.ts'
 

@@ -5,49 +5,46 @@ import pino, { type Logger } from 'pino'
 import type { Download } from '../contract/hub.ts'
 import { root } from '../lib/root.ts'
 import pkg from '../package.json' with { type: 'json' }
-import { createAccounts } from './accounts/service.ts'
+import { createAccounts } from './accounts/index.ts'
 import type { Services } from './app.ts'
 import type { Config } from './config.ts'
-import { queueKind as datasetKind, prepareDataset } from './datasets/prepare.ts'
-import { createDatasets } from './datasets/service.ts'
-import { createTokens } from './datasets/tokens.ts'
+import { createDatasets, createTokens, queueKind as datasetKind, prepareDataset } from './datasets/index.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
-import { createDeployments } from './deployments/service.ts'
+import { createDeployments } from './deployments/index.ts'
 import { startSweeping } from './events/retention.ts'
-import { workOnExport } from './exports/jobs.ts'
-import { createPush } from './exports/push.ts'
-import { createExports, queueKind as exportKind } from './exports/service.ts'
-import { queueKind as tuningKind } from './fine-tuning/awaiting.ts'
-import { createCoreShare } from './fine-tuning/core-share.ts'
-import { createEstimator } from './fine-tuning/estimate.ts'
-import { workOnJob } from './fine-tuning/jobs.ts'
-import { createJobMeter } from './fine-tuning/metering.ts'
-import { createTunedModels } from './fine-tuning/models/registry.ts'
-import { createFineTuning } from './fine-tuning/service.ts'
-import { createTracking } from './fine-tuning/tracking.ts'
+import { createExports, createPush, queueKind as exportKind, workOnExport } from './exports/index.ts'
+import {
+  createCoreShare,
+  createEstimator,
+  createFineTuning,
+  createJobMeter,
+  createTracking,
+  createTunedModels,
+  queueKind as tuningKind,
+  workOnJob,
+} from './fine-tuning/index.ts'
 import { createIdempotency } from './http/idempotency-store.ts'
-import { createDownloads, queueKind as downloadKind } from './hub/downloads.ts'
-import { workOnDownload } from './hub/jobs.ts'
-import { createHub } from './hub/service.ts'
-import { createEngineClient } from './inference/engine/client.ts'
-import { createEngineHealth } from './inference/engine/health.ts'
-import { createEngineProcess } from './inference/engine/process.ts'
-import { createScoring } from './inference/fidelity/adapter-verification.ts'
-import { createMergedCheck } from './inference/merged-adapters/check.ts'
-import { createMergedAdapters } from './inference/merged-adapters/manager.ts'
-import { createPools } from './inference/replicas/pools.ts'
-import { readUpstreams } from './inference/replicas/settings.ts'
-import { createCacheSalt } from './inference/replicas/upstream.ts'
-import { createInference } from './inference/service.ts'
-import { createLimits } from './limits/service.ts'
+import { createDownloads, createHub, queueKind as downloadKind, workOnDownload } from './hub/index.ts'
+import {
+  createCacheSalt,
+  createEngineClient,
+  createEngineHealth,
+  createEngineProcess,
+  createInference,
+  createMergedAdapters,
+  createMergedCheck,
+  createPools,
+  createScoring,
+  readUpstreams,
+} from './inference/index.ts'
+import { createLimits } from './limits/index.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { startWorker } from './queue/worker.ts'
 import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
-import { createUsage } from './usage/service.ts'
-import { readAllowed } from './webhooks/addresses.ts'
-import { createWebhooks } from './webhooks/service.ts'
+import { createUsage } from './usage/index.ts'
+import { createWebhooks, readAllowed } from './webhooks/index.ts'
 
 const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
 

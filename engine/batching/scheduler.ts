@@ -3,6 +3,7 @@
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { ServedModel } from '../models/models.ts'
+import type { CpuThrottle } from './cpu-throttle.ts'
 import {
   abandonGeneration,
   createGeneration,
@@ -15,7 +16,6 @@ import { prefillBudgetMs } from './prefill.ts'
 import type { StepStats } from './runner.ts'
 import { type Backend, createRunnerPool, enqueue, hasWork, type PooledRunner } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'
-import type { CpuThrottle } from './yielding.ts'
 
 export type Submission = {
   /** Index of the slot size to start with, in the model's `runnerShapes`. */

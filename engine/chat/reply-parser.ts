@@ -1,7 +1,7 @@
 // Incremental parser of generated text: splits it into content, reasoning and tool calls, and emits each part as soon
 // as it is unambiguous.
 import { createCallParser } from './call-parser.ts'
-import { createThoughtParser } from './thought-parser.ts'
+import { createThoughtParser } from './reasoning-parser.ts'
 import type { CallSyntax } from './tool-formats.ts'
 
 /** The first part of a call has `id`, `name` and empty `arguments`. The arguments follow as the model writes them. */

@@ -1,9 +1,9 @@
 // Embeddings: batches the texts of all requests for a model.
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
-import type { ProgressWatchdog } from '../batching/headway.ts'
+import type { CpuThrottle } from '../batching/cpu-throttle.ts'
+import type { ProgressWatchdog } from '../batching/progress-watchdog.ts'
 import type { SideWork } from '../batching/side-work.ts'
-import type { CpuThrottle } from '../batching/yielding.ts'
 import type { Context } from '../llama/context.ts'
 import type { Model } from '../llama/model.ts'
 import type { ServedModel } from '../models/models.ts'

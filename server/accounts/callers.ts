@@ -1,11 +1,11 @@
 // Resolves an API key to the caller it belongs to.
-import { hash, timingSafeEqual } from 'node:crypto'
+import { timingSafeEqual } from 'node:crypto'
 import type { Logger } from 'pino'
 import { roleScopes, type Scope } from '../../contract/scopes.ts'
 import { createTtlCache } from '../../lib/ttl-cache.ts'
 import type { Db } from '../db/open.ts'
 import type { Caller } from '../http/auth.ts'
-import { isWellFormed, prefixLength } from './keys.ts'
+import { hashOf, isWellFormed, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
 export interface Callers {
@@ -19,8 +19,6 @@ export interface Callers {
   /** Writes the last-used times of keys. */
   flush(): Promise<void>
 }
-
-export const hashOf = (key: string) => hash('sha256', key, 'hex')
 
 /** How long a valid key is cached: another process may revoke it in the database. */
 const cacheTtl_ms = 500

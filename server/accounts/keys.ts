@@ -1,14 +1,13 @@
-import { crc32 } from 'node:zlib'
 import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { ApiKey, createKey, NewApiKey } from '../../contract/keys.ts'
 import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } from '../../contract/scopes.ts'
-import { newId, randomBase62 } from '../../lib/ids.ts'
+import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
-import { hashOf } from './callers.ts'
+import { hashOf, newKey, prefixLength } from './key-format.ts'
 import * as store from './store.ts'
 
 type CreateKeyRequest = z.output<typeof createKey.body>
@@ -178,28 +177,4 @@ function scopesFor(requested: CreateKeyRequest['scopes'], { scopes: own }: Calle
       param: 'scopes',
     },
   )
-}
-
-// `tny_`, 30 characters of base62 (178 bits) and a checksum of 6: secret scanners can find such a key, and a typo is
-// detected without a lookup.
-const pattern = /^tny_[0-9A-Za-z]{36}$/
-export const prefixLength = 12
-
-const checksum = (body: string) => toBase62(crc32(body)).padStart(6, '0')
-
-export function newKey(): string {
-  const body = randomBase62(30)
-  return `tny_${body}${checksum(body)}`
-}
-
-/** Checks the format and the checksum. */
-export function isWellFormed(key: string): boolean {
-  return pattern.test(key) && key.slice(34) === checksum(key.slice(4, 34))
-}
-
-function toBase62(value: number): string {
-  const alphabet = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
-  let text = ''
-  for (let rest = value; rest > 0; rest = Math.floor(rest / 62)) text = alphabet[rest % 62] + text
-  return text
 }

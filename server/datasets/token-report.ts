@@ -1,7 +1,7 @@
 // The token part of a validation: token counts for a base, and the rows that the base cannot learn from.
 import type { Validation } from '../../contract/datasets.ts'
 import type { Db } from '../db/open.ts'
-import { type LocalBase, requireRowTokens } from '../hub/service.ts'
+import { type LocalBase, requireRowTokens } from '../hub/index.ts'
 import { type Issue, maxListed } from './rows.ts'
 import * as store from './store.ts'
 import { filesOf } from './store.ts'

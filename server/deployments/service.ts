@@ -4,9 +4,9 @@ import { newId } from '../../lib/ids.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
-import type { TunedModels } from '../fine-tuning/models/registry.ts'
-import type { Downloads } from '../hub/downloads.ts'
-import type { Inference } from '../inference/service.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import type { Downloads } from '../hub/index.ts'
+import type { Inference } from '../inference/index.ts'
 import * as store from './store.ts'
 
 export interface Deployments {

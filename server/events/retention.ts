@@ -5,8 +5,10 @@ import type { Logger } from 'pino'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { day_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
-import { retention_ms } from '../http/idempotency-store.ts'
 import type { Reserve } from '../storage/disk-space.ts'
+
+/** How long the answer to a request with an Idempotency-Key is stored. */
+export const idempotencyRetention_ms = day_ms
 
 const hour_ms = 3_600_000
 /** Small batches keep other writers from waiting long. */
@@ -23,7 +25,7 @@ interface Rule {
 }
 
 const rules: Rule[] = [
-  { table: 'idempotency_keys', days: retention_ms / day_ms, time: 'created_at' },
+  { table: 'idempotency_keys', days: idempotencyRetention_ms / day_ms, time: 'created_at' },
   { table: 'webhook_deliveries', days: 30, time: 'created_at', id: 'id' },
   {
     table: 'events',

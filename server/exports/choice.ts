@@ -1,7 +1,7 @@
 // Validates the options of an export request and fills in the defaults.
 import { ApiError } from '../../contract/errors.ts'
 import { type CreateExport, onnxPrecisions, quantizations, unquantized } from '../../contract/exports.ts'
-import type { ExportSource } from '../fine-tuning/models/export-source.ts'
+import type { ExportSource } from '../fine-tuning/index.ts'
 
 export interface ExportOptions {
   format: CreateExport['format']

@@ -11,8 +11,15 @@ import {
   quantizations,
 } from '../../contract/exports.ts'
 import { root } from '../../lib/root.ts'
-import { type ExportSource, importanceMatrixFile, referenceAnswersFile } from '../fine-tuning/models/export-source.ts'
-import { runProgram, runTrainer, type TrainerEvent, type TrainerExit } from '../fine-tuning/trainer.ts'
+import {
+  type ExportSource,
+  importanceMatrixFile,
+  referenceAnswersFile,
+  runProgram,
+  runTrainer,
+  type TrainerEvent,
+  type TrainerExit,
+} from '../fine-tuning/index.ts'
 import { type ExportRow, exportsDir, partialDir, removeDir } from './store.ts'
 import { Answers, compareAnswers } from './verdict.ts'
 import { verifyGguf } from './verify-gguf.ts'

@@ -3,11 +3,15 @@
 import type { Logger } from 'pino'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
-import { createEngineClient, type EngineClient, engineError } from '../inference/engine/client.ts'
-import { createEngineProcess } from '../inference/engine/process.ts'
-import { createScoring } from '../inference/fidelity/adapter-verification.ts'
-import { readAll } from '../inference/replicas/http-client/client.ts'
-import type { Target } from '../inference/replicas/replica.ts'
+import {
+  createEngineClient,
+  createEngineProcess,
+  createScoring,
+  type EngineClient,
+  engineError,
+  readAll,
+  type Target,
+} from '../inference/index.ts'
 import { type Answers, answerTokens } from './verdict.ts'
 
 /** The most tokens of a row that can be scored. */

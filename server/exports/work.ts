@@ -1,7 +1,7 @@
 import type { Logger } from 'pino'
 import type { ExportStage } from '../../contract/exports.ts'
 import type { Db } from '../db/open.ts'
-import type { TunedModels } from '../fine-tuning/models/registry.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
 import { type Claim, type Queue, withLease } from '../queue/queue.ts'
 import type { Push } from './push.ts'

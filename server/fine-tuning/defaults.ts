@@ -2,7 +2,7 @@ import type { Method } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { type JobConfig, jobDefaults } from '../../contract/job-config.ts'
 import type { ResolvedConfig, valueSources } from '../../contract/tuning.ts'
-import { type LocalBase, requireRowTokens } from '../hub/service.ts'
+import { type LocalBase, requireRowTokens } from '../hub/index.ts'
 import type { StartingModel } from './models/starting-model.ts'
 
 /** Default learning rate of an adapter by the base's parameter count; see docs/defaults.md for measurements. */

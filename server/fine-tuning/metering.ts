@@ -1,6 +1,6 @@
 // Usage of a job, however it ends: how long its trainers ran and how many tokens they trained on.
 import type { Trx } from '../db/open.ts'
-import type { UsageRow } from '../usage/journal.ts'
+import type { UsageRow } from '../usage/index.ts'
 import * as store from './store.ts'
 
 export interface JobMeter {

@@ -4,8 +4,8 @@ import type { Db, Trx } from '../db/open.ts'
 import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { createEventStream } from '../events/event-streams.ts'
-import type { QueueEstimate } from './forecast.ts'
 import { labelsOf } from './models/labels.ts'
+import type { QueueEstimate } from './queue-estimate.ts'
 
 export type JobRow = Row<'tuning_jobs'>
 export type ModelRow = Row<'models'>

@@ -1,11 +1,9 @@
 // Stores what was created under each Idempotency-Key. The record is written in the transaction that creates the object,
 // so a crash cannot separate the two and a retry never creates a second object.
 import type { Db, Trx } from '../db/open.ts'
+import { idempotencyRetention_ms } from '../events/retention.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import type { Idempotency } from './idempotency.ts'
-
-/** How long an answer is stored, in milliseconds. */
-export const retention_ms = 86_400_000
 
 interface Options {
   db: Db
@@ -21,7 +19,7 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
   return {
     async find(account_id, key) {
       const found = await row(db, account_id, key)
-        .where('created_at', '>', now() - retention_ms)
+        .where('created_at', '>', now() - idempotencyRetention_ms)
         .executeTakeFirst()
       if (!found) return undefined
       const { fingerprint, target, answer_sealed } = found
@@ -37,7 +35,7 @@ export function createIdempotency({ db, secrets, now = Date.now }: Options): Ide
         .deleteFrom('idempotency_keys')
         .where('account_id', '=', account_id)
         .where('key', '=', key)
-        .where('created_at', '<=', now() - retention_ms)
+        .where('created_at', '<=', now() - idempotencyRetention_ms)
         .execute()
       await trx
         .insertInto('idempotency_keys')

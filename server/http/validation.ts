@@ -1,6 +1,6 @@
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
-import { fieldPaths } from './field-places.ts'
+import { fieldPaths } from './field-paths.ts'
 
 /** Most unknown fields that a message names. */
 const maxNamed = 10

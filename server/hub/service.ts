@@ -5,8 +5,9 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
 import type { Config } from '../config.ts'
+import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
-import { methodsFor, shapesOf, trainingMemoryBytes } from './methods.ts'
+import { methodsFor, trainingMemoryBytes } from './methods.ts'
 
 /** A base model whose weights are here. */
 export interface LocalBase {

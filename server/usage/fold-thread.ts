@@ -3,8 +3,8 @@
 import { parentPort, workerData } from 'node:worker_threads'
 import pino from 'pino'
 import { openDatabase } from '../db/open.ts'
+import { addUsage } from './add-usage.ts'
 import { readJournal, removeJournal } from './journal.ts'
-import { addUsage } from './store.ts'
 
 export interface FoldSettings {
   dataDir: string

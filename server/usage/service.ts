@@ -11,11 +11,11 @@ import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
-import type { Limits } from '../limits/service.ts'
+import type { Limits } from '../limits/index.ts'
+import { addUsage } from './add-usage.ts'
 import { createFolding } from './folding.ts'
 import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
-import { addUsage } from './store.ts'
 import { notifyThresholds, reachedPercents, thresholdsOf } from './thresholds.ts'
 
 const fold_ms = 1000

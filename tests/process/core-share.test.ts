@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
 import { after, test } from 'node:test'
 import pino from 'pino'
-import { createCpuThrottle } from '../../engine/batching/yielding.ts'
+import { createCpuThrottle } from '../../engine/batching/cpu-throttle.ts'
 import { createCoreShare, type Slowdown } from '../../server/fine-tuning/core-share.ts'
 import { until } from '../support/client.ts'
 

@@ -13,7 +13,7 @@ interface Room {
 /** The rows of the tables under "## Rooms", each with the paths that it may import besides its own. */
 function readRooms(): Room[] {
   const page = readFileSync(path.join(root, 'docs/architecture.md'), 'utf8')
-  const section = /\n## Rooms\n([^]*?)\n## /.exec(page)![1]!
+  const section = /\n## Rooms\n([\s\S]*?)\n## /.exec(page)![1]!
   return section.split(/\n### /).flatMap((table) => {
     const above: string[] = []
     return [...table.matchAll(/^\| `([^`]+)` \|.*\| ([^|]+) \|$/gm)].map(([, prefix, cell]) => {
@@ -85,9 +85,37 @@ const features = rooms
     rooms.findIndex(({ prefix }) => prefix === 'server/webhooks/') + 1,
   )
 
-test('a feature is imported through its index.ts, its store by itself alone, and its routes only by it', () => {
+test('a feature is imported through its index.ts; the app mounts its routes, and a backup reads its owned files', () => {
   forbid('features', (file, to) => {
     const feature = features.find((each) => to.startsWith(each))
-    return feature !== undefined && !file.startsWith(feature) && to !== `${feature}index.ts`
+    if (!feature || file.startsWith(feature)) return false
+    if (file === 'server/app.ts' && to.endsWith('/routes.ts')) return false
+    if (file.startsWith('server/storage/backup/') && to === `${feature}owned-files.ts`) return false
+    return to !== `${feature}index.ts`
   })
+})
+
+test('a store is used by its own feature alone', () => {
+  forbid('stores', (file, to) => to.endsWith('/store.ts') && path.dirname(file).split('/')[1] !== to.split('/')[1])
+})
+
+test('no file imports itself through others, types aside', () => {
+  const edges = new Map<string, string[]>()
+  for (const file of files) {
+    const text = readFileSync(path.join(root, file), 'utf8')
+    const targets = [...text.matchAll(/^(?:import|export)\s+(?!type\b)([^;']*?)from '(\.[^']+)'/gm)]
+      .filter(([, names]) => !/^\{\s*(type \w+[^,]*,?\s*)+\}\s*$/.test(names!))
+      .map(([, , name]) => path.normalize(path.join(path.dirname(file), name!)))
+    edges.set(file, targets)
+  }
+  const done = new Set<string>()
+  const cycles: string[] = []
+  const visit = (file: string, trail: string[]) => {
+    if (trail.includes(file)) cycles.push([...trail.slice(trail.indexOf(file)), file].join(' → '))
+    if (done.has(file) || trail.includes(file)) return
+    for (const target of edges.get(file) ?? []) visit(target, [...trail, file])
+    done.add(file)
+  }
+  for (const file of files) visit(file, [])
+  assert.deepEqual(cycles, [])
 })

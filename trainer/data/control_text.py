@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken
 
-from trainer.data.stand_ins import PlaceholderTokens, Rendering, Span, any_of
+from trainer.data.placeholder_tokens import PlaceholderTokens, Rendering, Span, any_of
 from trainer.runtime.errors import JobError
 
 MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]

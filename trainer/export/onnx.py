@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainer.export.onnx_watch import WriteMonitor
+from trainer.export.onnx_write_monitor import WriteMonitor
 from trainer.runtime.errors import JobError
 
 # Files of the checkpoint that are not copied.

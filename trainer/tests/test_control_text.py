@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 from trainer.data.control_text import control_text
 from trainer.data.dataset import prepare
 from trainer.data.loss_mask import rendering, token_ids, training_renderings
-from trainer.data.stand_ins import any_of
+from trainer.data.placeholder_tokens import any_of
 from trainer.runtime.errors import JobError
 from trainer.tests.conftest import CONVERTERS, ROOT, Recorder, conversations
 from trainer.tests.make_tiny import TOKENIZER

@@ -1,8 +1,8 @@
 // Routes that list, load and unload models.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { z } from 'zod'
+import type { CpuThrottle } from '../../batching/cpu-throttle.ts'
 import type { MemoryLimits } from '../../batching/slot-sizes.ts'
-import type { CpuThrottle } from '../../batching/yielding.ts'
 import type { Models } from '../../models/models.ts'
 import { readBody, sendJson } from '../io.ts'
 import { servedContextLength } from '../prepare.ts'

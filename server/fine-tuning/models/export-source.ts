@@ -1,9 +1,9 @@
 // The input of an export: the files of a model and how it was made.
 import path from 'node:path'
 import type { ResolvedConfig } from '../../../contract/tuning.ts'
-import type { Datasets } from '../../datasets/service.ts'
+import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
-import type { Hub } from '../../hub/service.ts'
+import type { Hub } from '../../hub/index.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
 import { plainValues } from '../spec.ts'
 import * as store from '../store.ts'

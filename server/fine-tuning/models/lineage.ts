@@ -2,7 +2,7 @@
 // snapshot of their inputs, so the lineage survives the deletion of models and datasets in between.
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
 import type { ResolvedConfig } from '../../../contract/tuning.ts'
-import type { Datasets } from '../../datasets/service.ts'
+import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
 import * as store from '../store.ts'
 

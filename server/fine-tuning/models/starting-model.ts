@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Db, Trx } from '../../db/open.ts'
-import type { Hub, LocalBase } from '../../hub/service.ts'
+import type { Hub, LocalBase } from '../../hub/index.ts'
 import { modelDir, modelFiles } from '../artifacts.ts'
 import * as store from '../store.ts'
 

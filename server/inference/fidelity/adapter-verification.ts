@@ -2,7 +2,7 @@
 import { ApiError } from '../../../contract/errors.ts'
 import type { Comparison } from '../../../contract/models.ts'
 import { createMutex } from '../../../lib/mutex.ts'
-import type { ServableModel, ServedBase, TunedModels } from '../../fine-tuning/models/registry.ts'
+import type { ServableModel, ServedBase, TunedModels } from '../../fine-tuning/index.ts'
 import { type EngineClient, engineError } from '../engine/client.ts'
 import { readAll } from '../replicas/http-client/client.ts'
 import type { Target } from '../replicas/replica.ts'

@@ -1,6 +1,5 @@
 // Records the usage of one request in the journal, exactly once.
-import type { UsageFinish, UsageKind } from '../../usage/journal.ts'
-import type { Usage as UsageJournal } from '../../usage/service.ts'
+import type { UsageFinish, Usage as UsageJournal, UsageKind } from '../../usage/index.ts'
 import type { TokenCounts } from './usage-scanner.ts'
 
 export interface MeteredRequest {

@@ -1,8 +1,8 @@
 // Resolves the `model` field of a request to a target, with a short cache.
 import { ApiError } from '../../../contract/errors.ts'
 import { createTtlCache } from '../../../lib/ttl-cache.ts'
-import type { ServableModel, TunedModels } from '../../fine-tuning/models/registry.ts'
-import type { Hub } from '../../hub/service.ts'
+import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
+import type { Hub } from '../../hub/index.ts'
 import type { Pools } from '../replicas/pools.ts'
 import type { Target } from '../replicas/replica.ts'
 

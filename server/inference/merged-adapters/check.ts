@@ -1,5 +1,5 @@
 // Checks a merged adapter before it serves: its scores match the unmerged adapter and the training, and it is faster.
-import type { ServableModel } from '../../fine-tuning/models/registry.ts'
+import type { ServableModel } from '../../fine-tuning/index.ts'
 import { rowsToScore, type ScoreRows } from '../fidelity/adapter-verification.ts'
 import { compare, meanDifference, readProbe } from '../fidelity/compare.ts'
 import type { Target } from '../replicas/replica.ts'
@@ -7,7 +7,7 @@ import { MergeRejected } from './manager.ts'
 
 /**
  * Largest accepted difference from the unmerged adapter, averaged over tokens, in nats: rounding, plus the difference
- * between engine and trainer on the base alone. Measurements: docs/decisions/009-merged-copies.md.
+ * between engine and trainer on the base alone. Measurements: docs/decisions/009-merged-adapters.md.
  */
 const limit = (base_difference: number) => 0.05 + base_difference
 /** Tokens decoded one by one in each timing round. The fastest token counts, as it was the least disturbed. */

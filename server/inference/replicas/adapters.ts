@@ -1,7 +1,7 @@
 // Loads LoRA adapters into an upstream at run time, over vLLM's API.
 import path from 'node:path'
 import { ApiError } from '../../../contract/errors.ts'
-import { modelFiles } from '../../fine-tuning/artifacts.ts'
+import { modelFiles } from '../../fine-tuning/index.ts'
 import type { ModelStatus, Target } from './replica.ts'
 
 type Adapter = NonNullable<Target['adapter']>

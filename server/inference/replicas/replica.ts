@@ -1,6 +1,6 @@
 // A replica serves a model: this machine's engine, or an upstream.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
-import type { UsageKind } from '../../usage/journal.ts'
+import type { UsageKind } from '../../usage/index.ts'
 import type { TokenCounts } from '../gateway/usage-scanner.ts'
 import type { HttpResponse } from './http-client/response.ts'
 import type { Headers } from './http-client/response-parser.ts'

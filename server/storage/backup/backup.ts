@@ -11,7 +11,7 @@ import { copyDatabase, findDamage, openCopy } from '../../db/snapshot.ts'
 import { hashFile, type OwnedFile, syncPath } from '../durable-files.ts'
 import { hashMismatch } from './check.ts'
 import { copyInto, filesIn, linkInto, missingFrom, missingMessage, ownedFiles, syncFolders } from './files.ts'
-import { type Manifest, writeManifest } from './manifest.ts'
+import { BackupError, type Manifest, writeManifest } from './manifest.ts'
 
 /** Most copies of the database when files are deleted meanwhile. */
 const maxTries = 5
@@ -127,6 +127,3 @@ async function writeBackup(
   await writeManifest(target, manifest)
   return manifest
 }
-
-/** Why a backup or restore failed, and what to do; for the operator. */
-export class BackupError extends Error {}

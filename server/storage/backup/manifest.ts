@@ -2,7 +2,6 @@ import { readFile, rename, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { z } from 'zod'
 import { syncPath } from '../durable-files.ts'
-import { BackupError } from './backup.ts'
 
 const name = 'manifest.json'
 
@@ -57,3 +56,6 @@ export async function readManifest(folder: string): Promise<Manifest> {
     throw new BackupError(`The ${name} of ${folder} is damaged. Nothing was restored.`)
   return manifest
 }
+
+/** Why a backup or restore failed, and what to do; for the operator. */
+export class BackupError extends Error {}

@@ -2,9 +2,8 @@ import { lstat, mkdir, readdir, rename, rm, statfs } from 'node:fs/promises'
 import path from 'node:path'
 import { lockDataDir, openDatabase } from '../../db/open.ts'
 import { hashFile, syncPath } from '../durable-files.ts'
-import { BackupError } from './backup.ts'
 import { copyInto, syncFolders } from './files.ts'
-import { type Manifest, readManifest } from './manifest.ts'
+import { BackupError, type Manifest, readManifest } from './manifest.ts'
 
 const stagingName = 'restore.part'
 /** Files that an empty data folder may hold: the lock, and the leftovers of a killed restore. */

@@ -6,7 +6,7 @@ import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import yauzl from 'yauzl'
-import { safetensorsHeader } from '../../../hub/methods.ts'
+import { safetensorsHeader } from '../../../storage/safetensors.ts'
 
 export interface UnpackRequest {
   source: string

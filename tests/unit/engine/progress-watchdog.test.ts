@@ -1,7 +1,7 @@
 // Progress watchdog, which readiness reports.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createProgressWatchdog } from '../../../engine/batching/headway.ts'
+import { createProgressWatchdog } from '../../../engine/batching/progress-watchdog.ts'
 
 test('work without progress for longer than any step is a stall, until a step finishes or the work ends', () => {
   let now = 0

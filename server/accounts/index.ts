@@ -1,0 +1,2 @@
+// Accounts, members, API keys and the operator. What the rest of the service may import.
+export { type Accounts, createAccounts } from './service.ts'

@@ -1,0 +1,13 @@
+// Inference: the gateway, the engine, replicas, merged adapters and fidelity checks. What the rest of the service may import.
+export { createEngineClient, type EngineClient, engineError } from './engine/client.ts'
+export { createEngineHealth } from './engine/health.ts'
+export { createEngineProcess } from './engine/process.ts'
+export { createScoring } from './fidelity/adapter-verification.ts'
+export { createMergedCheck } from './merged-adapters/check.ts'
+export { createMergedAdapters } from './merged-adapters/manager.ts'
+export { readAll } from './replicas/http-client/client.ts'
+export { createPools } from './replicas/pools.ts'
+export type { Target } from './replicas/replica.ts'
+export { readUpstreams } from './replicas/settings.ts'
+export { createCacheSalt } from './replicas/upstream.ts'
+export { createInference, type Inference } from './service.ts'

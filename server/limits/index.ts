@@ -1,0 +1,2 @@
+// Rate limits, the daily quota and concurrency of an account. What the rest of the service may import.
+export { createLimits, type Limits } from './service.ts'
