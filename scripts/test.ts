@@ -1,28 +1,22 @@
-// `npm test`: type check and linters, then every test, two files at a time. `--static` ends after the linters; with
-// file names, runs only these tests.
-import { spawn, spawnSync } from 'node:child_process'
-import { globSync } from 'node:fs'
+// `npm test`: static checks, unit and service tests, and those process tests that show each guarantee once.
+// `--full` runs everything (`npm run test:full`), `--static` the checks alone, names of files these files alone.
+import { spawn } from 'node:child_process'
+import { existsSync, globSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 
 const root = path.resolve(import.meta.dirname, '..')
 const python = path.join(root, '.local/python/bin')
-const seconds = (since: number) => `${((Date.now() - since) / 1000).toFixed(1)} s`
-
-function step(name: string, command: string, args: string[]): void {
-  const started = Date.now()
-  console.log(`\n• ${name}`)
-  const { status, error } = spawnSync(command, args, { cwd: root, stdio: 'inherit' })
-  if (status !== 0) {
-    console.error(`\n${name} failed${error ? `: ${error.message}` : ''}`)
-    process.exit(1)
-  }
-  console.log(`  ${seconds(started)}`)
-}
+const bin = (name: string) => path.join(root, 'node_modules/.bin', name)
+const seconds = (since_ms: number) => (Date.now() - since_ms) / 1000
 
 interface Suite {
   name: string
   command: string
   args: string[]
+  /** Uses every core, or measures: nothing else runs beside it. */
+  exclusive?: boolean
+  /** Prints no summary of tests: its exit status says everything. */
+  check?: boolean
 }
 
 interface Outcome {
@@ -31,19 +25,69 @@ interface Outcome {
   skipped: number
 }
 
-/** Runs a suite and prints its output at its end, so that the lines of two suites do not mix. */
-async function run({ name, command, args }: Suite): Promise<Outcome> {
+const pythonFolders = ['trainer', 'examples', 'bench', 'tests', 'scripts']
+const checks: Suite[] = [
+  { name: 'type check', command: bin('tsc'), args: ['-p', '.'] },
+  { name: 'biome', command: bin('biome'), args: ['check', '--error-on-warnings', '.'] },
+  { name: 'ruff', command: path.join(python, 'ruff'), args: ['check', ...pythonFolders] },
+  { name: 'ruff format', command: path.join(python, 'ruff'), args: ['format', '--check', ...pythonFolders] },
+  { name: 'reference pages', command: process.execPath, args: ['scripts/docs.ts', '--check'] },
+  { name: 'hadolint', command: path.join(python, 'hadolint'), args: ['deploy/Dockerfile', 'deploy/Dockerfile.model'] },
+  {
+    name: 'dclint',
+    command: bin('dclint'),
+    // The image has a name here and is built here, which this rule forbids.
+    args: ['--disable-rule', 'no-build-and-image', '--max-warnings', '0', 'deploy/compose.yaml'],
+  },
+].map((suite) => ({ ...suite, check: true }))
+
+/** A failed test may leave something open, which must not block the ones after it forever. */
+const nodeArgs = ['--test-force-exit', '--test-reporter=spec']
+const fileSuite = (file: string): Suite => ({
+  name: file,
+  command: process.execPath,
+  args: [...nodeArgs, file],
+  exclusive: alone.includes(file),
+})
+const alone = ['tests/process/core-share.test.ts', 'tests/process/demo.full.test.ts']
+
+function suitesOf(full: boolean): Suite[] {
+  const find = (pattern: string) => globSync(pattern, { cwd: root }).filter((file) => full || !isFull(file))
+  const unit: Suite = {
+    name: 'tests/unit',
+    command: process.execPath,
+    args: [...nodeArgs, '--test', '--test-concurrency=2', ...find('tests/unit/**/*.test.ts').sort()],
+  }
+  const trainer: Suite = {
+    name: 'trainer/tests',
+    command: path.join(python, 'pytest'),
+    args: ['-q', '--durations=8', '-n', '2', '--dist', 'loadfile'],
+    exclusive: true,
+  }
+  return [trainer, unit, ...find('tests/{service,process,soak}/**/*.test.ts').map(fileSuite)]
+}
+const isFull = (file: string) => file.endsWith('.full.test.ts')
+
+/** Durations of the last run, in seconds by suite: the longest starts first, so that it does not run alone at the end. */
+const timesFile = path.join(root, '.local/test-times.json')
+const times: Record<string, number> = existsSync(timesFile) ? JSON.parse(readFileSync(timesFile, 'utf8')) : {}
+
+/** Runs a suite and prints its output when it has ended: the output of two at once would mix. */
+async function run({ name, command, args, check }: Suite, env: NodeJS.ProcessEnv): Promise<Outcome> {
   const started = Date.now()
-  const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'], env })
   const output: Buffer[] = []
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (part: Buffer) => output.push(part))
-  const status = await new Promise<number | null>((resolve, reject) => child.on('error', reject).on('close', resolve))
+  const status = await new Promise<number | null>((resolve) =>
+    child.on('error', (error) => output.push(Buffer.from(error.message))).on('close', resolve),
+  )
   const text = Buffer.concat(output).toString()
-  console.log(`\n• ${name}, ${seconds(started)}\n${text.trimEnd()}`)
-  return outcomeOf(text, status === 0)
+  times[name] = seconds(started)
+  console.log(`\n• ${name}, ${times[name].toFixed(1)} s\n${text.trimEnd()}`)
+  return check ? { passed: 0, failed: status === 0 ? 0 : 1, skipped: 0 } : outcomeOf(text, status === 0)
 }
 
-/** Reads the summary of node:test or pytest. A suite without one has failed. */
+/** Reads the summary of node:test or pytest. A suite that ended without one has failed. */
 function outcomeOf(text: string, ok: boolean): Outcome {
   const count = (...patterns: RegExp[]) =>
     patterns.reduce((sum, pattern) => sum + Number(text.match(pattern)?.[1] ?? 0), 0)
@@ -53,66 +97,37 @@ function outcomeOf(text: string, ok: boolean): Outcome {
   return { passed, failed: ok && passed + skipped > 0 ? failed : Math.max(1, failed), skipped }
 }
 
-step('type check', path.join(root, 'node_modules/.bin/tsc'), ['-p', '.'])
-step('biome', path.join(root, 'node_modules/.bin/biome'), ['check', '--error-on-warnings', '.'])
-step('ruff', path.join(python, 'ruff'), ['check', 'trainer', 'examples', 'bench', 'tests', 'scripts'])
-step('ruff format', path.join(python, 'ruff'), [
-  'format',
-  '--check',
-  'trainer',
-  'examples',
-  'bench',
-  'tests',
-  'scripts',
-])
-step('reference pages', process.execPath, ['scripts/docs.ts', '--check'])
-step('hadolint', path.join(python, 'hadolint'), ['deploy/Dockerfile', 'deploy/Dockerfile.model'])
-// The disabled rule forbids an image with both a name and a build, which this file has.
-step('dclint', path.join(root, 'node_modules/.bin/dclint'), [
-  '--disable-rule',
-  'no-build-and-image',
-  '--max-warnings',
-  '0',
-  'deploy/compose.yaml',
-])
-if (!process.argv.includes('--static')) {
-  const named = process.argv.slice(2)
-  const files = named.length > 0 ? named : globSync('tests/{unit,service,process}/**/*.test.ts', { cwd: root }).sort()
-  // --test-force-exit: a failed test may leave handles open, which must not block the run.
-  const suites: Suite[] = files.map((file) => ({
-    name: file,
-    command: process.execPath,
-    args: ['--test-force-exit', '--test-reporter=spec', file],
-  }))
-  // The longest suite first, so that it does not run alone at the end.
-  if (named.length === 0)
-    suites.unshift({
-      name: 'tests of the trainer',
-      command: path.join(python, 'pytest'),
-      args: ['-q', '--durations=8'],
-    })
-  // These use all cores at the lowest priority: in parallel with others they would take ten times as long, or would
-  // measure the others' load.
-  const exclusiveSuites = suites.filter(({ name }) =>
-    ['tests/process/demo.test.ts', 'tests/process/core-share.test.ts'].includes(name),
-  )
-  const parallelSuites = suites.filter((suite) => !exclusiveSuites.includes(suite))
-  const started = Date.now()
-  const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
-  const failedSuites: string[] = []
-  const runner = async (from: Suite[]) => {
-    for (let suite = from.shift(); suite; suite = from.shift()) {
-      const { passed, failed, skipped } = await run(suite)
-      total.passed += passed
-      total.failed += failed
-      total.skipped += skipped
-      if (failed > 0) failedSuites.push(suite.name)
-    }
-  }
-  // Two runners, for machines with two cores: with more, tests would wait for each other's processes.
-  await runner(exclusiveSuites)
-  await Promise.all([runner(parallelSuites), runner(parallelSuites)])
-  if (failedSuites.length > 0) console.error(`\nfailed: ${failedSuites.join(', ')}`)
-  console.log(`\n${total.skipped} skipped, ${seconds(started)}\n${total.passed} passed, ${total.failed} failed`)
-  process.exit(failedSuites.length > 0 ? 1 : 0)
+const words = process.argv.slice(2)
+const full = words.includes('--full')
+const named = words.filter((word) => !word.startsWith('--'))
+const tests = words.includes('--static') ? [] : named.length > 0 ? named.map(fileSuite) : suitesOf(full)
+const all = named.length > 0 ? tests : [...checks, ...tests]
+// Suites run side by side: at the default priority a trainer would wait for every other suite.
+const env = {
+  TUNERY_TRAINING_PRIORITY: 'normal',
+  ...process.env,
+  ...((full || named.length > 0) && { TUNERY_TEST_FULL: '1' }),
 }
+
+const started = Date.now()
+const total: Outcome = { passed: 0, failed: 0, skipped: 0 }
+const failures: string[] = []
+async function worker(suites: Suite[]): Promise<void> {
+  for (let suite = suites.shift(); suite; suite = suites.shift()) {
+    const { passed, failed, skipped } = await run(suite, env)
+    total.passed += passed
+    total.failed += failed
+    total.skipped += skipped
+    if (failed > 0) failures.push(suite.name)
+  }
+}
+await worker(all.filter(({ exclusive }) => exclusive))
+const shared = all.filter(({ exclusive }) => !exclusive).sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
+// Two, as the smallest machine has two cores: with more, tests would wait for each other's processes.
+await Promise.all([worker(shared), worker(shared)])
+mkdirSync(path.dirname(timesFile), { recursive: true })
+writeFileSync(timesFile, JSON.stringify(times))
+if (failures.length > 0) console.error(`\nfailed: ${failures.join(', ')}`)
+console.log(`\n${total.skipped} skipped, ${seconds(started).toFixed(1)} s`)
+console.log(`${total.passed} passed, ${total.failed} failed`)
+process.exit(failures.length > 0 ? 1 : 0)

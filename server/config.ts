@@ -186,6 +186,11 @@ const settings = {
     'Minimum share of CPU time for trainings while this machine’s engine answers, in percent; see docs/operate.md. ' +
       '0: only what answers leave.',
   ),
+  training_priority: setting(
+    z.enum(['idle', 'low', 'normal']),
+    'idle',
+    'CPU priority of trainers against all other programs: the kernel’s idle class, the lowest nice level, or normal.',
+  ),
   trainer_processes: computed(
     wholeNumber(1, 64),
     String(Math.max(1, gpus())),

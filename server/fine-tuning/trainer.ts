@@ -155,7 +155,8 @@ function parseEvent(text: string): TrainerEvent | undefined {
 // No settings or secrets of the service. Torchrun handles only SIGTERM, so that Ctrl-C in a terminal does not stop it.
 function trainerEnv(): NodeJS.ProcessEnv {
   const allowed = Object.entries(process.env).filter(
-    ([name]) => !name.startsWith('TUNERY_') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name),
+    ([name]) =>
+      (!name.startsWith('TUNERY_') || name === 'TUNERY_TRAINING_PRIORITY') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name),
   )
   return {
     ...Object.fromEntries(allowed),

@@ -23,6 +23,7 @@ import { root } from '../../lib/root.ts'
 import { lockDataDir } from '../../server/db/open.ts'
 import { hashFile } from '../../server/storage/durable-files.ts'
 import { client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
@@ -141,7 +142,7 @@ test('a backup made under load restores everything that was acknowledged, and it
   db.close()
 })
 
-test('a job that was running during the backup resumes from its checkpoint after the restore', async () => {
+test('a job that was running during the backup resumes from its checkpoint after the restore', full, async () => {
   const config = { training_config: { epochs: 50, batch_size: 1 } }
   const fast = await startApp({ TUNERY_CHECKPOINT_SECONDS: '1' })
   try {

@@ -6,6 +6,7 @@ import { after, test } from 'node:test'
 import OpenAI from 'openai'
 import { root } from '../../lib/root.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { alive, children, dataFolder, ended } from '../support/server.ts'
 import { startApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -58,7 +59,7 @@ test('a server killed during a training leaves no processes; the next start resu
   assert.equal(await second.end('SIGTERM'), 0)
 })
 
-test('a server that is stopped during a training saves its progress and requeues the job', async () => {
+test('a server that is stopped during a training saves its progress and requeues the job', full, async () => {
   const first = await folder.start()
   const key = folder.key()
   let api: Client = client(first.url, key)

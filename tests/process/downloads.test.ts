@@ -6,6 +6,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { fetchFile, HashMismatch, listCheckpoint } from '../../server/hub/checkpoint.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { modelHub, revision, weights } from '../support/model-hub.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -195,83 +196,87 @@ test('a download that would not fit on the disk is refused before anything is fe
   assert.deepEqual([status, body.error.code, hub.tokens.length], [503, 'storage_full', 0])
 })
 
-test('a download shared by two accounts survives a kill and a broken connection, then trains and serves', async () => {
-  Object.assign(resetHub(), { stall: half })
-  const modelsFolder = modelsDir()
-  const folder = dataFolder('downloads', {
-    TUNERY_MODELS_DIR: modelsFolder,
-    TUNERY_HUGGINGFACE_URL: hub.url,
-    TUNERY_MODEL_DOWNLOADS: 'any',
-  })
-  try {
-    const key = folder.key()
-    const otherKey = folder.tunery('accounts', 'create', '--name', 'other').key as unknown as { key: string } | string
-    const first = await folder.start()
-    const one = client(first.url, key)
-    const other = client(first.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
-    const created = await job(one)
-    assert.equal(created.body.status, 'queued')
-    assert.deepEqual(created.body.resolved_config.lora_config.target_modules, {
-      value: ['all-linear'],
-      source: 'default',
+test(
+  'a download shared by two accounts survives a kill and a broken connection, then trains and serves',
+  full,
+  async () => {
+    Object.assign(resetHub(), { stall: half })
+    const modelsFolder = modelsDir()
+    const folder = dataFolder('downloads', {
+      TUNERY_MODELS_DIR: modelsFolder,
+      TUNERY_HUGGINGFACE_URL: hub.url,
+      TUNERY_MODEL_DOWNLOADS: 'any',
     })
-    const wrong = await job(one, { lora_config: { target_modules: ['nope'] } })
-    const deployment = await other.api('POST', '/deployments', { model: id, name: 'base' })
-    assert.deepEqual([deployment.status, deployment.body.status], [201, 'starting'])
-    await until(
-      'half of the weights on disk',
-      () => existsSync(path.join(modelsFolder, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
-    )
-    await until('half of the weights reported', async () => (await getModel(one)).download.progress > 0.2)
-    assert.equal((await cancel(one)).status, 403, 'another account waits for it')
-    await first.end('SIGKILL')
+    try {
+      const key = folder.key()
+      const otherKey = folder.tunery('accounts', 'create', '--name', 'other').key as unknown as { key: string } | string
+      const first = await folder.start()
+      const one = client(first.url, key)
+      const other = client(first.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
+      const created = await job(one)
+      assert.equal(created.body.status, 'queued')
+      assert.deepEqual(created.body.resolved_config.lora_config.target_modules, {
+        value: ['all-linear'],
+        source: 'default',
+      })
+      const wrong = await job(one, { lora_config: { target_modules: ['nope'] } })
+      const deployment = await other.api('POST', '/deployments', { model: id, name: 'base' })
+      assert.deepEqual([deployment.status, deployment.body.status], [201, 'starting'])
+      await until(
+        'half of the weights on disk',
+        () => existsSync(path.join(modelsFolder, '.downloads', id, 'hf', `${weights}.part`)) && hub.ranges.length === 1,
+      )
+      await until('half of the weights reported', async () => (await getModel(one)).download.progress > 0.2)
+      assert.equal((await cancel(one)).status, 403, 'another account waits for it')
+      await first.end('SIGKILL')
 
-    const cut = Math.floor(size * 0.75)
-    Object.assign(hub, { stall: undefined, cut, ranges: [] })
-    const second = await folder.start()
-    const again = client(second.url, key)
-    await until('the connection to break', () => hub.ranges.length > 1)
-    hub.cut = undefined
-    const { status, progress, bytes, total_bytes } = await untilDownloadEnded(again)
-    assert.deepEqual([status, progress, bytes], ['completed', 1, total_bytes])
-    assert.ok(hub.ranges[0]! > 0 && hub.ranges[0]! <= half, `it resumed after a kill from ${hub.ranges[0]}`)
-    assert.ok(
-      // Bytes that a broken connection had not delivered yet are lost.
-      hub.ranges.slice(1).every((from) => from > half && from <= cut),
-      `it resumed after a break from ${hub.ranges.slice(1)}`,
-    )
+      const cut = Math.floor(size * 0.75)
+      Object.assign(hub, { stall: undefined, cut, ranges: [] })
+      const second = await folder.start()
+      const again = client(second.url, key)
+      await until('the connection to break', () => hub.ranges.length > 1)
+      hub.cut = undefined
+      const { status, progress, bytes, total_bytes } = await untilDownloadEnded(again)
+      assert.deepEqual([status, progress, bytes], ['completed', 1, total_bytes])
+      assert.ok(hub.ranges[0]! > 0 && hub.ranges[0]! <= half, `it resumed after a kill from ${hub.ranges[0]}`)
+      assert.ok(
+        // Bytes that a broken connection had not delivered yet are lost.
+        hub.ranges.slice(1).every((from) => from > half && from <= cut),
+        `it resumed after a break from ${hub.ranges.slice(1)}`,
+      )
 
-    const done = await again.untilEnded(created.body.id)
-    assert.equal(done.status, 'completed', JSON.stringify(done.error))
-    assert.ok(done.resolved_config.lora_config!.target_modules.value.includes('q_proj'))
-    assert.match((await again.untilEnded(wrong.body.id)).error?.message ?? '', /no linear layer named 'nope'/)
-    const messages: string[] = []
-    for await (const { message } of again.events(done.id)) messages.push(message)
-    assert.match(
-      messages.join('\n'),
-      /waits for the weights(.*\n)+.*being downloaded: \d+% of \d+ MB(.*\n)+.*are here; the job waits for its turn/,
-    )
-    const serving = client(second.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
-    await until('the deployment', async () => (await serving.api('GET', '/deployments/base')).body.status === 'ready')
-    const chat = await serving.api('POST', '/chat/completions', {
-      model: 'base',
-      max_tokens: 2,
-      messages: [{ role: 'user', content: 'hi' }],
-    })
-    assert.equal(chat.status, 200)
+      const done = await again.untilEnded(created.body.id)
+      assert.equal(done.status, 'completed', JSON.stringify(done.error))
+      assert.ok(done.resolved_config.lora_config!.target_modules.value.includes('q_proj'))
+      assert.match((await again.untilEnded(wrong.body.id)).error?.message ?? '', /no linear layer named 'nope'/)
+      const messages: string[] = []
+      for await (const { message } of again.events(done.id)) messages.push(message)
+      assert.match(
+        messages.join('\n'),
+        /waits for the weights(.*\n)+.*being downloaded: \d+% of \d+ MB(.*\n)+.*are here; the job waits for its turn/,
+      )
+      const serving = client(second.url, typeof otherKey === 'string' ? otherKey : otherKey.key)
+      await until('the deployment', async () => (await serving.api('GET', '/deployments/base')).body.status === 'ready')
+      const chat = await serving.api('POST', '/chat/completions', {
+        model: 'base',
+        max_tokens: 2,
+        messages: [{ role: 'user', content: 'hi' }],
+      })
+      assert.equal(chat.status, 200)
 
-    assert.equal((await start(again)).body.weights.available, true, 'present weights are not downloaded again')
-    const files = readdirSync(path.join(modelsFolder, id, 'hf'))
-    assert.ok(!files.some((name) => name.endsWith('.py')), 'no code is fetched')
-    assert.deepEqual(
-      readFileSync(path.join(modelsFolder, id, 'hf', weights)),
-      readFileSync(path.join(checkpoint, weights)),
-    )
-    assert.equal(JSON.parse(readFileSync(path.join(modelsFolder, id, 'model.json'), 'utf8')).id, id)
-    assert.deepEqual(readdirSync(path.join(modelsFolder, '.downloads', id.split('/')[0]!)), [])
-    assert.equal(revision.length, 40)
-  } finally {
-    folder.remove()
-    rmSync(modelsFolder, { recursive: true, force: true })
-  }
-})
+      assert.equal((await start(again)).body.weights.available, true, 'present weights are not downloaded again')
+      const files = readdirSync(path.join(modelsFolder, id, 'hf'))
+      assert.ok(!files.some((name) => name.endsWith('.py')), 'no code is fetched')
+      assert.deepEqual(
+        readFileSync(path.join(modelsFolder, id, 'hf', weights)),
+        readFileSync(path.join(checkpoint, weights)),
+      )
+      assert.equal(JSON.parse(readFileSync(path.join(modelsFolder, id, 'model.json'), 'utf8')).id, id)
+      assert.deepEqual(readdirSync(path.join(modelsFolder, '.downloads', id.split('/')[0]!)), [])
+      assert.equal(revision.length, 40)
+    } finally {
+      folder.remove()
+      rmSync(modelsFolder, { recursive: true, force: true })
+    }
+  },
+)

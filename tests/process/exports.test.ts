@@ -11,6 +11,7 @@ import Database from 'better-sqlite3'
 import type { Export } from '../../contract/exports.ts'
 import type { JobEvent } from '../../contract/tuning.ts'
 import { until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -185,16 +186,20 @@ function linkOf(file: string): string {
   }
 }
 
-test('a quantization that needs an importance matrix gets one computed from the model, which is stored', async () => {
-  const measured: number[] = []
-  for (const quantization of ['IQ2_XXS', 'IQ1_S']) {
-    const { id, status, error } = await app.exported({ model, format: 'gguf', quantization })
-    assert.equal(status, 'ready', JSON.stringify(error))
-    measured.push(statSync(path.join(app.dataDir, 'models', model, 'importance.safetensors')).mtimeMs)
-    await app.api('DELETE', `/exports/${id}`)
-  }
-  assert.equal(measured[0], measured[1])
-})
+test(
+  'a quantization that needs an importance matrix gets one computed from the model, which is stored',
+  full,
+  async () => {
+    const measured: number[] = []
+    for (const quantization of ['IQ2_XXS', 'IQ1_S']) {
+      const { id, status, error } = await app.exported({ model, format: 'gguf', quantization })
+      assert.equal(status, 'ready', JSON.stringify(error))
+      measured.push(statSync(path.join(app.dataDir, 'models', model, 'importance.safetensors')).mtimeMs)
+      await app.api('DELETE', `/exports/${id}`)
+    }
+    assert.equal(measured[0], measured[1])
+  },
+)
 
 test('impossible exports are refused with a remedy', async () => {
   const ask = async (body: object) => (await app.api('POST', '/exports', body)).body.error ?? {}
@@ -232,7 +237,7 @@ test('impossible exports are refused with a remedy', async () => {
   assert.equal((await app.api('GET', '/exports?limit=100')).body.items.length, 1, 'nothing was begun')
 })
 
-test('a file with another chat template than in training never becomes ready', async () => {
+test('a file with another chat template than in training never becomes ready', full, async () => {
   // Change the template that the exporter reads after the reference answers are stored.
   const template = path.join(app.dataDir, 'models', model, 'adapter/chat_template.jinja')
   const right = readFileSync(template, 'utf8')
@@ -246,7 +251,7 @@ test('a file with another chat template than in training never becomes ready', a
   assert.match((await app.api('GET', `/exports/${broken.id}/download`)).body.error.message, /failed/)
 })
 
-test('exports run one at a time; deleting a running one cancels it and the next one starts', async () => {
+test('exports run one at a time; deleting a running one cancels it and the next one starts', full, async () => {
   const first = (await app.api('POST', '/exports', { model, format: 'gguf', quantization: 'F32' })).body.id
   const second = (await app.api('POST', '/exports', { model, format: 'gguf', merge: false })).body.id
   await app.untilEvent(first, ({ data }) => data?.status === 'running')

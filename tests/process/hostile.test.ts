@@ -4,6 +4,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -77,7 +78,7 @@ const attacks: Record<string, [route: string, texts: () => string[]]> = {
   ],
 }
 
-test('expensive requests of one account at most double the latency of another account', async (t) => {
+test('expensive requests of one account at most double the latency of another account', full, async (t) => {
   await chatMs()
   const usual_ms = await medianMs(7)
   for (const [name, [route, texts]] of Object.entries(attacks)) {

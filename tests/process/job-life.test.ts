@@ -7,6 +7,7 @@ import { after, before, test } from 'node:test'
 import OpenAI from 'openai'
 import type { JobEvent } from '../../contract/tuning.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -99,7 +100,7 @@ for (const [method, learning_rate] of [
   ['qlora', 0.02],
   ['full', 0.005],
 ] as const)
-  test(`${method}: from upload to a tuned answer`, async () => {
+  test(`${method}: from upload to a tuned answer`, full, async () => {
     const config = { method, training_config: { epochs: 20, batch_size: 8, learning_rate } }
     const created = await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })
     assert.deepEqual(created.body.resolved_config.method, { value: method, source: 'request' })
@@ -120,7 +121,7 @@ for (const [method, learning_rate] of [
     assert.equal(await answerOf(method), await answerOf(job.model!))
   })
 
-test('a job continues an earlier result: an adapter, a whole model, an adapter on a whole model', async () => {
+test('a job continues an earlier result: an adapter, a whole model, an adapter on a whole model', full, async () => {
   const train = async (model_id: string, config: object) => {
     const created = await app.api('POST', '/fine-tuning/jobs', { model_id, dataset_id: dataset, config })
     assert.equal(created.status, 201, JSON.stringify(created.body))
@@ -192,7 +193,7 @@ test('a reader of events can resume after any event and misses none', async () =
   assert.deepEqual(rest, all.slice(3))
 })
 
-test('jobs train one at a time, in order; queued and running jobs can be cancelled, repeatedly', async () => {
+test('jobs train one at a time, in order; queued and running jobs can be cancelled, repeatedly', full, async () => {
   const long = (await create({ epochs: 50, batch_size: 1 })).body.id
   const second = (await create({ epochs: 1 })).body.id
   const third = (await create({ epochs: 1 })).body.id
@@ -269,7 +270,7 @@ test('jobs and models keep the labels that their owner sets, and are found by na
   assert.equal((await app.api('GET', '/fine-tuning/models?status=queued')).status, 400)
 })
 
-test('a job whose trainer dies three times without a checkpoint fails with the reason', async () => {
+test('a job whose trainer dies three times without a checkpoint fails with the reason', full, async () => {
   const { id } = (await create({ epochs: 50, batch_size: 1, learning_rate: 0.1 })).body
   await app.untilEvent(id, (event) => event.type === 'metrics')
   // Kills its trainer each time it starts.

@@ -8,6 +8,7 @@ import { after, before, test } from 'node:test'
 import type { Job, JobEvent } from '../../contract/tuning.ts'
 import { recordSlowdown } from '../../server/fine-tuning/trainer-events.ts'
 import { colourRows } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -96,7 +97,7 @@ test('held-out rows are scored, prompts answered next to the base, checkpoints k
   assert.equal(next.has_more, false)
 })
 
-test('a validation dataset is scored, and cannot be deleted until the job has ended', async () => {
+test('a validation dataset is scored, and cannot be deleted until the job has ended', full, async () => {
   const own = (await app.upload(colourRows(3))).body.id
   const config = {
     training_config: { epochs: 3 },
@@ -130,7 +131,7 @@ test('evaluation settings that contradict each other or name a missing dataset a
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.error.code, 'job_not_resumable')
 })
 
-test('an estimate runs a few steps; the finished job shows predicted and actual use', async () => {
+test('an estimate runs a few steps; the finished job shows predicted and actual use', full, async () => {
   const config = { training_config: { epochs: 3, batch_size: 4 } }
   const estimate = await app.api('POST', '/fine-tuning/jobs/estimate', { model_id: tiny, dataset_id: dataset, config })
   assert.equal(estimate.status, 200, JSON.stringify(estimate.body))
@@ -156,7 +157,7 @@ test('an estimate runs a few steps; the finished job shows predicted and actual 
   )
 })
 
-test('a paused job lets others pass and ends with the same weights as one that was never paused', async () => {
+test('a paused job lets others pass and ends with the same weights as one that was never paused', full, async () => {
   const config = {
     training_config: { epochs: 50, batch_size: 2, learning_rate: 0.01 },
     evaluation_config: { validation_split: 0.25 },

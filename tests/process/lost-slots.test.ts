@@ -4,6 +4,7 @@ import { writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { children, dataFolder, type RunningServer } from '../support/server.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny } from '../support/tiny.ts'
@@ -23,7 +24,7 @@ const messages = [{ role: 'user', content: 'Tell me more.' }]
 const long = { model: tiny, messages, stream: true, max_tokens: 2000, ...endless }
 const within_ms = 30_000
 
-test('slots are freed within 30 s of a SIGKILL of the engine, and of the server', async () => {
+test('slots are freed within 30 s of a SIGKILL of the engine, and of the server', full, async () => {
   let server = await folder.start()
   const key = folder.key()
   const ask = () => client(server.url, key).api('POST', '/chat/completions', { model: tiny, messages, max_tokens: 1 })

@@ -8,6 +8,7 @@ import { after, before, test } from 'node:test'
 import Database from 'better-sqlite3'
 import { root } from '../../lib/root.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -18,7 +19,7 @@ let trained: string
 before(async () => {
   app = await startApp({ TUNERY_MAX_ADAPTER_MB: '40' })
   dataset = (await app.upload(colourRows(16))).body.id
-  trained = await train('lora')
+  trained = await app.colourModel()
   zips = mkdtempSync(path.join(os.tmpdir(), 'tunery-zips-'))
   execFileSync(
     path.join(root, '.local/python/bin/python'),
@@ -66,7 +67,7 @@ function replaceServedFile(id: string, gguf: string, other: string) {
 }
 
 for (const method of ['lora', 'qlora', 'full'])
-  test(`${method}: the engine's probabilities match the training; a wrong file is not deployed`, async () => {
+  test(`${method}: the engine's probabilities match the training; a wrong file is not deployed`, full, async () => {
     const [model_id, other] = [
       await train(method),
       await train(method, { dataset_id: (await app.upload(colourRows(8).replaceAll('-', '+'))).body.id }),
@@ -129,7 +130,7 @@ test('an imported adapter is served, continued and deleted like one of a job', a
   )
 })
 
-test('a model that another model or an unfinished job needs is not deleted', async () => {
+test('a model that another model or an unfinished job needs is not deleted', full, async () => {
   const whole = await train('full')
   const onWhole = await train('lora', { model_id: whole })
   assert.match((await app.api('DELETE', `/fine-tuning/models/${whole}`)).body.error.message, new RegExp(onWhole))
@@ -145,7 +146,7 @@ test('a model that another model or an unfinished job needs is not deleted', asy
   assert.equal((await app.api('GET', `/fine-tuning/jobs/${job_id}/rows`)).body.error.code, 'model_not_found')
 })
 
-test('broken, hostile and mismatched adapters are refused and leave no files', async () => {
+test('broken, hostile and mismatched adapters are refused and leave no files', full, async () => {
   const before = readdirSync(path.join(app.dataDir, 'models')).length
   const expected: Record<string, RegExp> = {
     pickle: /may run code/,

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { client, colourRows } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { stream } from '../support/streams.ts'
 import { endless, tiny } from '../support/tiny.ts'
@@ -9,7 +10,7 @@ import { endless, tiny } from '../support/tiny.ts'
 const folder = dataFolder('stop', { TUNERY_CHECKPOINT_SECONDS: '1' })
 after(() => folder.remove())
 
-test('stop with 50 live streams and a job: not ready in 1 s, streams complete, the job is saved', async () => {
+test('stop with 50 live streams and a job: not ready in 1 s, streams complete, the job is saved', full, async () => {
   const server = await folder.start()
   const key = folder.key()
   const mine = client(server.url, key)

@@ -11,6 +11,7 @@ import { sql } from 'kysely'
 import { root } from '../../lib/root.ts'
 import { type Db, openThreadedDatabase } from '../../server/db/open.ts'
 import { type Answer, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -91,7 +92,7 @@ test('while another process locks the database, writes get 503, reads and chat w
   })
 })
 
-test('a job whose database is locked for a while completes and counts no crash', async () => {
+test('a job whose database is locked for a while completes and counts no crash', full, async () => {
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 2, batch_size: 2 } }
   const { id } = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body

@@ -4,6 +4,7 @@ import { existsSync, readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { alive, children, dataFolder } from '../support/server.ts'
 import { stream } from '../support/streams.ts'
 import { openTerminal } from '../support/terminal.ts'
@@ -78,17 +79,21 @@ test('one Ctrl-C under npm start: prints what it waits for, streams complete, th
   assert.deepEqual(running.filter(alive), [], 'no program stays')
 })
 
-test('closing the terminal stops the service too: the job resumes from its checkpoint and is saved again', async () => {
-  const { terminal, pid, api } = await start(...directly)
-  const resumed = await api.untilEvent(job, ({ data }) => data?.resumed_from_step !== undefined)
-  saved = Number(resumed.data!.resumed_from_step)
-  assert.ok(saved > 0, 'it does not restart from the beginning')
-  await api.untilEvent(job, ({ type, data }) => type === 'metrics' && Number(data!.step) > saved + 2)
-  terminal.close()
-  await until('the server to end', () => !alive(pid))
-})
+test(
+  'closing the terminal stops the service too: the job resumes from its checkpoint and is saved again',
+  full,
+  async () => {
+    const { terminal, pid, api } = await start(...directly)
+    const resumed = await api.untilEvent(job, ({ data }) => data?.resumed_from_step !== undefined)
+    saved = Number(resumed.data!.resumed_from_step)
+    assert.ok(saved > 0, 'it does not restart from the beginning')
+    await api.untilEvent(job, ({ type, data }) => type === 'metrics' && Number(data!.step) > saved + 2)
+    terminal.close()
+    await until('the server to end', () => !alive(pid))
+  },
+)
 
-test('a second Ctrl-C stops at once: status 130, and no child process stays', async () => {
+test('a second Ctrl-C stops at once: status 130, and no child process stays', full, async () => {
   const { terminal, api, answer, programs } = await start(...directly)
   const resumed = await api.untilEvent(job, ({ data }) => Number(data?.resumed_from_step) > saved)
   assert.ok(resumed, 'closing the terminal saved the job')

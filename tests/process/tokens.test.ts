@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
 const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
@@ -30,7 +31,7 @@ before(async () => {
 })
 after(() => app.stop())
 
-test('validation, preview and engine produce the same tokens for difficult texts', async () => {
+test('validation, preview and engine produce the same tokens for difficult texts', full, async () => {
   const rows = texts.map((content) => JSON.stringify({ messages: [{ role: 'user', content }, answer] }))
   const { id } = (await app.upload(rows.join('\n'))).body
   const validation = (await app.api('POST', `/datasets/${id}/validate?model_id=${encodeURIComponent(base)}`)).body

@@ -8,6 +8,7 @@ import OpenAI from 'openai'
 import { ConfigError } from '../../server/config.ts'
 import { readUpstreams } from '../../server/inference/replicas/settings.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
 import { tiny } from '../support/tiny.ts'
@@ -261,63 +262,67 @@ test('a client that reads nothing pauses its upstream instead of filling memory'
   reader.hangUp()
 })
 
-test('an adapter is loaded once, reloaded if the upstream lost it, and refused if no server can load it', async () => {
-  const loads: unknown[] = []
-  const loaded = new Set<string>()
-  let requests = 0
-  handleVllm = (route, body, response) => {
-    if (route === '/v1/load_lora_adapter') {
-      loads.push(body)
-      loaded.add(body.lora_name)
-      return void response.writeHead(200).end('Success')
+test(
+  'an adapter is loaded once, reloaded if the upstream lost it, and refused if no server can load it',
+  full,
+  async () => {
+    const loads: unknown[] = []
+    const loaded = new Set<string>()
+    let requests = 0
+    handleVllm = (route, body, response) => {
+      if (route === '/v1/load_lora_adapter') {
+        loads.push(body)
+        loaded.add(body.lora_name)
+        return void response.writeHead(200).end('Success')
+      }
+      if (route === '/v1/unload_lora_adapter') {
+        loaded.delete(body.lora_name)
+        return void response.writeHead(200).end('Success')
+      }
+      requests++
+      if (body.model !== tiny && !loaded.has(body.model))
+        return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
+      json(response, 200, answer(body.model))
     }
-    if (route === '/v1/unload_lora_adapter') {
-      loaded.delete(body.lora_name)
-      return void response.writeHead(200).end('Success')
+    const dataset = (await app.upload(colourRows(8))).body.id
+    const job = (
+      await app.api('POST', '/fine-tuning/jobs', {
+        model_id: tiny,
+        dataset_id: dataset,
+        config: { training_config: { epochs: 1 } },
+      })
+    ).body.id
+    const { model } = await app.untilEnded(job)
+    assert.equal((await app.api('POST', '/deployments', { model, name: 'tuned' })).status, 201)
+    assert.deepEqual(loads, [{ lora_name: model, lora_path: `/shared/models/${model}/adapter` }])
+    const ask = () => app.api('POST', '/chat/completions', { model: 'tuned', messages })
+    for (let round = 0; round < 2; round++) {
+      const { body, status } = await ask()
+      assert.equal(status, 200, JSON.stringify(body))
+      assert.equal(body.model, 'tuned')
     }
-    requests++
-    if (body.model !== tiny && !loaded.has(body.model))
-      return json(response, 404, { error: { message: `The model \`${body.model}\` does not exist.` } })
-    json(response, 200, answer(body.model))
-  }
-  const dataset = (await app.upload(colourRows(8))).body.id
-  const job = (
-    await app.api('POST', '/fine-tuning/jobs', {
-      model_id: tiny,
-      dataset_id: dataset,
-      config: { training_config: { epochs: 1 } },
+    assert.deepEqual([loads.length, requests], [1, 2])
+    loaded.clear()
+    assert.equal((await ask()).status, 200)
+    assert.deepEqual([loads.length, requests], [2, 4])
+
+    const without = await startApp({
+      TUNERY_DATA_DIR: app.dataDir,
+      TUNERY_UPSTREAMS: JSON.stringify([{ model: tiny, url: vllm.url, kind: 'vllm' }]),
     })
-  ).body.id
-  const { model } = await app.untilEnded(job)
-  assert.equal((await app.api('POST', '/deployments', { model, name: 'tuned' })).status, 201)
-  assert.deepEqual(loads, [{ lora_name: model, lora_path: `/shared/models/${model}/adapter` }])
-  const ask = () => app.api('POST', '/chat/completions', { model: 'tuned', messages })
-  for (let round = 0; round < 2; round++) {
-    const { body, status } = await ask()
-    assert.equal(status, 200, JSON.stringify(body))
-    assert.equal(body.model, 'tuned')
-  }
-  assert.deepEqual([loads.length, requests], [1, 2])
-  loaded.clear()
-  assert.equal((await ask()).status, 200)
-  assert.deepEqual([loads.length, requests], [2, 4])
+    const accounts = await without.services.accounts.createKey('same', 'full', app.owner.user_id)
+    const refused = await fetch(`${without.url}/deployments`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${accounts.key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ model, name: 'other' }),
+    })
+    const { error } = (await refused.json()) as { error: { code: string; message: string } }
+    assert.equal(error.code, 'model_not_callable')
+    assert.match(error.message, /cannot load adapters/)
+    await without.stop()
 
-  const without = await startApp({
-    TUNERY_DATA_DIR: app.dataDir,
-    TUNERY_UPSTREAMS: JSON.stringify([{ model: tiny, url: vllm.url, kind: 'vllm' }]),
-  })
-  const accounts = await without.services.accounts.createKey('same', 'full', app.owner.user_id)
-  const refused = await fetch(`${without.url}/deployments`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${accounts.key}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ model, name: 'other' }),
-  })
-  const { error } = (await refused.json()) as { error: { code: string; message: string } }
-  assert.equal(error.code, 'model_not_callable')
-  assert.match(error.message, /cannot load adapters/)
-  await without.stop()
-
-  await app.api('DELETE', '/deployments/tuned')
-  assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
-  await until('a deleted model to leave the server', () => loaded.size === 0)
-})
+    await app.api('DELETE', '/deployments/tuned')
+    assert.equal((await app.api('DELETE', `/fine-tuning/models/${model}`)).status, 200)
+    await until('a deleted model to leave the server', () => loaded.size === 0)
+  },
+)

@@ -9,6 +9,7 @@ import { after, before, test } from 'node:test'
 import { root } from '../../lib/root.ts'
 import { createLineCounter } from '../../server/datasets/counter.ts'
 import { colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -216,7 +217,7 @@ test('if the format field or the name contradicts the first bytes, the error nam
   assert.equal(readdirSync(path.join(app.dataDir, 'datasets')).length, before)
 })
 
-test('rows without learned tokens are warnings, errors if all are, and counted by the estimate', async () => {
+test('rows without learned tokens are warnings, errors if all are, and counted by the estimate', full, async () => {
   const validate = async (id: string, query = '') =>
     (await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}${query}`)).body
   const codes = (issues: { line: number; code: string }[]) => issues.map(({ line, code }) => [line, code])
@@ -331,7 +332,7 @@ test('control tokens in rows are shown as text, and counting stops when the clie
   await until('the counting to end', async () => !counting())
 })
 
-test('files that do not match their format are refused and not kept', async () => {
+test('files that do not match their format are refused and not kept', full, async () => {
   const refused = async (content: string | Uint8Array<ArrayBuffer>, format: string, code: string, pattern: RegExp) => {
     const started = Date.now()
     const { status, body } = await app.upload(content, { format })
@@ -407,7 +408,7 @@ with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED, compresslevel=9) as
   return bytes
 }
 
-test('NUL bytes and a line of a gigabyte are invalid rows, found while other requests are served', async () => {
+test('NUL bytes and a line of a gigabyte are invalid rows, found while other requests are served', full, async () => {
   const nul = (await app.upload('{"messages":[\u0000]}\n')).body.id
   assert.equal((await app.api('POST', `/datasets/${nul}/validate`)).body.issues[0].code, 'invalid_json')
   const form = new FormData()

@@ -7,6 +7,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -121,7 +122,7 @@ test('an invalid query gets the reason', async () => {
   }
 })
 
-test('a job is metered once at its end; a cancelled one up to then, one that never ran not at all', async () => {
+test('a job is metered once at its end; a cancelled one up to then, one that never ran not at all', full, async () => {
   const mine = await account()
   const dataset = (await mine.upload(colourRows(40))).body
   const create = async (training_config: object) =>

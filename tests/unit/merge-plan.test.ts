@@ -1,4 +1,4 @@
-// Which adapters are merged and which are evicted; tests/process/merging.test.ts runs this on a real engine.
+// Which adapters are merged and which are evicted; tests/process/merging.full.test.ts runs this on a real engine.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createDecayingCounter } from '../../server/inference/merged-adapters/decaying-counter.ts'

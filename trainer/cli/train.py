@@ -33,6 +33,17 @@ def torch_settings(threads: int) -> dict[str, str]:
     return {**cpu, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
+def lower_priority(priority: str) -> None:
+    """Lets serving and other programs go first. `priority`: "idle", "low" (the lowest nice level) or "normal"."""
+    with suppress(OSError, AttributeError):
+        if priority != "normal":
+            os.nice(19)
+        # Only Linux has the idle class, which leaves the trainer no share of a busy core; the service guarantees it one
+        # (TUNERY_TRAINING_SHARE).
+        if priority == "idle":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def configure_process(threads: int, quantized: bool = False) -> None:
     """Sets up the process before anything reads its environment: no network, few log messages, lowest CPU priority."""
     os.environ.update(
@@ -42,11 +53,7 @@ def configure_process(threads: int, quantized: bool = False) -> None:
     if not quantized:
         # peft imports bitsandbytes if it is installed: a second and 45 MB that only quantized bases need.
         sys.modules["bitsandbytes"] = None
-    with suppress(OSError, AttributeError):
-        os.nice(19)
-        # Only Linux has the idle class, which leaves the trainer no share of a busy core; the service guarantees it one
-        # (TUNERY_TRAINING_SHARE).
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    lower_priority(os.environ.get("TUNERY_TRAINING_PRIORITY", "idle"))
 
 
 def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
+import { full } from '../../support/full.ts'
 import { chat, type Engine, modelName, modelPath, readEvents, root, startEngine, textOf } from './engine-process.ts'
 
 let engine: Engine
@@ -109,7 +110,7 @@ test('a stream continues to its end while its adapter is unloaded', async () => 
   assert.equal((await unloaded).status, 200)
 })
 
-test('a merged file gives the same log-probabilities as base and adapter together', async () => {
+test('a merged file gives the same log-probabilities as base and adapter together', full, async () => {
   const merged = join(folder, 'merged.gguf')
   // No pipe as stdin: its end would stop the merge.
   execFileSync(join(root, '.local/python/bin/python'), ['-m', 'trainer.cli.merge', modelPath, first, merged], {

@@ -210,7 +210,7 @@ test('a bundle is built from an export and serves it', async () => {
   await tunery(['bundle', ready.id, '--name', 'colours', '-o', out])
   assert.deepEqual(readdirSync(here), ['bundle'], 'nothing else is left')
   assert.equal(sha256(path.join(out, 'model/model.gguf')), ready.files[0]!.sha256)
-  // tests/process/bundle.test.ts covers the set-up that installs these.
+  // tests/process/bundle.full.test.ts covers the set-up that installs these.
   symlinkSync(path.join(root, 'node_modules'), path.join(out, 'node_modules'))
   const lib = path.join(root, '.local/llama/lib')
   const bundle = await standalone(process.execPath, ['start.mjs', '--lib', lib], {
