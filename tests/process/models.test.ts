@@ -194,7 +194,7 @@ test('a model without rows to compare can be deployed; one that is deleted meanw
   const greeting = await train('lora', { dataset_id: (await app.upload(rows)).body.id })
   assert.equal((await model(greeting)).comparison, null)
   assert.equal((await deploy(greeting, 'greeting')).body.status, 'ready')
-  const gone = await train('lora')
+  const gone = await app.colourModel()
   const [deployed, deleted] = await Promise.all([
     deploy(gone, 'gone'),
     app.api('DELETE', `/fine-tuning/models/${gone}`),

@@ -100,7 +100,7 @@ test('invalid registrations are refused with the reason, and an account has twen
   const messageFor = async (address: string) =>
     (await app.api('POST', '/webhooks', { url: `http://${address}/`, events: eventTypes })).body.error.message
   for (const address of ['10.0.0.1', '192.168.0.1'])
-    assert.match(await messageFor(address), /what the operator allows with TUNERY_WEBHOOK_ALLOW/, address)
+    assert.match(await messageFor(address), /allowed by the operator \(TUNERY_WEBHOOK_ALLOW\)/, address)
   assert.match(await messageFor('169.254.169.254'), /a metadata service, which no setting allows/)
   const all = await Promise.all(
     Array.from({ length: 22 }, () => app.api('POST', '/webhooks', { url, events: eventTypes })),

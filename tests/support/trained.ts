@@ -94,7 +94,9 @@ export async function installColourModel(dataDir: string, owner?: string): Promi
     for (const file of globSync(`${each}/**/*`, { cwd: folder, withFileTypes: true }))
       if (file.isFile()) {
         const from = path.join(file.parentPath, file.name)
-        cpSync(from, path.join(dataDir, renamed(path.relative(folder, from))))
+        const to = path.join(dataDir, renamed(path.relative(folder, from)))
+        cpSync(from, to)
+        if (to.endsWith('.json')) writeFileSync(to, renamed(readFileSync(to, 'utf8')))
       }
   const db = new Database(path.join(dataDir, 'tunery.db'), { timeout: 10_000 })
   try {

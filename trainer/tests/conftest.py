@@ -152,3 +152,12 @@ def loop_of():
         return Loop(spec, model, tokenizer, data, held_out, folder, device, protocol)
 
     return make
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what takes long unless `npm run test:full` runs."""
+    if os.environ.get("TUNERY_TEST_FULL"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="npm run test:full"))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -28,6 +29,7 @@ def run(folder, processes: int) -> list[dict]:
     return lines
 
 
+@pytest.mark.full
 def test_two_processes_train_the_same_and_report_once(job):
     changes = {"evaluation": {"split": 0.2, "every_steps": 5}, "training": {"epochs": 2}, "lora": {"dropout": 0}}
     alone, together = job("alone", **changes), job("together", **changes)
@@ -48,6 +50,7 @@ def test_two_processes_train_the_same_and_report_once(job):
     assert len(rows[0]) == len(rows[1]), "every row's loss is known, whichever process it was dealt to"
 
 
+@pytest.mark.full
 def test_stopped_processes_leave_one_checkpoint_and_resume_from_it(job):
     folder = job("stopped", training={"epochs": 2000}, checkpoint={"every_steps": None})
     process = start(folder, 2)

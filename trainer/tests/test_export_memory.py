@@ -27,6 +27,7 @@ def adapter(tmp_path_factory):
 
 
 # `most_making`: if weights are only copied, the memory of Python with torch and transformers, and some rows.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("format", "quantization", "most_making"), [("huggingface", None, 470e6), ("onnx", "int8", None)]
 )

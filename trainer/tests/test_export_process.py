@@ -65,6 +65,7 @@ def reference_path(tmp_path_factory):
     return str(tmp_path_factory.mktemp("kept") / "reference.json")
 
 
+@pytest.mark.full
 def test_an_export_makes_checks_and_reports_a_folder(tmp_path, tiny, adapter, reference_path):
     folder = tmp_path / "export"
     spec = write_spec(folder, tiny, adapter, archive="tar", reference=reference_path)
@@ -91,6 +92,7 @@ def test_an_export_makes_checks_and_reports_a_folder(tmp_path, tiny, adapter, re
     assert {path.name for path in folder.iterdir()} == {"spec.json", "out", "answers.json"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("quantization", "name", "file_name"),
     [("F16", "--größe·v1", "gro-e-v1"), ("BF16", "Tickets", "Tickets"), ("Q4_K_M", "Tickets", "Tickets")],
@@ -149,6 +151,7 @@ def test_an_adapter_alone_is_a_gguf_file_with_template_and_end_token(tmp_path, t
     assert out.samefile(adapter.with_suffix(".gguf")) == (quantization is None)
 
 
+@pytest.mark.full
 def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(tmp_path, tiny, adapter, reference_path):
     folder = tmp_path / "export"
     write_spec(folder, tiny, adapter, format="gguf", quantization="F16", reference=reference_path)

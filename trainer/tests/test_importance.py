@@ -72,6 +72,7 @@ def test_fallback_conversations_replace_missing_rows(spec, tmp_path):
     )
 
 
+@pytest.mark.full
 def test_every_matrix_of_the_converted_file_has_its_vector(spec, tmp_path):
     reference(spec, silent)
     work = tmp_path / "work"

@@ -35,6 +35,7 @@ def lines_until(process: subprocess.Popen, type: str, **expected) -> list[dict]:
 LONG = {"training": {"epochs": 50}, "checkpoint": {"every_steps": 25}}
 
 
+@pytest.mark.full
 def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
     changes = {"training": {"epochs": 6}, "checkpoint": {"every_steps": 2, "keep": 50}}
     whole = start(job("whole", **changes))

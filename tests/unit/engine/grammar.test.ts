@@ -8,6 +8,7 @@ import { ApiError } from '../../../contract/errors.ts'
 import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
 import { createGrammars, type GrammarSession, type GrammarSpec } from '../../../engine/grammar/grammars.ts'
 import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
+import { until } from '../../support/client.ts'
 import { enforced } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
@@ -301,8 +302,10 @@ test('a schema that waits longer than the limit is rejected as overloaded', asyn
   assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
   for (const one of waiting)
     assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
-  // Rejected trials free their slots.
-  const again = await own.open(vocab, { kind: 'json_schema', schema: person })
+  // Rejected trials free their slots. On a busy machine a new worker takes longer to start than a trial may wait.
+  const again = await until('a free slot', () =>
+    own.open(vocab, { kind: 'json_schema', schema: person }).catch(() => null),
+  )
   again.close()
   await own.close()
 })
