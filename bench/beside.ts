@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { JobEvent } from '../contract/tuning.ts'
+import type { JobEvent } from '../contract/fine-tuning.ts'
 import { startService } from './support/service.ts'
 
 const [turns = 3, window_s = 40] = process.argv.slice(2).map(Number)

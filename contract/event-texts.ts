@@ -1,7 +1,7 @@
 // Descriptions of all event types, for docs/reference/events.md. A missing one does not compile.
 import type { exportEventTypes } from './exports.ts'
-import type { jobEventTypes } from './tuning.ts'
-import type { eventTypes } from './webhooks.ts'
+import type { jobEventTypes } from './fine-tuning.ts'
+import type { webhookEventTypes } from './webhooks.ts'
 
 interface EventText {
   /** When it is sent, as a sentence. */
@@ -10,7 +10,7 @@ interface EventText {
   data: Record<string, string>
 }
 
-export const webhookEventTexts: Record<(typeof eventTypes)[number], EventText> = {
+export const webhookEventTexts: Record<(typeof webhookEventTypes)[number], EventText> = {
   'training.started': {
     when: 'A job runs for the first time.',
     data: {

@@ -3,7 +3,7 @@ import { Deleted, ListQuery, page, Time } from './common.ts'
 import { route } from './route.ts'
 
 /** The events of the specification, and `training.cancelled`: a queued or running job was cancelled. */
-export const eventTypes = [
+export const webhookEventTypes = [
   'training.started',
   'training.completed',
   'training.failed',
@@ -18,9 +18,9 @@ const Url = z
   .max(2048)
   .describe('http or https, on any port; addresses that are not of the public internet are refused.')
 const Events = z
-  .array(z.enum(eventTypes))
+  .array(z.enum(webhookEventTypes))
   .min(1)
-  .max(eventTypes.length)
+  .max(webhookEventTypes.length)
   .refine((given) => new Set(given).size === given.length, 'has an event type twice')
 const Secret = z
   .string()
@@ -34,7 +34,7 @@ const Secret = z
 export const Webhook = z.object({
   id: z.string(),
   url: z.string(),
-  events: z.array(z.enum(eventTypes)),
+  events: z.array(z.enum(webhookEventTypes)),
   status: z.enum(['active', 'disabled']),
   disabled_at: Time.nullable(),
   disabled_reason: z

@@ -3,6 +3,7 @@
 // status 0.
 import { setPriority } from 'node:os'
 import { fileURLToPath } from 'node:url'
+import { dieWithParent } from '../lib/child-process.ts'
 import { fileTypes } from './llama/file-types.ts'
 import { readImportanceMatrix } from './llama/importance.ts'
 import { openLibrary } from './llama/library.ts'
@@ -13,9 +14,8 @@ const report = (type: 'progress' | 'result' | 'error', message: string, data: ob
 const reportIntervalMs = 500
 
 async function main([source, out, type, threads, importance]: string[]): Promise<void> {
-  // SIGKILL, because a normal exit would deadlock: the library's threads wait for this one to run their log callback.
-  const exit = () => process.kill(process.pid, 'SIGKILL')
-  process.stdin.on('end', exit).on('close', exit).on('error', exit).resume()
+  // With SIGKILL: an exit would deadlock, as the library's threads wait for this one to run their log callback.
+  dieWithParent()
   if (!source || !out || !type || !Object.hasOwn(fileTypes, type))
     throw new Error('quantize.ts SOURCE.gguf OUT.gguf TYPE THREADS [IMPORTANCE.safetensors]')
   // Lower priority than the engine that serves.

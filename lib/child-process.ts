@@ -1,15 +1,167 @@
-// Starts child processes that ignore the terminal's signals (SIGINT, SIGQUIT, SIGHUP). A terminal sends these to the
-// whole process group, and only the server decides when its children end. They stay in the server's session: where the
-// kernel schedules by session (autogroup), priorities count only within one.
-import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
+// Child processes. They ignore the terminal's signals (SIGINT, SIGQUIT, SIGHUP): a terminal sends these to the whole
+// process group, and only the server decides when its children end. They stay in the server's session: where the kernel
+// schedules by session (autogroup), priorities count only within one.
+import { type ChildProcess, spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import path from 'node:path'
+import { createInterface } from 'node:readline'
+import type { Writable } from 'node:stream'
+import { Worker } from 'node:worker_threads'
 import { root } from './root.ts'
+
+const stderrTail_characters = 4000
+const stdoutText_characters_max = 64e6
+const memoryPoll_ms = 50
+
+export interface ChildOptions {
+  env: NodeJS.ProcessEnv
+  /** 'text' collects stdout for the result; a function gets each line. By default it is discarded. */
+  stdout?: 'text' | ((line: string) => void)
+  onStderr?: (text: string) => void
+  /** Stops the child when it aborts. */
+  signal?: AbortSignal | undefined
+  /** Time between SIGTERM and SIGKILL when `signal` aborts. By default SIGKILL is sent at once. */
+  grace_ms?: number
+  /** The child is killed when it exceeds one of these. */
+  limits?: { max_ms: number; max_memory_mb: number }
+}
+
+/** How a child ended. */
+export interface ChildEnd {
+  /** Null after a signal. */
+  status: number | null
+  killed_by: NodeJS.Signals | null
+  /** Empty unless it was requested as text. */
+  stdout: string
+  /** The last 4000 characters. */
+  stderr: string
+  /** The limit that the child exceeded, and was killed for. */
+  exceeded?: 'time' | 'memory' | 'output'
+}
+
+export interface Child {
+  /** Undefined if the process could not be started. */
+  readonly pid: number | undefined
+  /**
+   * A pipe that stays open until the child has ended. Its end tells the child that this server is gone. Undefined if
+   * the process could not be started.
+   */
+  readonly stdin: Writable | undefined
+  /** Resolves when the process has ended and its output is read. Rejects if it could not be started. */
+  readonly ended: Promise<ChildEnd>
+  kill(signal: NodeJS.Signals): void
+  /** Sends SIGKILL if the child has not ended by then. */
+  killAfter(ms: number): void
+}
 
 const running = new Set<ChildProcess>()
 
-function track(child: ChildProcess): void {
+/**
+ * Starts a program in the root of the checkout. To run Node, pass `process.execPath`. Another program that does not
+ * exist exits with status 127.
+ */
+export function spawnChild(command: string, args: readonly string[], options: ChildOptions): Child {
+  const { env, stdout: wanted, onStderr, signal, grace_ms = 0, limits } = options
+  let child: ChildProcess
+  try {
+    child = spawn(...ignoringTerminal(command, args), {
+      cwd: root,
+      env,
+      stdio: ['pipe', wanted ? 'pipe' : 'ignore', 'pipe'],
+    })
+  } catch (error) {
+    return notStarted(error)
+  }
+  if (child.pid === undefined) return notStarted(new Promise((_, reject) => child.once('error', reject)))
   running.add(child)
-  child.once('exit', () => running.delete(child)).once('error', () => child.pid === undefined && running.delete(child))
+
+  let stdout = ''
+  let stderr = ''
+  let exceeded: ChildEnd['exceeded']
+  const exceed = (limit: NonNullable<ChildEnd['exceeded']>) => {
+    exceeded ??= limit
+    child.kill('SIGKILL')
+  }
+  // A write to a child that has ended.
+  child.stdin?.on('error', () => {})
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    stderr = (stderr + text).slice(-stderrTail_characters)
+    onStderr?.(text)
+  })
+  if (typeof wanted === 'function') createInterface({ input: child.stdout! }).on('line', wanted)
+  else
+    child.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      if (stdout.length + text.length > stdoutText_characters_max) exceed('output')
+      else stdout += text
+    })
+
+  const timers: NodeJS.Timeout[] = []
+  if (limits) {
+    timers.push(setTimeout(() => exceed('time'), limits.max_ms))
+    timers.push(setInterval(() => memoryMb(child.pid) > limits.max_memory_mb && exceed('memory'), memoryPoll_ms))
+  }
+  const killAfter = (ms: number) => {
+    if (running.has(child)) timers.push(setTimeout(() => child.kill('SIGKILL'), ms).unref())
+  }
+  const stop = () => {
+    child.kill(grace_ms > 0 ? 'SIGTERM' : 'SIGKILL')
+    if (grace_ms > 0) killAfter(grace_ms)
+  }
+  if (signal?.aborted) stop()
+  else signal?.addEventListener('abort', stop, { once: true })
+
+  const ended = new Promise<ChildEnd>((resolve) => {
+    // A signal that could not be sent. Without a listener it would end this process.
+    child.on('error', () => {})
+    child.once('exit', () => {
+      running.delete(child)
+      for (const timer of timers) clearTimeout(timer)
+      signal?.removeEventListener('abort', stop)
+    })
+    child.once('close', (status, killed_by) =>
+      resolve({ status, killed_by, stdout, stderr: stderr.trim(), ...(exceeded && { exceeded }) }),
+    )
+  })
+  return { pid: child.pid, stdin: child.stdin!, ended, kill: (name) => void child.kill(name), killAfter }
+}
+
+/** Runs a program to its end. Rejects if it cannot be started, and when `signal` aborts. */
+export async function runToEnd(command: string, args: readonly string[], options: ChildOptions): Promise<ChildEnd> {
+  options.signal?.throwIfAborted()
+  const end = await spawnChild(command, args, options).ended
+  options.signal?.throwIfAborted()
+  return end
+}
+
+/** Sends SIGKILL to all running children. */
+export function killChildren(): void {
+  for (const child of running) child.kill('SIGKILL')
+}
+
+/**
+ * The environment of this process for a child, without the service's settings (TUNERY_*) and without secrets, unless
+ * their names match `keep`.
+ */
+export function childEnv(keep?: RegExp): NodeJS.ProcessEnv {
+  const isPrivate = (name: string) => name.startsWith('TUNERY_') || /KEY|TOKEN|SECRET|PASSWORD/i.test(name)
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => keep?.test(name) || !isPrivate(name)))
+}
+
+/**
+ * For a Node child: kills this process when its stdin ends, that is when the server is gone. A thread does it, as the
+ * main thread may be busy for long. SIGKILL, as an exit would wait for native threads.
+ */
+export function dieWithParent(): void {
+  const code = `const { Socket } = require('node:net')
+    const die = () => process.kill(process.pid, 'SIGKILL')
+    new Socket({ fd: 0, readable: true, writable: false }).on('end', die).on('error', die).resume()`
+  // It fails if stdin is no pipe: a person runs this.
+  new Worker(code, { eval: true, execArgv: [], env: {} }).on('error', () => {}).unref()
+}
+
+function notStarted(reason: unknown): Child {
+  const ended = reason instanceof Promise ? reason : Promise.reject(reason)
+  return { pid: undefined, stdin: undefined, ended, kill() {}, killAfter() {} }
 }
 
 /** Wraps a command to ignore these signals. Node resets ignored signals when it starts; other programs inherit them. */
@@ -18,57 +170,11 @@ function ignoringTerminal(command: string, args: readonly string[]): [string, st
   return ['/bin/sh', ['-c', 'trap "" INT QUIT HUP; exec "$0" "$@"', command, ...args]]
 }
 
-/**
- * Like `spawn`, for a child that ignores the terminal's signals. To run Node, pass `process.execPath`. A program that
- * does not exist exits with status 127.
- */
-export const spawnChild = ((command: string, args: readonly string[], options: SpawnOptions) => {
-  const child = spawn(...ignoringTerminal(command, args), options)
-  track(child)
-  return child
-}) as typeof spawn
-
-/** How a process ended: its exit status or the signal that killed it, and the last 2000 characters of its stderr. */
-export interface ProgramEnd {
-  status: number | null
-  killed_by: string | null
-  stderr: string
-}
-
-/**
- * Runs a program to its end, in the root of the checkout. Its stdin is an empty pipe whose end tells it that this
- * server is gone. Rejects if it cannot start, or when `signal` aborts, which kills it.
- */
-export async function runToEnd(
-  command: string,
-  args: readonly string[],
-  env: NodeJS.ProcessEnv,
-  signal: AbortSignal,
-): Promise<ProgramEnd> {
-  const child = spawnChild(command, args, {
-    cwd: root,
-    env,
-    stdio: ['pipe', 'ignore', 'pipe'],
-    signal,
-    killSignal: 'SIGKILL',
-  })
-  child.stdin.on('error', () => {})
-  let stderr = ''
-  child.stderr.on('data', (data) => {
-    stderr = (stderr + data).slice(-2000)
-  })
-  const [status, killed_by] = await new Promise<[number | null, string | null]>((resolve, reject) => {
-    let failure: Error | undefined
-    child.on('error', (error) => {
-      failure = error
-      if (child.pid === undefined) reject(error)
-    })
-    child.on('close', (...how) => (failure ? reject(failure) : resolve(how)))
-  })
-  return { status, killed_by, stderr: stderr.trim() }
-}
-
-/** Sends SIGKILL to all running children. */
-export function killChildren(): void {
-  for (const child of running) child.kill('SIGKILL')
+/** Resident memory of a process; 0 if it has ended. */
+function memoryMb(pid: number | undefined): number {
+  try {
+    return (Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1]) * 4096) / 1e6
+  } catch {
+    return 0
+  }
 }

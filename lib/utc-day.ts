@@ -1,4 +1,15 @@
-// UTC days, by the unix milliseconds of their start.
-export const day_ms = 86_400_000
+// Times in UTC: days, by the unix milliseconds of their start, and ISO 8601 texts.
+export const hour_ms = 3_600_000
+export const day_ms = 24 * hour_ms
 export const startOfDay = (time: number) => time - (time % day_ms)
 export const endOfDay = (time: number) => startOfDay(time) + day_ms
+
+/** A time of the database as API responses have it. Null stays null. */
+export function isoTime(time: number): string
+export function isoTime(time: number | null): string | null
+export function isoTime(time: number | null): string | null {
+  return time === null ? null : new Date(time).toISOString()
+}
+
+/** The UTC date alone, `2026-01-31`. */
+export const isoDay = (time: number) => isoTime(time).slice(0, 10)

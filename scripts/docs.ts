@@ -1,20 +1,22 @@
-// `npm run docs`: generates docs/reference from the schemas that the service validates with. `--check` writes nothing
-// and fails if a page is out of date.
+// `npm run docs`: generates docs/reference from the schemas that the service validates with, and the trainer's
+// hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { referencePages } from './docs/pages.ts'
+import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 
-const folder = path.resolve(import.meta.dirname, '../docs/reference')
+const root = path.resolve(import.meta.dirname, '..')
 const check = process.argv.includes('--check')
+const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
 const stale: string[] = []
-for (const [name, text] of Object.entries(referencePages())) {
-  const file = path.join(folder, name)
+for (const [name, text] of [...pages, [pythonModuleFile, pythonModule()] as const]) {
+  const file = path.join(root, name)
   if (existsSync(file) && readFileSync(file, 'utf8') === text) continue
-  if (check) stale.push(`docs/reference/${name}`)
+  if (check) stale.push(name)
   else {
-    mkdirSync(folder, { recursive: true })
+    mkdirSync(path.dirname(file), { recursive: true })
     writeFileSync(file, text)
-    console.log(`wrote docs/reference/${name}`)
+    console.log(`wrote ${name}`)
   }
 }
 if (stale.length > 0) {

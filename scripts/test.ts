@@ -13,7 +13,7 @@ interface Suite {
   name: string
   command: string
   args: string[]
-  /** Uses every core, or measures: nothing else runs beside it. */
+  /** Uses every core, or measures: runs alone. */
   exclusive?: boolean
   /** Prints no summary of tests: its exit status says everything. */
   check?: boolean
@@ -106,7 +106,7 @@ const all = named.length > 0 ? tests : [...checks, ...tests]
 const env = {
   TUNERY_TRAINING_PRIORITY: 'normal',
   ...process.env,
-  ...((full || named.length > 0) && { TUNERY_TEST_FULL: '1' }),
+  ...((full || named.length > 0) && { TEST_FULL: '1' }),
 }
 
 const started = Date.now()

@@ -109,6 +109,7 @@ export async function buildApp(
   app.decorateRequest('bodyText', null)
   app.decorateRequest('formDigest', null)
   app.decorate('idempotency', services.idempotency)
+  app.decorate('itemReaders', new Map())
   app.decorate('reserve', services.reserve)
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parseJsonBody)
   handleErrors(app)

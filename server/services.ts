@@ -235,7 +235,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       const periodicTasks = [
         accounts.start(),
         limits.start(),
-        startSweeping(db, reserve, log),
+        startSweeping(db, reserve, log, [fineTuning.removeExpiredRuns]),
         reserve.start(),
         exports.start(),
       ]

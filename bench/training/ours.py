@@ -34,7 +34,7 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
         base=Base("bench", args.model),
         dataset=Dataset("", ""),
         method=args.method,
-        lora=None if args.method == "full" else Lora(args.rank, 2 * args.rank, 0, "all-linear"),
+        lora=None if args.method == "full" else Lora(r=args.rank, alpha=2 * args.rank, target_modules="all-linear"),
         training=training,
         threads=threads,
         checkpoint=CheckpointPolicy(every_seconds=None),

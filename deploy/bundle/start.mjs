@@ -1,5 +1,5 @@
-// Serves the model of this folder: `node start.mjs`, with further options of engine/main.ts behind it. Settings come
-// from the environment, else from settings.env. Plain JavaScript, so that a Node that is too old can say so.
+// Serves the model in this folder: `node start.mjs [options of engine/main.ts]`. Settings come from the environment,
+// then from settings.env. Plain JavaScript, so that an old Node can run the version check.
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -14,8 +14,8 @@ const fail = (message) => {
 
 if (Number(process.versions.node.split('.')[0]) < nodeMin)
   fail(
-    `This needs Node ${nodeMin} or newer, and ${process.execPath} is ${process.versions.node}. Install a newer one (nodejs.org), ` +
-      "or build the image in this folder: 'docker build'; README.md says how.",
+    `This needs Node ${nodeMin} or newer, and ${process.execPath} is ${process.versions.node}. ` +
+      "Install a newer one (nodejs.org), or build the image in this folder: 'docker build'; README.md says how.",
   )
 process.chdir(here)
 if (!existsSync('node_modules/koffi'))
@@ -55,10 +55,7 @@ if (settings.TUNERY_ENGINE_KEY !== undefined) process.env.TUNERY_ENGINE_KEY = se
 else delete process.env.TUNERY_ENGINE_KEY
 await import('./engine/main.ts')
 
-/**
- * What is set to something. An empty value counts as none; but an empty key is one that was lost on the way, and no
- * reason to serve everybody.
- */
+/** Drops empty values, except keys: the server must refuse an empty key instead of serving without one. */
 function filled(values) {
   return Object.fromEntries(
     Object.entries(values).filter(([name, value]) => value !== '' || name.startsWith('TUNERY_ENGINE_KEY')),

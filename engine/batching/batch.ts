@@ -1,9 +1,9 @@
 // Fills the batch of one step: the last token of each answer, draft tokens that may follow it, and chunks of prompts.
 
 import { type Drafter, draftTokensAfterPrompt, draftTokensMax } from '../sampling/speculative.ts'
+import { sharePrefillBudget } from './chunked-prefill.ts'
 import type { Generation } from './generation.ts'
 import type { KvCache } from './kv-cache.ts'
-import { sharePrefillBudget } from './prefill.ts'
 import type { Slot } from './prefix-cache.ts'
 
 type Sizes = { batch_tokens: number; tokens_per_slot: number }

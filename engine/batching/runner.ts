@@ -5,9 +5,9 @@ import type { Context } from '../llama/context.ts'
 import type { Vocab } from '../llama/vocab.ts'
 import { createDrafter } from '../sampling/speculative.ts'
 import { createBatchFiller, type RunningSequence, startSequence } from './batch.ts'
+import { createPrefillSpeed } from './chunked-prefill.ts'
 import { abandonGeneration, acceptToken, failGeneration, type Generation, sampleToken } from './generation.ts'
 import { type CachedPrefix, createKvCache, type KvCache } from './kv-cache.ts'
-import { createPrefillSpeed } from './prefill.ts'
 import { chooseSlot, commonPrefix, countRuns, nearestFreeSlot, type Slot, type SlotChoice } from './prefix-cache.ts'
 
 export type RunnerOptions = {

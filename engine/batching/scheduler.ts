@@ -3,6 +3,7 @@
 import { setImmediate as yieldToEventLoop } from 'node:timers/promises'
 import { ApiError } from '../../contract/errors.ts'
 import type { ServedModel } from '../models/models.ts'
+import { prefillBudgetMs } from './chunked-prefill.ts'
 import type { CpuThrottle } from './cpu-throttle.ts'
 import {
   abandonGeneration,
@@ -12,7 +13,6 @@ import {
   type GenerationEvents,
   type GenerationRequest,
 } from './generation.ts'
-import { prefillBudgetMs } from './prefill.ts'
 import type { StepStats } from './runner.ts'
 import { type Backend, createRunnerPool, enqueue, hasWork, type PooledRunner } from './runner-pool.ts'
 import type { MemoryLimits } from './slot-sizes.ts'

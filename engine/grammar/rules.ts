@@ -113,7 +113,7 @@ export function findEmptyLoop(rules: Rules): string | null {
   return null
 }
 
-/** Sorts ranges and merges those that touch. */
+/** Sorts ranges and merges adjacent and overlapping ones. */
 export function joinRanges(ranges: readonly Range[]): Range[] {
   const joined: [number, number][] = []
   for (const [from, to] of [...ranges].sort((a, b) => a[0] - b[0])) {

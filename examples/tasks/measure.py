@@ -39,14 +39,14 @@ def measure(
     from trainer.runtime.protocol import SilentProtocol
     from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
 
-    settings = Training(**{"warmup_ratio": 0.05, "scheduler": "cosine", "seed": 42, "max_length": 2048, **training})
+    settings = Training(max_length=2048, **training)
     spec = Spec(
         job_id="measure",
         attempt=1,
         base=Base(BASE, str(ROOT / ".local/models" / BASE / "hf")),
         dataset=Dataset("", ""),
         method=method,
-        lora=None if method == "full" else Lora(rank, 2 * rank, 0, "all-linear"),
+        lora=None if method == "full" else Lora(r=rank, alpha=2 * rank, target_modules="all-linear"),
         training=settings,
         threads=threads,
         checkpoint=CheckpointPolicy(every_seconds=None),

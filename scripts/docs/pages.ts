@@ -1,6 +1,6 @@
 // The pages of docs/reference, generated from the service's schemas and texts.
 import { exportEventTexts, jobEventTexts, webhookEventTexts } from '../../contract/event-texts.ts'
-import { CreateJob } from '../../contract/tuning.ts'
+import { CreateJob } from '../../contract/fine-tuning.ts'
 import { settingsReference } from '../../server/config.ts'
 import { fieldRows, typeOfSetting } from './fields.ts'
 

@@ -4,7 +4,9 @@ import { ApiError } from '../../contract/errors.ts'
 import type { ApiKey, createKey, NewApiKey } from '../../contract/keys.ts'
 import { type Role, roleScopes, type Scope, type ScopePreset, scopePresets } from '../../contract/scopes.ts'
 import { newId } from '../../lib/ids.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import { hashOf, newKey, prefixLength } from './key-format.ts'
@@ -16,7 +18,7 @@ export interface Keys {
   create(caller: Caller, request: CreateKeyRequest): Promise<NewApiKey>
   /** Creates a key for the operator or the command line: the preset limited by the member's role only. */
   issue(trx: Trx, by: Actor, member: store.UserRow, key: { name: string; scopes: ScopePreset }): Promise<NewApiKey>
-  list(caller: Caller, query: ListQuery): Promise<{ items: ApiKey[]; has_more: boolean }>
+  list(caller: Caller, query: ListQuery): Promise<Page<ApiKey>>
   get(caller: Caller, id: string): Promise<ApiKey>
   rename(caller: Caller, id: string, name: string): Promise<ApiKey>
   revoke(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
@@ -26,7 +28,6 @@ export interface Keys {
 export function createKeys(db: Db, invalidateCallers: () => void, now: () => number): Keys {
   const toResponse = (row: store.KeyRow): ApiKey => {
     const { id, name, prefix, user_id } = row
-    const time = (at: number | null) => (at === null ? null : new Date(at).toISOString())
     return {
       id,
       name,
@@ -34,9 +35,9 @@ export function createKeys(db: Db, invalidateCallers: () => void, now: () => num
       user_id,
       scopes: JSON.parse(row.scopes_json),
       status: row.expires_at !== null && row.expires_at <= now() ? 'expired' : 'active',
-      created_at: new Date(row.created_at).toISOString(),
-      expires_at: time(row.expires_at),
-      last_used_at: time(row.last_used_at),
+      created_at: isoTime(row.created_at),
+      expires_at: isoTime(row.expires_at),
+      last_used_at: isoTime(row.last_used_at),
     }
   }
 
@@ -125,7 +126,7 @@ export function createKeys(db: Db, invalidateCallers: () => void, now: () => num
         limit,
         last,
       )
-      return { items: rows.slice(0, limit).map(toResponse), has_more: rows.length > limit }
+      return pageOf(rows.map(toResponse), limit)
     },
 
     get: async (caller, id) => toResponse(await findVisible(db, caller, id)),

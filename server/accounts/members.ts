@@ -3,14 +3,16 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { addMember, changeMember, Member } from '../../contract/members.ts'
 import { newId } from '../../lib/ids.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import * as store from './store.ts'
 
 export interface Members {
   add(caller: Caller, request: z.output<typeof addMember.body>): Promise<Member>
-  list(caller: Caller, query: ListQuery): Promise<{ items: Member[]; has_more: boolean }>
+  list(caller: Caller, query: ListQuery): Promise<Page<Member>>
   get(caller: Caller, id: string): Promise<Member>
   change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
   remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
@@ -21,7 +23,7 @@ export const memberResponse = ({ id, name, email, role, created_at }: store.User
   name,
   email,
   role,
-  created_at: new Date(created_at).toISOString(),
+  created_at: isoTime(created_at),
 })
 
 /** `invalidateCallers` is called after a committed change to what keys may do. */
@@ -81,7 +83,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
       if (after && last?.account_id !== caller.account_id)
         throw new ApiError('member_not_found', `There is no member '${after}' to continue after.`)
       const rows = await store.listMembers(db, caller.account_id, limit, last)
-      return { items: rows.slice(0, limit).map(memberResponse), has_more: rows.length > limit }
+      return pageOf(rows.map(memberResponse), limit)
     },
 
     get: async (caller, id) => memberResponse(await find(db, caller, id)),

@@ -5,7 +5,9 @@ import { ApiError } from '../../contract/errors.ts'
 import type { Member } from '../../contract/members.ts'
 import type { Account, changeAccount, createAccount } from '../../contract/operator.ts'
 import { newId } from '../../lib/ids.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type Actor, recordAuditEntry } from '../events/audit.ts'
 import type { Plans } from '../plans.ts'
 import type { Keys } from './keys.ts'
@@ -22,7 +24,7 @@ export interface Operator {
     request: CreateAccountRequest,
   ): Promise<{ account: store.AccountRow; owner: store.UserRow }>
   create(by: Actor, request: CreateAccountRequest): Promise<{ account: Account; owner: Member; key: string }>
-  list(query: ListQuery): Promise<{ items: Account[]; has_more: boolean }>
+  list(query: ListQuery): Promise<Page<Account>>
   get(id: string): Promise<Account>
   change(by: Actor, id: string, request: z.output<typeof changeAccount.body>): Promise<Account>
 }
@@ -47,7 +49,7 @@ export function createOperator({ db, plans, defaultTier, keys, invalidateCallers
       tier,
       status,
       members: await store.countMembers(db, id),
-      created_at: new Date(created_at).toISOString(),
+      created_at: isoTime(created_at),
     }
   }
 
@@ -104,7 +106,7 @@ export function createOperator({ db, plans, defaultTier, keys, invalidateCallers
     async list({ limit, after }) {
       const last = after ? await find(after) : undefined
       const rows = await store.accounts(db, limit, last)
-      return { items: await Promise.all(rows.slice(0, limit).map(toResponse)), has_more: rows.length > limit }
+      return pageOf(await Promise.all(rows.map(toResponse)), limit)
     },
 
     get: async (id) => toResponse(await find(id)),

@@ -6,8 +6,11 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { NewApiKey } from '../../contract/keys.ts'
 import type { ScopePreset } from '../../contract/scopes.ts'
+import { runPeriodically } from '../../lib/periodic.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import { ConfigError } from '../config.ts'
 import type { Db } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { commandLineActor } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
@@ -40,7 +43,7 @@ export interface Accounts {
    */
   acquireSlotForWork(account_id: string): Promise<(() => void) | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
-  audit(caller: Caller, query: ListQuery): Promise<{ items: AuditEntry[]; has_more: boolean }>
+  audit(caller: Caller, query: ListQuery): Promise<Page<AuditEntry>>
   /** Writes the last-used times of keys. */
   flush(): Promise<void>
   /** Flushes periodically. `close()` flushes once more. */
@@ -110,7 +113,7 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
 
     async profile(caller) {
       const { minute, day, concurrent } = await limits.state(caller)
-      const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: new Date(resets_at).toISOString() })
+      const window = ({ used, resets_at }: typeof minute) => ({ used, resets_at: isoTime(resets_at) })
       const { account_id, user_id, key_id, scopes } = caller
       const [user, account, key] = [
         await store.userById(db, user_id),
@@ -131,7 +134,7 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
           name: key!.name,
           prefix: key!.prefix,
           scopes: [...scopes],
-          created_at: new Date(key!.created_at).toISOString(),
+          created_at: isoTime(key!.created_at),
         },
       }
     },
@@ -140,24 +143,24 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
       const last = after ? await store.auditEntry(db, account_id, after) : undefined
       if (after && !last) throw new ApiError('not_found', `There is no entry '${after}' to continue after.`)
       const rows = await store.listAudit(db, account_id, limit, last)
-      const items = rows
-        .slice(0, limit)
-        .map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
+      return pageOf(
+        rows.map(({ id, created_at, action, target, details_json, kind, user_id, key_id }) => ({
           id,
-          created_at: new Date(created_at).toISOString(),
+          created_at: isoTime(created_at),
           action,
           target,
           details: JSON.parse(details_json),
           by: kind === 'operator' ? { kind, user_id: null, key_id: null } : { kind, user_id, key_id },
-        }))
-      return { items, has_more: rows.length > limit }
+        })),
+        limit,
+      )
     },
 
     start() {
-      const timer = setInterval(() => void callers.flush(), flush_ms).unref()
+      const flushing = runPeriodically(flush_ms, callers.flush)
       return {
         async close() {
-          clearInterval(timer)
+          await flushing.close()
           await callers.flush()
         },
       }

@@ -1,5 +1,5 @@
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { countRows, newestFirst } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type AccountRow = Row<'accounts'>
@@ -39,15 +39,7 @@ export const otherOwner = async (db: Any, account_id: string, id: string) =>
 export const emailTaken = async (db: Any, account_id: string, email: string, by_other_than: string) =>
   (await members(db, account_id).where('email', '=', email).where('id', '!=', by_other_than).executeTakeFirst()) !==
   undefined
-export const countMembers = async (db: Any, account_id: string) =>
-  Number(
-    (
-      await members(db, account_id)
-        .clearSelect()
-        .select((eb) => eb.fn.countAll().as('count'))
-        .executeTakeFirstOrThrow()
-    ).count,
-  )
+export const countMembers = (db: Any, account_id: string) => countRows(members(db, account_id))
 /** The first owner of the installation, for whom the command line creates keys. */
 export const firstOwner = (db: Any) =>
   db

@@ -5,6 +5,7 @@ import { rename, rm } from 'node:fs/promises'
 import type { Logger } from 'pino'
 import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
+import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
@@ -14,10 +15,9 @@ import * as store from './store.ts'
 import { filesOf } from './store.ts'
 
 export const queueKind = 'dataset'
-const maxAttempts = 3
-const retry_ms = 500
-/** Retries wait `retry_ms` times the attempt number, up to this factor. */
-const maxRetryFactor = 60
+const rereadDelay = linearDelay(500, 30_000)
+/** Counted by the attempts at the dataset. */
+const retries = createRetryPolicy({ crash: { max: 3, delay_ms: rereadDelay }, disk_full: { delay_ms: rereadDelay } })
 /** Decompression bomb limit: rows may have this many times the bytes of their file, plus an allowance. */
 const maxExpansion = 250
 const expansionAllowance_bytes = 64e6
@@ -56,9 +56,10 @@ async function prepare(work: PrepareWork, claim: Claim, signal: AbortSignal): Pr
   const dataset = await store.byId(work.db, claim.ref)
   const files = filesOf(work.dataDir, claim.ref, dataset?.format ?? 'jsonl')
   const result = dataset?.status === 'preparing' ? await read(work, claim, dataset, files, signal) : undefined
-  const wait_ms = retry_ms * Math.min(claim.attempt, maxRetryFactor)
-  if (result === 'retry')
-    return await work.db.transaction().execute((trx) => work.queue.requeue(trx, claim, Date.now() + wait_ms))
+  if (result && 'retry_in_ms' in result) {
+    const run_at = Date.now() + result.retry_in_ms
+    return await work.db.transaction().execute((trx) => work.queue.requeue(trx, claim, run_at))
+  }
   const valid = result && 'check' in result ? result : undefined
   if (valid?.sha256) {
     await syncPath(files.part)
@@ -94,7 +95,7 @@ async function read(
   dataset: store.DatasetRow,
   files: ReturnType<typeof filesOf>,
   signal: AbortSignal,
-): Promise<ReadResult | 'retry'> {
+): Promise<ReadResult | { retry_in_ms: number }> {
   const { max_rows } = work
   const max_bytes = Math.min(work.max_bytes, expansionAllowance_bytes + maxExpansion * dataset.size_bytes)
   const canonical = files.source === files.rows ? null : files.part
@@ -123,7 +124,8 @@ async function read(
     work.log.error({ err: error, dataset: dataset.id }, 'reading a dataset failed')
     // Retry on a full disk. The child process can only report it in its message.
     const full = storageError(error) || /\b(ENOSPC|EDQUOT)\b/.test((error as Error).message)
-    if (full || claim.attempt < maxAttempts) return 'retry'
+    const { retry, delay_ms } = retries.after(full ? 'disk_full' : 'crash', claim.attempt - 1)
+    if (retry) return { retry_in_ms: delay_ms }
     return {
       unreadable: {
         code: 'file_not_readable',

@@ -67,9 +67,9 @@ export function createCheck() {
       check.rows++
       check.error_count++
       if (check.issues.length === maxListed) return
-      const sentence = message.replace(/^: /, '')
-      check.issues.push({ line, code, message: sentence })
-      check.errors.push(sentence === message ? `line ${line} ${sentence}` : `line ${line}: ${sentence}`)
+      const { issue, error } = describeProblem(line, [code, message])
+      check.issues.push(issue)
+      check.errors.push(error)
     },
     addValid(line: number, bytes: Buffer, row: unknown): void {
       check.rows++
@@ -177,6 +177,16 @@ function isDeep(value: object, levels: number): boolean {
  * with a colon.
  */
 export type Problem = [code: string, message: string]
+
+/** A problem of a row as an issue, and as the sentence of `errors`. */
+export function describeProblem(line: number, [code, message]: Problem): { issue: Issue; error: string } {
+  const sentence = message.replace(/^: /, '')
+  return {
+    issue: { line, code, message: sentence },
+    error: sentence === message ? `line ${line} ${sentence}` : `line ${line}: ${sentence}`,
+  }
+}
+
 interface Row {
   messages: { role: string; content: string; weight?: number }[]
 }

@@ -6,11 +6,14 @@ import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '
 import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
+import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
+import { createAbortSignals } from '../queue/worker.ts'
 import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
@@ -22,12 +25,9 @@ import { filesOf, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
 
-/** Returns what still needs a dataset, or undefined. Called in the transaction that deletes it. */
-export type NeededBy = (trx: Trx, dataset_id: string) => Promise<string | undefined>
-
 export interface Datasets {
   upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
-  list(account_id: string, query: SortedQuery): Promise<{ items: Dataset[]; has_more: boolean }>
+  list(account_id: string, query: SortedQuery): Promise<Page<Dataset>>
   get(account_id: string, id: string): Promise<Dataset>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
   validate(
@@ -51,7 +51,7 @@ export interface Datasets {
   /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
   rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number; messages: unknown[] }> | undefined>
   /** Registers a check of another feature that may need datasets. */
-  onNeeded(neededBy: NeededBy): void
+  onNeeded(check: NeededBy): void
   /** Aborts when a dataset that is being read is deleted; valid until `notifyPrepared`. */
   deletionSignal(id: string): AbortSignal
   /** Wakes the requests that wait for a dataset. */
@@ -81,9 +81,9 @@ const rowsWait_ms = 60_000
 
 export function createDatasets(options: Options): Datasets {
   const { db, queue, hub, tokens, dataDir, max_mb, max_rows, min_free_mb, defaultBase, now = Date.now } = options
-  const neededByChecks: NeededBy[] = []
+  const usageChecks: NeededBy[] = []
   const hubTokens = new Map<string, string>()
-  const reading = new Map<string, AbortController>()
+  const reading = createAbortSignals()
   const notifier = new EventEmitter()
   notifier.setMaxListeners(0)
 
@@ -141,14 +141,10 @@ export function createDatasets(options: Options): Datasets {
     })
 
   return {
-    onNeeded: (neededBy) => neededByChecks.push(neededBy),
-    deletionSignal(id) {
-      const controller = new AbortController()
-      reading.set(id, controller)
-      return controller.signal
-    },
+    onNeeded: (check) => void usageChecks.push(check),
+    deletionSignal: reading.get,
     notifyPrepared(id) {
-      reading.delete(id)
+      reading.clear(id)
       hubTokens.delete(id)
       notifier.emit(id)
     },
@@ -221,13 +217,8 @@ export function createDatasets(options: Options): Datasets {
     },
 
     async list(account_id, query) {
-      const rows = await store.list(
-        db,
-        account_id,
-        query,
-        query.after ? await requireDataset(account_id, query.after) : undefined,
-      )
-      return { items: rows.slice(0, query.limit).map(toResponse), has_more: rows.length > query.limit }
+      const last = query.after ? await requireDataset(account_id, query.after) : undefined
+      return pageOf((await store.list(db, account_id, query, last)).map(toResponse), query.limit)
     },
 
     get: async (account_id, id) => toResponse(await requireDataset(account_id, id)),
@@ -237,22 +228,20 @@ export function createDatasets(options: Options): Datasets {
       const dataset = await requireDataset(account_id, id)
       await db.transaction().execute(async (trx) => {
         await requireDataset(account_id, id, trx)
-        for (const neededBy of neededByChecks) {
-          const user = await neededBy(trx, id)
-          if (user)
-            throw new ApiError(
-              'in_use',
-              `The dataset is needed by ${user}. Cancel it or wait for its end, then delete.`,
-              { details: { used_by: user } },
-            )
-        }
+        await assertNotNeeded(
+          usageChecks,
+          trx,
+          account_id,
+          id,
+          (user) => `The dataset is needed by ${user}. Cancel it or wait for its end, then delete.`,
+        )
         await queue.cancel(trx, queueKind, id)
         await store.remove(trx, id)
         await recordAuditEntry(trx, by, 'dataset.deleted', id, { name: dataset.name }, now())
       })
       hubTokens.delete(id)
-      reading.get(id)?.abort()
-      reading.delete(id)
+      reading.abort(id)
+      reading.clear(id)
       notifier.emit(id)
       const { source, rows, part } = filesOf(dataDir, id, dataset.format)
       for (const file of [source, rows, part]) await rm(file, { force: true })

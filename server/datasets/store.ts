@@ -1,6 +1,7 @@
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat } from '../../contract/datasets.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -59,7 +60,7 @@ export const toResponse = (dataset: DatasetRow): Dataset => ({
   rows: dataset.rows,
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,
-  created_at: new Date(dataset.created_at).toISOString(),
+  created_at: isoTime(dataset.created_at),
 })
 
 /**

@@ -2,7 +2,7 @@
 import type { Validation } from '../../contract/datasets.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/index.ts'
-import { type Issue, maxListed } from './rows.ts'
+import { describeProblem, type Issue, maxListed, type Problem } from './rows.ts'
 import * as store from './store.ts'
 import { filesOf } from './store.ts'
 import { CountStopped, type Requester, TokenCount, type Tokens } from './tokens.ts'
@@ -63,32 +63,34 @@ async function count(
 
 function report(structure: Validation, base: LocalBase, found: TokenCount): Validation {
   const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...figures } = found
-  const withoutLearnedTokens = no_learned.map(({ line, tokens, at_least }) => ({
-    line,
-    code: 'no_learned_tokens',
-    message:
+  const withoutLearnedTokens = no_learned.map(({ line, tokens, at_least }) => {
+    const problem: Problem = [
+      'no_learned_tokens',
       `has ${at_least ? 'more than ' : ''}${tokens} tokens, and nothing of its answers is within the first ` +
-      `${found.max_length}, at which rows are cut: it teaches nothing. Shorten what comes before the ` +
-      'answer, or raise max_length.',
-  }))
-  const problems = refused.map(({ line, message }) => ({ line, code: 'not_for_this_base', message: `: ${message}` }))
+        `${found.max_length}, at which rows are cut: it teaches nothing. Shorten what comes before the ` +
+        'answer, or raise max_length.',
+    ]
+    return describeProblem(line, problem)
+  })
+  const problems = refused.map(({ line, message }) => describeProblem(line, ['not_for_this_base', `: ${message}`]))
   const nothingLearned = rows > 0 && found.no_learned_rows === rows
   const wrong = nothingLearned ? [...problems, ...withoutLearnedTokens] : problems
   const error_count = (structure.error_count ?? 0) + found.refused_rows + (nothingLearned ? rows : 0)
-  const issues = sortedIssues([...(structure.issues ?? []), ...wrong])
+  const structural = (structure.issues ?? []).map((issue, index) => ({ issue, error: structure.errors![index]! }))
+  const listed = [...structural, ...wrong].sort((a, b) => a.issue.line - b.issue.line).slice(0, maxListed)
   return {
     ...structure,
     valid: error_count === 0,
     ...(error_count > 0 && {
       error_count,
       // Checks stored by older versions have only the sentences in `errors`, not the `issues`.
-      errors:
-        structure.errors && !structure.issues
-          ? structure.errors
-          : issues.map(({ line, message }) => `line ${line}${message.startsWith(':') ? '' : ' '}${message}`),
+      errors: structure.errors && !structure.issues ? structure.errors : listed.map(({ error }) => error),
     }),
-    issues,
-    warnings: sortedIssues([...(structure.warnings ?? []), ...(nothingLearned ? [] : withoutLearnedTokens)]),
+    issues: listed.map(({ issue }) => issue),
+    warnings: sortedIssues([
+      ...(structure.warnings ?? []),
+      ...(nothingLearned ? [] : withoutLearnedTokens.map(({ issue }) => issue)),
+    ]),
     warning_count: (structure.warning_count ?? 0) + (nothingLearned ? 0 : found.no_learned_rows),
     ...(rows > 0 && {
       avg_tokens_per_sample: Math.round((tokens / rows) * 10) / 10,

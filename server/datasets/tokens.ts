@@ -3,9 +3,9 @@
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import { runToEnd } from '../../lib/child-process.ts'
 import { createFairMutex } from '../../lib/mutex.ts'
 import { root } from '../../lib/root.ts'
-import { runBounded } from '../storage/untrusted-files.ts'
 
 const max_ms = 600_000
 /** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 16 MiB. */
@@ -79,17 +79,16 @@ export function createTokens({
     const args = ['-m', 'trainer.cli.count', JSON.stringify({ ...request, parse_control_tokens })]
     // The rows are untrusted: pass no settings or secrets of the service.
     const env = { PATH: process.env.PATH, HOME: process.env.HOME, PYTHONPATH: root }
-    const { status, stdout, stderr, stopped } = await runBounded({
-      command: python,
-      args,
+    const { status, stdout, stderr, exceeded } = await runToEnd(python, args, {
       env,
-      max_ms,
-      max_memory_mb,
-      ...(signal && { signal }),
+      stdout: 'text',
+      signal,
+      limits: { max_ms, max_memory_mb },
     })
-    if (stopped === 'time') throw new CountStopped(`Counting the tokens takes longer than ${max_ms / 1000} s.`)
-    if (stopped === 'memory')
+    if (exceeded === 'time') throw new CountStopped(`Counting the tokens takes longer than ${max_ms / 1000} s.`)
+    if (exceeded === 'memory')
       throw new CountStopped(`Counting the tokens takes more than ${max_memory_mb} MB of memory.`)
+    if (exceeded) throw new CountStopped('There are too many tokens to list.')
     if (status !== 0)
       throw new Error(`trainer.cli.count of ${path.basename(request.rows)} ended with ${status}: ${stderr}`)
     const found = JSON.parse(stdout) as { problem?: string }

@@ -14,6 +14,17 @@ type ListedTable =
   | 'webhooks'
   | 'webhook_deliveries'
 
+export interface Page<T> {
+  items: T[]
+  has_more: boolean
+}
+
+/** The response of a list that was read with one item more than `limit`, which tells whether there are more. */
+export const pageOf = <T>(items: readonly T[], limit: number): Page<T> => ({
+  items: items.slice(0, limit),
+  has_more: items.length > limit,
+})
+
 // Keyset pagination. Each function returns the rows after `after`: up to `limit`, and one more if there are more.
 
 /** Newest first. */
@@ -89,6 +100,12 @@ function keyset<T extends ListedTable, O>(
     .orderBy(sql`id`, order)
     .limit(limit + 1)
     .execute() as Promise<O[]>
+}
+
+/** The number of rows that a query finds. */
+export async function countRows<T extends keyof Schema, O>(query: SelectQueryBuilder<Schema, T, O>): Promise<number> {
+  const { count } = await query.clearSelect().select(sql<number>`count(*)`.as('count')).executeTakeFirstOrThrow()
+  return Number(count)
 }
 
 /** Makes a column an auto-increment primary key: identity in Postgres, row id in SQLite. */

@@ -1,7 +1,9 @@
 import type { Deployment, DeploymentQuery } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
@@ -13,7 +15,7 @@ export interface Deployments {
   create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
   /** Points a deployment at another model, which is loaded first, so that requests are served without a gap. */
   switch(by: AccountActor, name: string, model: string): Promise<Deployment>
-  list(account_id: string, query: DeploymentQuery): Promise<{ items: Deployment[]; has_more: boolean }>
+  list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>>
   get(account_id: string, name: string): Promise<Deployment>
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
   /** Finishes deployments that were starting when the service was killed. */
@@ -63,8 +65,8 @@ export function createDeployments({
       status: deployment.status,
       error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
       replicas: 1,
-      created_at: new Date(deployment.created_at).toISOString(),
-      updated_at: new Date(deployment.updated_at).toISOString(),
+      created_at: isoTime(deployment.created_at),
+      updated_at: isoTime(deployment.updated_at),
     }
   }
 
@@ -209,7 +211,7 @@ export function createDeployments({
       if (after && !last)
         throw new ApiError('deployment_not_found', `There is no deployment '${after}' to continue after.`)
       const rows = await store.list(db, account_id, query, last)
-      return { items: await Promise.all(rows.slice(0, limit).map(toResponse)), has_more: rows.length > limit }
+      return pageOf(await Promise.all(rows.map(toResponse)), limit)
     },
 
     async recover() {

@@ -2,6 +2,7 @@
 // sequence number, and followed live.
 import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { JobEvents } from '../db/schema.ts'
 
@@ -117,7 +118,7 @@ const toResponse = <T extends string>(event: EventRow): EventResponse<T> => ({
   type: event.type as string as T,
   message: event.message,
   seq: event.seq,
-  created_at: new Date(event.created_at).toISOString(),
+  created_at: isoTime(event.created_at),
   ...(event.data_json && { data: JSON.parse(event.data_json) }),
 })
 

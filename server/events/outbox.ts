@@ -1,9 +1,9 @@
-import type { eventTypes } from '../../contract/webhooks.ts'
+import type { webhookEventTypes } from '../../contract/webhooks.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 
-export type EventType = (typeof eventTypes)[number]
+export type EventType = (typeof webhookEventTypes)[number]
 
 /**
  * Transactional outbox: inserts an event, and a pending delivery for each webhook that subscribes to its type, in the

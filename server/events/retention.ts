@@ -1,16 +1,15 @@
-// Data retention: deletes old rows so that the database does not grow forever. Jobs with their events, the audit log
-// and the daily usage sums are kept for good.
+// Data retention: deletes old rows and, by registered callbacks, old files, so that the data folder does not grow
+// forever. Jobs with their events, the audit log and the daily usage sums are kept for good.
 import { type RawBuilder, sql } from 'kysely'
 import type { Logger } from 'pino'
 import { runPeriodically } from '../../lib/periodic.ts'
-import { day_ms } from '../../lib/utc-day.ts'
+import { day_ms, hour_ms } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 
 /** How long the answer to a request with an Idempotency-Key is stored. */
 export const idempotencyRetention_ms = day_ms
 
-const hour_ms = 3_600_000
 /** Small batches keep other writers from waiting long. */
 const rowsPerStatement = 1000
 
@@ -64,13 +63,21 @@ export async function sweep(db: Db, now: number): Promise<void> {
 const deleteBatch = async (db: Db, statement: RawBuilder<unknown>) =>
   ((await statement.execute(db)).numAffectedRows ?? 0n) === BigInt(rowsPerStatement)
 
+/** Removes the files of a feature that have expired at `now`. */
+export type RemoveExpiredFiles = (now: number) => Promise<void>
+
 /** Sweeps now and every hour. `close()` waits for the current sweep. */
-export function startSweeping(db: Db, reserve: Reserve, log: Logger): { close(): Promise<void> } {
-  const sweepOnce = () =>
-    reserve
-      .use(() => sweep(db, Date.now()))
-      .catch((error) =>
-        log.warn({ err: error }, 'expired rows could not be deleted from the database; the next sweep retries'),
-      )
-  return runPeriodically(hour_ms, sweepOnce)
+export function startSweeping(
+  db: Db,
+  reserve: Reserve,
+  log: Logger,
+  removals: RemoveExpiredFiles[],
+): { close(): Promise<void> } {
+  const attempt = (what: string, work: () => Promise<void>) =>
+    reserve.use(work).catch((error) => log.warn({ err: error }, `${what}; the next sweep retries`))
+  return runPeriodically(hour_ms, async () => {
+    const now = Date.now()
+    await attempt('expired rows could not be deleted from the database', () => sweep(db, now))
+    for (const remove of removals) await attempt('expired files could not be removed', () => remove(now))
+  })
 }

@@ -9,14 +9,14 @@ import { requireFreeDisk, storageError } from '../storage/durable-files.ts'
 import { bytesNeeded } from './choice.ts'
 import { make, pack, stagesOf } from './make.ts'
 import {
-  afterCrash,
   afterInterruption,
   complete,
-  deferUntilDiskSpace,
   fail,
   type PushResult,
-  releaseClaim,
   removePartial,
+  requeueOnShutdown,
+  retryAfterCrash,
+  waitForDiskSpace,
 } from './outcomes.ts'
 import { pushFiles } from './push.ts'
 import * as store from './store.ts'
@@ -46,8 +46,8 @@ async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow,
   } catch (error) {
     if (deleted.aborted) throw new LeaseLost(claim)
     if (error instanceof LeaseLost) throw error
-    if (stopping.aborted) return await releaseClaim(work, claim)
-    if (isDiskFull(error)) return await deferUntilDiskSpace(work, claim)
+    if (stopping.aborted) return await requeueOnShutdown(work, claim)
+    if (isDiskFull(error)) return await waitForDiskSpace(work, claim)
     // Disk and database failures are not the export's fault: it is retried when the lease expires.
     if (storageError(error)) throw error
     if (error instanceof ExportFailure) {
@@ -65,7 +65,7 @@ async function runWithSlot(work: ExportWork, claim: Claim, row: store.ExportRow,
       { err: error, export: row.id, attempt: claim.attempt, log: (error as ProcessDied).log },
       'making an export failed',
     )
-    await afterCrash(
+    await retryAfterCrash(
       work,
       claim,
       error instanceof ProcessDied ? error.message : `The service failed (${(error as Error).message})`,

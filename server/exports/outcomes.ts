@@ -6,6 +6,7 @@ import { day_ms } from '../../lib/utc-day.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import type { ExportSource } from '../fine-tuning/index.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
+import { constantDelay, createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
 import { hashFile, syncPath } from '../storage/durable-files.ts'
 import type { ExportOutput } from './make.ts'
 import { modelfile } from './modelfile.ts'
@@ -13,14 +14,15 @@ import * as store from './store.ts'
 import { exportDir, exportsDir, partialDir, removeDir } from './store.ts'
 import type { ExportWork } from './work.ts'
 
-const maxCrashes = 3
-/**
- * Service crashes during one export. More than an operator's forced stops; without a limit, an export that takes the
- * machine down (out of memory) would do so forever.
- */
-const maxInterruptions = 5
-/** How long an export waits before it retries after a full disk. */
-const diskFullRetry_ms = 60_000
+const retries = createRetryPolicy({
+  crash: { max: 3, delay_ms: linearDelay(1000) },
+  /**
+   * Service crashes during one export. More than an operator's forced stops; without a limit, an export that takes the
+   * machine down (out of memory) would do so forever.
+   */
+  interruption: { max: 5, delay_ms: constantDelay(0) },
+  disk_full: diskFullRule,
+})
 
 /** The result of a push to the hub: the repository's URL or an error. */
 export interface PushResult {
@@ -127,40 +129,39 @@ export async function fail(
   })
 }
 
-/** Puts the export back into the queue, to be claimed again after `wait_ms`. */
-async function requeue(
+/** Ends an attempt whose export is made again after `delay_ms`. */
+const requeue = (
   work: ExportWork,
   claim: Claim,
   events: NewEvent[],
-  wait_ms: number,
+  delay_ms: number,
   values: Partial<store.ExportRow> = {},
-): Promise<void> {
-  await withLease(work, claim, async (trx) => {
-    const time = work.now()
+) =>
+  requeueAfter(work, claim, delay_ms, async (trx, time) => {
     await store.update(trx, claim.ref, { status: 'queued', stage: null, ...values })
     await store.events.append(trx, claim.ref, events, time)
-    await work.queue.requeue(trx, claim, time + wait_ms)
   })
-  work.queue.wake()
-}
 
-export const releaseClaim = (work: ExportWork, claim: Claim) =>
+const retryEvents = (message: string, data: { code: string; [key: string]: unknown }): NewEvent[] => [
+  { type: 'warning', message, data },
+  statusEvent('queued', 'The export is queued for a retry.'),
+]
+
+/** Requeues an export because the service stops. */
+export const requeueOnShutdown = (work: ExportWork, claim: Claim) =>
   requeue(work, claim, [statusEvent('queued', 'The service is stopping; the export restarts when it starts.')], 0)
 
-/** Requeues an export after a full disk. */
-export const deferUntilDiskSpace = (work: ExportWork, claim: Claim) => {
+/** Requeues an export because the disk is full. */
+export const waitForDiskSpace = (work: ExportWork, claim: Claim) => {
   const message = 'The service has too little disk space for this export. It waits until there is space.'
-  const events: NewEvent[] = [
-    { type: 'warning', message, data: { code: 'storage_full' } },
-    statusEvent('queued', 'The export is queued for a retry.'),
-  ]
-  return requeue(work, claim, events, diskFullRetry_ms)
+  const { delay_ms } = retries.after('disk_full')
+  return requeue(work, claim, retryEvents(message, { code: 'storage_full' }), delay_ms)
 }
 
-/** Handles a service crash during the export. Returns true to retry; false if the export has failed. */
+/** Handles a service crash during the export. Returns true to retry at once; false if the export has failed. */
 export async function afterInterruption(work: ExportWork, claim: Claim, row: store.ExportRow): Promise<boolean> {
-  const interruptions = row.interruptions + 1
-  if (interruptions < maxInterruptions) {
+  const { retry, count: interruptions } = retries.after('interruption', row.interruptions)
+  if (retry) {
     await withLease(work, claim, async (trx) => {
       await store.update(trx, row.id, { status: 'queued', interruptions })
       const message = 'The work on this export was interrupted; it starts again.'
@@ -176,13 +177,10 @@ export async function afterInterruption(work: ExportWork, claim: Claim, row: sto
 }
 
 /** Handles a child process that died without a reason: requeues the export, or fails it the third time. */
-export async function afterCrash(work: ExportWork, claim: Claim, what: string): Promise<void> {
-  const crashes = ((await store.byId(work.db, claim.ref))?.crashes ?? 0) + 1
-  if (crashes >= maxCrashes)
-    return fail(work, claim, { code: 'export_crashed', message: `${what}, ${crashes} times.` }, undefined)
-  const events: NewEvent[] = [
-    { type: 'warning', message: `${what}. It will be retried.`, data: { code: 'export_crashed', crashes } },
-    statusEvent('queued', 'The export is queued for a retry.'),
-  ]
-  await requeue(work, claim, events, 1000 * crashes, { crashes })
+export async function retryAfterCrash(work: ExportWork, claim: Claim, what: string): Promise<void> {
+  const earlier = (await store.byId(work.db, claim.ref))?.crashes
+  const { retry, count: crashes, delay_ms } = retries.after('crash', earlier)
+  const code = 'export_crashed'
+  if (!retry) return fail(work, claim, { code, message: `${what}, ${crashes} times.` }, undefined)
+  await requeue(work, claim, retryEvents(`${what}. It will be retried.`, { code, crashes }), delay_ms, { crashes })
 }

@@ -5,11 +5,13 @@ import type { CreateExport, Export, ExportEvent, ExportQuery } from '../../contr
 import { newId } from '../../lib/ids.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import type { Deployments } from '../deployments/index.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { createChangeNotifier, follow, statusEvent } from '../events/event-streams.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
+import { createAbortSignals } from '../queue/worker.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import { resolveOptions } from './choice.ts'
@@ -21,7 +23,7 @@ export const queueKind = 'export'
 
 export interface Exports {
   create(by: AccountActor, request: CreateExport): Promise<Export>
-  list(account_id: string, query: ExportQuery): Promise<{ items: Export[]; has_more: boolean }>
+  list(account_id: string, query: ExportQuery): Promise<Page<Export>>
   get(account_id: string, id: string): Promise<Export>
   /** Deletes an export; cancels it if it is queued or running. */
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
@@ -81,7 +83,7 @@ export function createExports(options: Options): Exports {
     onExpiryFailure,
   } = options
   const notifier = createChangeNotifier()
-  const running = new Map<string, AbortController>()
+  const running = createAbortSignals()
 
   models.onNeeded(async (trx, account_id, model_id) => {
     const live = await store.activeExportOfModel(trx, account_id, model_id)
@@ -160,7 +162,7 @@ export function createExports(options: Options): Exports {
       await db.transaction().execute(async (trx) => {
         // In the transaction, so that the model cannot be deleted before the insert.
         await models.require(trx, account_id, model.id)
-        assertBacklogLimit(await store.countQueued(trx, account_id), max_waiting, 'exports')
+        await assertBacklogLimit(trx, 'exports', account_id, max_waiting)
         await store.insert(trx, {
           ...exportOptions,
           id,
@@ -198,9 +200,8 @@ export function createExports(options: Options): Exports {
     },
 
     async list(account_id, query) {
-      const { limit, after } = query
-      const rows = await store.list(db, account_id, query, after ? await requireExport(account_id, after) : undefined)
-      return { items: rows.slice(0, limit).map(toResponse), has_more: rows.length > limit }
+      const last = query.after ? await requireExport(account_id, query.after) : undefined
+      return pageOf((await store.list(db, account_id, query, last)).map(toResponse), query.limit)
     },
 
     get: async (account_id, id) => toResponse(await requireExport(account_id, id)),
@@ -214,7 +215,7 @@ export function createExports(options: Options): Exports {
         await recordAuditEntry(trx, by, 'export.deleted', id, {}, now())
       })
       // A running worker removes its partial folder itself.
-      running.get(id)?.abort()
+      running.abort(id)
       notifier.emit(id)
       await removeDir(exportDir(dataDir, id))
       return { id, deleted: true }
@@ -251,12 +252,8 @@ export function createExports(options: Options): Exports {
     },
 
     notifyEvents: (id) => void notifier.emit(id),
-    deletionSignal(id) {
-      const controller = running.get(id) ?? new AbortController()
-      running.set(id, controller)
-      return controller.signal
-    },
-    finished: (id) => void running.delete(id),
+    deletionSignal: running.get,
+    finished: running.clear,
     expire,
 
     start: () => runPeriodically(expiry_ms, () => expire().catch(onExpiryFailure)),

@@ -1,6 +1,7 @@
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Export, ExportFile, ExportQuery } from '../../contract/exports.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -64,16 +65,6 @@ export const claimRepository = (trx: Trx, account_id: string, repository: string
     .onConflict((conflict) => conflict.column('repository').doUpdateSet({ account_id }))
     .execute()
 
-/** The number of queued exports of an account. */
-export async function countQueued(trx: Trx, account_id: string): Promise<number> {
-  const query = trx.selectFrom('exports').select(({ fn }) => fn.countAll().as('count'))
-  const { count } = await query
-    .where('account_id', '=', account_id)
-    .where('status', '=', 'queued')
-    .executeTakeFirstOrThrow()
-  return Number(count)
-}
-
 /** Ready exports whose retention has ended. */
 export const listExpired = (db: Db, now: number) =>
   db.selectFrom('exports').selectAll().where('status', '=', 'ready').where('expires_at', '<=', now).execute()
@@ -81,7 +72,6 @@ export const listExpired = (db: Db, now: number) =>
 export const listReady = (db: Db) =>
   db.selectFrom('exports').select(['id', 'files_json']).where('status', '=', 'ready').execute()
 
-const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
 const json = (text: string | null) => (text === null ? null : JSON.parse(text))
 
 export const filesOf = (row: Pick<ExportRow, 'files_json'>) => JSON.parse(row.files_json) as ExportFile[]
@@ -103,10 +93,10 @@ export function toResponse(row: ExportRow): Export {
     check: json(row.check_json),
     push: json(row.push_json),
     error: json(row.error_json),
-    created_at: new Date(row.created_at).toISOString(),
-    started_at: iso(row.started_at),
-    finished_at: iso(row.finished_at),
-    expires_at: iso(row.expires_at),
+    created_at: isoTime(row.created_at),
+    started_at: isoTime(row.started_at),
+    finished_at: isoTime(row.finished_at),
+    expires_at: isoTime(row.expires_at),
   }
 }
 

@@ -1,9 +1,10 @@
 import type { Logger } from 'pino'
 import type { ExportStage } from '../../contract/exports.ts'
 import type { Db } from '../db/open.ts'
+import type { NewEvent } from '../events/event-streams.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
-import { type Claim, type Queue, withLease } from '../queue/queue.ts'
+import { type Claim, createLeaseWrites, type Queue } from '../queue/queue.ts'
 import type { Push } from './push.ts'
 import * as store from './store.ts'
 
@@ -73,30 +74,7 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
   const total = stages.reduce((sum, stage) => sum + stageWeights[stage], 0)
   let progress = 0
   let last: { stage: ExportStage; at: number } | undefined
-  let writes = Promise.resolve()
-  let broken: unknown
-  const failed = new AbortController()
-
-  const write = (text: string, stage: ExportStage, done: number) => {
-    writes = writes.then(async () => {
-      if (broken) return
-      try {
-        const time = work.now()
-        await withLease(work, claim, async (trx) => {
-          await store.update(trx, claim.ref, { stage, progress })
-          await store.events.append(
-            trx,
-            claim.ref,
-            [{ type: 'progress', message: text, data: { stage, done, progress } }],
-            time,
-          )
-        })
-      } catch (error) {
-        broken = error
-        failed.abort()
-      }
-    })
-  }
+  const writes = createLeaseWrites(work, claim)
 
   const report: ReportProgress = (stage, done) => {
     const at = stages.indexOf(stage)
@@ -109,16 +87,21 @@ export function createProgress(work: ExportWork, claim: Claim, stages: ExportSta
     // Always report the start and the end of a stage, the rest at most twice a second.
     if (last?.stage === stage && done < 1 && work.now() - last.at < 500) return
     last = { stage, at: work.now() }
-    write(`${stageLabels[stage]}: ${Math.round(100 * done)} %`, stage, done)
+    const message = `${stageLabels[stage]}: ${Math.round(100 * done)} %`
+    writes.add(async (trx) => {
+      await store.update(trx, claim.ref, { stage, progress })
+      const event: NewEvent = { type: 'progress', message, data: { stage, done, progress } }
+      await store.events.append(trx, claim.ref, [event], work.now())
+    })
   }
   return {
     report,
-    /** Aborts when a write fails: the lease was lost, or the database cannot be used. */
-    failed: failed.signal,
+    /** Aborts with the error of a failed write: the lease was lost, or the database cannot be used. */
+    failed: writes.failed,
     /** Resolves when all reports are written; throws the error of a failed write. */
     async flushed() {
-      await writes
-      if (broken) throw broken
+      await writes.ended()
+      writes.failed.throwIfAborted()
     },
   }
 }

@@ -1,9 +1,15 @@
-// Paths of run and model folders, and the move of a trainer's output into a model folder.
+// Paths of run and model folders, the move of a trainer's output into a model folder, and the end of old run folders.
 import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { newId } from '../../lib/ids.ts'
+import { day_ms } from '../../lib/utc-day.ts'
+import type { Db } from '../db/open.ts'
 import { syncPath } from '../storage/durable-files.ts'
+import * as store from './store.ts'
 import type { Artifact } from './trainer.ts'
+
+/** How long the logs of a job are kept after it has failed. */
+const logRetention_ms = 30 * day_ms
 
 /** Moves one artifact into a new model folder, and syncs it to disk before it returns. */
 export async function moveToModels(dataDir: string, artifact: Artifact): Promise<{ id: string; size_bytes: number }> {
@@ -36,6 +42,15 @@ async function syncTree(folder: string): Promise<number> {
 /** The folder of one attempt at a job. */
 export const runDir = (dataDir: string, job_id: string, attempt: number) =>
   path.join(dataDir, 'runs', job_id, String(attempt))
+
+/** Removes the run folders of jobs that ended 30 days before `now`. Those of living jobs have their checkpoints. */
+export async function removeExpiredRuns(db: Db, dataDir: string, now: number): Promise<void> {
+  const runs = path.join(dataDir, 'runs')
+  for (const name of await readdir(runs).catch(() => [])) {
+    const finished_at = (await store.jobById(db, name))?.finished_at ?? now
+    if (finished_at < now - logRetention_ms) await rm(path.join(runs, name), { recursive: true, force: true })
+  }
+}
 
 /**
  * The folder of a tuned model. An adapter has `adapter/` as PEFT wrote it and `adapter.gguf` for the engine; whole

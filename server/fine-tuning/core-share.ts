@@ -4,6 +4,7 @@
 
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Logger } from 'pino'
+import { type PeriodicTask, runPeriodically } from '../../lib/periodic.ts'
 
 const default_tick_ms = 1000
 /** The engine yields for this many ticks per request, so that it stops yielding by itself. */
@@ -61,7 +62,7 @@ export function createCoreShare({
 }: Options): CoreShare {
   const trainers = new Set<WatchedTrainer>()
   let engine: { pid: number; last: ReturnType<typeof threadTimes> } | undefined
-  let timer: NodeJS.Timeout | undefined
+  let ticking: PeriodicTask | undefined
   let ticked_at = 0
   let yielded_share = 0
 
@@ -116,15 +117,15 @@ export function createCoreShare({
     watch(pid, onChange) {
       const trainer: WatchedTrainer = { pid, onChange, last: threadTimes(pid), window: [], slowed: false }
       trainers.add(trainer)
-      if (!timer) {
+      if (!ticking) {
         ticked_at = performance.now()
-        timer = setInterval(tick, tick_ms)
+        ticking = runPeriodically(tick_ms, async () => tick(), { delayed: true })
       }
       return () => {
         trainers.delete(trainer)
         if (trainers.size > 0) return
-        clearInterval(timer)
-        timer = undefined
+        void ticking?.close()
+        ticking = undefined
         yielded_share = 0
       }
     },

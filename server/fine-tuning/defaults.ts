@@ -1,8 +1,16 @@
 import type { Method } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
-import { type JobConfig, jobDefaults } from '../../contract/job-config.ts'
-import type { ResolvedConfig, valueSources } from '../../contract/tuning.ts'
-import { type LocalBase, requireRowTokens } from '../hub/index.ts'
+import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
+import {
+  type ComputedName,
+  entriesOf,
+  type GroupName,
+  hyperparameters,
+  method as methodEntry,
+  type ValueSource,
+} from '../../contract/hyperparameters.ts'
+import type { JobConfig } from '../../contract/job-config.ts'
+import { type LocalBase, maxRowTokens, requireRowTokens } from '../hub/index.ts'
 import type { StartingModel } from './models/starting-model.ts'
 
 /** Default learning rate of an adapter by the base's parameter count; see docs/defaults.md for measurements. */
@@ -24,38 +32,75 @@ export interface BaseInfo {
 /** PEFT's name for all linear layers, until the weights are here and their names known. */
 const allLinear = ['all-linear']
 
-type Lora = NonNullable<JobConfig['lora_config']>
-
-/** A job that continues an adapter must keep its rank, alpha and modules. */
-function resolveAdapter(
-  { r, alpha, dropout, target_modules }: Lora,
-  adapter: NonNullable<StartingModel['adapter']>,
-): ResolvedConfig['lora_config'] {
-  const differs = (field: string, adapterValue: unknown) =>
-    new ApiError(
-      'invalid_request',
-      `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(adapterValue)}, ` +
-        'and a job that continues it keeps that value. Leave it out.',
-      {
-        details: { field: `config.lora_config.${field}` },
-      },
-    )
-  if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
-  if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
-  if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join())
-    throw differs('target_modules', adapter.target_modules)
-  const fromModel = <T>(value: T) => ({ value, source: 'model' as const })
-  return {
-    r: fromModel(adapter.r),
-    alpha: fromModel(adapter.alpha),
-    dropout: withSource<number>(dropout, jobDefaults.dropout),
-    target_modules: fromModel(adapter.target_modules),
-  }
+interface Inputs {
+  config: JobConfig
+  method: Method
+  base: BaseInfo['base']
+  linear_modules: string[] | undefined
 }
 
-type Source = (typeof valueSources)[number]
-const withSource = <T>(value: T | undefined, fallback: T, source: Source = 'default') =>
-  value === undefined ? { value: fallback, source } : { value, source: 'request' as const }
+type Resolved<G extends GroupName> = NonNullable<ResolvedConfig[G]>
+
+/** The defaults that depend on the job: one function for each entry of `hyperparameters` that is `computed`. */
+const computedDefaults: {
+  [G in GroupName]: { [K in ComputedName<G> & keyof Resolved<G>]: (inputs: Inputs) => Resolved<G>[K] }
+} = {
+  lora_config: {
+    alpha: ({ config }) => byDefault(2 * (config.lora_config?.r ?? hyperparameters.lora_config.r.default)),
+    target_modules: ({ linear_modules }) => byDefault(linear_modules ?? allLinear),
+  },
+  training_config: {
+    learning_rate: ({ base, method }) => ({
+      value: (method === 'full' ? fullLearningRate : adapterLearningRate)(base.parameters),
+      source: 'base_size',
+    }),
+    max_length: ({ base }) => byDefault(maxRowTokens(base)),
+  },
+  evaluation_config: {},
+}
+
+const from =
+  (source: ValueSource) =>
+  <T>(value: T) => ({ value, source })
+const byDefault = from('default')
+const byRequest = from('request')
+const byModel = from('model')
+
+/** The values of a group that is valid: the requested ones, and defaults for the others. */
+function resolveGroup<G extends GroupName>(
+  group: G,
+  requested: { [K in keyof Resolved<G>]?: unknown },
+  inputs: Inputs,
+): Resolved<G> {
+  const values: Record<string, unknown> = requested
+  const computed: Record<string, (inputs: Inputs) => unknown> = computedDefaults[group]
+  const resolved = entriesOf(group)
+    .filter(([, entry]) => entry.resolved)
+    .map(([name, entry]) => {
+      if (values[name] !== undefined) return [name, byRequest(values[name])]
+      return [name, entry.computed ? computed[name]!(inputs) : byDefault(entry.default)]
+    })
+  return Object.fromEntries(resolved) as Resolved<G>
+}
+
+/** The stored config of a job. A job that is older than a hyperparameter has its constant default. */
+export function readResolvedConfig(json: string): ResolvedConfig {
+  const config = JSON.parse(json) as ResolvedConfig
+  const filled = <G extends GroupName>(group: G) => {
+    const stored: Record<string, unknown> = { ...config[group] }
+    const values = entriesOf(group).flatMap(([name, entry]) => {
+      if (!entry.resolved || (entry.computed && !(name in stored))) return []
+      return [[name, stored[name] ?? byDefault(entry.default)]]
+    })
+    return Object.fromEntries(values) as Resolved<G>
+  }
+  return {
+    ...config,
+    lora_config: config.lora_config && filled('lora_config'),
+    training_config: filled('training_config'),
+    evaluation_config: filled('evaluation_config'),
+  }
+}
 
 /**
  * All values that a job trains with, each with its source. `linear_modules` are the names of the base's linear layers,
@@ -63,32 +108,30 @@ const withSource = <T>(value: T | undefined, fallback: T, source: Source = 'defa
  * its context, and for LoRA settings with full training.
  */
 export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules: string[] | undefined): ResolvedConfig {
-  const { base } = info
-  const method = config.method ?? jobDefaults.method
-  const training = config.training_config ?? {}
-  const rate = method === 'full' ? fullLearningRate : adapterLearningRate
+  const { base, adapter } = info
+  const { method = methodEntry.default, training_config = {}, evaluation_config = {} } = config
+  const inputs = { config, method, base, linear_modules }
+  const lora_config = method === 'full' ? refuseLora(config) : resolveLora(inputs, adapter)
+  requireRowTokens(base, training_config.max_length, 'config.training_config.max_length')
+  checkEvaluation(evaluation_config)
   return {
-    method: withSource<Method>(config.method, jobDefaults.method),
-    lora_config: resolveLora(config, info, linear_modules),
-    training_config: {
-      epochs: withSource<number>(training.epochs, jobDefaults.epochs),
-      batch_size: withSource<number>(training.batch_size, jobDefaults.batch_size),
-      learning_rate: withSource(training.learning_rate, rate(base.parameters), 'base_size'),
-      warmup_ratio: withSource<number>(training.warmup_ratio, jobDefaults.warmup_ratio),
-      scheduler: { value: 'cosine', source: 'default' },
-      seed: withSource<number>(training.seed, jobDefaults.seed),
-      max_length: withSource(
-        training.max_length,
-        requireRowTokens(base, training.max_length, 'config.training_config.max_length'),
-      ),
-    },
-    evaluation_config: resolveEvaluation(config.evaluation_config ?? {}),
+    method: config.method ? byRequest(method) : byDefault(method),
+    lora_config,
+    training_config: resolveGroup('training_config', training_config, inputs),
+    evaluation_config: resolveGroup(
+      'evaluation_config',
+      { ...evaluation_config, sample_prompts: evaluation_config.sample_prompts?.map(promptMessages) },
+      inputs,
+    ),
   }
 }
 
-function resolveEvaluation(
-  requested: NonNullable<JobConfig['evaluation_config']>,
-): ResolvedConfig['evaluation_config'] {
+type RequestedEvaluation = NonNullable<JobConfig['evaluation_config']>
+
+const promptMessages = (prompt: NonNullable<RequestedEvaluation['sample_prompts']>[number]) =>
+  typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt
+
+function checkEvaluation(requested: RequestedEvaluation): void {
   const refuse = (field: string, why: string) => {
     throw new ApiError('invalid_request', `'config.evaluation_config.${field}' ${why}`, {
       details: { field: `config.evaluation_config.${field}` },
@@ -102,36 +145,26 @@ function resolveEvaluation(
       'early_stopping_patience',
       'needs held-out rows to tell what is better: give a validation_split (0.1, say) or a validation_dataset_id.',
     )
-  const messages = (prompt: NonNullable<typeof requested.sample_prompts>[number]) =>
-    typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : prompt
-  return {
-    validation_split: withSource<number>(requested.validation_split, jobDefaults.validation_split),
-    validation_dataset_id: withSource<string | null>(requested.validation_dataset_id, null),
-    every_steps: withSource<number | null>(requested.every_steps, null),
-    early_stopping_patience: withSource<number | null>(requested.early_stopping_patience, null),
-    sample_prompts: withSource(requested.sample_prompts?.map(messages), []),
-    keep_checkpoints: withSource<number>(requested.keep_checkpoints, jobDefaults.keep_checkpoints),
-  }
 }
 
-function resolveLora(
-  { method, lora_config }: JobConfig,
-  { base, adapter }: BaseInfo,
-  linear_modules: string[] | undefined,
-): ResolvedConfig['lora_config'] {
-  if (method === 'full') {
-    if (lora_config)
-      throw new ApiError(
-        'invalid_request',
-        `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`,
-        {
-          details: { field: 'config.lora_config' },
-        },
-      )
-    return null
-  }
-  const { r, alpha, dropout, target_modules } = lora_config ?? {}
-  const unknown = linear_modules ? (target_modules?.filter((name) => !linear_modules.includes(name)) ?? []) : []
+function refuseLora({ lora_config }: JobConfig): null {
+  if (lora_config)
+    throw new ApiError(
+      'invalid_request',
+      `'config.lora_config' is for the methods lora and qlora; full training has no adapter. Leave it out.`,
+      {
+        details: { field: 'config.lora_config' },
+      },
+    )
+  return null
+}
+
+function resolveLora(inputs: Inputs, adapter: BaseInfo['adapter']): Resolved<'lora_config'> {
+  const { config, base, linear_modules } = inputs
+  const requested = config.lora_config ?? {}
+  const unknown = linear_modules
+    ? (requested.target_modules?.filter((name) => !linear_modules.includes(name)) ?? [])
+    : []
   if (unknown.length > 0)
     throw new ApiError(
       'invalid_request',
@@ -139,12 +172,29 @@ function resolveLora(
         `${unknown.map((name) => `'${name}'`).join(', ')}. It has ${linear_modules?.join(', ')}.`,
       { details: { field: 'config.lora_config.target_modules', available: linear_modules } },
     )
-  if (adapter) return resolveAdapter(lora_config ?? {}, adapter)
-  const rank = withSource<number>(r, jobDefaults.r)
-  return {
-    r: rank,
-    alpha: withSource(alpha, 2 * rank.value),
-    dropout: withSource<number>(dropout, jobDefaults.dropout),
-    target_modules: withSource(target_modules, linear_modules ?? allLinear),
-  }
+  const resolved = resolveGroup('lora_config', requested, inputs)
+  if (!adapter) return resolved
+  requireSameAdapter(requested, adapter)
+  const { r, alpha, target_modules } = adapter
+  return { ...resolved, r: byModel(r), alpha: byModel(alpha), target_modules: byModel(target_modules) }
+}
+
+/** A job that continues an adapter must keep its rank, alpha and modules. */
+function requireSameAdapter(
+  { r, alpha, target_modules }: NonNullable<JobConfig['lora_config']>,
+  adapter: NonNullable<StartingModel['adapter']>,
+): void {
+  const differs = (field: string, adapterValue: unknown) =>
+    new ApiError(
+      'invalid_request',
+      `'config.lora_config.${field}': ${adapter.model_id} has ${JSON.stringify(adapterValue)}, ` +
+        'and a job that continues it keeps that value. Leave it out.',
+      {
+        details: { field: `config.lora_config.${field}` },
+      },
+    )
+  if (r !== undefined && r !== adapter.r) throw differs('r', adapter.r)
+  if (alpha !== undefined && alpha !== adapter.alpha) throw differs('alpha', adapter.alpha)
+  if (target_modules && [...target_modules].sort().join() !== adapter.target_modules.join())
+    throw differs('target_modules', adapter.target_modules)
 }

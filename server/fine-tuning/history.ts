@@ -7,16 +7,14 @@ import { createInterface } from 'node:readline'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { JobCheckpoint, JobEvaluation, JobRow } from '../../contract/job-history.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { modelDir, rowsFile } from './artifacts.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
 
-interface Page<T> {
-  items: T[]
-  has_more: boolean
-}
 /** A page whose cursor is a number: the page starts after this step or row. */
 type NumberedPage = { limit: number; after?: number }
 
@@ -37,17 +35,19 @@ interface Options {
   requireJob(account_id: string, id: string): Promise<store.JobRow>
 }
 
-const iso = (time: number) => new Date(time).toISOString()
-
 export function createJobHistory({ db, datasets, dataDir, requireJob }: Options): JobHistory {
   return {
     async evaluations(account_id, id, { limit, after }) {
       await requireJob(account_id, id)
       const found = await store.evaluations(db, id, limit, after)
-      const items = found
-        .slice(0, limit)
-        .map(({ step, data_json, created_at }) => ({ step, ...JSON.parse(data_json), created_at: iso(created_at) }))
-      return { items, has_more: found.length > limit }
+      return pageOf(
+        found.map(({ step, data_json, created_at }) => ({
+          step,
+          ...JSON.parse(data_json),
+          created_at: isoTime(created_at),
+        })),
+        limit,
+      )
     },
 
     async checkpoints(account_id, id, { limit, after }) {
@@ -66,7 +66,7 @@ export function createJobHistory({ db, datasets, dataDir, requireJob }: Options)
           model: null,
           validation_loss: losses.get(step) ?? null,
           result: false,
-          created_at: iso(created_at),
+          created_at: isoTime(created_at),
         })
       // Models of early versions have no step.
       for (const { id: model, step, validation_loss, created_at } of await store.modelsOfJob(db, id))
@@ -75,12 +75,12 @@ export function createJobHistory({ db, datasets, dataDir, requireJob }: Options)
           model,
           validation_loss,
           result: model === job.model,
-          created_at: iso(created_at),
+          created_at: isoTime(created_at),
         })
       const rest = [...steps.values()]
         .filter(({ step }) => after === undefined || step < after)
         .sort((a, b) => b.step - a.step)
-      return { items: rest.slice(0, limit), has_more: rest.length > limit }
+      return pageOf(rest, limit)
     },
 
     async rows(account_id, id, { limit, after }) {
@@ -113,11 +113,7 @@ interface RowLoss {
 }
 
 /** Reads a page of the row losses file, which the trainer sorted by loss: up to `limit` rows after the row `after`. */
-export async function highestLossRows(
-  file: string,
-  limit: number,
-  after: number | undefined,
-): Promise<{ items: RowLoss[]; has_more: boolean }> {
+export async function highestLossRows(file: string, limit: number, after: number | undefined): Promise<Page<RowLoss>> {
   const items: RowLoss[] = []
   let started = after === undefined
   const input = createReadStream(file)

@@ -3,14 +3,13 @@
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { ApiError } from '../../contract/errors.ts'
-import type { ResolvedConfig } from '../../contract/tuning.ts'
-import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { acquireSlotOrDefer } from '../queue/account-slots.ts'
-import { type Claim, LeaseLost, withLease } from '../queue/queue.ts'
+import { type Claim, createLeaseWrites, LeaseLost, withLease } from '../queue/queue.ts'
 import { storageError } from '../storage/durable-files.ts'
 import { runDir } from './artifacts.ts'
+import { readResolvedConfig } from './defaults.ts'
 import { settleClock, startClock } from './metering.ts'
 import { complete, fail, pause, requeueOnShutdown, retryAfterCrash, waitForDiskSpace } from './outcomes.ts'
 import { jobSpec } from './spec.ts'
@@ -62,21 +61,8 @@ async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow,
   const signal = AbortSignal.any([stopping, stopRequested])
   let result: Result | undefined
   let failure: { code: string; message: string } | undefined
-  let writes = Promise.resolve()
-  let writeError: unknown
-  const abortTrainer = new AbortController()
-  const write = (change: (trx: Trx) => Promise<void>) => {
-    writes = writes.then(async () => {
-      if (writeError) return
-      try {
-        await withLease(work, claim, change)
-      } catch (error) {
-        writeError = error
-        abortTrainer.abort()
-      }
-    })
-  }
-  const track = work.track(job, JSON.parse(job.resolved_config_json) as ResolvedConfig)
+  const writes = createLeaseWrites(work, claim)
+  const track = work.track(job, readResolvedConfig(job.resolved_config_json))
   const exit = await runTrainer({
     run_dir: runDir(work.dataDir, job.id, claim.attempt),
     spec: await jobSpec(work, job, claim),
@@ -84,25 +70,25 @@ async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow,
     processes: work.trainer_processes,
     grace_ms: stop_grace_ms,
     onStarted: (pid) =>
-      work.cores.watch(pid, (slowdown) => write((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
-    signal: AbortSignal.any([signal, abortTrainer.signal]),
+      work.cores.watch(pid, (slowdown) => writes.add((trx) => recordSlowdown(trx, job.id, slowdown, work.now()))),
+    signal: AbortSignal.any([signal, writes.failed]),
     onEvent(event) {
       if (event.type === 'result') result = Result.safeParse(event.data).data
       else if (event.type === 'error')
         failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
       else {
-        write((trx) => recordTrainerEvent(trx, job.id, claim, event, work.now()))
+        writes.add((trx) => recordTrainerEvent(trx, job.id, claim, event, work.now()))
         track.record(event)
       }
     },
   })
-  await writes
+  await writes.ended()
   track.end()
   if (stopRequested.aborted && (stopRequested.reason as StopRequest) === 'cancel') {
     await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
     throw new LeaseLost(claim)
   }
-  if (writeError) throw writeError
+  writes.failed.throwIfAborted()
   if (result && exit.status === 0) return complete(work, claim, job, result)
   if (stopping.aborted) return requeueOnShutdown(work, claim, job, exit)
   if (stopRequested.aborted) return pause(work, claim, job)

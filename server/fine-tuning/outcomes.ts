@@ -1,12 +1,14 @@
 // Outcomes of an attempt at a job: completed, failed, paused, or requeued to resume later.
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { JobMetrics, ResolvedConfig } from '../../contract/tuning.ts'
+import type { JobMetrics } from '../../contract/fine-tuning.ts'
 import type { Trx } from '../db/open.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
+import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../queue/retry-policy.ts'
 import { modelDir, moveToModels, rowsFile, runDir } from './artifacts.ts'
+import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
 import { nameOfStep } from './models/labels.ts'
 import { parentOf } from './models/lineage.ts'
@@ -16,13 +18,15 @@ import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
 import type { FineTuningWork } from './work.ts'
 
-const maxCrashes = 3
-/** Delay before a job retries after a full disk. */
-const disk_retry_ms = 60_000
+const retries = createRetryPolicy({
+  /** Crashes in a row without a new checkpoint. */
+  crash: { max: 3, delay_ms: linearDelay(1000) },
+  disk_full: diskFullRule,
+})
 
 /** Moves the results into model folders, then registers them and ends the job in one transaction. */
 export async function complete(work: FineTuningWork, claim: Claim, job: store.JobRow, result: Result): Promise<void> {
-  const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
+  const config = readResolvedConfig(job.resolved_config_json)
   const startingModel = await resolveStartingModel(work.db, work.hub, work.dataDir, job.account_id, job.model_id)
   const { base_model_id } = startingModel
   // A model with whole weights needs no other weights.
@@ -169,6 +173,26 @@ export async function fail(
     await rm(path.join(runDir(work.dataDir, job.id, attempt), 'checkpoints'), { recursive: true, force: true })
 }
 
+/** Ends an attempt whose job continues later, from its last checkpoint. */
+const requeue = (
+  work: FineTuningWork,
+  claim: Claim,
+  job: store.JobRow,
+  events: NewEvent[],
+  delay_ms: number,
+  values: Partial<store.JobRow> = {},
+) =>
+  requeueAfter(work, claim, delay_ms, async (trx, time) => {
+    await stopClock(trx, job.id, time)
+    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null, ...values })
+    await store.appendEvents(trx, job.id, events, time)
+  })
+
+const retryEvents = (message: string, data: { code: string; [key: string]: unknown }): NewEvent[] => [
+  { type: 'warning', message, data },
+  statusEvent('queued', 'The job waits to be tried again.'),
+]
+
 /** Requeues a job because the service stops. The next start resumes it from its checkpoint, if there is one. */
 export async function requeueOnShutdown(
   work: FineTuningWork,
@@ -176,39 +200,18 @@ export async function requeueOnShutdown(
   job: store.JobRow,
   exit: TrainerExit,
 ): Promise<void> {
-  await withLease(work, claim, async (trx) => {
-    const time = work.now()
-    const saved =
-      exit.status === stoppedStatus && (await store.checkpoints(trx, job.id, 1)).length > 0
-        ? ' Its progress is saved.'
-        : ''
-    await stopClock(trx, job.id, time)
-    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
-    await store.appendEvents(
-      trx,
-      job.id,
-      [statusEvent('queued', `The service is stopping; the job resumes when it starts again.${saved}`)],
-      time,
-    )
-    await work.queue.requeue(trx, claim, time)
-  })
+  const isSaved = exit.status === stoppedStatus && (await store.checkpoints(work.db, job.id, 1)).length > 0
+  const saved = isSaved ? ' Its progress is saved.' : ''
+  const message = `The service is stopping; the job resumes when it starts again.${saved}`
+  await requeue(work, claim, job, [statusEvent('queued', message)], 0)
 }
 
 /** Requeues a job because the disk is full. It resumes from its last checkpoint once there is space. */
 export async function waitForDiskSpace(work: FineTuningWork, claim: Claim, job: store.JobRow): Promise<void> {
-  await withLease(work, claim, async (trx) => {
-    const time = work.now()
-    await stopClock(trx, job.id, time)
-    await store.updateJob(trx, job.id, { status: 'queued', estimated_completion: null })
-    const message =
-      'The disk of the service is full. The job waits until there is room, and resumes from its last checkpoint.'
-    const events: NewEvent[] = [
-      { type: 'warning', message, data: { code: 'storage_full' } },
-      statusEvent('queued', 'The job waits to be tried again.'),
-    ]
-    await store.appendEvents(trx, job.id, events, time)
-    await work.queue.requeue(trx, claim, time + disk_retry_ms)
-  })
+  const message =
+    'The disk of the service is full. The job waits until there is room, and resumes from its last checkpoint.'
+  const { delay_ms } = retries.after('disk_full')
+  await requeue(work, claim, job, retryEvents(message, { code: 'storage_full' }), delay_ms)
 }
 
 /** Requeues a job after a crash. The third crash in a row without a new checkpoint fails it. */
@@ -219,29 +222,15 @@ export async function retryAfterCrash(
   what: string,
   hint: string,
 ): Promise<void> {
-  const crashes = ((await store.jobById(work.db, job.id))?.crashes ?? 0) + 1
-  if (crashes >= maxCrashes) {
-    return fail(work, claim, job, {
-      code: 'trainer_crashed',
-      message: `${what}, ${crashes} times without reaching another checkpoint.${hint}`,
-    })
+  const earlier = (await store.jobById(work.db, job.id))?.crashes
+  const { retry, count: crashes, delay_ms } = retries.after('crash', earlier)
+  const code = 'trainer_crashed'
+  if (!retry) {
+    const message = `${what}, ${crashes} times without reaching another checkpoint.${hint}`
+    return fail(work, claim, job, { code, message })
   }
-  await withLease(work, claim, async (trx) => {
-    const time = work.now()
-    await stopClock(trx, job.id, time)
-    await store.updateJob(trx, job.id, { status: 'queued', crashes, estimated_completion: null })
-    const events: NewEvent[] = [
-      {
-        type: 'warning',
-        message: `${what}. It is tried again from the last checkpoint.`,
-        data: { code: 'trainer_crashed', crashes },
-      },
-      statusEvent('queued', 'The job waits to be tried again.'),
-    ]
-    await store.appendEvents(trx, job.id, events, time)
-    await work.queue.requeue(trx, claim, time + 1000 * crashes)
-  })
-  work.queue.wake()
+  const events = retryEvents(`${what}. It is tried again from the last checkpoint.`, { code, crashes })
+  await requeue(work, claim, job, events, delay_ms, { crashes })
 }
 
 /** Ends an attempt because a user paused the job. It stays queued without a queue entry until it is resumed. */

@@ -1,8 +1,9 @@
 // Jobs that wait for the download of their base. Their status is queued, but they enter the queue only when the weights
 // are here.
+
+import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import type { Download } from '../../contract/hub.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
-import type { ResolvedConfig } from '../../contract/tuning.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { AccountActor } from '../events/audit.ts'
 import type { NewEvent } from '../events/event-streams.ts'

@@ -1,5 +1,5 @@
 // Queue estimates: when a queued job can start. One job trains at a time, in queue order.
-import type { JobMetrics } from '../../contract/tuning.ts'
+import type { JobMetrics } from '../../contract/fine-tuning.ts'
 import type { Db } from '../db/open.ts'
 import type { Queue } from '../queue/queue.ts'
 import { recipeOf } from './models/lineage.ts'

@@ -1,13 +1,4 @@
 import type { FastifyInstance } from 'fastify'
-import { listCheckpoints, listEvaluations, listJobRows } from '../../contract/job-history.ts'
-import {
-  AdapterFields,
-  changeTunedModel,
-  deleteTunedModel,
-  getTunedModel,
-  listTunedModels,
-  uploadAdapter,
-} from '../../contract/models.ts'
 import {
   cancelJob,
   changeJob,
@@ -18,7 +9,16 @@ import {
   listJobs,
   pauseJob,
   resumeJob,
-} from '../../contract/tuning.ts'
+} from '../../contract/fine-tuning.ts'
+import { listCheckpoints, listEvaluations, listJobRows } from '../../contract/job-history.ts'
+import {
+  AdapterFields,
+  changeTunedModel,
+  deleteTunedModel,
+  getTunedModel,
+  listTunedModels,
+  uploadAdapter,
+} from '../../contract/models.ts'
 import { mount } from '../http/mount.ts'
 import { readMultipart } from '../http/multipart.ts'
 import { sendEvents } from '../http/ndjson-response.ts'

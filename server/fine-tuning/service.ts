@@ -10,16 +10,19 @@ import type {
   JobEventType,
   JobQuery,
   ResolvedConfig,
-} from '../../contract/tuning.ts'
+} from '../../contract/fine-tuning.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { createChangeNotifier, follow, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
+import { createAbortSignals } from '../queue/worker.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
+import { removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
 import { createJobHistory, type JobHistory } from './history.ts'
 import { type JobMeter, settleClock } from './metering.ts'
@@ -39,7 +42,7 @@ export interface FineTuning extends JobHistory {
   create(by: AccountActor, request: z.output<typeof CreateJob>): Promise<Job>
   /** Estimates a job's time, memory and price. Throws what `create` throws. */
   estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
-  list(account_id: string, query: JobQuery): Promise<{ items: Job[]; has_more: boolean }>
+  list(account_id: string, query: JobQuery): Promise<Page<Job>>
   get(account_id: string, id: string): Promise<Job>
   /** Changes its name, description or metadata. */
   label: ChangeLabels<Job>
@@ -62,6 +65,8 @@ export interface FineTuning extends JobHistory {
   settleRunningClocks(): Promise<void>
   /** Removes leftovers of a crash: half-written and unregistered models, run folders of ended jobs. */
   sweep(): Promise<void>
+  /** Removes the run folders of jobs that ended 30 days before `now`: the logs of failed and cancelled ones. */
+  removeExpiredRuns(now: number): Promise<void>
 }
 
 interface Options {
@@ -99,7 +104,7 @@ export function createFineTuning(options: Options): FineTuning {
   } = options
   const { parse_control_tokens } = options
   const changes = createChangeNotifier()
-  const stopRequests = new Map<string, AbortController>()
+  const stopRequests = createAbortSignals()
   const pendingWeights = createPendingWeights({
     db,
     queue,
@@ -148,12 +153,6 @@ export function createFineTuning(options: Options): FineTuning {
     return toResponse(await requireJob(account_id, id))
   }
 
-  function stopControllerOf(job_id: string): AbortController {
-    const controller = stopRequests.get(job_id) ?? new AbortController()
-    stopRequests.set(job_id, controller)
-    return controller
-  }
-
   /** Runs in the transaction that creates the job, so that the model cannot be deleted in between. */
   async function requireModel(trx: Trx, account_id: string, id: string): Promise<void> {
     if (!(await store.findModel(trx, account_id, id)))
@@ -170,7 +169,7 @@ export function createFineTuning(options: Options): FineTuning {
       await datasets.ready(account_id, evaluation_config.validation_dataset_id.value)
   }
 
-  datasets.onNeeded(async (trx, dataset_id) => {
+  datasets.onNeeded(async (trx, _account_id, dataset_id) => {
     const job = await store.liveJobOfDataset(trx, dataset_id)
     return job && `the job ${job.id}`
   })
@@ -194,7 +193,7 @@ export function createFineTuning(options: Options): FineTuning {
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
         await datasets.forTraining(trx, account_id, dataset_id)
-        assertBacklogLimit(await store.waitingJobs(trx, account_id), max_waiting, 'jobs')
+        await assertBacklogLimit(trx, 'jobs', account_id, max_waiting)
         if (start.from_model) await requireModel(trx, account_id, model_id)
         if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
         await store.insertJob(trx, {
@@ -257,13 +256,8 @@ export function createFineTuning(options: Options): FineTuning {
     },
 
     async list(account_id, query) {
-      const rows = await store.listJobs(
-        db,
-        account_id,
-        query,
-        query.after ? await requireJob(account_id, query.after) : undefined,
-      )
-      return { items: await toResponses(rows.slice(0, query.limit)), has_more: rows.length > query.limit }
+      const last = query.after ? await requireJob(account_id, query.after) : undefined
+      return pageOf(await toResponses(await store.listJobs(db, account_id, query, last)), query.limit)
     },
 
     label: (by, id, labels) =>
@@ -315,7 +309,7 @@ export function createFineTuning(options: Options): FineTuning {
           await queue.cancel(trx, queueKind, id)
           return true
         },
-        () => stopRequests.get(id)?.abort('cancel' satisfies StopRequest),
+        () => stopRequests.abort(id, 'cancel' satisfies StopRequest),
       ),
 
     pause: (by, id) =>
@@ -343,7 +337,7 @@ export function createFineTuning(options: Options): FineTuning {
           if (job.status === 'queued') await queue.cancel(trx, queueKind, id)
           return true
         },
-        () => stopRequests.get(id)?.abort('pause' satisfies StopRequest),
+        () => stopRequests.abort(id, 'pause' satisfies StopRequest),
       ),
 
     resume: (by, id) =>
@@ -379,8 +373,8 @@ export function createFineTuning(options: Options): FineTuning {
     },
 
     notifyEvents: (job_id) => void changes.emit(job_id),
-    stopSignal: (job_id) => stopControllerOf(job_id).signal,
-    clearStopRequest: (job_id) => void stopRequests.delete(job_id),
+    stopSignal: stopRequests.get,
+    clearStopRequest: stopRequests.clear,
 
     async settleRunningClocks() {
       await db.transaction().execute(async (trx) => {
@@ -399,5 +393,7 @@ export function createFineTuning(options: Options): FineTuning {
           await rm(path.join(runs, name), { recursive: true, force: true })
       }
     },
+
+    removeExpiredRuns: (time) => removeExpiredRuns(db, dataDir, time),
   }
 }

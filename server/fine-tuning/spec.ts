@@ -1,10 +1,12 @@
 import path from 'node:path'
-import type { ResolvedConfig } from '../../contract/tuning.ts'
+import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
+import { entriesOf, type GroupName, type Hyperparameter } from '../../contract/hyperparameters.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Claim } from '../queue/queue.ts'
 import { runDir } from './artifacts.ts'
+import { readResolvedConfig } from './defaults.ts'
 import { adapterSpec, resolveStartingModel } from './models/starting-model.ts'
 import * as store from './store.ts'
 import type { FineTuningWork } from './work.ts'
@@ -13,8 +15,11 @@ import type { FineTuningWork } from './work.ts'
 export const plainValues = <T extends Record<string, { value: unknown }>>(group: T) =>
   Object.fromEntries(Object.entries(group).map(([name, { value }]) => [name, value]))
 
-/** Token limit of an answer to a sample prompt. */
-const answer_tokens = 64
+/** A group of hyperparameters under spec.json's names, with the constants that the API does not offer. */
+export function specGroup(group: GroupName, resolved: Record<string, { value: unknown }>): Record<string, unknown> {
+  const valueIn = (name: string, entry: Hyperparameter) => (entry.resolved ? resolved[name]?.value : entry.default)
+  return Object.fromEntries(entriesOf(group).map(([name, entry]) => [entry.spec_name ?? name, valueIn(name, entry)]))
+}
 
 interface SpecSources {
   db: Db
@@ -41,22 +46,17 @@ async function trainingSpec(
     const { path, sha256 } = await datasets.forTraining(db, account_id, id)
     return { path, sha256 }
   }
-  const evaluation = config.evaluation_config
+  const validation_id = config.evaluation_config.validation_dataset_id.value
   return {
     base: { id: startingModel.base_model_id, path: startingModel.base.hf },
     start: await adapterSpec(startingModel),
     dataset: await dataset(dataset_id),
     method: config.method.value,
-    lora: config.lora_config && plainValues(config.lora_config),
-    training: { ...plainValues(config.training_config), weight_decay: 0, max_grad_norm: 1 },
+    lora: config.lora_config && specGroup('lora_config', config.lora_config),
+    training: specGroup('training_config', config.training_config),
     evaluation: {
-      split: evaluation.validation_split.value,
-      dataset: evaluation.validation_dataset_id.value && (await dataset(evaluation.validation_dataset_id.value)),
-      every_steps: evaluation.every_steps.value,
-      patience: evaluation.early_stopping_patience.value,
-      prompts: evaluation.sample_prompts.value,
-      answer_tokens,
-      keep: evaluation.keep_checkpoints.value,
+      ...specGroup('evaluation_config', config.evaluation_config),
+      dataset: validation_id && (await dataset(validation_id)),
     },
     tokenizer: config.tokenizer ?? null,
     // Jobs older than this setting were started with parsing on, and must resume the same way.
@@ -67,7 +67,7 @@ async function trainingSpec(
 
 /** The spec of one attempt at a job, with the checkpoints that the trainer may resume from, newest first. */
 export async function jobSpec(work: FineTuningWork, job: store.JobRow, claim: Claim): Promise<object> {
-  const config = JSON.parse(job.resolved_config_json) as ResolvedConfig
+  const config = readResolvedConfig(job.resolved_config_json)
   const checkpoints = await store.checkpoints(work.db, job.id, 10)
   return {
     ...(await trainingSpec(work, { ...job, config })),

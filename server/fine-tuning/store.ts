@@ -1,9 +1,11 @@
 import type { SortedQuery } from '../../contract/common.ts'
-import type { Job, JobQuery } from '../../contract/tuning.ts'
+import type { Job, JobQuery } from '../../contract/fine-tuning.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { createEventStream } from '../events/event-streams.ts'
+import { readResolvedConfig } from './defaults.ts'
 import { labelsOf } from './models/labels.ts'
 import type { QueueEstimate } from './queue-estimate.ts'
 
@@ -178,16 +180,6 @@ export async function jobThatNeedsModel(trx: Trx, account_id: string, model_id: 
   return job && `the job ${job.id}`
 }
 
-/** Number of waiting jobs of an account. */
-export async function waitingJobs(trx: Trx, account_id: string): Promise<number> {
-  const query = trx.selectFrom('tuning_jobs').select(({ fn }) => fn.countAll().as('count'))
-  const { count } = await query
-    .where('account_id', '=', account_id)
-    .where('status', '=', 'queued')
-    .executeTakeFirstOrThrow()
-  return Number(count)
-}
-
 /** An adapter that needs the whole weights of this model, if any. */
 export async function modelUsingWeights(trx: Trx, account_id: string, model_id: string): Promise<string | undefined> {
   const query = trx
@@ -219,8 +211,6 @@ export const jobsAwaitingWeights = (trx: Trx, model_id: string) =>
     .where('tuning_jobs.status', '=', 'queued')
     .execute()
 
-const iso = (time: number | null) => (time === null ? null : new Date(time).toISOString())
-
 /**
  * The status in the API: a queued job with `paused` set is `paused`; a running one stays `running` until its trainer
  * has saved its progress.
@@ -240,14 +230,14 @@ export const serializeJob = (job: JobRow, estimate?: QueueEstimate): Job => ({
   metrics: JSON.parse(job.metrics_json),
   slowed_by: job.status === 'running' ? job.slowed_by : null,
   queue_position: estimate?.queue_position ?? null,
-  estimated_start: iso(estimate?.estimated_start ?? null),
-  estimated_completion: iso(job.estimated_completion),
-  created_at: new Date(job.created_at).toISOString(),
-  started_at: iso(job.started_at),
-  finished_at: iso(job.finished_at),
+  estimated_start: isoTime(estimate?.estimated_start ?? null),
+  estimated_completion: isoTime(job.estimated_completion),
+  created_at: isoTime(job.created_at),
+  started_at: isoTime(job.started_at),
+  finished_at: isoTime(job.finished_at),
   error: job.error_json ? JSON.parse(job.error_json) : null,
   config: JSON.parse(job.config_json),
-  resolved_config: JSON.parse(job.resolved_config_json),
+  resolved_config: readResolvedConfig(job.resolved_config_json),
   trained_tokens: job.trained_tokens,
   model: job.model,
 })

@@ -1,10 +1,9 @@
 // Sends loss curves to the experiment tracker that the operator configured. It never fails or slows a job: problems
 // only go to the log.
-import type { ChildProcess } from 'node:child_process'
 import path from 'node:path'
 import type { Logger } from 'pino'
-import type { ResolvedConfig } from '../../contract/tuning.ts'
-import { spawnChild } from '../../lib/child-process.ts'
+import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
+import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
 import type { TrainerEvent } from './trainer.ts'
 
@@ -30,6 +29,8 @@ interface TrackedJob {
 /** Metrics are dropped while more than this is waiting for a slow tracker, in bytes. */
 const max_buffered_bytes = 4e6
 const close_timeout_ms = 60_000
+/** The trackers' own settings and those of the clouds that they store in, which may be secrets (WANDB_API_KEY). */
+const trackerSettings = /^(WANDB|MLFLOW|DATABRICKS|AWS|AZURE|GOOGLE)_/
 /** Exit status of a shell when the program does not exist. */
 const command_not_found = 127
 
@@ -38,35 +39,23 @@ export type Tracking = (job: TrackedJob, config: ResolvedConfig) => Track
 export function createTracking({ kind, target, project }: TrackingSettings, log: Logger): Tracking {
   if (kind === 'none') return () => ({ record() {}, end() {} })
   return (job, config) => {
-    let child: ChildProcess | undefined
+    let child: Child | undefined
     const send = (message: object) => {
       child ??= start(job.id)
-      if (child.stdin!.writable && child.stdin!.writableLength < max_buffered_bytes)
-        child.stdin!.write(`${JSON.stringify(message)}\n`)
+      const { stdin } = child
+      if (stdin?.writable && stdin.writableLength < max_buffered_bytes) stdin.write(`${JSON.stringify(message)}\n`)
     }
     const start = (run: string) => {
       const python = path.join(root, '.local/tracking', kind, 'bin/python')
-      const started = spawnChild(python, [path.join(root, 'trainer/cli/track.py'), kind, target, project, run], {
-        cwd: root,
-        env: trackerEnv(),
-        stdio: ['pipe', 'ignore', 'pipe'],
-      })
-      let problem = ''
-      started.stdin.on('error', () => {})
-      started.stderr.on('data', (data) => {
-        problem = (problem + data).slice(-2000)
-      })
+      const args = [path.join(root, 'trainer/cli/track.py'), kind, target, project, run]
+      const started = spawnChild(python, args, { env: childEnv(trackerSettings) })
       const warn = (why: string) => log.warn({ job: run, why }, `the loss curve of a job could not be sent to ${kind}`)
-      started.on('error', (error) => warn(error.message))
-      started.on(
-        'exit',
-        (status) =>
-          void (
-            status &&
-            warn(
-              status === command_not_found ? `${problem.trim()}; run the set-up with TUNERY_TRACKING=${kind}` : problem,
-            )
-          ),
+      started.ended.then(
+        ({ status, stderr }) => {
+          if (status === command_not_found) warn(`${stderr}; run the set-up with TUNERY_TRACKING=${kind}`)
+          else if (status) warn(stderr)
+        },
+        (error: Error) => warn(error.message),
       )
       return started
     }
@@ -79,11 +68,8 @@ export function createTracking({ kind, target, project }: TrackingSettings, log:
         send({ step, metrics })
       },
       end() {
-        const tracker = child
-        if (!tracker) return
-        tracker.stdin!.end()
-        const kill = setTimeout(() => tracker.kill('SIGKILL'), close_timeout_ms).unref()
-        tracker.on('exit', () => clearTimeout(kill))
+        child?.stdin?.end()
+        child?.killAfter(close_timeout_ms)
       },
     }
   }
@@ -98,9 +84,4 @@ function paramsOf(
     Array.isArray(value) ? value.join(' ') : value,
   ])
   return { base: model_id, dataset: dataset_id, ...Object.fromEntries(values) }
-}
-
-// Passes the tracker's own settings (WANDB_API_KEY, MLFLOW_TRACKING_TOKEN), but none of the service.
-function trackerEnv(): NodeJS.ProcessEnv {
-  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TUNERY_')))
 }

@@ -1,5 +1,5 @@
 // Trainer events in the database: the job's event stream, its progress, metrics and evaluations.
-import type { JobMetrics } from '../../contract/tuning.ts'
+import type { JobMetrics } from '../../contract/fine-tuning.ts'
 import type { Trx } from '../db/open.ts'
 import type { NewEvent } from '../events/event-streams.ts'
 import type { Claim } from '../queue/queue.ts'

@@ -2,11 +2,9 @@
 import { createWriteStream } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import { createInterface } from 'node:readline'
 import { z } from 'zod'
-import { jobEventTypes } from '../../contract/tuning.ts'
-import { spawnChild } from '../../lib/child-process.ts'
-import { root } from '../../lib/root.ts'
+import { jobEventTypes } from '../../contract/fine-tuning.ts'
+import { childEnv, spawnChild } from '../../lib/child-process.ts'
 
 const TrainerEventSchema = z.object({
   type: z.enum([...jobEventTypes, 'result']),
@@ -107,41 +105,29 @@ export async function runProgram({
   signal,
   onEvent,
 }: ProgramRun): Promise<TrainerExit> {
-  // The stdin pipe stays open and empty: its end tells the program that this server has died.
-  const child = spawnChild(command, args, { cwd: root, env: trainerEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
-  const onEnded = child.pid === undefined ? undefined : onStarted?.(child.pid)
-  child.stdin.on('error', () => {})
   const log = createWriteStream(path.join(run_dir, 'trainer.log'), { flags: 'a' })
   log.on('error', () => {})
-  let tail = ''
-  child.stderr.on('data', (data) => {
-    tail = (tail + data).slice(-4000)
-    log.write(data)
+  const child = spawnChild(command, args, {
+    env: trainerEnv(),
+    stdout(line) {
+      const event = parseEvent(line)
+      if (event) onEvent(event)
+      else log.write(`not a trainer event: ${line}\n`)
+    },
+    onStderr: (text) => log.write(text),
+    signal,
+    grace_ms,
   })
-  const lines = createInterface({ input: child.stdout })
-  lines.on('line', (text) => {
-    const event = parseEvent(text)
-    if (event) onEvent(event)
-    else log.write(`not a trainer event: ${text}\n`)
-  })
-  let kill: NodeJS.Timeout | undefined
-  const stop = () => {
-    child.kill('SIGTERM')
-    kill = setTimeout(() => child.kill('SIGKILL'), grace_ms)
+  const onEnded = child.pid === undefined ? undefined : onStarted?.(child.pid)
+  try {
+    const { status, killed_by, stderr } = await child.ended
+    return { status, signal: killed_by, log: stderr }
+  } catch (error) {
+    return { status: null, signal: null, log: (error as Error).message }
+  } finally {
+    onEnded?.()
+    log.end()
   }
-  signal.addEventListener('abort', stop, { once: true })
-  if (signal.aborted) stop()
-  const read = new Promise((resolve) => lines.on('close', resolve))
-  const exit = await new Promise<TrainerExit>((resolve) => {
-    child.on('error', (error) => resolve({ status: null, signal: null, log: error.message }))
-    child.on('exit', (status, name) => resolve({ status, signal: name, log: tail }))
-  })
-  onEnded?.()
-  if (child.pid !== undefined) await read
-  clearTimeout(kill)
-  signal.removeEventListener('abort', stop)
-  log.end()
-  return { ...exit, log: tail || exit.log }
 }
 
 function parseEvent(text: string): TrainerEvent | undefined {
@@ -152,16 +138,10 @@ function parseEvent(text: string): TrainerEvent | undefined {
   }
 }
 
-// No settings or secrets of the service. Torchrun handles only SIGTERM, so that Ctrl-C in a terminal does not stop it.
-function trainerEnv(): NodeJS.ProcessEnv {
-  const allowed = Object.entries(process.env).filter(
-    ([name]) =>
-      (!name.startsWith('TUNERY_') || name === 'TUNERY_TRAINING_PRIORITY') && !/KEY|TOKEN|SECRET|PASSWORD/i.test(name),
-  )
-  return {
-    ...Object.fromEntries(allowed),
-    PYTHONUNBUFFERED: '1',
-    HF_HUB_OFFLINE: '1',
-    TORCHELASTIC_SIGNALS_TO_HANDLE: 'SIGTERM',
-  }
-}
+// Torchrun handles only SIGTERM, so that Ctrl-C in a terminal does not stop it.
+const trainerEnv = (): NodeJS.ProcessEnv => ({
+  ...childEnv(/^TUNERY_TRAINING_PRIORITY$/),
+  PYTHONUNBUFFERED: '1',
+  HF_HUB_OFFLINE: '1',
+  TORCHELASTIC_SIGNALS_TO_HANDLE: 'SIGTERM',
+})

@@ -4,12 +4,14 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 import type { Route } from '../../contract/route.ts'
 import type { Trx } from '../db/open.ts'
-import type { Caller } from './auth.ts'
+import { type Caller, requirePermission } from './auth.ts'
 import { digestMultipart } from './multipart.ts'
 
 declare module 'fastify' {
   interface FastifyInstance {
     idempotency?: Idempotency
+    /** Handlers of the mounted `GET /path/{param}`, by the path without its last parameter. */
+    itemReaders?: Map<string, ItemReader>
   }
   interface FastifyRequest {
     /** Set on form requests with an Idempotency-Key: gives the digest of the form once all of it has been read. */
@@ -29,6 +31,12 @@ export interface Idempotency {
   forget(account_id: string, key: string): Promise<void>
 }
 
+export interface ItemReader {
+  route: Route
+  /** `item` is the value of the last parameter. */
+  read(item: string, caller: Caller, request: FastifyRequest, reply: FastifyReply): Promise<unknown>
+}
+
 export const isCreateRoute = (route: Route) => 201 in route.responses
 
 /** Requests in flight in this process, by account and key: a second request with the same key waits for the first. */
@@ -36,7 +44,7 @@ const inFlight = new Map<string, Promise<unknown>>()
 
 /**
  * Runs `create` at most once in 24 hours per Idempotency-Key; without the header, runs it always. `create` must pass
- * the caller that it receives to `recordAct`.
+ * the caller that it receives to `recordAuditEntry`.
  */
 export async function runIdempotent(
   route: Route,
@@ -79,7 +87,9 @@ export async function runIdempotent(
       // The object may exist despite the error, created here or by another process.
       const created = await idempotency!.find(account_id, key!).catch(() => undefined)
       if (!created) throw error
-      const answer = await recover(created.target)
+      const answer = await recover(created.target).catch(() => {
+        throw error
+      })
       if (answer) return answer
       // Only a request that the service refused and rolled back may be retried under the same key.
       if (error instanceof ApiError && error.status < 500) await idempotency!.forget(account_id, key!)
@@ -109,21 +119,23 @@ export async function runIdempotent(
   }
 
   /**
-   * Builds the answer from the object's current state. Undefined if that does not match the response schema, as for
-   * objects with a secret that is shown only once.
+   * Builds the answer from the object's current state. Undefined if the object is gone or must not be read, or if it
+   * does not match the response schema, as for objects with a secret that is shown only once. Calls the handler of the
+   * item's route directly: a request of its own would count against the caller's limits, and be refused at them.
    */
   async function recover(target: string): Promise<object | undefined> {
     const body = request.body as { name?: string } | undefined
     const item = route.path === '/deployments' ? body!.name! : target
-    const url = `${request.url.split('?')[0]!.replace(/\/$/, '')}/${encodeURIComponent(item)}`
-    const { statusCode, body: text } = await request.server.inject({
-      method: 'GET',
-      url,
-      headers: { authorization: request.headers.authorization },
-    })
-    if (statusCode !== 200) return undefined
-    const result = route.responses[201]!.safeParse(JSON.parse(text))
-    return result.success ? (result.data as object) : undefined
+    const reader = request.server.itemReaders?.get(route.path.replace(/\/$/, ''))
+    if (!reader) return undefined
+    try {
+      requirePermission(caller, reader.route)
+      const result = route.responses[201]!.safeParse(await reader.read(item, caller, request, reply))
+      return result.success ? (result.data as object) : undefined
+    } catch (error) {
+      if (error instanceof ApiError && error.status < 500) return undefined
+      throw error
+    }
   }
 }
 

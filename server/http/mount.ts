@@ -63,6 +63,21 @@ export function mount<R extends Route>(
     const { reserve } = request.server
     return await (freesSpace && reserve ? reserve.use(() => call(caller)) : call(caller))
   }
+  // The retry of a creating request builds a lost answer with the item's own handler; see idempotency.ts.
+  const [, collection, parameter] = /^(.+)\/\{(\w+)\}$/.exec(route.path) ?? []
+  if (route.method === 'GET' && collection && parameter)
+    app.itemReaders?.set(collection, {
+      route,
+      read: (item, caller, request, reply) =>
+        handler({
+          body: undefined as Call<R>['body'],
+          params: { ...(request.params as object), [parameter]: item } as Call<R>['params'],
+          query: route.query?.parse({}) as Call<R>['query'],
+          caller,
+          request,
+          reply,
+        }),
+    })
   const register = (target: FastifyInstance) => {
     for (const base of ['/v1', '/api/v1'])
       target.route({

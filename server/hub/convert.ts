@@ -25,12 +25,10 @@ export async function convertCheckpoint(
     '--out',
     folder,
   ]
-  const { status, killed_by, stderr } = await runToEnd(
-    python,
-    args,
-    { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },
+  const { status, killed_by, stderr } = await runToEnd(python, args, {
+    env: { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },
     signal,
-  )
+  })
   if (status === 0) return
   const why = killed_by === 'SIGKILL' ? 'the machine may have run out of memory' : (stderr.split('\n').at(-1) ?? '')
   throw new DownloadFailed(

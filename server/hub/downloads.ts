@@ -7,6 +7,7 @@ import type { Config } from '../config.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import { createAbortSignals } from '../queue/worker.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import type { Hub } from './service.ts'
 import * as store from './store.ts'
@@ -80,7 +81,7 @@ export function createDownloads({
   now = Date.now,
 }: Options): Downloads {
   const listeners: Listener[] = []
-  const workers = new Map<string, AbortController>()
+  const workers = createAbortSignals()
 
   const isOperator = (by: AccountActor) => by.scopes?.includes('operator') ?? false
   const mayStart = (by: AccountActor) => policy === 'any' || (policy === 'operator' && isOperator(by))
@@ -195,10 +196,9 @@ export function createDownloads({
         worker_active = (await queue.cancel(trx, queueKind, id)) !== undefined
         await recordAuditEntry(trx, by, 'download.cancelled', id, {}, now())
       })
-      const worker = workers.get(id)
       // An active worker removes the files itself after it has stopped writing.
-      if (worker_active && worker) worker.abort()
-      else await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
+      if (!(worker_active && workers.abort(id)))
+        await rm(downloadFolder(modelsDir, id), { recursive: true, force: true })
       return hub.get(id)
     },
 
@@ -206,12 +206,8 @@ export function createDownloads({
       for (const row of await store.listAll(db)) states.set(row.model_id, toDownload(row))
     },
 
-    startWorking(id) {
-      const worker = new AbortController()
-      workers.set(id, worker)
-      return worker.signal
-    },
-    stopWorking: (id) => void workers.delete(id),
+    startWorking: workers.get,
+    stopWorking: workers.clear,
 
     save: (claim, values, end) =>
       change(claim.ref, async (trx) => {

@@ -5,6 +5,7 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
+import { constantDelay, createRetryPolicy, exponentialDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
 import { convertCheckpoint } from './convert.ts'
@@ -12,9 +13,12 @@ import { type Downloads, downloadFolder } from './downloads.ts'
 import type { Hub } from './service.ts'
 import type { DownloadRow } from './store.ts'
 
-/** Attempts in a row without new bytes before a download fails. The delay doubles with each, up to a minute. */
-const max_failures = 8
-const max_wait_ms = 60_000
+const retryPolicy = (retry_ms: number) =>
+  createRetryPolicy({
+    /** Attempts in a row without new bytes. The delay doubles with each. */
+    interruption: { max: 8, delay_ms: exponentialDelay(retry_ms, 60_000) },
+    damaged_file: { max: 2, delay_ms: constantDelay(0) },
+  })
 /** Interval of progress writes. */
 const progress_ms = 1000
 
@@ -116,6 +120,7 @@ async function afterFailure(
   error: unknown,
 ): Promise<void> {
   const { downloads, modelsDir, now, retry_ms = 500 } = work
+  const retries = retryPolicy(retry_ms)
   const id = claim.ref
   const errorJson = (code: string, message: string) => JSON.stringify({ code, message })
   const fail = (code: string, message: string) =>
@@ -136,7 +141,8 @@ async function afterFailure(
   work.log.warn({ err: error, model: id }, 'a download of a base model was interrupted')
   if (error instanceof HashMismatch) {
     const repeated = before?.error_json && JSON.parse(before.error_json).code === 'hash_mismatch'
-    if (repeated)
+    const { retry, delay_ms } = retries.after('damaged_file', repeated ? 1 : 0)
+    if (!retry)
       return await fail(
         'hash_mismatch',
         `${work.url} sent a damaged file twice: ${reason}. It was removed; download it again later.`,
@@ -144,21 +150,21 @@ async function afterFailure(
     return await downloads.save(
       claim,
       { status: 'queued', bytes, error_json: errorJson('hash_mismatch', reason) },
-      { retry_at: now() },
+      { retry_at: now() + delay_ms },
     )
   }
-  const failures = bytes > (before?.bytes ?? 0) ? 1 : (before?.failures ?? 0) + 1
+  const earlier = bytes > (before?.bytes ?? 0) ? 0 : before?.failures
+  const { retry, count: failures, delay_ms } = retries.after('interruption', earlier)
   const code = full?.code ?? 'hub_unreachable'
-  if (failures >= max_failures)
+  if (!retry)
     return await fail(
       code,
       `${id} could not be downloaded from ${work.url}, ${failures} times in a row: ${reason}. ` +
         'What has come is kept for the next try.',
     )
-  const wait_ms = Math.min(max_wait_ms, retry_ms * 2 ** (failures - 1))
   await downloads.save(
     claim,
     { status: 'queued', bytes, failures, error_json: errorJson(code, reason) },
-    { retry_at: now() + wait_ms },
+    { retry_at: now() + delay_ms },
   )
 }

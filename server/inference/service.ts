@@ -180,7 +180,7 @@ export function createInference({
       if (!card)
         throw new ApiError(
           'model_not_found',
-          `There is no model or deployment '${name}'. GET /v1/models lists those that can be called.`,
+          `There is no model or deployment '${name}'. GET /v1/models lists what you can call.`,
           { param: 'model' },
         )
       return card

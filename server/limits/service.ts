@@ -2,6 +2,7 @@
 // day, and concurrent requests and jobs.
 import type { Logger } from 'pino'
 import { RateLimiterMemory } from 'rate-limiter-flexible'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import type { Limits as HttpLimits, Window } from '../http/limits.ts'
@@ -107,14 +108,10 @@ export function createLimits({
     onCounted: dailyQuota.onCounted,
 
     start() {
-      let flushing = Promise.resolve()
-      const timer = setInterval(() => {
-        flushing = flushing.then(dailyQuota.flush)
-      }, flush_ms).unref()
+      const flushing = runPeriodically(flush_ms, dailyQuota.flush)
       return {
         async close() {
-          clearInterval(timer)
-          await flushing
+          await flushing.close()
           await dailyQuota
             .close()
             .catch((error) => log.error({ err: error }, 'daily request counts could not be written'))

@@ -5,6 +5,7 @@ import { EventEmitter } from 'node:events'
 import { sql } from 'kysely'
 import { ApiError } from '../../contract/errors.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { countRows } from '../db/page.ts'
 
 export const lease_ms = 20_000
 
@@ -33,7 +34,7 @@ export interface Queue {
   /** Waiting and leased entries of a kind, in the order in which they are claimed. */
   pending(kind: string): Promise<{ ref: string; run_at: number }[]>
   /** Renews the lease. Returns whether the claim still held it. */
-  heartbeat(claim: Claim): Promise<boolean>
+  renewLease(claim: Claim): Promise<boolean>
   /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
   assertLease(trx: Trx, claim: Claim): Promise<void>
   /** Ends the entry: done, or dead after too many attempts. Throws LeaseLost. */
@@ -122,7 +123,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .orderBy('id')
         .execute(),
 
-    async heartbeat(claim) {
+    async renewLease(claim) {
       const result = await db
         .updateTable('queue_entries')
         .set({ lease_until: now() + lease_ms })
@@ -190,7 +191,7 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
   }
 }
 
-interface LeaseContext {
+export interface LeaseContext {
   db: Db
   queue: Queue
   /** Notifies event streams of this ref that there are new events. */
@@ -211,8 +212,46 @@ export async function withLease<T>(
   return result
 }
 
+/** Transactions of one claim, in order, while its work continues. */
+export interface LeaseWrites {
+  /** Starts `write` after all earlier ones. After a failure the rest is dropped. */
+  add(write: (trx: Trx) => Promise<void>): void
+  /** Aborts at the first failure, such as a lost lease. Its reason is the error. */
+  failed: AbortSignal
+  /** Resolves when all writes so far have ended, also if one has failed. */
+  ended(): Promise<void>
+}
+
+export function createLeaseWrites(context: LeaseContext, claim: Claim): LeaseWrites {
+  const failure = new AbortController()
+  let last = Promise.resolve()
+  return {
+    add(write) {
+      last = last.then(async () => {
+        if (failure.signal.aborted) return
+        try {
+          await withLease(context, claim, write)
+        } catch (error) {
+          failure.abort(error)
+        }
+      })
+    },
+    failed: failure.signal,
+    ended: () => last,
+  }
+}
+
 /** Throws rate_limit_exceeded if an account has `max` entries waiting, as a longer backlog would delay all others. */
-export function assertBacklogLimit(waiting: number, max: number, what: 'jobs' | 'exports'): void {
+export async function assertBacklogLimit(
+  trx: Trx,
+  what: 'jobs' | 'exports',
+  account_id: string,
+  max: number,
+): Promise<void> {
+  const table = what === 'jobs' ? 'tuning_jobs' : 'exports'
+  const waiting = await countRows(
+    trx.selectFrom(table).where('account_id', '=', account_id).where('status', '=', 'queued'),
+  )
   if (waiting < max) return
   throw new ApiError(
     'rate_limit_exceeded',

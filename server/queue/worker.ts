@@ -1,4 +1,5 @@
 import type { Logger } from 'pino'
+import { runPeriodically } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
 
 export interface Worker {
@@ -23,21 +24,22 @@ export function startWorker(options: {
   async function work(claim: Claim) {
     const lost = new AbortController()
     const signal = AbortSignal.any([stopping.signal, lost.signal])
-    const heartbeat = setInterval(async () => {
+    const renew = async () => {
       try {
-        if (!(await queue.heartbeat(claim))) lost.abort(new LeaseLost(claim))
+        if (!(await queue.renewLease(claim))) lost.abort(new LeaseLost(claim))
       } catch (error) {
         // A brief database failure must not end the work; the lease survives several missed heartbeats.
         log.warn({ err: error, ref: claim.ref }, 'a heartbeat failed')
       }
-    }, lease_ms / 4)
+    }
+    const heartbeat = runPeriodically(lease_ms / 4, renew, { delayed: true })
     try {
       await handle(claim, signal)
     } catch (error) {
       if (error instanceof LeaseLost) log.info({ ref: claim.ref, attempt: claim.attempt }, 'lease lost')
       else log.error({ err: error, ref: claim.ref, attempt: claim.attempt }, `a worker of ${kind} failed`)
     } finally {
-      clearInterval(heartbeat)
+      await heartbeat.close()
     }
   }
 
@@ -60,5 +62,31 @@ export function startWorker(options: {
       stopping.abort()
       return running
     },
+  }
+}
+
+/** Abort signals of work that runs in this process, by the ref of its queue entry. */
+export interface AbortSignals {
+  /** The signal of this work: the same one until `clear`. */
+  get(ref: string): AbortSignal
+  /** Aborts this work if it runs here, and returns whether it does. */
+  abort(ref: string, reason?: unknown): boolean
+  /** Drops the signal, as the work has ended. */
+  clear(ref: string): void
+}
+
+export function createAbortSignals(): AbortSignals {
+  const controllers = new Map<string, AbortController>()
+  return {
+    get(ref) {
+      const controller = controllers.get(ref) ?? new AbortController()
+      controllers.set(ref, controller)
+      return controller.signal
+    },
+    abort(ref, reason) {
+      controllers.get(ref)?.abort(reason)
+      return controllers.has(ref)
+    },
+    clear: (ref) => void controllers.delete(ref),
   }
 }

@@ -79,7 +79,7 @@ export function openJournal(folder: string, log: Logger): Journal {
       if (!failing)
         log.error(
           { err: error, waiting: pending.length },
-          'the usage journal cannot be written; requests go on, their records wait in memory',
+          'the usage journal cannot be written; requests continue, their records wait in memory',
         )
       failing = true
       endFile()

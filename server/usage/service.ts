@@ -6,7 +6,8 @@ import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
 import { createMutex } from '../../lib/mutex.ts'
-import { day_ms } from '../../lib/utc-day.ts'
+import { type PeriodicTask, runPeriodically } from '../../lib/periodic.ts'
+import { day_ms, isoDay } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 import { recordAuditEntry } from '../events/audit.ts'
@@ -57,8 +58,7 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
   const serialize = createMutex()
   /** Closed journal files that are not in the database yet. */
   let files: string[] = []
-  let timer: NodeJS.Timeout | undefined
-  let running = false
+  let task: PeriodicTask | undefined
 
   async function foldFiles(): Promise<void> {
     files.push(...journal.rotate())
@@ -85,7 +85,6 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
       log.error({ err: error }, 'usage could not be folded into the database; it stays in the journal and is retried')
       await journal.sync(files)
     }
-    if (running) timer = setTimeout(tick, fold_ms).unref()
   }
 
   /** The last thresholds reached per account: while they are unchanged, the database is not read. */
@@ -159,12 +158,11 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     },
 
     async start() {
-      running = true
       await tick()
+      task = runPeriodically(fold_ms, tick, { delayed: true })
     },
     async close() {
-      running = false
-      clearTimeout(timer)
+      await task?.close()
       await serialize(foldFiles).catch((error) =>
         log.error({ err: error }, 'usage could not be folded into the database; the next start folds it'),
       )
@@ -180,8 +178,6 @@ const columnsOf: Record<UsageGroup, store.GroupColumn[]> = {
   key: ['key_id'],
   kind: ['kind'],
 }
-
-const isoDay = (time: number) => new Date(time).toISOString().slice(0, 10)
 
 const toResponse = ({
   requests,

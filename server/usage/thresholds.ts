@@ -1,6 +1,7 @@
 // Usage thresholds: an event when an account has used a percentage of a limit, once per period, in the transaction that
 // counts the usage.
 import type { Thresholds } from '../../contract/usage.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { Row } from '../db/schema.ts'
 import { recordEvent } from '../events/outbox.ts'
@@ -42,7 +43,7 @@ export async function notifyThresholds(
 ): Promise<void> {
   for (const percent of reachedPercents(used, bound, percents)) {
     if (!(await store.addNotice(trx, { account_id, metric, period: from, bound, percent }))) continue
-    const period = { from: new Date(from).toISOString(), to: new Date(to).toISOString() }
+    const period = { from: isoTime(from), to: isoTime(to) }
     await recordEvent(trx, account_id, 'usage.threshold', { metric, percent, threshold: bound, used, period }, at)
   }
 }

@@ -2,6 +2,7 @@
 // time attempts it. If a process dies during an attempt, the lease expires and the delivery is retried.
 import { EventEmitter, once } from 'node:events'
 import type { Logger } from 'pino'
+import { isoTime } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import { recordAuditEntry, serviceActor } from '../events/audit.ts'
 import type { Secrets } from '../storage/secrets.ts'
@@ -119,7 +120,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
       const details = {
         reason: health.disabled_reason,
         host: new URL(webhook.url).host,
-        failing_since: new Date(health.failing_since!).toISOString(),
+        failing_since: isoTime(health.failing_since!),
       }
       await recordAuditEntry(trx, { ...serviceActor, account_id }, 'webhook.disabled', webhook_id, details, time)
       return health.disabled_reason!

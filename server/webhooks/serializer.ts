@@ -1,22 +1,20 @@
 // Serializers from database rows to API responses.
 import type { Delivery, DeliveryAttempt, Webhook } from '../../contract/webhooks.ts'
+import { isoTime } from '../../lib/utc-day.ts'
 import { activeSecrets } from './payload.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts'
-
-const iso = (at: number) => new Date(at).toISOString()
-const isoOrNull = (at: number | null) => (at === null ? null : iso(at))
 
 export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
   id: row.id,
   url: row.url,
   events: JSON.parse(row.events_json),
   status: row.disabled_at === null ? 'active' : 'disabled',
-  disabled_at: isoOrNull(row.disabled_at),
+  disabled_at: isoTime(row.disabled_at),
   disabled_reason: row.disabled_reason,
-  failing_since: isoOrNull(row.failing_since),
-  previous_secret_expires_at: isoOrNull(activeSecrets(row, now).at(-2)?.expires_at ?? null),
-  created_at: iso(row.created_at),
-  updated_at: iso(row.updated_at),
+  failing_since: isoTime(row.failing_since),
+  previous_secret_expires_at: isoTime(activeSecrets(row, now).at(-2)?.expires_at ?? null),
+  created_at: isoTime(row.created_at),
+  updated_at: isoTime(row.updated_at),
 })
 
 export const attemptResponse = ({
@@ -28,7 +26,7 @@ export const attemptResponse = ({
   error_json,
 }: AttemptRow): DeliveryAttempt => ({
   number,
-  started_at: iso(started_at),
+  started_at: isoTime(started_at),
   duration_ms,
   response_status,
   response_body,
@@ -41,8 +39,8 @@ export const deliveryResponse = (row: DeliveryRow, last: AttemptRow | undefined)
   event_id: row.event_id,
   type: row.type,
   status: row.status,
-  created_at: iso(row.created_at),
-  next_attempt_at: isoOrNull(row.next_attempt_at),
+  created_at: isoTime(row.created_at),
+  next_attempt_at: isoTime(row.next_attempt_at),
   attempt_count: row.attempts,
   last_attempt: last ? attemptResponse(last) : null,
 })

@@ -12,7 +12,9 @@ import type {
   Webhook,
 } from '../../contract/webhooks.ts'
 import { newId } from '../../lib/ids.ts'
+import { hour_ms } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { insertEvent, newDelivery } from '../events/outbox.ts'
 import type { Secrets } from '../storage/secrets.ts'
@@ -28,14 +30,14 @@ import { BadTarget, readTarget } from './target.ts'
 
 export interface Webhooks extends Deliverer {
   create(by: AccountActor, request: z.output<typeof createWebhook.body>): Promise<NewWebhook>
-  list(account_id: string, query: ListQuery): Promise<{ items: Webhook[]; has_more: boolean }>
+  list(account_id: string, query: ListQuery): Promise<Page<Webhook>>
   get(account_id: string, id: string): Promise<Webhook>
   change(by: AccountActor, id: string, request: z.output<typeof changeWebhook.body>): Promise<Webhook>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
   /** Adds a new secret; the earlier ones stay active for the overlap. */
   rotate(by: AccountActor, id: string, request: z.output<typeof rotateSecret.body>): Promise<NewWebhook>
   test(by: AccountActor, id: string): Promise<Delivery>
-  deliveries(account_id: string, id: string, query: ListQuery): Promise<{ items: Delivery[]; has_more: boolean }>
+  deliveries(account_id: string, id: string, query: ListQuery): Promise<Page<Delivery>>
   delivery(account_id: string, id: string, delivery_id: string): Promise<DeliveryDetails>
   redeliver(by: AccountActor, id: string, delivery_id: string): Promise<Delivery>
   /** Releases all leases. Only for a process with exclusive ownership of the database: the lease holders are gone. */
@@ -57,7 +59,6 @@ interface Options {
 
 /** The most active secrets of a webhook. */
 const secretsMax = 4
-const hour_ms = 3_600_000
 
 export function createWebhooks(options: Options): Webhooks {
   const {
@@ -166,7 +167,10 @@ export function createWebhooks(options: Options): Webhooks {
       const last = after ? await store.webhook(db, account_id, after) : undefined
       if (after && !last) throw new ApiError('webhook_not_found', `There is no webhook '${after}' to continue after.`)
       const rows = await store.listWebhooks(db, account_id, limit, last)
-      return { items: rows.slice(0, limit).map((row) => webhookResponse(row, now())), has_more: rows.length > limit }
+      return pageOf(
+        rows.map((row) => webhookResponse(row, now())),
+        limit,
+      )
     },
 
     get: async (account_id, id) => webhookResponse(await find(db, account_id, id), now()),
@@ -244,9 +248,11 @@ export function createWebhooks(options: Options): Webhooks {
       await find(db, account_id, id)
       const last = after ? await findDelivery(db, id, after) : undefined
       const rows = await store.listDeliveries(db, id, limit, last)
-      const shown = rows.slice(0, limit)
-      const attempts = new Map((await store.lastAttempts(db, shown)).map((each) => [each.delivery_id, each]))
-      return { items: shown.map((row) => deliveryResponse(row, attempts.get(row.id))), has_more: rows.length > limit }
+      const attempts = new Map((await store.lastAttempts(db, rows)).map((each) => [each.delivery_id, each]))
+      return pageOf(
+        rows.map((row) => deliveryResponse(row, attempts.get(row.id))),
+        limit,
+      )
     },
 
     async delivery(account_id, id, delivery_id) {

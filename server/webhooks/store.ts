@@ -1,6 +1,6 @@
 import { sql } from 'kysely'
 import type { Db, Trx } from '../db/open.ts'
-import { newestFirst } from '../db/page.ts'
+import { countRows, newestFirst } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { slowedFrom } from './schedule.ts'
 
@@ -24,15 +24,7 @@ export const listWebhooks = (
   limit: number,
   after: WebhookRow | undefined,
 ): Promise<WebhookRow[]> => newestFirst(webhooks(db, account_id), limit, after)
-export const countWebhooks = async (db: Any, account_id: string) =>
-  Number(
-    (
-      await webhooks(db, account_id)
-        .clearSelect()
-        .select((eb) => eb.fn.countAll().as('count'))
-        .executeTakeFirstOrThrow()
-    ).count,
-  )
+export const countWebhooks = (db: Any, account_id: string) => countRows(webhooks(db, account_id))
 
 const deliveries = (db: Any, webhook_id: string) =>
   db.selectFrom('webhook_deliveries').selectAll().where('webhook_id', '=', webhook_id)

@@ -1,12 +1,14 @@
-// Child processes ignore the terminal and end with the server.
+// Child processes: they ignore the terminal, end with the server, and are stopped at their limits.
 import assert from 'node:assert/strict'
-import type { ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
+import { execFileSync, spawn } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { killChildren, spawnChild } from '../../lib/child-process.ts'
+import { type Child, type ChildOptions, childEnv, killChildren, runToEnd, spawnChild } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
-import { alive } from '../support/server.ts'
+import { until } from '../support/client.ts'
+import { alive, children } from '../support/server.ts'
 
 const python = path.join(root, '.local/python/bin/python')
 const signals = ['SIGINT', 'SIGQUIT', 'SIGHUP'] as const
@@ -27,25 +29,112 @@ const programs: [what: string, command: string, args: string[]][] = [
     ],
   ],
 ]
+const env = { PATH: process.env.PATH }
 
 after(killChildren)
 
 test('children ignore the terminal’s signals; killChildren ends them all', async () => {
-  const children: ChildProcess[] = []
+  const started: Child[] = []
   for (const [what, command, args] of programs) {
-    const child = spawnChild(command, args, { stdio: ['pipe', 'pipe', 'ignore'] })
-    children.push(child)
-    await once(child.stdout, 'data')
+    let lines = 0
+    const child = spawnChild(command, args, { env, stdout: () => void lines++ })
+    started.push(child)
+    await until(`${what} to start`, () => lines === 1)
     for (const signal of signals) child.kill(signal)
-    child.stdin.write('still?\n')
+    child.stdin!.write('still?\n')
     const answered = await Promise.race([
-      once(child.stdout, 'data').then(() => true),
-      once(child, 'exit').then(() => false),
+      until('its answer', () => lines === 2).then(() => true),
+      child.ended.then(() => false),
     ])
     assert.ok(answered, `${what} ended`)
   }
-  const ended = children.map((child) => once(child, 'exit'))
   killChildren()
-  await Promise.all(ended)
-  assert.ok(children.every(({ pid }) => !alive(pid!)))
+  const ends = await Promise.all(started.map(({ ended }) => ended))
+  assert.deepEqual(
+    ends.map(({ killed_by }) => killed_by),
+    ['SIGKILL', 'SIGKILL', 'SIGKILL'],
+  )
+  assert.ok(started.every(({ pid }) => !alive(pid!)))
+})
+
+const runNode = (code: string, options: Partial<ChildOptions> = {}) =>
+  runToEnd(process.execPath, ['-e', code], { env: {}, stdout: 'text', ...options })
+
+test('a child ends at its limit of time, memory or output, or when its signal aborts', async () => {
+  const limits = { max_ms: 60_000, max_memory_mb: 500 }
+  const { status, stdout } = await runNode('console.log("é")', { limits })
+  assert.deepEqual([status, stdout], [0, 'é\n'])
+  const forever = 'setInterval(() => {}, 1000)'
+  assert.equal((await runNode(forever, { limits: { ...limits, max_ms: 100 } })).exceeded, 'time')
+  const grow = 'const all = []; setInterval(() => all.push(Buffer.alloc(5e7, 1)), 5)'
+  assert.equal((await runNode(grow, { limits })).exceeded, 'memory')
+  const print = "const s = 'x'.repeat(1e6); (function more() { process.stdout.write(s, more) })()"
+  const printed = await runNode(print, { limits })
+  assert.equal(printed.exceeded, 'output')
+  assert.ok(printed.stdout.length <= 64e6)
+  const gone = new AbortController()
+  const left = runNode(forever, { signal: gone.signal })
+  gone.abort(new Error('left'))
+  await assert.rejects(left, /left/)
+  await assert.rejects(runNode(forever, { signal: gone.signal }), /left/, 'aborted before the start')
+})
+
+test('the result has the end of stderr; a missing program is status 127', async () => {
+  const { status, stderr } = await runNode("console.error('x'.repeat(1e5) + 'end'); process.exitCode = 3")
+  assert.deepEqual([status, stderr.length, stderr.slice(-4)], [3, 3999, 'xend'])
+  assert.equal((await runToEnd('/no/such/program', [], { env })).status, 127)
+  await assert.rejects(runToEnd('/bin/true', ['x'.repeat(3e6)], { env }), { code: 'E2BIG' })
+})
+
+test('an aborted child gets SIGTERM, and SIGKILL after its grace', async () => {
+  const run = async (onTerm: string, grace_ms: number) => {
+    const aborting = new AbortController()
+    const code = `process.on('SIGTERM', () => { ${onTerm} }); setInterval(() => {}, 1000); console.log('ready')`
+    const options = { env: {}, stdout: () => aborting.abort(), signal: aborting.signal, grace_ms }
+    const { status, killed_by } = await spawnChild(process.execPath, ['-e', code], options).ended
+    return { status, killed_by }
+  }
+  assert.deepEqual(await run('process.exit(75)', 60_000), { status: 75, killed_by: null })
+  assert.deepEqual(await run('', 100), { status: null, killed_by: 'SIGKILL' })
+})
+
+test('a killed server leaves no reader of an untrusted file behind, even one whose main thread is busy', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-children-'))
+  const source = path.join(folder, 'pipe')
+  // Reading it never ends: nobody writes.
+  execFileSync('mkfifo', [source])
+  const request = JSON.stringify({ format: 'jsonl', source, canonical: null, max_rows: 1, max_bytes: 1, out: folder })
+  const readers = ['server/datasets/reader/main.ts', 'server/fine-tuning/models/adapter-reader/main.ts']
+  const busy = path.join(folder, 'busy.mjs')
+  const library = path.join(root, 'lib/child-process.ts')
+  writeFileSync(busy, `import { dieWithParent } from '${library}'\ndieWithParent()\nfor (;;);`)
+  try {
+    for (const script of [...readers, busy]) {
+      const code = `import('${root}/server/storage/untrusted-files.ts').then((module) =>
+        module.readUntrusted('${path.relative(root, path.resolve(root, script))}', ${request}, 1e9))`
+      const server = spawn(process.execPath, ['-e', code], { cwd: root, stdio: 'ignore' })
+      const [reader] = await until('the reader', () => {
+        const found = children(server.pid!, path.basename(path.dirname(script)))
+        return found.length > 0 ? found : undefined
+      })
+      server.kill('SIGKILL')
+      await until(`the end of ${script}`, () => !alive(reader!))
+    }
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test('the environment of a child has no setting and no secret that is not named', () => {
+  const names = { TUNERY_PORT: '1', TUNERY_X: '2', SOME_API_KEY: '3', WANDB_API_KEY: '4', TUNERY_WANDB_X: '5' }
+  Object.assign(process.env, names)
+  try {
+    const own = (keep?: RegExp) => Object.keys(childEnv(keep)).filter((name) => name in names)
+    assert.deepEqual(own(), [])
+    assert.deepEqual(own(/^TUNERY_X$/), ['TUNERY_X'])
+    assert.deepEqual(own(/^WANDB_/), ['WANDB_API_KEY'])
+    assert.equal(childEnv().PATH, process.env.PATH)
+  } finally {
+    for (const name of Object.keys(names)) delete process.env[name]
+  }
 })

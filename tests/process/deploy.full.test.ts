@@ -1,36 +1,38 @@
-// The service's image, tested without a container: runs the steps of deploy/Dockerfile in folders, then its command.
+// The service's image, tested without a container: the paths that deploy/Dockerfile copies are copied into folders, its
+// set-up runs there, then its command. `npm run test:deploy` also builds and runs the image where docker or podman can.
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import {
-  chmodSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  realpathSync,
-  rmSync,
-} from 'node:fs'
+import { chmodSync, cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
-import { parse } from 'yaml'
 import { root } from '../../lib/root.ts'
 import { type Client, client, colourRows, until } from '../support/client.ts'
-import { buildOutside, linkTree, type Stage, stageEnv } from '../support/dockerfile.ts'
+import {
+  buildAndRun,
+  containerTool,
+  copyStage,
+  environmentOf,
+  jsonOf,
+  linkTree,
+  stagesOf,
+} from '../support/dockerfile-copies.ts'
 import { ended } from '../support/server.ts'
 import { tiny, tinyModelsDir } from '../support/tiny.ts'
 
-// `npm run test:deploy` downloads everything, as `docker build` does. Otherwise the stages reuse what set-up has
-// installed in this checkout; their own set-up still reads every file that its steps depend on.
+// `npm run test:deploy` downloads everything, as `docker build` does. Otherwise set-up finds what it has installed in
+// this checkout, and must find it up to date: it still reads every file that its steps depend on.
 const fetchAll = process.env.FETCH_ALL === '1'
 const file = path.join(root, 'deploy/Dockerfile')
+const stages = stagesOf(file)
+const image = stages.last!
+const volume = jsonOf(image, 'VOLUME')[0]!
+const command = jsonOf(image, 'CMD')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-deploy-'))
+const app = path.join(folder, 'app')
+const data = path.join(folder, volume)
+const env = environmentOf(image, [volume, '/app'], folder)
 const local = realpathSync(path.join(root, '.local'))
-const setupParts: Record<string, string[]> = { packages: ['llama'], python: ['python', 'models'] }
-let image: Stage
-let skipped: string[]
 let server: ChildProcess
 let log = ''
 let port: string
@@ -43,43 +45,64 @@ function mayBecome(uid: number): boolean {
   return process.getuid?.() === 0 && runs(process.execPath) && runs(path.join(local, 'python/bin/python'))
 }
 
-function reuseSetup(stage: Stage): void {
-  const parts = setupParts[stage.name]
-  if (!parts || fetchAll) return
-  const to = path.join(stage.folder, 'app/.local')
-  mkdirSync(to, { recursive: true })
-  cpSync(path.join(local, 'stamps'), path.join(to, 'stamps'), { recursive: true })
-  // npm runs again, as the image must not have the tests' packages.
-  rmSync(path.join(to, 'stamps/npm'))
-  // Copy models instead of linking, as the stage changes their modes.
-  for (const part of parts)
-    if (part === 'models') cpSync(path.join(local, part), path.join(to, part), { recursive: true })
-    else linkTree(path.join(local, part), path.join(to, part))
+/** Runs the set-up of a stage in a folder with the paths that the stage copies, and nothing else of the checkout. */
+function setUp(name: string, parts: string[], others: Record<string, string> = {}): string {
+  const at = path.join(folder, name)
+  const stage = stages[name]!
+  copyStage(stage, at, root, others)
+  if (!fetchAll) {
+    // Models are copied, not linked: the stage changes their modes. So are stamps, which a set-up may write.
+    for (const part of ['stamps', ...parts])
+      if (['models', 'stamps'].includes(part))
+        cpSync(path.join(local, part), path.join(at, '.local', part), { recursive: true })
+      else linkTree(path.join(local, part), path.join(at, '.local', part))
+    if (name === 'packages') linkProductionPackages(at)
+  }
+  const steps = [...stage.text.matchAll(/node scripts\/setup\.mjs --only (\S+)/g)]
+  assert.ok(steps.length > 0)
+  for (const [, only] of steps) {
+    const { status, stdout, stderr } = spawnSync(process.execPath, ['scripts/setup.mjs', '--only', only!], {
+      cwd: at,
+      env: { ...process.env, ...environmentOf(stage, [], ''), ...(fetchAll && { TUNERY_GPU: 'none' }) },
+      encoding: 'utf8',
+    })
+    assert.equal(status, 0, stdout + stderr)
+    if (!fetchAll) assert.equal(stdout, '', 'set-up finds its files, and what this checkout has installed')
+  }
+  changeModes(name, at)
+  return at
+}
+
+/** The packages that `npm ci --omit=dev` installs, from this checkout's. */
+function linkProductionPackages(at: string): void {
+  linkTree(path.join(root, 'node_modules'), path.join(at, 'node_modules'))
+  const { packages } = JSON.parse(readFileSync(path.join(root, 'package-lock.json'), 'utf8'))
+  for (const [name, { dev }] of Object.entries(packages as Record<string, { dev?: boolean }>))
+    if (dev) rmSync(path.join(at, name), { recursive: true, force: true })
+}
+
+/** Runs the `chmod` of a stage. */
+function changeModes(name: string, at: string): void {
+  for (const [, args] of stages[name]!.text.matchAll(/chmod ([^&\n]+)/g))
+    execFileSync('chmod', args!.trim().split(' '), { cwd: at })
 }
 
 before(async () => {
-  // A checkout that only its owner may read, as under umask 077.
-  const context = path.join(folder, 'context')
-  const excluded = ['.git', '.local', 'node_modules', 'data'].map((name) => path.join(root, name))
-  cpSync(root, context, { recursive: true, filter: (name) => !excluded.includes(name) })
-  execFileSync('chmod', ['--recursive', 'go-rwx', context])
-  const built = buildOutside({ file, context, folder, prepare: reuseSetup })
-  image = built.stage
-  skipped = built.skipped
+  const packages = setUp('packages', ['llama'])
+  const python = setUp('python', ['python', 'models'], { packages })
+  const source = path.join(folder, 'source')
+  copyStage(stages.source!, source, root)
+  // As in a checkout that only its owner may read, under umask 077.
+  execFileSync('chmod', ['--recursive', 'go-rwx', source])
+  changeModes('source', source)
+  copyStage(image, app, root, { packages, python, source })
   chmodSync(folder, 0o755)
-  const data = path.join(image.folder, 'data')
   // A tiny base model, installed as by `./tunery models add`.
   cpSync(path.join(tinyModelsDir(), tiny), path.join(data, 'base-models', tiny), { recursive: true })
   if (asUser.uid) execFileSync('chown', ['--recursive', `${asUser.uid}:${asUser.gid}`, data])
-  server = spawn(process.execPath, image.command.slice(1), {
-    cwd: path.join(image.folder, image.workdir),
-    env: {
-      PATH: process.env.PATH,
-      ...stageEnv(image),
-      TUNERY_PORT: '0',
-      TUNERY_HOST: '127.0.0.1',
-      TUNERY_THREADS: '1',
-    },
+  server = spawn(process.execPath, command.slice(1), {
+    cwd: app,
+    env: { PATH: process.env.PATH, ...env, TUNERY_PORT: '0', TUNERY_HOST: '127.0.0.1', TUNERY_THREADS: '1' },
     stdio: ['ignore', 'pipe', 'pipe'],
     ...asUser,
   })
@@ -102,17 +125,7 @@ after(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-test('only steps that need root or a registry image are skipped', () => {
-  assert.deepEqual(skipped.map((step) => step.split(' ').slice(0, 2).join(' ')).sort(), [
-    'ENTRYPOINT ["tini",',
-    'RUN apt-get',
-    'RUN apt-get',
-    'RUN install',
-  ])
-})
-
 test('the image has no data, no tests and no test packages', () => {
-  const app = path.join(image.folder, 'app')
   const expected = [
     '.local',
     '.npmrc',
@@ -137,20 +150,28 @@ test('the image has no data, no tests and no test packages', () => {
 })
 
 test('the image’s user can read all its files', () => {
-  const app = path.join(image.folder, 'app')
-  assert.equal(
-    execFileSync(
-      'find',
-      [app, '(', '-not', '-perm', '-o=r', '-o', '-type', 'd', '-not', '-perm', '-o=rx', ')', '-print'],
-      { encoding: 'utf8' },
+  const unreadable = ['(', '-not', '-perm', '-o=r', '-o', '-type', 'd', '-not', '-perm', '-o=rx', ')']
+  assert.equal(execFileSync('find', [app, ...unreadable, '-print'], { encoding: 'utf8' }), '')
+})
+
+test('the converter of base models has its files in the stage that converts them', () => {
+  const python = path.join(folder, 'python')
+  // Also what the converter imports only when it needs it.
+  const modules = ['trainer/cli/prepare_base.py', 'trainer/export/converters.py'].flatMap((file) =>
+    [...readFileSync(path.join(python, file), 'utf8').matchAll(/^\s*from (trainer\.\S+) import/gm)].map(
+      ([, name]) => name!,
     ),
-    '',
   )
+  assert.ok(modules.includes('trainer.export.converters'))
+  const names = ['trainer.cli.prepare_base', ...modules].join()
+  execFileSync('.local/python/bin/python', ['-c', `import ${names}`], { cwd: python })
+  assert.ok(existsSync(path.join(python, '.local/llama/source/convert_hf_to_gguf.py')))
 })
 
 test('the health check passes when the service is ready, and fails without a service', () => {
   const check = (at: string) =>
-    spawnSync(process.execPath, image.healthcheck.slice(1), { env: { ...process.env, TUNERY_PORT: at } }).status
+    spawnSync(process.execPath, jsonOf(image, 'HEALTHCHECK').slice(1), { env: { ...process.env, TUNERY_PORT: at } })
+      .status
   assert.deepEqual([check(port), check('1')], [0, 1])
 })
 
@@ -176,11 +197,10 @@ test('the image’s service answers with its default model, and trains and serve
 })
 
 test('the command line works in the image: keys, backup and restore while the service runs, bundle', () => {
-  const env = { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...stageEnv(image) }
   const tunery = (args: string[], more: Record<string, string> = {}) => {
     const { status, stdout, stderr } = spawnSync('./tunery', args, {
-      cwd: path.join(image.folder, 'app'),
-      env: { ...env, ...more },
+      cwd: app,
+      env: { PATH: `${path.dirname(process.execPath)}:${process.env.PATH}`, ...env, ...more },
       encoding: 'utf8',
       ...asUser,
     })
@@ -188,7 +208,6 @@ test('the command line works in the image: keys, backup and restore while the se
     return stdout
   }
   assert.match(JSON.parse(tunery(['keys', 'create', '--name', 'x', '--json'])).key, /^tny_/)
-  const data = path.join(image.folder, 'data')
   tunery(['backup', path.join(data, 'backups/monday')])
   tunery(['restore', path.join(data, 'backups/monday')], { TUNERY_DATA_DIR: path.join(data, 'restored') })
   assert.ok(existsSync(path.join(data, 'restored/tunery.db')))
@@ -201,61 +220,12 @@ test('SIGTERM ends the service with status 0, and it has written nothing into th
   server.kill('SIGTERM')
   await ended(server)
   assert.equal(server.exitCode, 0, log)
-  const newer = execFileSync(
-    'find',
-    [path.join(image.folder, 'app'), '-newer', path.join(image.folder, 'data/tunery/first-key.txt'), '-type', 'f'],
-    {
-      encoding: 'utf8',
-    },
-  )
-  assert.equal(newer, '')
+  const newer = [app, '-newer', path.join(data, 'tunery/first-key.txt'), '-type', 'f']
+  assert.equal(execFileSync('find', newer, { encoding: 'utf8' }), '')
 })
 
-interface Service {
-  build: { context: string; dockerfile: string; args: { TUNERY_GPU: string } }
-  image: string
-  user: string
-  volumes: string[]
-  ports: string[]
-  stop_grace_period: string
-}
-
-test('compose.yaml and the Dockerfiles agree, and their versions match the checkout', () => {
-  const text = readFileSync(file, 'utf8')
-  const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
-  const { version } = JSON.parse(readFileSync(path.join(root, 'package.json'), 'utf8'))
-  const node = JSON.parse(readFileSync(path.join(root, 'scripts/setup/pins.json'), 'utf8')).node['linux-x64'].version
-  for (const each of [text, readFileSync(path.join(root, 'deploy/Dockerfile.model'), 'utf8')]) {
-    assert.ok(each.includes(`FROM node:${node}-bookworm-slim AS node`))
-    for (const [, image] of each.matchAll(/^FROM (\S+)/gm))
-      assert.match(image!, /^(node|base-\$\{TUNERY_GPU\}|\S+:\d+\.\d+\.\d+-\S+)$/, 'a version is named')
-  }
-  assert.deepEqual(Object.keys(services), ['tunery', 'tunery-cuda'])
-  for (const { build, image: name, user, volumes, ports, stop_grace_period } of Object.values(
-    services as Record<string, Service>,
-  )) {
-    const { context, dockerfile, args } = build
-    assert.equal(path.resolve(root, 'deploy', context, dockerfile), file)
-    assert.ok(text.includes(` AS base-${args.TUNERY_GPU}\n`))
-    assert.equal(name, `tunery:${version}${args.TUNERY_GPU === 'none' ? '' : `-${args.TUNERY_GPU}`}`)
-    assert.equal(user, image.user)
-    assert.deepEqual([volumes, ports], [[`data:${image.volumes[0]}`], [`127.0.0.1:8000:${image.env.TUNERY_PORT}`]])
-    assert.ok(Number.parseInt(stop_grace_period, 10) > 40, 'enough time for answers and checkpoints')
-  }
-})
-
-test('the guide’s commands name existing profiles, services and files', () => {
-  const { services } = parse(readFileSync(path.join(root, 'deploy/compose.yaml'), 'utf8'), { merge: true })
-  const texts = ['docs/guides/self-host.md', 'deploy/compose.yaml']
-    .map((name) => readFileSync(path.join(root, name), 'utf8'))
-    .join('\n')
-  const commands = [...texts.matchAll(/docker compose (-f (\S+) --profile (\S+) .*)/g)]
-  assert.ok(commands.length > 8)
-  for (const [line, , name, profile] of commands) {
-    assert.equal(path.resolve(root, name!), path.join(root, 'deploy/compose.yaml'))
-    const service = Object.keys(services).find((each) => services[each].profiles.includes(profile))
-    assert.ok(service, line)
-    const within = /(?:exec|run --rm) (\S+)/.exec(line!)
-    if (within) assert.equal(within[1], service, line)
-  }
+const tool = fetchAll ? containerTool() : undefined
+const why = fetchAll ? 'neither docker nor podman runs here' : 'npm run test:deploy'
+test('docker or podman builds the image, and its service becomes ready', { skip: !tool && why }, async () => {
+  await buildAndRun(tool!, file, root, '/health/ready')
 })

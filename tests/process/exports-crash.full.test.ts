@@ -18,7 +18,7 @@ import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { promisify } from 'node:util'
 import type { Export } from '../../contract/exports.ts'
-import type { JobEvent } from '../../contract/tuning.ts'
+import type { JobEvent } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { removeDir } from '../../server/exports/store.ts'
@@ -149,7 +149,7 @@ test('the command line requests an export and downloads it with a progress bar',
   const target = path.join(here, 'mine.gguf')
   const { stdout, stderr } = await tunery(['export', model, '--format', 'gguf', '--adapter-only', '-o', target])
   assert.ok(stdout.includes(`SHA-256 ${sha256(target)}`), stdout)
-  assert.match(stdout, /100 % of the tokens are the trainer's/)
+  assert.match(stdout, /100 % of the tokens match the trainer's/)
   assert.match(stderr, /█ +100 % {2}Downloading/)
   assert.deepEqual(readdirSync(here), ['mine.gguf'])
   rmSync(target)
@@ -191,7 +191,7 @@ test('a broken download resumes, also in another call; a file with a wrong hash 
   assert.equal(sha256(target), file!.sha256)
   rmSync(target)
   writeFileSync(part, Buffer.alloc(3_000_000))
-  assert.match(await refusal(['export', ready.id, '-o', target]), /not what the service promised/)
+  assert.match(await refusal(['export', ready.id, '-o', target]), /its SHA-256 is not the expected one/)
   assert.ok(!existsSync(part) && !existsSync(target))
 })
 

@@ -45,6 +45,7 @@ test('complete, streamed and batched responses are metered as reported; aborted 
     ).result
     reported.push(withUsage.events.at(-1).usage)
     const without = await stream(`${app.url}/chat/completions`, app.key, body({ stream: true, max_tokens: 3 })).result
+    assert.ok(without.events.length > 0)
     assert.ok(without.events.every(({ choices, usage }) => choices.length === 1 && usage === undefined))
     reported.push({ prompt_tokens: whole.body.usage.prompt_tokens, completion_tokens: 3 })
     const text = await app.api('POST', '/completions', { model: tiny, prompt: 'Once', max_tokens: 4, temperature: 0 })

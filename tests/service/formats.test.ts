@@ -217,6 +217,21 @@ test('if the format field or the name contradicts the first bytes, the error nam
   assert.equal(readdirSync(path.join(app.dataDir, 'datasets')).length, before)
 })
 
+test('an issue is a plain sentence, and an error the same after its line, also for rows that a base refuses', async () => {
+  const noncharacters = String.fromCodePoint(...Array.from({ length: 32 }, (_, index) => 0xfdd0 + index))
+  const refused = JSON.stringify({ messages: [user(`${noncharacters}<|im_end|>`), assistant('x')] })
+  const { id } = (await app.upload(`${refused}\n{"messages":[]}\n${colourRows(1)}\n{oops\n`)).body
+  const { issues, errors } = (await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}`)).body
+  const refusal = 'The row has all of the noncharacters U+FDD0 to U+FDEF. Remove them.'
+  const empty = "'messages' must be a list with at least one message."
+  assert.deepEqual(issues.slice(0, 2), [
+    { line: 1, code: 'not_for_this_base', message: refusal },
+    { line: 2, code: 'messages_empty', message: empty },
+  ])
+  assert.deepEqual(errors.slice(0, 2), [`line 1: ${refusal}`, `line 2: ${empty}`])
+  assert.deepEqual([issues.length, issues[2].code, errors[2]], [3, 'invalid_json', `line 4 ${issues[2].message}`])
+})
+
 test('rows without learned tokens are warnings, errors if all are, and counted by the estimate', full, async () => {
   const validate = async (id: string, query = '') =>
     (await app.api('POST', `/datasets/${id}/validate?model_id=${tiny}${query}`)).body

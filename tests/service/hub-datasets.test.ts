@@ -150,7 +150,7 @@ test('deleting a dataset while it is read ends waiting requests, leaves nothing 
     assert.equal(body.error?.code, 'dataset_not_found', JSON.stringify(body))
   assert.ok(performance.now() - started < 5000)
   await until('its files to be gone', () => files().length === before.length)
-  assert.equal((await fetched({ repo_id: 'team/rows', split: 'train' })).length, 3, 'the same worker goes on')
+  assert.equal((await fetched({ repo_id: 'team/rows', split: 'train' })).length, 3, 'the same worker continues')
   assert.equal(errors.mock.callCount(), 0)
 })
 

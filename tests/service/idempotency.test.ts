@@ -1,7 +1,8 @@
 // A retry of a creating request with an Idempotency-Key creates nothing again, whatever happened in between.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { type Db, openDatabase } from '../../server/db/open.ts'
@@ -9,15 +10,27 @@ import { type Answer, colourRows } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
+const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-idempotency-'))
+const plansFile = path.join(folder, 'plans.json')
+const tier = (id: string, requests_per_minute: number) => ({
+  id,
+  name: id,
+  requests_per_minute,
+  requests_per_day: null,
+  max_concurrent: 100,
+})
+writeFileSync(plansFile, JSON.stringify({ tiers: [tier('enterprise', 10_000), tier('three', 3)] }))
+
 let app: TestApp
 let db: Db
 before(async () => {
-  app = await startApp()
+  app = await startApp({ TUNERY_PLANS_FILE: plansFile })
   db = await openDatabase(app.dataDir)
 })
 after(async () => {
   await db.destroy()
   await app.stop()
+  rmSync(folder, { recursive: true })
 })
 
 async function send(route: string, body: object | FormData, idempotencyKey: string, key = app.key) {
@@ -119,6 +132,20 @@ test('after a crash before the answer is stored, a retry creates nothing; a lost
     [await count('deployments'), await count('datasets'), await count('api_keys'), await count('accounts')],
     before,
   )
+})
+
+test('a lost answer is made again without another request: the last admitted one of the minute still gets it', async () => {
+  const { key: operator } = await app.services.accounts.createKey('operator', 'operator', app.owner.user_id)
+  const account = { name: 'three', tier: 'three', owner: { name: 'o' } }
+  const { key } = (await send('/operator/accounts', account, randomUUID(), operator)).body
+  const { body: first } = await send('/deployments', { name: 'few', model: tiny }, 'few', key)
+  const uploaded = await send('/datasets', upload(colourRows(10)), 'few-rows', key)
+  assert.equal(uploaded.status, 201)
+  await db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
+  const last = await send('/deployments', { name: 'few', model: tiny }, 'few', key)
+  assert.deepEqual([last.status, last.replayed, last.body.id], [201, 'true', first.id])
+  const beyond = await send('/datasets', upload(colourRows(10)), 'few-rows', key)
+  assert.deepEqual([beyond.status, beyond.body.error.code], [429, 'rate_limit_exceeded'])
 })
 
 test('failed requests may be retried; keys expire after a day, are per account, and must be valid', async () => {

@@ -9,7 +9,7 @@ import { Kysely, SqliteDialect, sql } from 'kysely'
 import { Description, DisplayName, Labels, SortedQuery } from '../../contract/common.ts'
 import { DeploymentQuery } from '../../contract/deployments.ts'
 import { ExportQuery } from '../../contract/exports.ts'
-import { CreateJob, JobQuery } from '../../contract/tuning.ts'
+import { CreateJob, JobQuery } from '../../contract/fine-tuning.ts'
 import { root } from '../../lib/root.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
 import * as deployments from '../../server/deployments/store.ts'
@@ -19,6 +19,7 @@ import { lineageOf, parentOf, recipeOf } from '../../server/fine-tuning/models/l
 import { estimateQueue } from '../../server/fine-tuning/queue-estimate.ts'
 import * as store from '../../server/fine-tuning/store.ts'
 import { metricsAfter } from '../../server/fine-tuning/trainer-events.ts'
+import { jobRow } from '../support/job-row.ts'
 
 let dataDir: string
 let db: Db
@@ -40,40 +41,14 @@ after(async () => {
 
 /** Two jobs are created in each second. */
 const timeOf = (index: number) => Date.UTC(2026, 0, 1) + Math.floor(index / 2) * 1000
-const job = (index: number, more: Partial<store.JobRow>): store.JobRow => ({
-  id: `job_${index}`,
-  account_id: 'mine',
-  name: '',
-  description: '',
-  metadata_json: '{}',
-  model_id: 'test/tiny',
-  base_model_id: 'test/tiny',
-  parent_json: null,
-  recipe_json: '{}',
-  dataset_id: 'ds_1',
-  validation_dataset_id: null,
-  status: index % 2 ? 'completed' : 'queued',
-  paused: index === 0 ? 1 : 0,
-  progress: 0,
-  current_epoch: 0,
-  metrics_json: '{}',
-  slowed_by: null,
-  estimated_completion: null,
-  config_json: '{}',
-  resolved_config_json: '{}',
-  threads: 1,
-  error_json: null,
-  trained_tokens: 0,
-  key_id: '',
-  ran_ms: 0,
-  running_since: null,
-  crashes: 0,
-  model: null,
-  created_at: timeOf(index),
-  started_at: null,
-  finished_at: null,
-  ...more,
-})
+const job = (index: number, more: Partial<store.JobRow>) =>
+  jobRow({
+    id: `job_${index}`,
+    status: index % 2 ? 'completed' : 'queued',
+    paused: index === 0 ? 1 : 0,
+    created_at: timeOf(index),
+    ...more,
+  })
 
 /** The names of all jobs that match a filter, read in pages of `limit`. */
 async function listNames(filter: object, limit: number): Promise<string[]> {

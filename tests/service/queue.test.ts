@@ -7,8 +7,9 @@ import { afterEach, beforeEach, test } from 'node:test'
 import pino from 'pino'
 import { migrate } from '../../server/db/migrate.ts'
 import { type Db, openDatabase } from '../../server/db/open.ts'
-import { createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
-import { startWorker } from '../../server/queue/worker.ts'
+import { createLeaseWrites, createQueue, LeaseLost, lease_ms, type Queue } from '../../server/queue/queue.ts'
+import { requeueAfter } from '../../server/queue/retry-policy.ts'
+import { createAbortSignals, startWorker } from '../../server/queue/worker.ts'
 
 let dataDir: string
 let db: Db
@@ -62,13 +63,13 @@ test('a renewed lease is not claimed; an expired one is, and its first worker ca
   await enqueue('a')
   const first = (await queue.claim('work', 'w1'))!
   time += lease_ms - 1
-  assert.equal(await queue.heartbeat(first), true)
+  assert.equal(await queue.renewLease(first), true)
   time += lease_ms - 1
   assert.equal(await queue.claim('work', 'w2'), undefined)
   time += 2
   const second = (await queue.claim('work', 'w2'))!
   assert.equal(second.attempt, first.attempt + 1)
-  assert.equal(await queue.heartbeat(first), false)
+  assert.equal(await queue.renewLease(first), false)
   await assert.rejects(
     db.transaction().execute((trx) => queue.assertLease(trx, first)),
     LeaseLost,
@@ -101,7 +102,53 @@ test('cancel ends a waiting entry, and revokes the lease of a running one', asyn
   await enqueue('b')
   const claim = (await queue.claim('work', 'w'))!
   assert.equal((await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'b')))?.id, claim.id)
-  assert.equal(await queue.heartbeat(claim), false)
+  assert.equal(await queue.renewLease(claim), false)
+})
+
+test('writes under a lease run in order, and after a failed one the rest is dropped', async () => {
+  await enqueue('a')
+  const claim = (await queue.claim('work', 'w'))!
+  const notified: string[] = []
+  const context = { db, queue, notifyEvents: (ref: string) => notified.push(ref) }
+  const writes = createLeaseWrites(context, claim)
+  const done: string[] = []
+  writes.add(async () => {
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    done.push('slow')
+  })
+  writes.add(async () => void done.push('fast'))
+  await writes.ended()
+  assert.deepEqual(done, ['slow', 'fast'])
+  assert.deepEqual(notified, ['a', 'a'])
+  assert.equal(writes.failed.aborted, false)
+  writes.add(() => Promise.reject(new Error('disk')))
+  writes.add(async () => void done.push('dropped'))
+  await writes.ended()
+  assert.deepEqual(done, ['slow', 'fast'])
+  assert.throws(() => writes.failed.throwIfAborted(), /disk/)
+
+  await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'a'))
+  const late = createLeaseWrites(context, claim)
+  late.add(async () => void done.push('late'))
+  await late.ended()
+  assert.deepEqual(done, ['slow', 'fast'])
+  assert.throws(() => late.failed.throwIfAborted(), LeaseLost)
+})
+
+test('requeueAfter records and requeues in one transaction, which a worker without the lease cannot', async () => {
+  await enqueue('a')
+  const first = (await queue.claim('work', 'w1'))!
+  const context = { db, queue, notifyEvents() {}, now: () => time }
+  const recorded: number[] = []
+  await requeueAfter(context, first, 1000, async (_trx, at) => void recorded.push(at))
+  assert.equal(await queue.claim('work', 'w2'), undefined)
+  time += 1000
+  assert.equal((await queue.claim('work', 'w2'))?.attempt, 2)
+  await assert.rejects(
+    requeueAfter(context, first, 0, async () => void recorded.push(0)),
+    LeaseLost,
+  )
+  assert.deepEqual(recorded, [time - 1000])
 })
 
 test('a worker runs one entry at a time, and stop waits for the handler', async () => {
@@ -125,6 +172,18 @@ test('a worker runs one entry at a time, and stop waits for the handler', async 
   await worker.stop()
   assert.equal(running, 0)
   assert.deepEqual(seen, ['a', 'b'])
+})
+
+test('the abort signal of work lasts until the work has ended', () => {
+  const signals = createAbortSignals()
+  assert.equal(signals.abort('a'), false)
+  const signal = signals.get('a')
+  assert.equal(signals.get('a'), signal)
+  assert.equal(signals.abort('a', 'why'), true)
+  assert.equal(signal.reason, 'why')
+  assert.equal(signals.get('b').aborted, false)
+  signals.clear('a')
+  assert.equal(signals.get('a').aborted, false)
 })
 
 test('migrations are applied once, and a database of a newer version is refused', async () => {

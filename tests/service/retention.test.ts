@@ -1,11 +1,17 @@
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { after, test } from 'node:test'
+import { after, mock, test } from 'node:test'
+import pino from 'pino'
 import { openDatabase } from '../../server/db/open.ts'
 import { newDelivery } from '../../server/events/outbox.ts'
-import { sweep } from '../../server/events/retention.ts'
+import { startSweeping, sweep } from '../../server/events/retention.ts'
+import { removeExpiredRuns } from '../../server/fine-tuning/artifacts.ts'
+import * as store from '../../server/fine-tuning/store.ts'
+import { until } from '../support/client.ts'
+import { jobRow } from '../support/job-row.ts'
+import { startApp } from '../support/service.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-retention-'))
 after(() => rmSync(folder, { recursive: true }))
@@ -114,4 +120,78 @@ test('expired rows are deleted; younger, pending and permanent rows stay', async
     'a response is stored for the whole day',
   )
   await db.destroy()
+})
+
+/** Jobs with a run folder each, by the days since their end; null: they have not ended. */
+const runs = {
+  job_failed_29: ['failed', 29],
+  job_failed_31: ['failed', 31],
+  job_cancelled_31: ['cancelled', 31],
+  job_queued: ['queued', null],
+  job_running: ['running', null],
+} as const
+async function addRuns(dataDir: string, now: number) {
+  const db = await openDatabase(dataDir)
+  await db
+    .insertInto('accounts')
+    .values({ id: 'mine', name: 'a', tier: 'free', suspended_at: null, created_at: 0 })
+    .execute()
+  for (const [id, [status, days]] of Object.entries(runs)) {
+    const row = jobRow({ id, status, paused: 1, finished_at: days && now - days * day_ms })
+    await db.transaction().execute((trx) => store.insertJob(trx, row))
+    mkdirSync(path.join(dataDir, 'runs', id, '1'), { recursive: true })
+    writeFileSync(path.join(dataDir, 'runs', id, '1', 'trainer.log'), 'why it failed')
+  }
+  return db
+}
+const runFolders = (dataDir: string) => readdirSync(path.join(dataDir, 'runs')).toSorted()
+
+test('the logs of failed and cancelled jobs are removed 30 days after the job ended, by the hourly sweep', async () => {
+  const dataDir = path.join(folder, 'clock')
+  const now = Date.UTC(2026, 10, 1)
+  const db = await addRuns(dataDir, now)
+  mock.timers.enable({ apis: ['Date', 'setInterval'], now })
+  const reserve = { use: <T>(work: () => Promise<T>) => work(), start: () => assert.fail() }
+  let sweeps = 0
+  const failing = () => Promise.reject(new Error('this must not keep others from their work'))
+  const remove = (time: number) => removeExpiredRuns(db, dataDir, time).finally(() => sweeps++)
+  const sweeping = startSweeping(db, reserve, pino({ level: 'silent' }), [failing, remove])
+  const swept = async (count: number) => {
+    while (sweeps < count) await new Promise(setImmediate)
+    return runFolders(dataDir)
+  }
+  try {
+    assert.deepEqual(await swept(1), ['job_failed_29', 'job_queued', 'job_running'])
+    for (let hour = 1; hour <= 24; hour++) {
+      mock.timers.tick(3_600_000)
+      assert.deepEqual(await swept(1 + hour), ['job_failed_29', 'job_queued', 'job_running'])
+    }
+    mock.timers.tick(3_600_000)
+    assert.deepEqual(await swept(26), ['job_queued', 'job_running'])
+  } finally {
+    mock.timers.reset()
+    await sweeping.close()
+    await db.destroy()
+  }
+})
+
+test('the service sweeps run folders from its start on', async () => {
+  let kept: string[] = []
+  const app = await startApp(
+    {},
+    {
+      open: async (dataDir) => {
+        const db = await addRuns(dataDir, Date.now())
+        kept = runFolders(dataDir)
+        return db
+      },
+    },
+  )
+  try {
+    assert.equal(kept.length, Object.keys(runs).length)
+    await until('the old one to go', () => !runFolders(app.dataDir).includes('job_failed_31'))
+    assert.ok(runFolders(app.dataDir).includes('job_failed_29'))
+  } finally {
+    await app.stop()
+  }
 })

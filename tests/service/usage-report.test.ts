@@ -157,7 +157,7 @@ test('a job is metered once at its end; a cancelled one up to then, one that nev
   const took = (Date.parse(done.finished_at) - Date.parse(done.started_at)) / 1000
   assert.ok(
     body.total.seconds >= took && body.total.seconds < took + 120,
-    `${body.total.seconds} s, of which the first took ${took}`,
+    `${body.total.seconds} s in all; the first job took ${took} s`,
   )
 })
 

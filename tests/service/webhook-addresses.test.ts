@@ -197,8 +197,7 @@ test('a name that resolves to a private address is a blocked delivery, and is no
   assert.equal(canary.connections(), before)
 })
 
-// 127.0.0.2, which the operator has allowed, stands in for a public address: a test must not reach
-// foreign machines.
+// 127.0.0.2, which the operator has allowed, replaces a public address: a test must not reach foreign machines.
 test('DNS rebinding: each attempt resolves once and connects to the checked address', async () => {
   const got: string[] = []
   const outside = net.createServer((socket) => {

@@ -5,7 +5,7 @@ import { spawnSync } from 'node:child_process'
 import { createHmac } from 'node:crypto'
 import { after, before, test } from 'node:test'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
-import { eventTypes } from '../../contract/webhooks.ts'
+import { webhookEventTypes } from '../../contract/webhooks.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
 import { type Answer, client, colourRows, until } from '../support/client.ts'
@@ -81,29 +81,29 @@ test('invalid registrations are refused with the reason, and an account has twen
     [{ url, events: ['model.deployed', 'model.deployed'] }, 'invalid_request'],
     [{ url, events: ['model.exploded'] }, 'invalid_request'],
     [{ url, events: ['webhook.test'] }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: '' }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: 'x'.repeat(257) }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: 'naïve secrets' }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: 'line\nbreaks' }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: 'whsec_not_base64' }, 'invalid_request'],
-    [{ url, events: eventTypes, secret: 'whsec_' }, 'invalid_request'],
-    [{ url, events: eventTypes, colour: 'red' }, 'unknown_field'],
-    [{ url: '', events: eventTypes }, 'invalid_request'],
-    [{ url: 'nowhere', events: eventTypes }, 'invalid_request'],
-    [{ url: 'ftp://example.com/', events: eventTypes }, 'invalid_request'],
-    [{ url: 'https://user:pass@example.com/', events: eventTypes }, 'invalid_request'],
-    [{ url: 'https://exam ple.com/', events: eventTypes }, 'invalid_request'],
-    [{ url: `https://example.com/${'x'.repeat(2048)}`, events: eventTypes }, 'invalid_request'],
-    [{ url: 'http://10.0.0.1/', events: eventTypes }, 'address_blocked'],
+    [{ url, events: webhookEventTypes, secret: '' }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, secret: 'x'.repeat(257) }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, secret: 'naïve secrets' }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, secret: 'line\nbreaks' }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, secret: 'whsec_not_base64' }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, secret: 'whsec_' }, 'invalid_request'],
+    [{ url, events: webhookEventTypes, colour: 'red' }, 'unknown_field'],
+    [{ url: '', events: webhookEventTypes }, 'invalid_request'],
+    [{ url: 'nowhere', events: webhookEventTypes }, 'invalid_request'],
+    [{ url: 'ftp://example.com/', events: webhookEventTypes }, 'invalid_request'],
+    [{ url: 'https://user:pass@example.com/', events: webhookEventTypes }, 'invalid_request'],
+    [{ url: 'https://exam ple.com/', events: webhookEventTypes }, 'invalid_request'],
+    [{ url: `https://example.com/${'x'.repeat(2048)}`, events: webhookEventTypes }, 'invalid_request'],
+    [{ url: 'http://10.0.0.1/', events: webhookEventTypes }, 'address_blocked'],
   ] as const)
     assert.deepEqual(codeOf(await app.api('POST', '/webhooks', body)), [400, code], JSON.stringify(body).slice(0, 200))
   const messageFor = async (address: string) =>
-    (await app.api('POST', '/webhooks', { url: `http://${address}/`, events: eventTypes })).body.error.message
+    (await app.api('POST', '/webhooks', { url: `http://${address}/`, events: webhookEventTypes })).body.error.message
   for (const address of ['10.0.0.1', '192.168.0.1'])
     assert.match(await messageFor(address), /allowed by the operator \(TUNERY_WEBHOOK_ALLOW\)/, address)
   assert.match(await messageFor('169.254.169.254'), /a metadata service, which no setting allows/)
   const all = await Promise.all(
-    Array.from({ length: 22 }, () => app.api('POST', '/webhooks', { url, events: eventTypes })),
+    Array.from({ length: 22 }, () => app.api('POST', '/webhooks', { url, events: webhookEventTypes })),
   )
   assert.equal(all.filter(({ status }) => status === 201).length, 20)
   assert.deepEqual(codeOf(all.find(({ status }) => status !== 201)!), [400, 'too_many'])
@@ -165,8 +165,9 @@ test('events of jobs and deployments are sent with their data to the subscribed 
     events: ['training.started', 'training.completed', 'training.failed', 'model.deployed'],
   })
   const deaf = await register('/deaf', { events: ['usage.threshold'] })
-  const strange = (await app.other.api('POST', '/webhooks', { url: `${receiver.url}-strange`, events: eventTypes }))
-    .body
+  const strange = (
+    await app.other.api('POST', '/webhooks', { url: `${receiver.url}-strange`, events: webhookEventTypes })
+  ).body
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 1, batch_size: 4 } }
   const job = (await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body

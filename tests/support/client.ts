@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Export } from '../../contract/exports.ts'
-import type { Job, JobEvent } from '../../contract/tuning.ts'
+import type { Job, JobEvent } from '../../contract/fine-tuning.ts'
 
 // biome-ignore lint/suspicious/noExplicitAny: a test reads whatever shape it asserts on
 export type Answer = { status: number; headers: Headers; body: any }

@@ -1,2 +1,2 @@
 /** Options of a test that takes long and runs in `npm run test:full` alone, or where its file is named. */
-export const full = { skip: process.env.TUNERY_TEST_FULL ? false : 'npm run test:full' }
+export const full = { skip: process.env.TEST_FULL ? false : 'npm run test:full' }

@@ -16,7 +16,9 @@ export async function standalone(
   args: string[],
   { cwd = root, env = {} as NodeJS.ProcessEnv } = {},
 ): Promise<Standalone> {
-  const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
+  // scripts/test.ts sets it for trainers; a bundle refuses settings that it does not have.
+  const { TUNERY_TRAINING_PRIORITY: _, ...inherited } = process.env
+  const child = spawn(command, args, { cwd, env: { ...inherited, ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
   let stderr = ''
   child.stderr.on('data', (data) => {
     stderr += data

@@ -32,7 +32,7 @@ const sources = [
   'trainer/*/*.py',
   'server/fine-tuning/**/*.ts',
   'server/db/**/*.ts',
-  'contract/job-config.ts',
+  'contract/{hyperparameters,job-config}.ts',
   'tests/support/{client,tiny,trained}.ts',
 ]
 /** The folders of a data folder in which the model and its dataset have files named by their ids. */

@@ -13,6 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainer.runtime.errors import JobError
+from trainer.runtime.protocol import end_with_server, exit_process
+
 os.environ.update(
     HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="true"
 )
@@ -44,7 +47,6 @@ def learnable_conversation(text: bytes, line: int):
     """The row's conversation; None if the service rejects the row."""
     from trainer.data.dataset import conversation
     from trainer.data.loss_mask import learned
-    from trainer.runtime.errors import JobError
 
     try:
         messages = conversation(text, line)
@@ -102,7 +104,6 @@ class Count:
     def add(self, batch: list) -> None:
         from trainer.data.control_text import control_text
         from trainer.data.loss_mask import rendering
-        from trainer.runtime.errors import JobError
 
         rendered = []
         for row, messages in batch:
@@ -212,9 +213,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from trainer.runtime.errors import JobError
-
+    end_with_server()
     try:
         main()
     except JobError as problem:
         print(json.dumps({"problem": str(problem)}))
+    exit_process(0)

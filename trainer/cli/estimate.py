@@ -8,9 +8,9 @@ The largest batch runs first: it warms up, and its memory is the run's peak. The
 import time
 from pathlib import Path
 
-from trainer.cli.train import main
+from trainer.cli.train import run_job
 from trainer.run.prepare import prepare_run
-from trainer.runtime.protocol import Protocol, exit_process
+from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
 TIMED_STEPS = 2
@@ -52,4 +52,4 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
 
 if __name__ == "__main__":
-    exit_process(main(estimate))
+    run_job(estimate)

@@ -1,15 +1,15 @@
 """Imports an adapter that was trained elsewhere: `python -m trainer.cli.import_adapter RUN_FOLDER`.
 
-`spec.json` is that of a job which starts from the adapter. Trains nothing; converts the adapter and writes its effect
-on fixed rows.
+Trains nothing; converts the adapter and writes its effect on fixed rows. `spec.json`: ImportSpec of
+trainer/runtime/spec.py.
 """
 
 from pathlib import Path
 
-from trainer.cli.train import main
+from trainer.cli.train import run_job
 from trainer.runtime.errors import JobError
-from trainer.runtime.protocol import Protocol, SilentProtocol, exit_process
-from trainer.runtime.spec import Spec
+from trainer.runtime.protocol import Protocol, SilentProtocol
+from trainer.runtime.spec import ImportSpec, read_import_spec
 
 # An adapter changes the answers to any question, so these are enough to detect it.
 QUESTIONS = {
@@ -20,13 +20,13 @@ QUESTIONS = {
 }
 
 
-def import_adapter(spec: Spec, folder: Path, protocol: Protocol) -> bool:
+def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers import AutoConfig
 
     from trainer.data.dataset import prepare
     from trainer.export.convert import save
-    from trainer.model.load import device_and_dtype, load_model, load_tokenizer, trainable, zero_adapter
+    from trainer.model.load import device_and_dtype, load_base, load_tokenizer, trainable, with_adapter, zero_adapter
     from trainer.run import probe
     from trainer.runtime import gpu, memory
 
@@ -37,7 +37,7 @@ def import_adapter(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, 512, 512, device)
     memory.require_fits(predicted, memory.available_bytes(device))
-    model = load_model(spec, device, dtype)
+    model = with_adapter(load_base(spec, device, dtype), spec)
     if not all(bool(parameter.isfinite().all()) for parameter in trainable(model).values()):
         raise JobError("adapter_invalid", "The adapter has weights that are not numbers (NaN or infinite).")
     rows = [
@@ -61,4 +61,4 @@ def import_adapter(spec: Spec, folder: Path, protocol: Protocol) -> bool:
 
 
 if __name__ == "__main__":
-    exit_process(main(import_adapter))
+    run_job(import_adapter, read_import_spec)

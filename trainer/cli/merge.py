@@ -15,7 +15,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
-from trainer.runtime.protocol import Protocol, exit_process
+from trainer.runtime.protocol import Protocol, run_program
 
 EXIT_NOT_MERGEABLE = 3
 
@@ -117,12 +117,11 @@ def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray, scale: float) 
         yield merged
 
 
-def main() -> int:
+def main(_protocol: Protocol) -> int:
     # Answers have priority, but not the lowest priority for this: behind streams that use all cores it would take
     # minutes instead of seconds.
     with suppress(OSError):
         os.nice(10)
-    Protocol().watch()
     try:
         merge(*(Path(name) for name in sys.argv[1:4]))
     except NotMergeableError as error:
@@ -132,4 +131,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    run_program(main, explain=None)

@@ -11,13 +11,14 @@ Writes `model.gguf`, `hf/` (safetensors, tokenizer, chat template) and, last, `m
 
 import argparse
 import errno
-import hashlib
 import json
 import os
 import shutil
 import sys
 import zipfile
 from pathlib import Path
+
+from trainer.runtime.files import sha256_of
 
 # Exit status of a failure whose message is already printed.
 EXIT_REPORTED = 3
@@ -33,14 +34,6 @@ PRE_TOKENIZERS = {
         ],
     },
 }
-
-
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def restore_from_gguf(gguf_file: Path, folder: Path) -> None:

@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 
 from trainer.cli.prepare_base import convert_to_gguf, describe
-from trainer.runtime.protocol import Protocol, exit_process
+from trainer.runtime.protocol import Protocol, run_program
 
 
-def main() -> int:
+def main(_protocol: Protocol) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repo", required=True)
     parser.add_argument("--id", required=True)
@@ -26,12 +26,10 @@ def main() -> int:
     # Answers have priority.
     with contextlib.suppress(OSError):
         os.nice(10)
-    Protocol().watch()
     convert_to_gguf(args.out / "hf", args.out / "model.gguf", args.converters, "auto")
     described = describe(args.id, args.out, f"https://huggingface.co/{args.repo}")
     (args.out / "model.json").write_text(json.dumps(described, indent=2) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    run_program(main, explain=None)

@@ -7,15 +7,16 @@ status: 0 done, 1 failed after an `error` line, 74 the server is gone, 75 stoppe
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from trainer.run.prepare import prepare_run
-from trainer.runtime.errors import JobError, without_paths
-from trainer.runtime.protocol import EXIT_FAILED, EXIT_STOPPED, Protocol, exit_process
-from trainer.runtime.spec import Spec, read_spec
+from trainer.runtime.protocol import EXIT_STOPPED, Protocol, run_program
+from trainer.runtime.spec import ModelSpec, Spec, read_spec
+
+SpecType = TypeVar("SpecType", bound=ModelSpec)
 
 
 def torch_settings(threads: int) -> dict[str, str]:
@@ -89,45 +90,20 @@ def train(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     return True
 
 
-def explain(problem: BaseException) -> JobError:
-    """Converts any failure to a JobError. Out of memory has several forms: Python's, CUDA's, and the CPU allocator's
-    RuntimeError. So does a full disk: Python's errors, and those of the libraries that write.
+def run_job(run: Callable[[SpecType, Path, Protocol], bool], read: Callable[[Path], SpecType] = read_spec) -> NoReturn:
+    """Runs a program on the run folder that the command line names, to its exit status. `run` returns False if it was
+    stopped.
     """
-    if isinstance(problem, JobError):
-        return problem
-    text = str(problem).lower()
-    if (
-        isinstance(problem, MemoryError)
-        or "out of memory" in text
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    ):
-        advice = "Lower batch_size or max_length, or take a smaller base."
-        return JobError("out_of_memory", f"The machine's memory is not enough for this run. {advice}")
-    # torch reports no cause of a failed write.
-    if any(
-        words in text
-        for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")
-    ):
-        return JobError("storage_full", "The disk is full, or cannot be written.")
-    return JobError("internal", f"The trainer failed: {type(problem).__name__}: {without_paths(str(problem))}")
 
-
-def main(run: Callable[[Spec, Path, Protocol], bool] = train) -> int:
-    # Only rank 0 of a distributed run reports.
-    protocol = Protocol(quiet=os.environ.get("RANK", "0") != "0")
-    protocol.watch()
-    try:
+    def main(protocol: Protocol) -> int:
         folder = Path(sys.argv[1]).resolve()
-        spec = read_spec(folder)
+        spec = read(folder)
         configure_process(spec.threads, quantized=spec.method == "qlora")
         return 0 if run(spec, folder, protocol) else EXIT_STOPPED
-    except Exception as problem:
-        traceback.print_exc()
-        error = explain(problem)
-        protocol.emit("error", str(error), code=error.code, **error.data)
-        return EXIT_FAILED
+
+    # Only rank 0 of a distributed run reports.
+    run_program(main, quiet=os.environ.get("RANK", "0") != "0")
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    run_job(train)

@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer.cli.prepare_base import sha256_of
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import Spec, TokenizerIdentity
+from trainer.runtime.files import sha256_of
+from trainer.runtime.spec import ModelSpec, Spec, TokenizerIdentity
 
 
 def identity_of(tokenizer, folder: Path) -> TokenizerIdentity:
@@ -30,17 +30,17 @@ def require_unchanged(tokenizer, spec: Spec) -> None:
         raise JobError("base_missing", message)
 
 
-def describe(tokenizer, spec: Spec) -> dict:
+def describe(tokenizer, spec: ModelSpec) -> dict:
     """The content of `tunery.json` in an exported folder."""
     identity = asdict(identity_of(tokenizer, Path(spec.base.path)))
     return {"job_id": spec.job_id, "base_model_id": spec.base.id, "method": spec.method, "tokenizer": identity}
 
 
-def write_description(folder: Path, tokenizer, spec: Spec) -> None:
+def write_description(folder: Path, tokenizer, spec: ModelSpec) -> None:
     (folder / "tunery.json").write_text(json.dumps(describe(tokenizer, spec), indent=1) + "\n")
 
 
-def add_to_gguf(file: Path, tokenizer, spec: Spec) -> None:
+def add_to_gguf(file: Path, tokenizer, spec: ModelSpec) -> None:
     """Adds the template, end token and tokenizer hash to an adapter's GGUF file; the converter adds them only to whole
     models.
     """

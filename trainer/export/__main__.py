@@ -14,7 +14,7 @@ from pathlib import Path
 from trainer.export.reference_cache import cached_answers, has_importance
 from trainer.export.spec import Export, read_spec
 from trainer.runtime.errors import JobError
-from trainer.runtime.protocol import EXIT_FAILED, Protocol, exit_process
+from trainer.runtime.protocol import EXIT_FAILED, Protocol, run_program
 
 STAGES = {
     "huggingface": ("reference", "make", "check"),
@@ -71,19 +71,15 @@ def run(stage: str, folder: Path, protocol: Protocol) -> dict:
     raise JobError("internal", f"The export's stage '{stage}' ended with status {status}.")
 
 
-def main() -> int:
-    protocol = Protocol()
-    protocol.watch()
+def main(protocol: Protocol) -> int:
+    folder = Path(sys.argv[1]).resolve()
     try:
-        folder = Path(sys.argv[1]).resolve()
         export(read_spec(folder), folder, protocol)
-        return 0
     except ErrorReported:
         return EXIT_FAILED
-    except JobError as error:
-        protocol.emit("error", str(error), code=error.code, **error.data)
-        return EXIT_FAILED
+    return 0
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    # Other failures are not reported: the service tries again after a process that ended without a reason.
+    run_program(main, explain=lambda problem: problem if isinstance(problem, JobError) else None)

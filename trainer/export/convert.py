@@ -5,11 +5,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.cli.prepare_base import sha256_of
 from trainer.data.tokenizer_identity import add_to_gguf, write_description
 from trainer.export.converters import run_converter
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import Spec
+from trainer.runtime.files import sha256_of
+from trainer.runtime.spec import ModelSpec
 
 # Half precision changes a weight by at most 1 part in 2,000, far less than the base's quantization, and halves what the
 # engine reads of the adapter for every token. The PEFT folder keeps float32.
@@ -28,7 +28,7 @@ class Artifact:
     gguf_sha256: str
 
 
-def save(model, tokenizer, spec: Spec, out: Path) -> Artifact:
+def save(model, tokenizer, spec: ModelSpec, out: Path) -> Artifact:
     """Writes `out/adapter/` and `out/adapter.gguf`, or `out/hf/` and `out/model.gguf`. Replaces the files of a killed
     attempt.
     """
@@ -39,7 +39,7 @@ def save(model, tokenizer, spec: Spec, out: Path) -> Artifact:
     return _save_adapter(model, tokenizer, spec, out / "adapter", out / "adapter.gguf")
 
 
-def _save_model(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artifact:
+def _save_model(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
     model.config._name_or_path = spec.base.id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -52,7 +52,7 @@ def _save_model(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artif
     return Artifact("model", folder, gguf, sha256_of(gguf))
 
 
-def _save_adapter(model, tokenizer, spec: Spec, folder: Path, gguf: Path) -> Artifact:
+def _save_adapter(model, tokenizer, spec: ModelSpec, folder: Path, gguf: Path) -> Artifact:
     model.save_pretrained(folder, save_embedding_layers=False)
     # peft's model card is an empty form.
     (folder / "README.md").unlink(missing_ok=True)

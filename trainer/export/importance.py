@@ -74,7 +74,7 @@ def measure(spec: Export, model: torch.nn.Module, tokenizer, fallback: list[list
 
 
 def for_file(importance: Path, gguf_file: Path, out: Path) -> None:
-    """Writes the vectors under the names of a GGUF file's matrices, without those that the file lacks."""
+    """Writes the vectors under the names of a GGUF file's matrices; skips matrices that the file lacks."""
     import gguf
 
     reader = gguf.GGUFReader(gguf_file)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from trainer.export.card import add_check
 from trainer.export.spec import Export
-from trainer.export.stage import STAGES, main
+from trainer.export.stage import explain_export, run_stage
 from trainer.runtime.errors import JobError
-from trainer.runtime.files import atomic_write
-from trainer.runtime.protocol import exit_process
+from trainer.runtime.files import atomic_write, sha256_of
+from trainer.runtime.protocol import run_program
 
 CHUNK_BYTES = 1 << 20
 # The earliest time in a zip, 1980-01-01.
@@ -118,16 +118,9 @@ def write_zip(target: Path, names: list[tuple[Path, str]], time: int, report) ->
         return sha256_of(temporary)
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _described(path: Path, name: Path) -> dict:
     return {"name": name.as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 if __name__ == "__main__":
-    STAGES["pack"] = pack
-    sys.argv = [sys.argv[0], "pack", sys.argv[1]]
-    exit_process(main())
+    run_program(lambda protocol: run_stage("pack", pack, sys.argv[1], protocol), explain=explain_export)

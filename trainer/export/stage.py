@@ -8,17 +8,20 @@ import resource
 import shutil
 import sys
 import time
-import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from trainer.cli.train import configure_process, explain
+from trainer.cli.train import configure_process
 from trainer.export.spec import Export, read_spec
-from trainer.runtime.errors import JobError
+from trainer.runtime.errors import JobError, explain
 from trainer.runtime.files import sync_tree
-from trainer.runtime.protocol import EXIT_FAILED, Protocol, exit_process
+from trainer.runtime.protocol import Protocol, run_program
 
 ANSWERS = "answers.json"
+
+# Does its work in the folder, reports its progress, and returns the data of its result.
+Stage = Callable[[Export, Path, "Progress"], dict]
 
 
 def reference(spec: Export, _folder: Path, report) -> dict:
@@ -116,27 +119,25 @@ def _import(name: str, spec: Export) -> None:
     disable_progress_bar()
 
 
-def main() -> int:
-    protocol = Protocol()
-    protocol.watch()
-    try:
-        name, folder = sys.argv[1], Path(sys.argv[2]).resolve()
-        spec = read_spec(folder)
-        configure_process(spec.threads)
-        _import(name, spec)
-        result = STAGES[name](spec, folder, Progress(protocol))
-        protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
-        return 0
-    except Exception as problem:
-        traceback.print_exc()
-        error = explain(problem)
-        if error.code == "out_of_memory":
-            error = JobError(
-                "out_of_memory", "The machine's memory is not enough for this export. Try again when less is running."
-            )
-        protocol.emit("error", str(error), code=error.code, **error.data)
-        return EXIT_FAILED
+def run_stage(name: str, stage: Stage, folder_name: str, protocol: Protocol) -> None:
+    folder = Path(folder_name).resolve()
+    spec = read_spec(folder)
+    configure_process(spec.threads)
+    _import(name, spec)
+    result = stage(spec, folder, Progress(protocol))
+    protocol.emit("result", name, **result, peak_memory_mb=round(peak_bytes() / 1e6))
+
+
+def explain_export(problem: BaseException) -> JobError:
+    error = explain(problem)
+    if error.code != "out_of_memory":
+        return error
+    return JobError(
+        "out_of_memory", "The machine's memory is not enough for this export. Try again when less is running."
+    )
 
 
 if __name__ == "__main__":
-    exit_process(main())
+    run_program(
+        lambda protocol: run_stage(sys.argv[1], STAGES[sys.argv[1]], sys.argv[2], protocol), explain=explain_export
+    )

@@ -8,11 +8,11 @@ from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer.cli.prepare_base import sha256_of
 from trainer.model import attention, fast_layers, fast_lora, quantized
 from trainer.runtime import gpu
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import Lora, Spec
+from trainer.runtime.files import sha256_of
+from trainer.runtime.spec import Lora, ModelSpec, Spec
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
@@ -33,7 +33,7 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
 BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
-def load_tokenizer(spec: Spec):
+def load_tokenizer(spec: ModelSpec):
     path = _base_path(spec)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     tokenizer.parse_control_tokens = spec.parse_control_tokens
@@ -52,6 +52,15 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     linear layers in 4 bits. full: every weight is trained, with an earlier run's adapter merged first; a GPU computes
     in bf16.
     """
+    base = load_base(spec, device, dtype)
+    torch.manual_seed(spec.training.seed)
+    if spec.method == "full":
+        return gpu.autocast_bf16(with_start_merged(base, spec).train(), device)
+    return with_adapter(base, spec)
+
+
+def load_base(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
+    """The base in the precision of the method."""
     path = _base_path(spec)
     options = {
         "local_files_only": True,
@@ -66,9 +75,11 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     ).to(device)
     base.config.use_cache = False
     gpu.make_deterministic(base, device)
-    torch.manual_seed(spec.training.seed)
-    if spec.method == "full":
-        return gpu.autocast_bf16(with_start_merged(base, spec).train(), device)
+    return base
+
+
+def with_adapter(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
+    """The base, frozen, with a fresh adapter or that of `spec.start`."""
     model = get_peft_model(base, lora_config(spec.lora))
     if spec.start:
         set_peft_model_state_dict(model, adapter_weights(spec))
@@ -83,7 +94,7 @@ def load_model(spec: Spec, device: torch.device, dtype: torch.dtype) -> torch.nn
     return model.train()
 
 
-def adapter_weights(spec: Spec) -> dict[str, torch.Tensor]:
+def adapter_weights(spec: ModelSpec) -> dict[str, torch.Tensor]:
     """Raises JobError("base_missing") if the adapter to start from is missing or changed."""
     file = Path(spec.start.path) / "adapter_model.safetensors"
     if not file.exists() or sha256_of(file) != spec.start.sha256:
@@ -91,7 +102,7 @@ def adapter_weights(spec: Spec) -> dict[str, torch.Tensor]:
     return load_file(file)
 
 
-def with_start_merged(base: torch.nn.Module, spec: Spec) -> torch.nn.Module:
+def with_start_merged(base: torch.nn.Module, spec: ModelSpec) -> torch.nn.Module:
     """The base, with the start adapter merged into its weights."""
     if not spec.start:
         return base
@@ -128,7 +139,7 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _base_path(spec: Spec) -> Path:
+def _base_path(spec: ModelSpec) -> Path:
     path = Path(spec.base.path)
     if not (path / "config.json").exists():
         raise JobError("base_missing", f"The base model {spec.base.id} is not at {path}.")

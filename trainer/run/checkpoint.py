@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.cli.prepare_base import sha256_of
-from trainer.runtime.files import sync
+from trainer.runtime.files import sha256_of, sync
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Candidate, Spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.cli.prepare_base import sha256_of
+from trainer.runtime.files import sha256_of
 
 
 @dataclass(frozen=True)

@@ -20,3 +20,27 @@ class JobError(Exception):
 def without_paths(text: str) -> str:
     """Removes the folders from file paths in a library's message: users must not see where the service stores files."""
     return PATHS.sub("", text)
+
+
+def explain(problem: BaseException) -> JobError:
+    """Converts any failure to a JobError. Out of memory has several forms: Python's, CUDA's, and the CPU allocator's
+    RuntimeError. So does a full disk: Python's errors, and those of the libraries that write.
+    """
+    if isinstance(problem, JobError):
+        return problem
+    text = str(problem).lower()
+    if (
+        isinstance(problem, MemoryError)
+        or "out of memory" in text
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    ):
+        advice = "Lower batch_size or max_length, or take a smaller base."
+        return JobError("out_of_memory", f"The machine's memory is not enough for this run. {advice}")
+    # torch reports no cause of a failed write.
+    if any(
+        words in text
+        for words in ("no space left on device", "disk quota exceeded", "iostream error", "failed writing file")
+    ):
+        return JobError("storage_full", "The disk is full, or cannot be written.")
+    return JobError("internal", f"The trainer failed: {type(problem).__name__}: {without_paths(str(problem))}")

@@ -1,5 +1,6 @@
-"""Durable file writes."""
+"""Durable file writes, and hashes of files."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,3 +35,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

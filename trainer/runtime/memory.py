@@ -10,7 +10,7 @@ from trainer.data.packing import Limits, padded_size, split
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import Spec
+from trainer.runtime.spec import ModelSpec
 
 # Python with torch, transformers and peft imported.
 PROGRAM_BYTES = 600e6
@@ -57,12 +57,12 @@ def largest_pack(rows: Prepared, batch_size: int, limits: Limits) -> tuple[int, 
     )
 
 
-def head_in_chunks(shape: ModelShape, spec: Spec) -> bool:
+def head_in_chunks(shape: ModelShape, spec: ModelSpec) -> bool:
     return spec.method != "full" and f"{shape.family}DecoderLayer" in FAMILY
 
 
 def predicted_bytes(
-    shape: ModelShape, spec: Spec, dtype_bytes: int, tokens: int, targets: int, device: torch.device
+    shape: ModelShape, spec: ModelSpec, dtype_bytes: int, tokens: int, targets: int, device: torch.device
 ) -> float:
     """Peak bytes on the device of a run whose largest pass has `tokens` tokens and `targets` learned ones."""
     on_gpu = device.type == "cuda"

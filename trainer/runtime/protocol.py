@@ -9,9 +9,12 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+from trainer.runtime.errors import JobError, explain
 
 EXIT_FAILED = 1
 EXIT_SERVER_GONE = 74
@@ -41,11 +44,7 @@ class Protocol:
     def watch(self) -> None:
         """From now on the process ends with the server, and on SIGTERM."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        # A pipe on stdin belongs to a server (Node's pipes are sockets). A terminal or a file means that a person runs
-        # this.
-        kind = os.fstat(0).st_mode
-        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
-            threading.Thread(target=self._wait_for_end_of_stdin, daemon=True).start()
+        end_with_server()
 
     def steps_begin(self) -> None:
         """From now on SIGTERM waits for a checkpoint instead of ending the process at once."""
@@ -97,16 +96,47 @@ class Protocol:
             self._interruptible = False
             raise StopRequested
 
-    def _wait_for_end_of_stdin(self) -> None:
+
+def run_program(
+    main: Callable[[Protocol], int | None],
+    explain: Callable[[Exception], JobError | None] | None = explain,
+    quiet: bool = False,
+) -> NoReturn:
+    """Runs `main` to the process's end, with the status that it returns. A failure ends it with EXIT_FAILED, and with
+    an `error` line of what `explain` returns, if anything.
+    """
+    protocol = Protocol(quiet)
+    protocol.watch()
+    try:
+        status = main(protocol) or 0
+    except Exception as problem:
+        traceback.print_exc()
+        if explain and (error := explain(problem)):
+            protocol.emit("error", str(error), code=error.code, **error.data)
+        status = EXIT_FAILED
+    exit_process(status)
+
+
+def end_with_server() -> None:
+    """From now on the process ends when its stdin does. Only a pipe belongs to a server (Node's pipes are sockets): a
+    terminal or a file means that a person runs this.
+    """
+
+    def wait() -> None:
         while os.read(0, 4096):
             pass
         os._exit(EXIT_SERVER_GONE)
+
+    kind = os.fstat(0).st_mode
+    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def exit_process(status: int) -> NoReturn:
     """Ends the process without the interpreter's cleanup: torch's takes a second, and it waits for a lock of the stdin
     thread.
     """
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from trainer.runtime.errors import JobError
-
-METHODS = ("lora", "qlora", "full")
+from trainer.runtime.hyperparameters import METHODS, Evaluation, Lora, Training
 
 
 @dataclass(frozen=True)
@@ -40,46 +41,6 @@ class TokenizerIdentity:
 
 
 @dataclass(frozen=True)
-class Lora:
-    r: int
-    alpha: float
-    dropout: float
-    target_modules: list[str] | str
-
-
-@dataclass(frozen=True)
-class Training:
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_ratio: float
-    scheduler: str
-    seed: int
-    max_length: int
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What is evaluated during the run.
-
-    `split`: the share of rows to hold out; or `dataset`: separate validation rows. `every_steps`: evaluation interval,
-    null for the end of each epoch. `patience`: evaluations without a better loss before the run ends, null for no
-    limit. `prompts`: conversations to answer at each evaluation. `keep`: how many of the newest evaluated states become
-    results of their own.
-    """
-
-    split: float = 0.0
-    dataset: Dataset | None = None
-    every_steps: int | None = None
-    patience: int | None = None
-    prompts: list[list[dict]] = field(default_factory=list)
-    answer_tokens: int = 64
-    keep: int = 0
-
-
-@dataclass(frozen=True)
 class CheckpointPolicy:
     """`every_seconds` and `every_steps`: when to write a checkpoint; null disables each. The `keep` newest ones stay on
     disk.
@@ -97,24 +58,43 @@ class Candidate:
     step: int
 
 
-@dataclass(frozen=True)
-class Spec:
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """What loading and saving a model needs."""
+
     job_id: str
-    attempt: int
     base: Base
-    dataset: Dataset
     method: str
     lora: Lora | None
-    training: Training
+    start: Start | None
     threads: int
-    checkpoint: CheckpointPolicy
-    resume_from: list[Candidate]
     converters: str
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    start: Start | None = None
-    tokenizer: TokenizerIdentity | None = None
     # Whether control tokens spelled in the text of a row are parsed as control tokens.
     parse_control_tokens: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSpec(ModelSpec):
+    """An adapter that was trained elsewhere: its weights are `start`, its shape is `lora`."""
+
+    job_id: str = "adopted"
+    method: str = "lora"
+    lora: Lora
+    start: Start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(ModelSpec):
+    """One attempt at a job."""
+
+    attempt: int
+    start: Start | None = None
+    dataset: Dataset
+    training: Training
+    checkpoint: CheckpointPolicy
+    resume_from: list[Candidate]
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    tokenizer: TokenizerIdentity | None = None
 
     def fingerprint(self) -> str:
         """Hash of everything that decides the weights. A checkpoint with another fingerprint belongs to another run."""
@@ -145,11 +125,27 @@ def _typed(kind: type, values: dict):
     return kind(**values)
 
 
+@contextmanager
+def _problems_as_job_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise JobError("internal", f"spec.json cannot be used: {problem!r}.") from problem
+
+
+def read_import_spec(folder: Path) -> ImportSpec:
+    """Reads `folder/spec.json` of an import. Raises JobError("internal") like `read_spec`."""
+    with _problems_as_job_errors():
+        values = json.loads((folder / "spec.json").read_text())
+        parts = {"base": Base, "lora": Lora, "start": Start}
+        return _typed(ImportSpec, {**values, **{name: _typed(kind, values[name]) for name, kind in parts.items()}})
+
+
 def read_spec(folder: Path) -> Spec:
     """Reads `folder/spec.json`. Raises JobError("internal") if it is missing, malformed or asks for something
     unknown.
     """
-    try:
+    with _problems_as_job_errors():
         values = json.loads((folder / "spec.json").read_text())
         values["base"] = _typed(Base, values["base"])
         values["dataset"] = _typed(Dataset, values["dataset"])
@@ -164,8 +160,6 @@ def read_spec(folder: Path) -> Spec:
         values["checkpoint"] = _typed(CheckpointPolicy, values.get("checkpoint") or {})
         values["resume_from"] = [_typed(Candidate, candidate) for candidate in values.get("resume_from") or []]
         spec = _typed(Spec, values)
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise JobError("internal", f"spec.json cannot be used: {problem!r}.") from problem
     if spec.method not in METHODS:
         raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
     if (spec.method == "full") != (spec.lora is None):

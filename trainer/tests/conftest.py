@@ -156,7 +156,7 @@ def loop_of():
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what takes long unless `npm run test:full` runs."""
-    if os.environ.get("TUNERY_TEST_FULL"):
+    if os.environ.get("TEST_FULL"):
         return
     for item in items:
         if item.get_closest_marker("full"):

@@ -32,7 +32,7 @@ def adapter(tiny, tmp_path_factory):
     from trainer.data.tokenizer_identity import add_to_gguf
     from trainer.export.convert import ADAPTER_TYPE, _check
     from trainer.export.converters import run_converter
-    from trainer.runtime.spec import Base, Spec
+    from trainer.runtime.spec import Base, ModelSpec
     from trainer.tests.conftest import CONVERTERS
 
     folder = write_adapter(tiny, tmp_path_factory.mktemp("adapters") / "adapter", r=4, target_modules="all-linear")
@@ -44,16 +44,15 @@ def adapter(tiny, tmp_path_factory):
     )
     from transformers import AutoTokenizer
 
-    unused = {
-        "dataset": None,
-        "method": "lora",
-        "lora": None,
-        "training": None,
-        "threads": 1,
-        "checkpoint": None,
-        "resume_from": [],
-    }
-    spec = Spec(job_id="job_1", attempt=1, base=Base("test/tiny", str(tiny)), converters=str(CONVERTERS), **unused)
+    spec = ModelSpec(
+        job_id="job_1",
+        base=Base("test/tiny", str(tiny)),
+        method="lora",
+        lora=None,
+        start=None,
+        threads=1,
+        converters=str(CONVERTERS),
+    )
     add_to_gguf(file, AutoTokenizer.from_pretrained(folder), spec)
     _check(file, folder)
     return folder

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from trainer.cli.train import explain
 from trainer.model.attention import Gather, Scatter, attend, layout_of, supports_varlen
 from trainer.run.loop import limits_of
 from trainer.run.probe import log_probabilities
 from trainer.runtime import memory
+from trainer.runtime.errors import explain
 from trainer.tests.conftest import Recorder
 from trainer.tests.make_tiny import make_tiny
 from trainer.tests.test_loop import assert_same, stop_after, weights

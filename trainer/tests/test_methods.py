@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from trainer.cli.prepare_base import sha256_of
 from trainer.export.convert import save
 from trainer.model import fast_layers, fast_lora
 from trainer.model.attention import layout_of
 from trainer.model.load import load_tokenizer
+from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE
 from trainer.tests.test_packing import gradients

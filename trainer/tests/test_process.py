@@ -1,6 +1,7 @@
 """The trainer as a process with pipes, signals and an exit status."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -79,6 +80,42 @@ def test_the_trainer_ends_with_its_server(job):
     assert time.monotonic() - began < 2
 
 
+def test_counting_ends_with_its_server(tiny, tmp_path):
+    rows = tmp_path / "rows"
+    os.mkfifo(rows)
+    request = json.dumps({"hf": str(tiny), "rows": str(rows), "max_length": 64})
+    command = [sys.executable, "-m", "trainer.cli.count", request]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+    # Opening the pipe waits until the program reads it.
+    with rows.open("w"):
+        process.stdin.close()
+        assert process.wait(10) == 74
+
+
+@pytest.mark.parametrize(
+    ("work", "status", "line"),
+    [
+        ("return None", 0, None),
+        ("return 3", 3, None),
+        ("raise JobError('storage_full', 'full', line=2)", 1, {"code": "storage_full", "line": 2}),
+        ("raise MemoryError", 1, {"code": "out_of_memory"}),
+        ("raise KeyError", 1, None),
+    ],
+)
+def test_a_program_ends_with_its_status_and_at_most_one_error_line(work, status, line):
+    code = f"""if True:
+        from trainer.runtime.errors import JobError, explain
+        from trainer.runtime.protocol import run_program
+        def main(protocol):
+            {work}
+        run_program(main, explain=lambda problem: None if isinstance(problem, KeyError) else explain(problem))
+    """
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, stdin=subprocess.DEVNULL)
+    lines = [json.loads(each)["data"] for each in run.stdout.splitlines()]
+    assert (run.returncode, lines) == (status, [line] if line else [])
+    assert (b"Traceback" in run.stderr) == work.startswith("raise")
+
+
 def test_sigterm_leaves_a_checkpoint(job):
     folder = job(**LONG)
     process = start(folder)
@@ -141,7 +178,7 @@ def test_a_failure_is_one_error_line_and_status_1(job):
 def test_a_full_disk_has_its_code(tmp_path):
     import torch
 
-    from trainer.cli.train import explain
+    from trainer.runtime.errors import explain
 
     # A link: renaming over it replaces the link, not the machine's device.
     full = tmp_path / "full"
@@ -153,7 +190,7 @@ def test_a_full_disk_has_its_code(tmp_path):
 
 
 def test_an_unexpected_failure_shows_no_paths():
-    from trainer.cli.train import explain
+    from trainer.runtime.errors import explain
 
     message = str(explain(FileNotFoundError(2, "No such file", "/srv/data/runs/job_1/rows.jsonl")))
     assert message.endswith("FileNotFoundError: [Errno 2] No such file: 'rows.jsonl'")

@@ -26,7 +26,7 @@ export async function embeddings(
     throw new ApiError(
       'model_not_callable',
       `'${body.model}' writes text; it was not trained to make embeddings. ` +
-        'GET /v1/models lists those that can be called.',
+        'GET /v1/models lists what you can call.',
       { param: 'model' },
     )
   const dimensions = dimensionsOf(served, body.dimensions ?? null)

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
+import { dieWithParent } from '../../../lib/child-process.ts'
 import { type Check, createCheck, createRowChecker, rowProblem } from '../rows.ts'
 import { errorDetail, type ReadRow, Unreadable } from './columns.ts'
 
@@ -128,6 +129,7 @@ async function convert(
   return { check: await end(), sha256: sha256.digest('hex') }
 }
 
+dieWithParent()
 const result = await read(JSON.parse(process.argv[2]!) as ReadRequest)
 // Exit explicitly: after a failed read the duplicates thread still waits for rows.
 process.stdout.write(JSON.stringify(result), () => process.exit(0))

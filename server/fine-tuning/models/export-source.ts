@@ -1,10 +1,11 @@
 // The input of an export: the files of a model and how it was made.
 import path from 'node:path'
-import type { ResolvedConfig } from '../../../contract/tuning.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
 import type { Hub } from '../../hub/index.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
+import { readResolvedConfig } from '../defaults.ts'
 import { plainValues } from '../spec.ts'
 import * as store from '../store.ts'
 import { resolveStartingModel } from './starting-model.ts'
@@ -84,13 +85,13 @@ export function createExportSource({ db, hub, datasets, dataDir }: Options) {
   }
 
   async function provenanceOf(account_id: string, { job_id, created_at }: store.ModelRow) {
-    const provenance = { job_id, created_at: new Date(created_at).toISOString() }
+    const provenance = { job_id, created_at: isoTime(created_at) }
     const job = job_id === null ? undefined : await store.jobById(db, job_id)
     if (!job) return { rows: null, card: { ...provenance, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
     const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
     const files = await datasets.forTraining(db, account_id, job.dataset_id).catch(() => undefined)
-    const { method, lora_config, training_config } = JSON.parse(job.resolved_config_json) as ResolvedConfig
+    const { method, lora_config, training_config } = readResolvedConfig(job.resolved_config_json)
     const settings = {
       method: method.value,
       ...(lora_config && { lora: plainValues(lora_config) }),

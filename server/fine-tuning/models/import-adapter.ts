@@ -8,7 +8,7 @@ import { newId } from '../../../lib/ids.ts'
 import { createMutex } from '../../../lib/mutex.ts'
 import type { Db } from '../../db/open.ts'
 import type { FormFile } from '../../http/multipart.ts'
-import { type Hub, maxRowTokens } from '../../hub/index.ts'
+import type { Hub } from '../../hub/index.ts'
 import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
@@ -69,7 +69,7 @@ export function createAdapterImporter({
     return found
   }
 
-  /** The weights for the adapter: the requested ones, or those that its configuration names. */
+  /** The weights for the adapter: the requested ones, or the ones that its configuration names. */
   async function baseOf(
     account_id: string,
     requested_id: string | undefined,
@@ -144,22 +144,9 @@ export function createAdapterImporter({
           hub.linearModules(startingModel.base),
         )
         const spec = {
-          job_id: 'adopted',
-          attempt: 1,
           base: { id: startingModel.base_model_id, path: startingModel.base.hf },
           start: await adapterSpec({ ...startingModel, adapter: { model_id: '', folder, gguf: '', ...shape } }),
-          dataset: { path: '', sha256: '' },
-          method: 'lora',
-          lora: { ...shape, dropout: 0 },
-          training: {
-            epochs: 1,
-            batch_size: 1,
-            learning_rate: 1,
-            warmup_ratio: 0,
-            scheduler: 'constant',
-            seed: 1,
-            max_length: maxRowTokens(startingModel.base),
-          },
+          lora: shape,
           threads,
           converters,
         }

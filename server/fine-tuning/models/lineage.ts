@@ -1,7 +1,8 @@
 // Lineage of a model: its base and each training on the way, with its datasets. Jobs are never deleted and store a
 // snapshot of their inputs, so the lineage survives the deletion of models and datasets in between.
+
+import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
-import type { ResolvedConfig } from '../../../contract/tuning.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
 import * as store from '../store.ts'

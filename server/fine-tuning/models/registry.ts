@@ -1,12 +1,16 @@
 // Model registry: results of jobs and imported adapters, by account.
+
 import { existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { SortedQuery } from '../../../contract/common.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { AdapterFields, Comparison, TunedModel, TunedModelDetails } from '../../../contract/models.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
 import type { Datasets } from '../../datasets/index.ts'
+import { assertNotNeeded, type NeededBy } from '../../db/needed-by.ts'
 import type { Db, Trx } from '../../db/open.ts'
+import { type Page, pageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
@@ -45,14 +49,11 @@ export interface ServedBase {
 /** Compares the engine's answers of a model with the trainer's; undefined if there are no rows to compare with. */
 export type Compare = (model: ServableModel, base: ServedBase) => Promise<Comparison | undefined>
 
-/** Names what still needs a model, or undefined. Runs inside the transaction that deletes the model. */
-export type NeedsModel = (trx: Trx, account_id: string, model_id: string) => Promise<string | undefined>
-
 export interface TunedModels {
   find(account_id: string, id: string): Promise<ServableModel | undefined>
   all(account_id: string): Promise<ServableModel[]>
   get(account_id: string, id: string): Promise<TunedModelDetails>
-  list(account_id: string, query: SortedQuery): Promise<{ items: TunedModel[]; has_more: boolean }>
+  list(account_id: string, query: SortedQuery): Promise<Page<TunedModel>>
   /** Changes its name, description or metadata. */
   label: ChangeLabels<TunedModel>
   /** Imports an adapter that was trained elsewhere. */
@@ -72,7 +73,7 @@ export interface TunedModels {
   /** Registers the comparison, which a later feature implements. */
   setCompare(compare: Compare): void
   /** Registers a check whether another feature needs a model. */
-  onNeeded(check: NeedsModel): void
+  onNeeded(check: NeededBy): void
   /** Registers a listener for deleted models. */
   onDeleted(listener: (model: ServableModel) => void): void
 }
@@ -83,7 +84,7 @@ export function createTunedModels(
   options: AdapterImporterOptions & { datasets: Pick<Datasets, 'get' | 'forTraining'>; now?: () => number },
 ): TunedModels {
   const { db, hub, dataDir, log, now = Date.now } = options
-  const usageChecks: NeedsModel[] = []
+  const usageChecks: NeededBy[] = [store.jobThatNeedsModel, store.modelUsingWeights]
   const deletionListeners: ((model: ServableModel) => void)[] = []
   let compare: Compare | undefined
   const importer = createAdapterImporter(options)
@@ -147,13 +148,8 @@ export function createTunedModels(
     },
 
     async list(account_id, query) {
-      const rows = await store.listModels(
-        db,
-        account_id,
-        query,
-        query.after ? await requireModel(account_id, query.after) : undefined,
-      )
-      return { items: rows.slice(0, query.limit).map(toResponse), has_more: rows.length > query.limit }
+      const last = query.after ? await requireModel(account_id, query.after) : undefined
+      return pageOf((await store.listModels(db, account_id, query, last)).map(toResponse), query.limit)
     },
 
     async label(by, id, labels) {
@@ -206,16 +202,13 @@ export function createTunedModels(
       const model = await requireModel(account_id, id)
       await db.transaction().execute(async (trx) => {
         await requireModel(account_id, id, trx)
-        const users = [
-          await store.jobThatNeedsModel(trx, account_id, id),
-          await store.modelUsingWeights(trx, account_id, id),
-        ]
-        for (const check of usageChecks) users.push(await check(trx, account_id, id))
-        const user = users.find((found) => found !== undefined)
-        if (user)
-          throw new ApiError('in_use', `The model is needed by ${user}. Delete that first, or wait for its end.`, {
-            details: { used_by: user },
-          })
+        await assertNotNeeded(
+          usageChecks,
+          trx,
+          account_id,
+          id,
+          (user) => `The model is needed by ${user}. Delete that first, or wait for its end.`,
+        )
         await store.deleteModel(trx, id)
         await recordAuditEntry(trx, by, 'model.deleted', id, {}, now())
       })
@@ -263,5 +256,5 @@ const toResponse = (model: store.ModelRow): TunedModel => ({
   method: model.method,
   size_mb: Number((model.size_bytes / 1e6).toPrecision(4)),
   comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
-  created_at: new Date(model.created_at).toISOString(),
+  created_at: isoTime(model.created_at),
 })

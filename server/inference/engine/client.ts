@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError, type ErrorBody, type ErrorCode, errorCodes } from '../../../contract/errors.ts'
 import { abortable } from '../../../lib/abortable.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
 import { type TokenCounts, toTokenCounts } from '../gateway/usage-scanner.ts'
 import { readAll, send } from '../replicas/http-client/client.ts'
 import { NoResponse } from '../replicas/http-client/connection.ts'
@@ -253,13 +254,11 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
     },
 
     unloadIdle(idle_ms) {
-      const timer = setInterval(
-        () =>
-          void unloadUnused(idle_ms).catch((error) => log.warn({ err: error }, 'an idle model could not be unloaded')),
-        Math.min(30_000, Math.max(20, idle_ms / 2)),
+      const task = runPeriodically(Math.min(30_000, Math.max(20, idle_ms / 2)), () =>
+        unloadUnused(idle_ms).catch((error) => log.warn({ err: error }, 'an idle model could not be unloaded')),
       )
-      timer.unref()
-      return () => clearInterval(timer)
+      // Not awaited: the engine may hang.
+      return () => void task.close()
     },
   }
 }

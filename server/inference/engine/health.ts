@@ -1,5 +1,6 @@
 // Health check of the running engine, and a watchdog that kills a hung one.
 import type { Logger } from 'pino'
+import { runPeriodically } from '../../../lib/periodic.ts'
 import { readAll, send } from '../replicas/http-client/client.ts'
 import { type EngineClient, engineError } from './client.ts'
 import type { EngineInstance, EngineProcess } from './process.ts'
@@ -61,21 +62,19 @@ export function createEngineHealth(
     watch() {
       let missed = 0
       let watched: EngineInstance | undefined
-      let isProbing = false
-      const timer = setInterval(async () => {
+      const check = async () => {
         const instance = engine.current()
         if (instance !== watched || !instance || !isBusy()) missed = 0
         watched = instance
-        if (!instance || !isBusy() || isProbing) return
-        isProbing = true
+        if (!instance || !isBusy()) return
         missed = (await probe(instance)) === null ? missed + 1 : 0
-        isProbing = false
         if (missed < misses_max || instance.ended.aborted) return
         log.error({ pid: instance.pid }, 'the engine has requests but does not answer: it is killed and restarted')
         process.kill(instance.pid, 'SIGKILL')
-      }, watch_ms)
-      timer.unref()
-      return () => clearInterval(timer)
+      }
+      const task = runPeriodically(watch_ms, check)
+      // Not awaited: the engine may hang.
+      return () => void task.close()
     },
   }
 }

@@ -1,14 +1,12 @@
 // Supervises this machine's engine process: starts it, restarts it when it dies, stops it. It listens on a unix socket.
-import type { ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { chmodSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
-import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
-import { spawnChild } from '../../../lib/child-process.ts'
+import { type Child, childEnv, spawnChild } from '../../../lib/child-process.ts'
 import { randomBase62 } from '../../../lib/ids.ts'
 import { root } from '../../../lib/root.ts'
 import { type ConnectionPool, createConnectionPool } from '../replicas/http-client/connection-pool.ts'
@@ -45,7 +43,7 @@ interface Options {
 }
 
 export function createEngineProcess({ dataDir, threads, options, log }: Options): EngineProcess {
-  let current: { child: ChildProcess; instance: Promise<EngineInstance>; running?: EngineInstance } | undefined
+  let current: { child: Child; instance: Promise<EngineInstance>; running?: EngineInstance } | undefined
   let deaths: number[] = []
   const stop = new AbortController()
   let lastProblem: string | undefined
@@ -77,53 +75,48 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
         '--parent-pipe',
         ...options,
       ]
-      const child = spawnChild(process.execPath, args, { cwd: root, env: engineEnv(), stdio: ['pipe', 'pipe', 'pipe'] })
-      return await waitUntilListening(child, socket)
+      return await waitUntilListening(args, socket)
     } catch (error) {
       if (!stop.signal.aborted) lastProblem = `the engine could not be started: ${(error as Error).message}`
       throw error
     }
   }
 
-  /** Resolves once the process listens on the socket; handles its exit. */
-  async function waitUntilListening(child: ChildProcess, socket: string): Promise<EngineInstance> {
+  /** Starts the process, and resolves once it listens on the socket; handles its exit. */
+  async function waitUntilListening(args: string[], socket: string): Promise<EngineInstance> {
     const exited = new AbortController()
+    const listening = Promise.withResolvers<void>()
+    const child = spawnChild(process.execPath, args, {
+      env: childEnv(),
+      // It prints its address once it listens.
+      stdout: () => listening.resolve(),
+      onStderr: (text) => childLog.debug(text.trimEnd()),
+    })
     const childLog = log.child({ engine: child.pid })
-    let tail = ''
     const instance = new Promise<EngineInstance>((resolve, reject) => {
-      let hasEnded = false
-      const ended = (how: string, last: string) => {
-        if (hasEnded) return
-        hasEnded = true
+      const ended = (how: string, tail: string) => {
         clearTimeout(timer)
         exited.abort()
         if (current?.child === child) current = undefined
         if (!stop.signal.aborted) childLog.error({ tail }, `the engine ${how}`)
-        reject(new Error(`it ${how}: ${last}`))
+        reject(new Error(`it ${how}: ${tail.split('\n').at(-1)}`))
         onUnexpectedExit()
       }
-      // Register this listener first: a failed spawn has no pipes and emits no 'exit'.
-      child.on('error', (error) => child.pid === undefined && ended('was not started', error.message))
-      child.on('exit', (status, signal) =>
-        ended(signal ? `was ended by ${signal}` : `ended with status ${status}`, tail.trim().split('\n').at(-1) ?? ''),
+      child.ended.then(
+        ({ status, killed_by, stderr }) =>
+          ended(killed_by ? `was ended by ${killed_by}` : `ended with status ${status}`, stderr),
+        (error: Error) => ended('was not started', error.message),
       )
       const timer = setTimeout(() => {
         child.kill('SIGKILL')
         reject(new Error(`it did not answer within ${startTimeout_ms / 1000} s`))
       }, startTimeout_ms)
-      child.stdin?.on('error', () => {})
-      if (child.stderr)
-        createInterface({ input: child.stderr }).on('line', (line) => {
-          tail = `${tail}${line}\n`.slice(-2000)
-          childLog.debug(line)
-        })
-      if (child.stdout)
-        createInterface({ input: child.stdout }).on('line', () => {
-          clearTimeout(timer)
-          lastProblem = undefined
-          const pool = createConnectionPool({ socketPath: socket }, Number.POSITIVE_INFINITY)
-          resolve({ socket, pool, pid: child.pid!, ended: exited.signal })
-        })
+      listening.promise.then(() => {
+        clearTimeout(timer)
+        lastProblem = undefined
+        const pool = createConnectionPool({ socketPath: socket }, Number.POSITIVE_INFINITY)
+        resolve({ socket, pool, pid: child.pid!, ended: exited.signal })
+      })
     })
     const started: typeof current = { child, instance }
     current = started
@@ -144,12 +137,10 @@ export function createEngineProcess({ dataDir, threads, options, log }: Options)
     async stop() {
       stop.abort()
       const child = current?.child
-      if (!child || child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return
-      const ended = new Promise((resolve) => child.once('exit', resolve))
+      if (!child) return
       child.kill('SIGTERM')
-      const kill = setTimeout(() => child.kill('SIGKILL'), stopTimeout_ms)
-      await ended
-      clearTimeout(kill)
+      child.killAfter(stopTimeout_ms)
+      await child.ended.catch(() => {})
     },
     current: () => current?.running,
     problem: () => lastProblem,
@@ -183,9 +174,4 @@ function socketPath(dataDir: string): string {
   chmodSync(folder, 0o700)
   for (const file of readdirSync(folder)) rmSync(path.join(folder, file), { force: true })
   return path.join(folder, `${randomBase62(8)}.sock`)
-}
-
-// The engine does not get the service's settings and secrets.
-function engineEnv(): NodeJS.ProcessEnv {
-  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('TUNERY_')))
 }

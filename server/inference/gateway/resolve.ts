@@ -13,7 +13,7 @@ export interface ModelAliases {
 }
 
 export interface Resolved {
-  /** The id of the model that the name stands for. */
+  /** The id of the model behind the name. */
   model_id: string
   /** The base that it was tuned from, which determines the price. */
   base_model_id: string
@@ -61,7 +61,7 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
     if (!tuned && !isBase(model))
       throw new ApiError(
         'model_not_found',
-        `There is no model or deployment '${model}'. GET /v1/models lists those that can be called.`,
+        `There is no model or deployment '${model}'. GET /v1/models lists what you can call.`,
         { param: 'model' },
       )
     const target = tuned ? targetOf(tuned) : { base: base(model) }

@@ -5,6 +5,7 @@ import { mkdir, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { runToEnd } from '../../../lib/child-process.ts'
+import { runPeriodically } from '../../../lib/periodic.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { UsageRecord } from '../../usage/index.ts'
@@ -213,11 +214,14 @@ export function createMergedAdapters({
     evict(entry, 'its model was deleted')
   })
 
-  const timer = setInterval(() => {
-    for (const [id, entry] of adapters) if (entry.demand.isExpired() && mayMerge(entry)) adapters.delete(id)
-    runPlan()
-  }, planInterval_ms)
-  timer.unref()
+  const planning = runPeriodically(
+    planInterval_ms,
+    async () => {
+      for (const [id, entry] of adapters) if (entry.demand.isExpired() && mayMerge(entry)) adapters.delete(id)
+      runPlan()
+    },
+    { delayed: true },
+  )
 
   return {
     async run(account_id, target, attempt) {
@@ -275,7 +279,7 @@ export function createMergedAdapters({
     removeLeftovers: () => rm(folder, { recursive: true, force: true }),
 
     async close() {
-      clearInterval(timer)
+      await planning.close()
       stopping.abort()
       await merging
     },
@@ -305,7 +309,10 @@ export async function mergeFiles(
   const oneThread = { OMP_NUM_THREADS: '1', OPENBLAS_NUM_THREADS: '1', MKL_NUM_THREADS: '1' }
   const args = ['-m', 'trainer.cli.merge', base, adapter, out]
   const inTime = AbortSignal.any([signal, AbortSignal.timeout(timeout_ms)])
-  const { status, killed_by, stderr } = await runToEnd(python, args, { PATH: process.env.PATH, ...oneThread }, inTime)
+  const { status, killed_by, stderr } = await runToEnd(python, args, {
+    env: { PATH: process.env.PATH, ...oneThread },
+    signal: inTime,
+  })
   if (status === notMergeable) throw new MergeRejected(stderr)
   if (status !== 0) throw new Error(`the merge ended with ${killed_by ?? status}: ${stderr.split('\n').at(-1)}`)
 }

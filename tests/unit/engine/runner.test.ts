@@ -1,8 +1,8 @@
 // Batch runner and prefill budget, on a fake context that records its calls.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { createPrefillSpeed, prefillBudgetMs } from '../../../engine/batching/chunked-prefill.ts'
 import { createGeneration, type Generation } from '../../../engine/batching/generation.ts'
-import { createPrefillSpeed, prefillBudgetMs } from '../../../engine/batching/prefill.ts'
 import { createRunner, type Runner } from '../../../engine/batching/runner.ts'
 import type { Context } from '../../../engine/llama/context.ts'
 import type { Vocab } from '../../../engine/llama/vocab.ts'
@@ -28,25 +28,32 @@ const vocab: Vocab = {
   tokenize: (text) => [...Buffer.from(text)],
 }
 
-type Call = { computed: { token: number; position: number; sequence: number }[]; copies: [number, number][] }
+/** One decode, with the copies and the truncations (sequence and tokens kept) since the one before it. */
+type Call = {
+  computed: { token: number; position: number; sequence: number }[]
+  copies: [number, number][]
+  truncations: [number, number][]
+}
 
 /** A context whose next token is always 'x'. `decodes`: results of the next decodes; then 0. */
 function fakeContext(calls: Call[], decodes: number[]): Context {
   let batch: Call['computed'] = []
   let copies: Call['copies'] = []
+  let truncations: Call['truncations'] = []
   return {
     tokens_per_sequence: 2048,
     batchLength: () => batch.length,
     add: (token, position, sequence) => batch.push({ token, position, sequence }) - 1,
     decode() {
-      calls.push({ computed: batch, copies })
+      calls.push({ computed: batch, copies, truncations })
       batch = []
       copies = []
+      truncations = []
       return decodes.shift() ?? 0
     },
     logits: () => new Float32Array(256).fill(1, 'x'.charCodeAt(0), 'x'.charCodeAt(0) + 1),
     embedding: () => new Float32Array(),
-    truncate: () => true,
+    truncate: (sequence, keep) => truncations.push([sequence, keep]) > 0,
     save: () => null,
     restore: () => true,
     copy: (from, to) => void copies.push([from, to]),
@@ -153,7 +160,14 @@ test('the last prefill step drafts the start of the answer, and a rejected draft
     runToEnd(runner)
     assert.deepEqual([request.text, calls.length], ['xxxx', steps])
     assert.equal(calls[0]!.computed.length, 16, 'the draft fills the kernel columns')
-    assert.equal((calls[1] ?? calls[0])!.computed.find(({ position }) => position === 13)!.position, 13)
+    if (steps === 1) continue
+    assert.deepEqual(calls[1]!.truncations, [[0, 13]], 'only the prompt stays in the cache')
+    const { token, position } = calls[1]!.computed[0]!
+    assert.deepEqual(
+      [String.fromCharCode(token), position],
+      ['x', 13],
+      'the sampled token takes the place of the draft',
+    )
   }
 })
 
@@ -202,6 +216,7 @@ test('chunked prefill: prompts advance in bounded chunks while other sequences d
   submit(runner, 'b'.repeat(3000))
   calls.length = 0
   for (let step = 0; step < 3; step++) runner.step(1)
+  assert.equal(calls.length, 3)
   for (const { computed } of calls) assert.equal(computed.filter(({ sequence }) => sequence === 0).length, 1)
   assert.ok(calls[0]!.computed.length <= 65, 'the first chunk, before any measurement, is small')
   assert.ok(calls.every(({ computed }) => computed.length <= 512))
@@ -214,6 +229,7 @@ test('the batch is in ascending order of sequences, as the library requires', ()
   runner.step(100)
   submit(runner, 'eee', { max_tokens: 5 })
   runToEnd(runner)
+  assert.ok(calls.some(({ computed }) => new Set(computed.map(({ sequence }) => sequence)).size > 2))
   for (const { computed } of calls) {
     const sequences = computed.map(({ sequence }) => sequence)
     assert.deepEqual(

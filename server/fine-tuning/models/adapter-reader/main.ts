@@ -6,6 +6,7 @@ import path from 'node:path'
 import { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import yauzl from 'yauzl'
+import { dieWithParent } from '../../../../lib/child-process.ts'
 import { safetensorsHeader } from '../../../storage/safetensors.ts'
 
 export interface UnpackRequest {
@@ -151,4 +152,5 @@ async function main(): Promise<UnpackResult> {
   }
 }
 
+dieWithParent()
 console.log(JSON.stringify(await main()))

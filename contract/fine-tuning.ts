@@ -1,16 +1,6 @@
 import { z } from 'zod'
-import {
-  Description,
-  DisplayName,
-  digits,
-  eventOf,
-  Labels,
-  Metadata,
-  Method,
-  page,
-  SortedQuery,
-  Time,
-} from './common.ts'
+import { Description, DisplayName, digits, eventOf, Labels, Metadata, page, SortedQuery, Time } from './common.ts'
+import { hyperparameters, inForce, method, resolvedShape } from './hyperparameters.ts'
 import { JobConfig } from './job-config.ts'
 import { route } from './route.ts'
 
@@ -27,43 +17,11 @@ export const CreateJob = z.strictObject({
   ),
 })
 
-/**
- * Source of an effective value: the request, a default, a default that depends on the size of the base, or the model
- * that the job continues from.
- */
-export const valueSources = ['request', 'default', 'base_size', 'model'] as const
-const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
-
 export const ResolvedConfig = z.object({
-  method: inForce(Method),
-  lora_config: z
-    .object({
-      r: inForce(z.int()),
-      alpha: inForce(z.int()),
-      dropout: inForce(z.number()),
-      target_modules: inForce(z.array(z.string())).describe(
-        '`all-linear` until the weights of the base have been downloaded.',
-      ),
-    })
-    .nullable()
-    .describe('Null for full training.'),
-  training_config: z.object({
-    epochs: inForce(z.int()),
-    batch_size: inForce(z.int()),
-    learning_rate: inForce(z.number()),
-    warmup_ratio: inForce(z.number()),
-    scheduler: inForce(z.enum(['cosine'])),
-    seed: inForce(z.int()),
-    max_length: inForce(z.int()),
-  }),
-  evaluation_config: z.object({
-    validation_split: inForce(z.number()),
-    validation_dataset_id: inForce(z.string().nullable()),
-    every_steps: inForce(z.int().nullable()).describe('Null: at the end of each epoch.'),
-    early_stopping_patience: inForce(z.int().nullable()),
-    sample_prompts: inForce(z.array(z.array(z.object({ role: z.string(), content: z.string() })))),
-    keep_checkpoints: inForce(z.int()),
-  }),
+  method: inForce(method.resolved),
+  lora_config: z.object(resolvedShape(hyperparameters.lora_config)).nullable().describe('Null for full training.'),
+  training_config: z.object(resolvedShape(hyperparameters.training_config)),
+  evaluation_config: z.object(resolvedShape(hyperparameters.evaluation_config)),
   tokenizer: z
     .object({ sha256: z.string().nullable(), chat_template_sha256: z.string(), eos_token: z.string().nullable() })
     .optional()

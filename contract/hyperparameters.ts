@@ -1,0 +1,250 @@
+// Every hyperparameter of a training, defined once. Made from this table: the request schema (job-config.ts), the
+// resolved config (tuning.ts), the defaults (server/fine-tuning/defaults.ts), the groups of spec.json, the trainer's
+// dataclasses (trainer/runtime/hyperparameters.py) and docs/reference.
+import { z } from 'zod'
+import { Method } from './common.ts'
+
+export interface Hyperparameter {
+  description: string
+  /** What a request may give. Absent: the API does not offer it. */
+  request?: z.ZodType
+  /** The value in force: `request` without its bounds. Absent: always the default, and not in `resolved_config`. */
+  resolved?: z.ZodType
+  /** What `resolved_config` says of it. */
+  resolved_description?: string
+  /** The constant default. docs/defaults.md says how those of the training were chosen. */
+  default?: unknown
+  /** Instead of a constant: words for what `computedDefaults` of server/fine-tuning/defaults.ts computes. */
+  computed?: string
+  /** The constant default in words, where its value says too little. */
+  default_words?: string
+  /** Its name in spec.json and in the trainer, where it is another. */
+  spec_name?: string
+  /** Its type in the trainer. */
+  python: string
+}
+
+const Prompt = z.union([
+  z.string().min(1).max(20_000),
+  z
+    .array(
+      z.strictObject({
+        role: z.enum(['system', 'user', 'assistant']).describe('Role of the message.'),
+        content: z.string().min(1).max(20_000).describe('Text of the message.'),
+      }),
+    )
+    .min(1)
+    .max(50),
+])
+
+export const method = {
+  description: 'An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`).',
+  request: Method,
+  resolved: Method,
+  default: 'lora' as Method,
+  python: 'str',
+} satisfies Hyperparameter
+
+export const hyperparameters = {
+  lora_config: {
+    r: {
+      description: 'Rank of the adapter: how much it can learn, and how large it is.',
+      request: z.int().min(8).max(64),
+      resolved: z.int(),
+      default: 16,
+      python: 'int',
+    },
+    alpha: {
+      description: 'Scale of the adapter: what it adds is multiplied by alpha / r.',
+      request: z.int().min(1).max(1024),
+      resolved: z.int(),
+      computed: 'twice `r`',
+      python: 'float',
+    },
+    dropout: {
+      description: 'Share of the adapter’s inputs that each training step drops.',
+      request: z.number().min(0).max(0.5),
+      resolved: z.number(),
+      default: 0,
+      python: 'float',
+    },
+    target_modules: {
+      description: 'Names of the linear layers that get an adapter, such as `q_proj`.',
+      request: z.array(z.string().min(1).max(100)).min(1).max(100),
+      resolved: z.array(z.string()),
+      resolved_description: '`all-linear` until the weights of the base have been downloaded.',
+      computed: 'all linear layers',
+      python: 'list[str] | str',
+    },
+  },
+  training_config: {
+    epochs: {
+      description: 'Number of passes over the whole dataset.',
+      request: z.int().min(1).max(50),
+      resolved: z.int(),
+      default: 2,
+      python: 'int',
+    },
+    batch_size: {
+      description: 'Examples per optimizer step.',
+      request: z.int().min(1).max(256),
+      resolved: z.int(),
+      default: 4,
+      python: 'int',
+    },
+    learning_rate: {
+      description: 'Learning rate at its peak; it falls to 0 along a cosine.',
+      request: z.number().gt(0).max(0.1),
+      resolved: z.number(),
+      computed: 'by the size of the base: 0.001 to 0.0002, a tenth of it for `full`',
+      python: 'float',
+    },
+    warmup_ratio: {
+      description: 'Share of the steps in which the learning rate rises to its peak.',
+      request: z.number().min(0).max(0.5),
+      resolved: z.number(),
+      default: 0.05,
+      python: 'float',
+    },
+    scheduler: {
+      description: 'Shape of the learning rate after the warm-up: cosine, linear or constant.',
+      resolved: z.enum(['cosine']),
+      default: 'cosine',
+      python: 'str',
+    },
+    seed: {
+      description: 'Seed of the order of the rows, of the held-out rows and of new weights.',
+      request: z.int().min(0).max(4_294_967_295),
+      resolved: z.int(),
+      default: 42,
+      python: 'int',
+    },
+    max_length: {
+      description: 'Tokens at which rows are cut; at most the context of the base.',
+      request: z.int().min(8).max(10_000_000),
+      resolved: z.int(),
+      computed: '2,048, or the context where that is less',
+      python: 'int',
+    },
+    weight_decay: { description: 'Weight decay of AdamW.', default: 0, python: 'float' },
+    max_grad_norm: { description: 'Norm at which gradients are clipped.', default: 1, python: 'float' },
+  },
+  evaluation_config: {
+    validation_split: {
+      description: 'Share of the rows that is held out and evaluated during the training.',
+      request: z.number().gt(0).max(0.5),
+      resolved: z.number(),
+      default: 0,
+      default_words: 'none is held out',
+      spec_name: 'split',
+      python: 'float',
+    },
+    // spec.json has the path and hash of its file instead of its id.
+    validation_dataset_id: {
+      description: 'A dataset to evaluate instead of a share of the rows.',
+      request: z.string().min(1).max(100),
+      resolved: z.string().nullable(),
+      default: null,
+      default_words: 'none',
+      spec_name: 'dataset',
+      python: 'Dataset | None',
+    },
+    every_steps: {
+      description: 'Optimizer steps from one evaluation to the next.',
+      request: z.int().min(1).max(1_000_000),
+      resolved: z.int().nullable(),
+      resolved_description: 'Null: at the end of each epoch.',
+      default: null,
+      default_words: 'at the end of each epoch',
+      python: 'int | None',
+    },
+    early_stopping_patience: {
+      description: 'End after this many evaluations without a better loss; the best state is the result.',
+      request: z.int().min(1).max(100),
+      resolved: z.int().nullable(),
+      default: null,
+      default_words: 'train to the end',
+      spec_name: 'patience',
+      python: 'int | None',
+    },
+    sample_prompts: {
+      description: 'Prompts answered at each evaluation, with the answer of the base: a text, or messages.',
+      request: z.array(Prompt).max(8),
+      resolved: z.array(z.array(z.object({ role: z.string(), content: z.string() }))),
+      default: [],
+      default_words: 'none',
+      spec_name: 'prompts',
+      python: 'list[list[dict]]',
+    },
+    answer_tokens: { description: 'Token limit of an answer to a sample prompt.', default: 64, python: 'int' },
+    keep_checkpoints: {
+      description: 'How many of the newest evaluated states become models.',
+      request: z.int().min(0).max(10),
+      resolved: z.int(),
+      default: 0,
+      spec_name: 'keep',
+      python: 'int',
+    },
+  },
+} satisfies Record<string, Record<string, Hyperparameter>>
+
+type Table = typeof hyperparameters
+export type GroupName = keyof Table
+type Group = Record<string, Hyperparameter>
+
+/** The entries of a group that have a default to compute. */
+export type ComputedName<G extends GroupName> = {
+  [K in keyof Table[G]]: Table[G][K] extends { computed: string } ? K : never
+}[keyof Table[G]]
+
+export const entriesOf = (group: GroupName): [string, Hyperparameter][] =>
+  Object.entries<Hyperparameter>(hyperparameters[group])
+
+/** A field of a request. `default` and `x-default` (in words) appear in OpenAPI and the docs; they change no value. */
+export function requestField<T extends z.ZodType>(entry: Hyperparameter & { request: T }): z.ZodOptional<T> {
+  const words = entry.computed ?? entry.default_words
+  const shown = words === undefined ? { default: entry.default } : { 'x-default': words }
+  return entry.request.optional().meta({ description: entry.description, ...shown })
+}
+
+type RequestShape<G> = {
+  [K in keyof G as G[K] extends { request: z.ZodType } ? K : never]: G[K] extends { request: infer T extends z.ZodType }
+    ? z.ZodOptional<T>
+    : never
+}
+
+/** The fields of a group in a request. */
+export const requestShape = <G extends Group>(group: G) =>
+  Object.fromEntries(
+    Object.entries(group).flatMap(([name, entry]) => {
+      const { request } = entry
+      return request ? [[name, requestField({ ...entry, request })]] : []
+    }),
+  ) as RequestShape<G>
+
+/**
+ * Source of an effective value: the request, a default, a default that depends on the size of the base, or the model
+ * that the job continues from.
+ */
+export const valueSources = ['request', 'default', 'base_size', 'model'] as const
+export type ValueSource = (typeof valueSources)[number]
+
+export const inForce = <T extends z.ZodType>(value: T) => z.object({ value, source: z.enum(valueSources) })
+
+type ResolvedShape<G> = {
+  [K in keyof G as G[K] extends { resolved: z.ZodType } ? K : never]: G[K] extends {
+    resolved: infer T extends z.ZodType
+  }
+    ? ReturnType<typeof inForce<T>>
+    : never
+}
+
+/** The fields of a group in `resolved_config`. */
+export const resolvedShape = <G extends Group>(group: G) =>
+  Object.fromEntries(
+    Object.entries(group).flatMap(([name, { resolved, resolved_description }]) => {
+      if (!resolved) return []
+      const field = inForce(resolved)
+      return [[name, resolved_description ? field.describe(resolved_description) : field]]
+    }),
+  ) as ResolvedShape<G>

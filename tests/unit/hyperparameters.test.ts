@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { test } from 'node:test'
+import { ResolvedConfig } from '../../contract/fine-tuning.ts'
+import {
+  entriesOf,
+  type GroupName,
+  hyperparameters,
+  requestShape,
+  resolvedShape,
+} from '../../contract/hyperparameters.ts'
+import { JobConfig } from '../../contract/job-config.ts'
+import { root } from '../../lib/root.ts'
+import { pythonClass, pythonModule, pythonModuleFile } from '../../scripts/docs/python-module.ts'
+import { readResolvedConfig, resolveConfig } from '../../server/fine-tuning/defaults.ts'
+import { specGroup } from '../../server/fine-tuning/spec.ts'
+
+const groups = Object.keys(hyperparameters) as GroupName[]
+const entries = groups.flatMap((group) =>
+  entriesOf(group).map(([name, entry]) => ({ group, name, entry, field: `${group}.${name}` })),
+)
+const info = { base: { id: 'a/base', parameters: 135e6, context_length: 1024 } }
+const resolved = resolveConfig({}, info, ['q_proj'])
+
+test('the trainer’s hyperparameters are those of the table; `npm run docs` writes them', () => {
+  assert.equal(readFileSync(path.join(root, pythonModuleFile), 'utf8'), pythonModule())
+})
+
+test('every hyperparameter is in the request, the resolved config, spec.json, the trainer and the reference page', () => {
+  const page = readFileSync(path.join(root, 'docs/reference/job-config.md'), 'utf8')
+  for (const { group, name, entry, field } of entries) {
+    const spec_name = entry.spec_name ?? name
+    assert.equal(name in JobConfig.shape[group].unwrap().shape, entry.request !== undefined, field)
+    assert.equal(page.includes(`| \`config.${field}\` |`), entry.request !== undefined, field)
+    assert.equal(name in resolved[group]!, entry.resolved !== undefined, field)
+    assert.ok(specGroup(group, resolved[group]!)[spec_name] !== undefined, field)
+    assert.match(pythonModule(), new RegExp(`^    ${spec_name}: `, 'm'), field)
+  }
+  assert.deepEqual(ResolvedConfig.parse(resolved), resolved)
+})
+
+test('every hyperparameter has either a constant default of its own type, or a computed one', () => {
+  for (const { entry, field } of entries) {
+    assert.equal('default' in entry, entry.computed === undefined, field)
+    if ('default' in entry) entry.resolved?.parse(entry.default)
+  }
+})
+
+test('an entry of a group makes its field everywhere', () => {
+  const { epochs } = hyperparameters.training_config
+  const group = { momentum: { ...epochs, description: 'Momentum.', default: 3, spec_name: 'beta' } }
+  const request = requestShape(group).momentum
+  assert.deepEqual(request.meta(), { description: 'Momentum.', default: 3 })
+  assert.deepEqual([request.safeParse(50).success, request.safeParse(51).success], [true, false])
+  const value = { value: 60, source: 'default' as const }
+  assert.deepEqual(resolvedShape(group).momentum.parse(value), value)
+  assert.match(pythonClass('Group', 'Of a test.', Object.entries(group)), / {4}# Momentum\.\n {4}beta: int = 3\n$/)
+})
+
+test('spec.json has the trainer’s names, requested values and constants', () => {
+  const { training_config } = resolveConfig({ training_config: { epochs: 7 } }, info, ['q_proj'])
+  const expected = {
+    epochs: 7,
+    batch_size: 4,
+    learning_rate: 1e-3,
+    warmup_ratio: 0.05,
+    scheduler: 'cosine',
+    seed: 42,
+    max_length: 1024,
+    weight_decay: 0,
+    max_grad_norm: 1,
+  }
+  assert.partialDeepStrictEqual(specGroup('training_config', training_config), expected)
+  const evaluation = { split: 0, dataset: null, every_steps: null, patience: null, answer_tokens: 64, keep: 0 }
+  assert.partialDeepStrictEqual(specGroup('evaluation_config', resolved.evaluation_config), evaluation)
+})
+
+test('a job that is older than a hyperparameter has its constant default', () => {
+  assert.equal(JSON.stringify(readResolvedConfig(JSON.stringify(resolved))), JSON.stringify(resolved))
+  const { dropout: _, ...older } = resolved.lora_config!
+  assert.deepEqual(readResolvedConfig(JSON.stringify({ ...resolved, lora_config: older })), resolved)
+  const full = resolveConfig({ method: 'full' }, info, undefined)
+  assert.deepEqual(readResolvedConfig(JSON.stringify(full)), full)
+})
