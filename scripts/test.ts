@@ -49,14 +49,18 @@ const fileSuite = (file: string): Suite => ({
   args: [...nodeArgs, file],
   exclusive: alone.includes(file),
 })
-const alone = ['tests/process/core-share.test.ts', 'tests/process/demo.full.test.ts']
+const alone = [
+  'tests/unit/engine/grammar-limits.test.ts',
+  'tests/process/core-share.test.ts',
+  'tests/process/demo.full.test.ts',
+]
 
 function suitesOf(full: boolean): Suite[] {
   const find = (pattern: string) => globSync(pattern, { cwd: root }).filter((file) => full || !isFull(file))
   const unit: Suite = {
     name: 'tests/unit',
     command: process.execPath,
-    args: [...nodeArgs, '--test', '--test-concurrency=2', ...find('tests/unit/**/*.test.ts').sort()],
+    args: [...nodeArgs, '--test', '--test-concurrency=2', ...find('tests/unit/**/*.test.ts').filter(shared).sort()],
   }
   const trainer: Suite = {
     name: 'trainer/tests',
@@ -64,9 +68,11 @@ function suitesOf(full: boolean): Suite[] {
     args: ['-q', '--durations=8', '-n', '2', '--dist', 'loadfile'],
     exclusive: true,
   }
-  return [trainer, unit, ...find('tests/{service,process,soak}/**/*.test.ts').map(fileSuite)]
+  const files = find('tests/{service,process,soak}/**/*.test.ts')
+  return [trainer, unit, ...[...alone.filter((file) => full || !isFull(file)), ...files.filter(shared)].map(fileSuite)]
 }
 const isFull = (file: string) => file.endsWith('.full.test.ts')
+const shared = (file: string) => !alone.includes(file)
 
 /** Durations of the last run, in seconds by suite: the longest starts first, so that it does not run alone at the end. */
 const timesFile = path.join(root, '.local/test-times.json')
@@ -122,9 +128,11 @@ async function worker(suites: Suite[]): Promise<void> {
   }
 }
 await worker(all.filter(({ exclusive }) => exclusive))
-const shared = all.filter(({ exclusive }) => !exclusive).sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
+const sideBySide = all
+  .filter(({ exclusive }) => !exclusive)
+  .sort((a, b) => (times[b.name] ?? 60) - (times[a.name] ?? 60))
 // Two, as the smallest machine has two cores: with more, tests would wait for each other's processes.
-await Promise.all([worker(shared), worker(shared)])
+await Promise.all([worker(sideBySide), worker(sideBySide)])
 mkdirSync(path.dirname(timesFile), { recursive: true })
 writeFileSync(timesFile, JSON.stringify(times))
 if (failures.length > 0) console.error(`\nfailed: ${failures.join(', ')}`)
