@@ -40,7 +40,7 @@ before(async () => {
   server = await folder.start()
   key = folder.key()
   api = client(server.url, key)
-  model = await installColourModel(folder.dataDir)
+  model = await installColourModel({ dataDir: folder.dataDir })
 })
 after(() => {
   folder.remove()

@@ -103,7 +103,7 @@ test('twenty concurrent requests with one key create one object', async () => {
 })
 
 test('after a crash before the answer is stored, a retry creates nothing; a lost secret is reported', async () => {
-  const crash = () => db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
+  const crash = () => app.db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
   const named = await send('/deployments', { name: 'once', model: tiny }, 'deploy')
   const set = await send('/datasets', upload(colourRows(10)), 'upload')
   const key = await send('/keys', { name: 'lost' }, 'key')
@@ -141,7 +141,7 @@ test('a lost answer is made again without another request: the last admitted one
   const { body: first } = await send('/deployments', { name: 'few', model: tiny }, 'few', key)
   const uploaded = await send('/datasets', upload(colourRows(10)), 'few-rows', key)
   assert.equal(uploaded.status, 201)
-  await db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
+  await app.db.updateTable('idempotency_keys').set({ answer_sealed: null }).execute()
   const last = await send('/deployments', { name: 'few', model: tiny }, 'few', key)
   assert.deepEqual([last.status, last.replayed, last.body.id], [201, 'true', first.id])
   const beyond = await send('/datasets', upload(colourRows(10)), 'few-rows', key)
@@ -154,7 +154,7 @@ test('failed requests may be retried; keys expire after a day, are per account, 
   assert.equal((await send('/deployments', { name: 'later', model: tiny }, key)).status, 201)
   const other = await send('/deployments', { name: 'theirs', model: tiny }, key, app.otherKey)
   assert.deepEqual([other.status, other.replayed], [201, null])
-  await db
+  await app.db
     .updateTable('idempotency_keys')
     .set({ created_at: Date.now() - 24 * 3_600_000 })
     .execute()

@@ -50,7 +50,7 @@ export async function startApp(
     db,
     dataDir,
     /** Installs a tiny model that was trained on colours; a new one at each call. */
-    colourModel: () => installColourModel(dataDir, owner.account_id),
+    colourModel: () => installColourModel({ dataDir, db, account_id: owner.account_id }),
     async stop() {
       services.beginStop()
       app.server.closeAllConnections()

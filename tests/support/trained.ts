@@ -16,6 +16,7 @@ import path from 'node:path'
 import Database from 'better-sqlite3'
 import { newId } from '../../lib/ids.ts'
 import { root } from '../../lib/root.ts'
+import { type Db, openDatabase } from '../../server/db/open.ts'
 import { startApp } from './service.ts'
 
 type Row = Record<string, unknown>
@@ -81,11 +82,16 @@ async function fixtureFolder(): Promise<string> {
   return folder
 }
 
-/**
- * Gives an account of a data folder, by default its first, the model under a new id, as if it had been trained there.
- * Returns the id.
- */
-export async function installColourModel(dataDir: string, owner?: string): Promise<string> {
+interface Where {
+  dataDir: string
+  /** The database of a service in this process: a second connection would deadlock with its writer thread. */
+  db?: Db
+  /** By default the first account. */
+  account_id?: string
+}
+
+/** Gives an account the model under a new id, as if it had been trained there. Returns the id. */
+export async function installColourModel({ dataDir, db, account_id }: Where): Promise<string> {
   const folder = await fixtureFolder()
   const { dataset, job, model, tables } = JSON.parse(readFileSync(path.join(folder, 'fixture.json'), 'utf8')) as Fixture
   const ids = { [dataset]: newId('ds'), [job]: newId('job'), [model]: newId('mdl') }
@@ -98,22 +104,23 @@ export async function installColourModel(dataDir: string, owner?: string): Promi
         cpSync(from, to)
         if (to.endsWith('.json')) writeFileSync(to, renamed(readFileSync(to, 'utf8')))
       }
-  const db = new Database(path.join(dataDir, 'tunery.db'), { timeout: 10_000 })
+  const own = db ?? (await openDatabase(dataDir))
   try {
-    const account_id = owner ?? (db.prepare('select id from accounts').pluck().get() as string)
-    const key_id = db.prepare('select id from api_keys where account_id = ?').pluck().get(account_id) as string
-    db.transaction(() => {
+    await own.transaction().execute(async (trx) => {
+      const account = account_id ?? (await trx.selectFrom('accounts').select('id').executeTakeFirstOrThrow()).id
+      const keys = trx.selectFrom('api_keys').select('id').where('account_id', '=', account)
+      const key_id = (await keys.executeTakeFirstOrThrow()).id
       for (const [table, rows] of tables)
         for (const row of JSON.parse(renamed(JSON.stringify(rows))) as Row[]) {
-          const given = { ...row, ...('account_id' in row && { account_id }), ...('key_id' in row && { key_id }) }
-          const columns = Object.keys(given)
-          db.prepare(
-            `insert into ${table} (${columns.join()}) values (${columns.map((column) => `@${column}`).join()})`,
-          ).run(given)
+          const owner = { ...('account_id' in row && { account_id: account }), ...('key_id' in row && { key_id }) }
+          await trx
+            .insertInto(table as 'models')
+            .values({ ...row, ...owner } as never)
+            .execute()
         }
-    })()
+    })
   } finally {
-    db.close()
+    if (!db) await own.destroy()
   }
   return ids[model]!
 }
