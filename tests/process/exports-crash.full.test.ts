@@ -237,7 +237,7 @@ test('./tunery check and backups include the files of exports', async () => {
   const file = path.join(folder.dataDir, 'exports', ready.id, files[0]!.name)
   writeFileSync(file, 'damaged')
   const { stdout } = await tunery(['check']).catch((error: { stdout: string }) => error)
-  assert.match(stdout, new RegExp(`of the export ${ready.id} is not what it was`))
+  assert.match(stdout, new RegExp(`of the export ${ready.id} has changed since`))
 })
 
 test('a folder is removed completely even if a program that was just stopped still writes into it', async () => {
