@@ -1,6 +1,6 @@
 // TLS to upstreams: requests are sent only if the certificate is trusted and matches the host name.
 import assert from 'node:assert/strict'
-import { execFile, execFileSync, spawnSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import https from 'node:https'
 import type { AddressInfo } from 'node:net'
@@ -8,42 +8,18 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, test } from 'node:test'
 import { promisify } from 'node:util'
+import { makeCertificate, noOpenssl } from '../support/certificate.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-tls-'))
-const certificate = path.join(folder, 'certificate.pem')
+let certificate: string
 let server: https.Server | undefined
 let requests = 0
 
-const skip =
-  spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
-
 before(async () => {
-  if (skip) return
-  const key = path.join(folder, 'key.pem')
-  const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost']
-  execFileSync(
-    'openssl',
-    [
-      'req',
-      '-x509',
-      '-newkey',
-      'ec',
-      '-pkeyopt',
-      'ec_paramgen_curve:P-256',
-      '-nodes',
-      '-days',
-      '2',
-      ...names,
-      '-keyout',
-      key,
-      '-out',
-      certificate,
-    ],
-    {
-      stdio: 'pipe',
-    },
-  )
-  const made = https.createServer({ key: readFileSync(key), cert: readFileSync(certificate) }, (_, response) => {
+  if (noOpenssl) return
+  const pair = makeCertificate(folder, 'localhost')
+  certificate = pair.certificate
+  const made = https.createServer({ key: readFileSync(pair.key), cert: readFileSync(certificate) }, (_, response) => {
     requests++
     response.end('{"ok":true}')
   })
@@ -79,7 +55,7 @@ async function request(hostname: string, trusted: boolean): Promise<string> {
 }
 
 test('a request is sent with a trusted, matching certificate, and not with an untrusted or mismatched one', {
-  skip,
+  skip: noOpenssl,
 }, async () => {
   assert.equal(await request('localhost', true), '{"ok":true}')
   assert.equal(requests, 1)

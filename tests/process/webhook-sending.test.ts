@@ -1,7 +1,7 @@
 // One delivery attempt: what counts as success, its timeout, what is stored of a response, and that redirects are not
 // followed.
 import assert from 'node:assert/strict'
-import { execFile, execFileSync, spawnSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import https from 'node:https'
 import net, { type AddressInfo, type Socket } from 'node:net'
@@ -11,6 +11,7 @@ import { after, test } from 'node:test'
 import { promisify } from 'node:util'
 import { createAddressRules, readAllowed, resolve } from '../../server/webhooks/addresses.ts'
 import { createSend, type Outcome } from '../../server/webhooks/send.ts'
+import { makeCertificate, noOpenssl } from '../support/certificate.ts'
 import { startCanary, startReceiver } from '../support/receiver.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-sending-'))
@@ -135,31 +136,10 @@ test('if an address does not answer, the next address of the name is tried', asy
   receiver.stop()
 })
 
-const noOpenssl =
-  spawnSync('openssl', ['version']).status === 0 ? false : 'openssl, which makes the certificate, is not installed'
-
 test('a certificate must be trusted and match the host; proxy environment variables are ignored', {
   skip: noOpenssl,
 }, async () => {
-  const [key, certificate] = [path.join(folder, 'key.pem'), path.join(folder, 'certificate.pem')]
-  const names = ['-subj', '/CN=hooks.example.com', '-addext', 'subjectAltName=DNS:hooks.example.com']
-  const making = [
-    'req',
-    '-x509',
-    '-newkey',
-    'ec',
-    '-pkeyopt',
-    'ec_paramgen_curve:P-256',
-    '-nodes',
-    '-days',
-    '2',
-    ...names,
-    '-keyout',
-    key,
-    '-out',
-    certificate,
-  ]
-  execFileSync('openssl', making, { stdio: 'pipe' })
+  const { key, certificate } = makeCertificate(folder, 'hooks.example.com')
   let requests = 0
   const server = https.createServer({ key: readFileSync(key), cert: readFileSync(certificate) }, (_, response) => {
     requests++

@@ -2,27 +2,18 @@
 // else may run beside them (scripts/test.ts).
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
-import { ApiError } from '../../../contract/errors.ts'
+import type { ApiError } from '../../../contract/errors.ts'
 import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
 import { createGrammars, type GrammarSession } from '../../../engine/grammar/grammars.ts'
 import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
 import { until } from '../../support/client.ts'
+import { person, refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
 const vocab = await realVocab()
 const grammars = createGrammars()
 after(() => grammars.close())
 const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
-const person = {
-  type: 'object',
-  properties: { name: { type: 'string' }, age: { type: 'integer' } },
-  required: ['name', 'age'],
-  additionalProperties: false,
-}
-const refused = (path?: string) => (error: unknown) =>
-  error instanceof ApiError &&
-  error.code === 'schema_not_enforceable' &&
-  (path === undefined || error.details?.path === path)
 
 const nested = (levels: number) => {
   let schema: Record<string, unknown> = {}

@@ -1,4 +1,6 @@
 // Schemas that use every supported keyword.
+import { ApiError } from '../../../contract/errors.ts'
+
 const object = (properties: Record<string, unknown>, more: Record<string, unknown> = {}) => ({
   type: 'object',
   properties,
@@ -140,3 +142,16 @@ const patterns = [
   '^[^é-ü]{2}$',
 ]
 for (const pattern of patterns) enforced[`the pattern ${pattern}`] = object({ a: { type: 'string', pattern } })
+
+export const person = {
+  type: 'object',
+  properties: { name: { type: 'string' }, age: { type: 'integer' } },
+  required: ['name', 'age'],
+  additionalProperties: false,
+}
+
+/** For assert.rejects: the schema cannot be enforced, because of the part at this JSON pointer if one is given. */
+export const refused = (path?: string) => (error: unknown) =>
+  error instanceof ApiError &&
+  error.code === 'schema_not_enforceable' &&
+  (path === undefined || error.details?.path === path)

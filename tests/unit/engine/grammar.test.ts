@@ -4,25 +4,15 @@ import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import addFormats from 'ajv-formats'
-import { ApiError } from '../../../contract/errors.ts'
+import type { ApiError } from '../../../contract/errors.ts'
 import { createGrammars, type GrammarSpec } from '../../../engine/grammar/grammars.ts'
-import { enforced } from './grammar-schemas.ts'
+import { enforced, person, refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
 const vocab = await realVocab()
 const grammars = createGrammars()
 after(() => grammars.close())
 const open = (schema: Record<string, unknown>) => grammars.open(vocab, { kind: 'json_schema', schema })
-const person = {
-  type: 'object',
-  properties: { name: { type: 'string' }, age: { type: 'integer' } },
-  required: ['name', 'age'],
-  additionalProperties: false,
-}
-const refused = (path?: string) => (error: unknown) =>
-  error instanceof ApiError &&
-  error.code === 'schema_not_enforceable' &&
-  (path === undefined || error.details?.path === path)
 
 for (const [name, schema] of Object.entries(enforced))
   test(`every random document satisfies its schema: ${name}`, async () => {
