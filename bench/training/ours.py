@@ -71,16 +71,17 @@ def main() -> None:
     )
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
-    from trainer.cli.train import torch_settings
+    from trainer.runtime.process import torch_settings
 
     os.environ.update(torch_settings(threads))
     import torch
 
     from trainer.data.dataset import prepare
+    from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
+    from trainer.run import memory
     from trainer.run.evaluate import score
     from trainer.run.loop import Loop
-    from trainer.runtime import gpu, memory
     from trainer.runtime.protocol import SilentProtocol
 
     torch.set_num_threads(threads)

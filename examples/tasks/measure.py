@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
     parser.add_argument("--heldout", action="store_true")
     args = parser.parse_args()
-    from trainer.cli.train import torch_settings
+    from trainer.runtime.process import torch_settings
 
     os.environ.update(torch_settings(args.threads))
     import torch

@@ -52,7 +52,7 @@ export const pythonOnnx = (options) =>
     () => pip(['-r', 'trainer/requirements-onnx.txt', '-c', requirements[1]]),
   )
 
-/** The experiment tracker of TUNERY_TRACKING, in an environment of its own. */
+/** The experiment tracker of TUNERY_TRACKING, in its own environment. */
 export function tracker(options, kind = process.env.TUNERY_TRACKING) {
   const packages = { tensorboard: 'tensorboard', mlflow: 'mlflow-skinny', wandb: 'wandb' }
   if (!packages[kind]) return false

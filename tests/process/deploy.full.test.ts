@@ -157,12 +157,12 @@ test('the image’s user can read all its files', () => {
 test('the converter of base models has its files in the stage that converts them', () => {
   const python = path.join(folder, 'python')
   // Also what the converter imports only when it needs it.
-  const modules = ['trainer/cli/prepare_base.py', 'trainer/export/converters.py'].flatMap((file) =>
+  const modules = ['trainer/cli/prepare_base.py', 'trainer/runtime/converters.py'].flatMap((file) =>
     [...readFileSync(path.join(python, file), 'utf8').matchAll(/^\s*from (trainer\.\S+) import/gm)].map(
       ([, name]) => name!,
     ),
   )
-  assert.ok(modules.includes('trainer.export.converters'))
+  assert.ok(modules.includes('trainer.runtime.converters'))
   const names = ['trainer.cli.prepare_base', ...modules].join()
   execFileSync('.local/python/bin/python', ['-c', `import ${names}`], { cwd: python })
   assert.ok(existsSync(path.join(python, '.local/llama/source/convert_hf_to_gguf.py')))

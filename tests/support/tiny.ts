@@ -14,7 +14,7 @@ export const endless = { logit_bias: Object.fromEntries(Array.from({ length: 17 
  * sources that make it.
  */
 export function tinyModelsDir(): string {
-  const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/export/converters.py']
+  const sources = ['trainer/tests/make_tiny.py', 'trainer/cli/prepare_base.py', 'trainer/runtime/converters.py']
   const hash = createHash('sha256')
   for (const file of sources) hash.update(readFileSync(path.join(root, file)))
   const folder = path.join(root, '.local/test-models', hash.digest('hex').slice(0, 12))

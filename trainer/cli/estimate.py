@@ -17,8 +17,8 @@ TIMED_STEPS = 2
 
 
 def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
+    from trainer.run.memory import peak_bytes
     from trainer.run.progress import CLOSING_SECONDS
-    from trainer.runtime.memory import peak_bytes
 
     started = time.monotonic()
     loop, _, predicted = prepare_run(spec, folder, protocol)

@@ -11,24 +11,17 @@ from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol, SilentProtocol
 from trainer.runtime.spec import ImportSpec, read_import_spec
 
-# An adapter changes the answers to any question, so these are enough to detect it.
-QUESTIONS = {
-    "What is the capital of France?": "The capital of France is Paris.",
-    "Write a short greeting.": "Hello! How can I help you today?",
-    "How do I reset my password?": "Open the settings, choose Security, and click on Reset password.",
-    "Sort these numbers: 3, 1, 2": "1, 2, 3",
-}
-
 
 def import_adapter(spec: ImportSpec, folder: Path, protocol: Protocol) -> bool:
     import torch
     from transformers import AutoConfig
 
     from trainer.data.dataset import prepare
-    from trainer.export.convert import save
+    from trainer.export.reference_cache import QUESTIONS
+    from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_base, load_tokenizer, trainable, with_adapter, zero_adapter
-    from trainer.run import probe
-    from trainer.runtime import gpu, memory
+    from trainer.run import memory, probe
+    from trainer.run.artifact import save
 
     torch.set_num_threads(spec.threads)
     device, dtype = device_and_dtype()

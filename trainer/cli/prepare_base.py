@@ -65,7 +65,7 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
 
 def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: str) -> None:
     """Runs the engine's converter on a checkpoint folder, in this process: torch is already loaded."""
-    from trainer.export.converters import run_converter
+    from trainer.runtime.converters import run_converter
 
     run_converter(converters, "convert_hf_to_gguf.py", [str(folder), "--outfile", str(gguf_file), "--outtype", outtype])
 

@@ -2,7 +2,7 @@
 
 KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
 PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. Each line is a JSON
-object: {"params": {…}} once, then {"step": N, "metrics": {…}}. Runs in an environment of its own with only that
+object: {"params": {…}} once, then {"step": N, "metrics": {…}}. Runs in its own environment with only that
 tracker, so it imports nothing else of the trainer.
 """
 

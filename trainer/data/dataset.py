@@ -233,7 +233,7 @@ def _batches(conversations: list[list[dict]]) -> Iterator[range]:
 def prepare_splits(
     spec: Spec, conversations: list[list[dict]], tokenizer, max_length: int, protocol: Protocol
 ) -> tuple[Prepared, Prepared | None]:
-    """The learned rows, and the validation rows: a share of the dataset or a dataset of their own."""
+    """The learned rows, and the validation rows: a share of the dataset or another dataset."""
     evaluation = spec.evaluation
     if evaluation.dataset:
         evaluation_rows = read_conversations(Path(evaluation.dataset.path), evaluation.dataset.sha256)

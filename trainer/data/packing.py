@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from trainer.data.dataset import Sequence
-from trainer.model.attention import CPU, Layout, layout_of, to_device
+from trainer.data.layout import CPU, Layout, layout_of, to_device
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Limits:
 
 
 def split(sequences: list[Sequence], limits: Limits) -> list[list[Sequence]]:
-    """Splits a batch into groups that each fit into one pass; a sequence over a limit is a group of its own."""
+    """Splits a batch into groups that each fit into one pass; a sequence over a limit is its own group."""
     groups: list[list[Sequence]] = []
     tokens = targets = 0
     for sequence in sequences:

@@ -1,7 +1,7 @@
 """Makes an export and compares its answers with the trainer's own model: `python -m trainer.export FOLDER`.
 
 Reads `FOLDER/spec.json` (trainer/export/spec.py), writes JSON lines on stdout (trainer/runtime/protocol.py) and files
-under `FOLDER/out`. Each stage is a process of its own and ends with this one. Exit status: 0 done, 1 failed after an
+under `FOLDER/out`. Each stage is a separate process and ends with this one. Exit status: 0 done, 1 failed after an
 `error` line, 74 the server is gone, 75 stopped by SIGTERM.
 """
 

@@ -5,9 +5,9 @@ import os
 import shutil
 from pathlib import Path
 
-from trainer.export.converters import run_converter
 from trainer.export.spec import UNQUANTIZED, Export
 from trainer.export.tensors import FLOATING, read_checkpoint
+from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync
 

@@ -1,4 +1,4 @@
-"""Runs one stage of an export: `python -m trainer.export.stage NAME FOLDER`. A process of its own frees its memory for
+"""Runs one stage of an export: `python -m trainer.export.stage NAME FOLDER`. A separate process frees its memory for
 the next.
 
 The last line is a `result` with the stage's data.
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from trainer.cli.train import configure_process
 from trainer.export.spec import Export, read_spec
 from trainer.runtime.errors import JobError, explain
 from trainer.runtime.files import sync_tree
+from trainer.runtime.process import configure_process
 from trainer.runtime.protocol import Protocol, run_program
 
 ANSWERS = "answers.json"
@@ -32,9 +32,9 @@ def reference(spec: Export, _folder: Path, report) -> dict:
 
 
 def make(spec: Export, folder: Path, report) -> dict:
-    from trainer.export.make import make
+    from trainer.export.output import write_output
 
-    output = make(spec, folder, report)
+    output = write_output(spec, folder, report)
     return {"out": str(output)} if output else {}
 
 

@@ -7,8 +7,9 @@ the GPU to compute them (measured on an H100: 407 ms a step, 48 of them on the G
 
 import torch
 
+from trainer.data.layout import Layout, supports_varlen
 from trainer.data.packing import Pack, padded_size, shared_prefix, split
-from trainer.model.attention import Layout, fits_varlen, supports_varlen
+from trainer.model.attention import fits_varlen
 from trainer.model.fast_head import HeadLoss
 
 # Padding attends in documents of this length.

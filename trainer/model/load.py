@@ -8,8 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer.model import attention, fast_layers, fast_lora, quantized
-from trainer.runtime import gpu
+from trainer.model import attention, fast_layers, fast_lora, gpu, quantized
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import Lora, ModelSpec, Spec

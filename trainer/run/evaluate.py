@@ -6,9 +6,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer.data.dataset import Prepared
+from trainer.data.layout import layout_of
 from trainer.data.loss_mask import token_ids
 from trainer.data.packing import Limits, Pack, pack, split
-from trainer.model.attention import layout_of
 from trainer.model.fast_head import HeadLoss
 
 

@@ -12,13 +12,12 @@ from trainer.data.packing import Limits, pack, split
 from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
-from trainer.run import checkpoint
+from trainer.run import checkpoint, memory
 from trainer.run.checkpoint import State
 from trainer.run.evaluate import losses
 from trainer.run.progress import Estimate
 from trainer.run.schedule import learning_rate, order_of
 from trainer.run.validation import Validation
-from trainer.runtime import memory
 from trainer.runtime.distributed import Distributed
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol, StopRequested

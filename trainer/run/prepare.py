@@ -18,10 +18,10 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
 
     from trainer.data.dataset import prepare_splits, read_conversations
     from trainer.data.tokenizer_identity import require_unchanged
+    from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
-    from trainer.run import checkpoint
+    from trainer.run import checkpoint, memory
     from trainer.run.loop import Loop, limits_of
-    from trainer.runtime import gpu, memory
     from trainer.runtime.distributed import Distributed
 
     disable_progress_bar()

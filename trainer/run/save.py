@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from trainer.data.dataset import Example
-from trainer.export.convert import save
 from trainer.model.load import load_model, zero_adapter
 from trainer.run import probe, snapshots
+from trainer.run.artifact import save
 from trainer.run.loop import Loop
 
 # More rows with a high loss than anyone reads; a file of a million rows would take seconds to write.

@@ -136,9 +136,9 @@ def loop_of():
         import torch
 
         from trainer.data.dataset import prepare_splits, read_conversations
+        from trainer.model import gpu
         from trainer.model.load import load_model, load_tokenizer
         from trainer.run.loop import Loop
-        from trainer.runtime import gpu
 
         spec: Spec = read_spec(folder)
         protocol = protocol or Recorder()

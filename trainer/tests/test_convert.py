@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trainer.export.convert import save
 from trainer.model.load import load_tokenizer
+from trainer.run.artifact import save
 from trainer.runtime.spec import read_spec
 
 

@@ -12,7 +12,7 @@ import yaml
 from safetensors import safe_open
 
 from trainer.export import answering, check, reference
-from trainer.export.make import make
+from trainer.export.output import write_output
 from trainer.runtime.errors import JobError
 from trainer.tests.exporting import silent, write_adapter, write_spec
 
@@ -34,7 +34,7 @@ def differences(expected_answers: dict, rows: list[dict]) -> list[float]:
 def test_the_merged_folder_answers_like_base_and_adapter(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     rows = check.answers(made, None, expected_answers, silent)
     assert [row["prompt_tokens"] for row in rows] == [row["prompt_tokens"] for row in expected_answers["rows"]]
     assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in expected_answers["rows"]]
@@ -49,7 +49,7 @@ def test_the_folder_works_in_a_transformers_pipeline(tmp_path, tiny, adapter):
 
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     generate = pipeline("text-generation", str(made))
     for row in expected_answers["rows"]:
         (found,) = generate(row["messages"], max_new_tokens=64, do_sample=False)
@@ -59,7 +59,7 @@ def test_the_folder_works_in_a_transformers_pipeline(tmp_path, tiny, adapter):
 def test_peft_loads_the_adapter_alone_which_has_its_bases_public_name(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, merge=False)
     expected_answers = reference.reference(spec, silent)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     rows = check.answers(made, tiny, expected_answers, silent)
     assert [row["answer_tokens"] for row in rows] == [row["answer_tokens"] for row in expected_answers["rows"]]
     assert max(differences(expected_answers, rows)) < 1e-3
@@ -70,7 +70,7 @@ def test_peft_loads_the_adapter_alone_which_has_its_bases_public_name(tmp_path, 
 def test_no_file_contains_a_local_path(tmp_path, tiny, adapter):
     for merge in (True, False):
         spec = write_spec(tmp_path / "export", tiny, adapter, merge=merge)
-        made = make(spec, tmp_path / "export", silent)
+        made = write_output(spec, tmp_path / "export", silent)
         for file in made.iterdir():
             assert not any(
                 str(place).encode() in file.read_bytes() for place in (tiny, adapter, tmp_path, Path.home())
@@ -80,7 +80,7 @@ def test_no_file_contains_a_local_path(tmp_path, tiny, adapter):
 @pytest.mark.parametrize("quantization", [None, "bf16", "fp16", "fp32"])
 def test_a_full_model_is_exported_unchanged_or_in_the_requested_type(tmp_path, tiny, quantization):
     spec = write_spec(tmp_path / "export", tiny, tiny, model={"method": "full"}, quantization=quantization)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(quantization, torch.float32)
     with safe_open(made / "model.safetensors", "pt") as found, safe_open(tiny / "model.safetensors", "pt") as own:
         assert set(found.keys()) == set(own.keys())
@@ -95,7 +95,7 @@ def test_a_full_model_is_exported_unchanged_or_in_the_requested_type(tmp_path, t
 def test_an_export_in_sixteen_bits_answers_nearly_the_same(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, quantization="bf16")
     expected_answers = reference.reference(spec, silent)
-    rows = check.answers(make(spec, tmp_path / "export", silent), None, expected_answers, silent)
+    rows = check.answers(write_output(spec, tmp_path / "export", silent), None, expected_answers, silent)
     found = differences(expected_answers, rows)
     assert 0 < sum(found) / len(found) < 0.05
 
@@ -109,7 +109,7 @@ def broken(made: Path, name: str, change) -> None:
 def test_the_check_detects_a_broken_template(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     template = (made / "chat_template.jinja").read_text()
     (made / "chat_template.jinja").write_text(template.replace("<|im_start|>assistant", "<|im_start|>asistant"))
     rows = check.answers(made, None, expected_answers, silent)
@@ -120,7 +120,7 @@ def test_the_check_detects_a_broken_template(tmp_path, tiny, adapter):
 def test_the_check_detects_a_broken_tokenizer_or_rotary_base(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)
-    made = make(spec, tmp_path / "export", silent)
+    made = write_output(spec, tmp_path / "export", silent)
     shutil.copytree(made, tmp_path / "tokenizer")
     broken(
         tmp_path / "tokenizer",
@@ -152,7 +152,7 @@ def test_older_releases_find_the_names_that_they_need(tmp_path, tiny, adapter):
     plain = tmp_path / "adapter"
     shutil.copytree(adapter, plain)
     broken(plain, "tokenizer_config.json", lambda values: values.update(extra))
-    made = make(write_spec(tmp_path / "export", base, plain), tmp_path / "export", silent)
+    made = write_output(write_spec(tmp_path / "export", base, plain), tmp_path / "export", silent)
     config, tokenizer = (json.loads((made / name).read_text()) for name in ("config.json", "tokenizer_config.json"))
     assert config["rope_theta"] == 500000.0
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
@@ -179,7 +179,7 @@ def test_the_generation_defaults_have_every_end_token(tmp_path, tiny, adapter):
     broken(
         base, "generation_config.json", lambda values: values.update(eos_token_id=0, temperature=0.7, do_sample=True)
     )
-    made = make(write_spec(tmp_path / "export", base, own), tmp_path / "export", silent)
+    made = write_output(write_spec(tmp_path / "export", base, own), tmp_path / "export", silent)
     found = json.loads((made / "generation_config.json").read_text())
     assert found["eos_token_id"] == [0, 2]
     assert found["temperature"] == 0.7
@@ -197,7 +197,9 @@ def test_the_model_card_is_valid_and_escapes_names(tmp_path, tiny, adapter):
         "results": {"train_loss": 0.12345678},
     }
     changes = {"model": {"name": HOSTILE}, "base": {"id": "org/base", "license": 'A licence: of "mine"'}}
-    made = make(write_spec(tmp_path / "export", tiny, adapter, card=card, **changes), tmp_path / "export", silent)
+    made = write_output(
+        write_spec(tmp_path / "export", tiny, adapter, card=card, **changes), tmp_path / "export", silent
+    )
     _, front, text = (made / "README.md").read_text().split("---\n", 2)
     values = yaml.safe_load(front)
     assert values["license"] == "other"

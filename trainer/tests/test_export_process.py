@@ -30,8 +30,8 @@ def lines_of(process: subprocess.Popen) -> list[dict]:
 def adapter(tiny, tmp_path_factory):
     """An adapter as a job leaves it, with its GGUF file."""
     from trainer.data.tokenizer_identity import add_to_gguf
-    from trainer.export.convert import ADAPTER_TYPE, _check
-    from trainer.export.converters import run_converter
+    from trainer.run.artifact import ADAPTER_TYPE, _check
+    from trainer.runtime.converters import run_converter
     from trainer.runtime.spec import Base, ModelSpec
     from trainer.tests.conftest import CONVERTERS
 

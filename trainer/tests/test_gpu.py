@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from trainer.model.attention import Gather, Scatter, attend, layout_of, supports_varlen
+from trainer.data.layout import layout_of, supports_varlen
+from trainer.model.attention import Gather, Scatter, attend
+from trainer.run import memory
 from trainer.run.loop import limits_of
 from trainer.run.probe import log_probabilities
-from trainer.runtime import memory
 from trainer.runtime.errors import explain
 from trainer.tests.conftest import Recorder
 from trainer.tests.make_tiny import make_tiny

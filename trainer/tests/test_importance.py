@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from trainer.data.loss_mask import render
 from trainer.export.gguf_file import convert
 from trainer.export.importance import for_file, measure
-from trainer.export.make import write_checkpoint_folder
+from trainer.export.output import write_checkpoint_folder
 from trainer.export.reference import load_model, load_tokenizer, reference
 from trainer.export.reference_cache import has_importance
 from trainer.tests.exporting import silent, write_adapter, write_spec

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from trainer.run import memory
 from trainer.run.prepare import prepare_run
-from trainer.runtime import memory
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder

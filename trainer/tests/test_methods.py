@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from trainer.export.convert import save
+from trainer.data.layout import layout_of
 from trainer.model import fast_layers, fast_lora
-from trainer.model.attention import layout_of
 from trainer.model.load import load_tokenizer
+from trainer.run.artifact import save
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import DEVICE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.data.tokenizer_identity import add_to_gguf, write_description
-from trainer.export.converters import run_converter
+from trainer.runtime.converters import run_converter
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import sha256_of
 from trainer.runtime.spec import ModelSpec

@@ -25,7 +25,7 @@ from trainer.runtime.errors import JobError
 from trainer.runtime.files import sync_tree
 
 
-def make(spec: Export, folder: Path, report) -> Path | None:
+def write_output(spec: Export, folder: Path, report) -> Path | None:
     """Writes under `folder/out` and returns the path. Calls `report(stage, done)` with the progress.
 
     For ONNX it makes only the graph and returns null; `finish` (trainer/export/onnx.py) makes the folder.
@@ -34,13 +34,13 @@ def make(spec: Export, folder: Path, report) -> Path | None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     if spec.format == "onnx":
-        return _graph(spec, folder, report)
-    output = {"huggingface": _hugging_face, "gguf": _gguf}[spec.format](spec, folder, out, report)
+        return _write_onnx_graph(spec, folder, report)
+    output = {"huggingface": _write_hugging_face, "gguf": _write_gguf}[spec.format](spec, folder, out, report)
     sync_tree(output)
     return output
 
 
-def _hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
+def _write_hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
     output = out / spec.folder_name
     output.mkdir()
     if spec.adapter_alone:
@@ -52,7 +52,7 @@ def _hugging_face(spec: Export, _folder: Path, out: Path, report) -> Path:
     return output
 
 
-def _gguf(spec: Export, folder: Path, out: Path, report) -> Path:
+def _write_gguf(spec: Export, folder: Path, out: Path, report) -> Path:
     if spec.adapter_alone:
         return adapter_file(spec, out)
     kind = type_of(spec, checkpoint_folder(spec))
@@ -69,7 +69,7 @@ def _gguf(spec: Export, folder: Path, out: Path, report) -> Path:
     return file
 
 
-def _graph(spec: Export, folder: Path, report) -> None:
+def _write_onnx_graph(spec: Export, folder: Path, report) -> None:
     work = _work(folder)
     write_checkpoint_folder(spec, work, "F32", True, lambda done: report("merge", done))
     report("convert", 0.0)
