@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import http from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { readAll, send } from '../../server/inference/replicas/http-client/client.ts'
-import { NoResponse } from '../../server/inference/replicas/http-client/connection.ts'
-import { createConnectionPool } from '../../server/inference/replicas/http-client/connection-pool.ts'
+import { createConnectionPool, NoResponse } from '../../server/inference/replicas/http-client/connection-pool.ts'
 
 test('a request whose server dies while processing is not resent; one on a stale connection is, once', async () => {
   let requests = 0
@@ -19,10 +19,12 @@ test('a request whose server dies while processing is not resent; one on a stale
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   const pool = createConnectionPool({ hostname: '127.0.0.1', port, secure: false }, 4000)
-  const request = async () =>
-    (
-      await readAll(await send(pool, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal))
-    ).toString()
+  const request = async () => {
+    // undici reuses a connection from the next turn of the event loop on.
+    await nextTurn()
+    const response = await send(pool, { method: 'POST', path: '/', payload: '{}' }, new AbortController().signal)
+    return (await readAll(response)).toString()
+  }
   try {
     assert.equal(await request(), 'ok')
     respond = (request) => void setTimeout(() => request.socket.destroy(), 120)

@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict'
 import net, { type AddressInfo, type Socket } from 'node:net'
 import { after, test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { BodyTooLarge, readAll, readFirstChunk, send } from '../../server/inference/replicas/http-client/client.ts'
-import { NoResponse } from '../../server/inference/replicas/http-client/connection.ts'
-import { createConnectionPool } from '../../server/inference/replicas/http-client/connection-pool.ts'
+import { createConnectionPool, NoResponse } from '../../server/inference/replicas/http-client/connection-pool.ts'
 import { until } from '../support/client.ts'
 
 const never = new AbortController().signal
@@ -44,7 +44,13 @@ async function startRaw(respond: (socket: Socket, request: string) => void, idle
   })
   const request = (signal = never, headers: Record<string, string> = {}) =>
     send(pool, { method: 'POST', path: '/v1/x', payload: '{"é":1}', headers }, signal)
-  return { request, sockets, text: async () => (await readAll(await request())).toString(), opened: () => opened }
+  const text = async () => {
+    const body = (await readAll(await request())).toString()
+    // undici reuses a connection from the next turn of the event loop on.
+    await nextTurn()
+    return body
+  }
+  return { request, sockets, text, opened: () => opened }
 }
 
 const framings: Record<string, { bytes: string; body: string; reused: boolean }> = {

@@ -2,7 +2,7 @@
 import { type EngineClient, engineError } from '../engine/client.ts'
 import { engineBody } from './body.ts'
 import { readAll, readFirstChunk } from './http-client/client.ts'
-import { NoResponse } from './http-client/connection.ts'
+import { NoResponse } from './http-client/connection-pool.ts'
 import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
 
 /** The engine batches requests from its own queue; this many fill it. */

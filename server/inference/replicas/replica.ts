@@ -2,8 +2,7 @@
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
 import type { UsageKind } from '../../usage/index.ts'
 import type { TokenCounts } from '../gateway/usage-scanner.ts'
-import type { HttpResponse } from './http-client/response.ts'
-import type { Headers } from './http-client/response-parser.ts'
+import type { Headers, HttpResponse } from './http-client/response.ts'
 
 /** The weights that a request runs on: a base from the hub or a fully tuned model, optionally with a LoRA adapter. */
 export interface Target {

@@ -1,17 +1,7 @@
-// HTTP/1.1 client for the engine and upstreams: sends one request and reads its response. Node's own client took a
-// third of the latency that this service adds to a request, and undici was hardly faster, so this one is our own.
+// HTTP/1.1 client for the engine and upstreams: sends one request, on undici, and reads its response.
 import { validateHeaderValue } from 'node:http'
-import { NoResponse, StaleConnection } from './connection.ts'
-import type { ConnectionPool } from './connection-pool.ts'
+import { type ConnectionPool, type HttpRequest, NoResponse, StaleConnection } from './connection-pool.ts'
 import type { HttpResponse } from './response.ts'
-
-export interface HttpRequest {
-  method: 'GET' | 'POST'
-  path: string
-  headers?: Record<string, string>
-  /** JSON text. */
-  payload?: string
-}
 
 /**
  * Sends the request and resolves when the head of the response has arrived; the body is paused until `resume()`.
@@ -25,30 +15,15 @@ export async function send(
   signal: AbortSignal,
   newConnection = false,
 ): Promise<HttpResponse> {
-  const text = serializeRequest(request, pool.host)
+  for (const name in request.headers) validateHeaderValue(name, request.headers[name]!)
   try {
-    return await (newConnection ? pool.open() : pool.acquire()).send(text, signal)
+    return await pool.send(request, signal, newConnection)
   } catch (error) {
     if (!(error instanceof StaleConnection)) throw error
-    return await pool
-      .open()
-      .send(text, signal)
-      .catch((again) => {
-        throw again instanceof NoResponse ? new NoResponse(again.message, true) : again
-      })
+    return await pool.send(request, signal, true).catch((again) => {
+      throw again instanceof NoResponse ? new NoResponse(again.message, true) : again
+    })
   }
-}
-
-function serializeRequest({ method, path, headers, payload }: HttpRequest, host: string): string {
-  let head = `${method} ${path} HTTP/1.1\r\nhost: ${host}\r\n`
-  if (payload !== undefined)
-    head += `content-type: application/json\r\ncontent-length: ${Buffer.byteLength(payload)}\r\n`
-  for (const name in headers) {
-    const value = headers[name]!
-    validateHeaderValue(name, value)
-    head += `${name}: ${value}\r\n`
-  }
-  return `${head}\r\n${payload ?? ''}`
 }
 
 /** The body exceeds its size limit. */

@@ -1,6 +1,8 @@
 // A response whose body arrives in chunks, with backpressure: the socket is paused while the reader is slow.
 import { EventEmitter } from 'node:events'
-import type { Headers } from './response-parser.ts'
+
+/** Names in lower case; repeated headers are joined by commas. */
+export type Headers = Readonly<Record<string, string | undefined>>
 
 /** Bytes buffered before the socket is paused. */
 const buffered_max = 64 * 1024

@@ -1,0 +1,109 @@
+import type { Context, Feature } from '../feature.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import type { Gauge } from '../http/health.ts'
+import type { Hub } from '../hub/index.ts'
+import type { Limits } from '../limits/index.ts'
+import type { Plans } from '../plans.ts'
+import type { Usage } from '../usage/index.ts'
+import { createEngineClient } from './engine/client.ts'
+import { createEngineHealth } from './engine/health.ts'
+import { createEngineProcess } from './engine/process.ts'
+import { createScoring } from './fidelity/adapter-verification.ts'
+import { inferenceRoutes } from './gateway/routes.ts'
+import { createMergedCheck } from './merged-adapters/check.ts'
+import { createMergedAdapters } from './merged-adapters/manager.ts'
+import { createPools } from './replicas/pools.ts'
+import { readUpstreams } from './replicas/settings.ts'
+import { createCacheSalt } from './replicas/upstream.ts'
+import { createInference, type Inference } from './service.ts'
+
+/** This machine's engine: its process, its client and its health. Starts nothing yet. */
+export function createEngine(context: Context) {
+  const { engine_options, parse_control_tokens } = context.config
+  const options = [...engine_options, ...(parse_control_tokens ? ['--parse-control-tokens'] : [])]
+  const process = createEngineProcess({ ...context, options })
+  const client = createEngineClient(process, context.log)
+  const health = createEngineHealth(process, client, context.log)
+  return {
+    client,
+    /** Starts it ahead of the first request. */
+    start: () => process.instance(),
+    stop: () => process.stop(),
+    pid: () => process.current()?.pid,
+    yieldCores: client.yieldCores,
+    /** Why it cannot answer, or undefined. */
+    problem: async () => process.problem() ?? (await health.problem()),
+    watchHealth: health.watch,
+  }
+}
+
+interface Needs {
+  plans: Plans
+  limits: Limits
+  hub: Hub
+  models: TunedModels
+  usage: Usage
+  engine: ReturnType<typeof createEngine>
+}
+
+export function createInferenceFeature(
+  context: Context,
+  { plans, limits, engine, hub, models, usage }: Needs,
+): Feature & { inference: Inference; gauges: Gauge[] } {
+  const { config, dataDir, log } = context
+  const { client } = engine
+  const pools = createPools({
+    engine: client,
+    upstreams: readUpstreams(config.upstreams, process.env),
+    waiting_max: config.max_waiting,
+    cacheSalt: createCacheSalt(dataDir),
+    log,
+  })
+  const scoreRows = createScoring(client)
+  const mergedAdapters = createMergedAdapters({
+    ...context,
+    models,
+    pools,
+    check: createMergedCheck(scoreRows),
+    memory_bytes: config.merged_memory_mb * 1e6,
+    after_tokens: config.merge_after_tokens,
+  })
+  const inference = createInference({
+    hub,
+    models,
+    engine: client,
+    pools,
+    scoreRows,
+    mergedAdapters,
+    usage,
+    pricing: plans.pricing,
+  })
+  return {
+    inference,
+    gauges: [
+      {
+        name: 'tunery_merged_adapters',
+        help: 'Adapters that are served from a merged copy.',
+        read: () => mergedAdapters.counts().serving,
+      },
+      {
+        name: 'tunery_merge_refusals',
+        help: 'Adapters that turned out not to be worth a merged copy.',
+        read: () => mergedAdapters.counts().refused,
+      },
+    ],
+    mount: (app) => inferenceRoutes(app, inference, limits, context.stopDeadline),
+    sweep: mergedAdapters.removeLeftovers,
+    async start() {
+      const idle_ms = config.idle_unload_seconds * 1000
+      const stops = [engine.watchHealth(), ...(idle_ms > 0 ? [client.unloadIdle(idle_ms)] : [])]
+      return [
+        {
+          async close() {
+            for (const stop of stops) stop()
+          },
+        },
+      ]
+    },
+  }
+}
