@@ -31,7 +31,7 @@ test('a server killed during a training leaves no processes; the next start resu
   const key = folder.key()
   let api: Client = client(first.url, key)
   const dataset = (await api.upload(colourRows(16))).body.id
-  const config = { training_config: { epochs: 50, batch_size: 1, learning_rate: 0.001 } }
+  const config = { training_config: { epochs: 25, batch_size: 1, learning_rate: 0.001 } }
   const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
   await api.untilEvent(id, (event) => event.type === 'checkpoint')
   const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]

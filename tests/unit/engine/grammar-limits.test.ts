@@ -7,6 +7,7 @@ import { writeEbnf } from '../../../engine/grammar/ebnf.ts'
 import { createGrammars, type GrammarSession } from '../../../engine/grammar/grammars.ts'
 import { schemaRules } from '../../../engine/grammar/schema-rules.ts'
 import { until } from '../../support/client.ts'
+import { full } from '../../support/full.ts'
 import { person, refused } from './grammar-schemas.ts'
 import { allowedTokens, nextMask, realVocab, seeded, walk } from './grammar-walk.ts'
 
@@ -92,7 +93,7 @@ for (const [name, schema] of Object.entries(costlyToWrite))
     assert.ok(performance.now() - began < 1_500, `it took ${performance.now() - began} ms`)
   })
 
-test('hostile schemas end within their limits and do not delay the masks of another session', async () => {
+test('hostile schemas end within their limits and do not delay the masks of another session', full, async () => {
   const other = await open({ type: 'array', items: { type: 'integer' } })
   let longest_ms = 0
   let going = true

@@ -116,22 +116,23 @@ test('a text is split only where no token can cross, and at the maximum length o
 
 test('text of control tokens only costs linear time, like other text', async () => {
   const timed = async (text: string) => {
-    let best = Number.POSITIVE_INFINITY
-    for (let round = 0; round < 3; round++) {
-      const began = performance.now()
-      await tokens(smollm, text)
-      best = Math.min(best, performance.now() - began)
-    }
-    return best
+    const began = performance.now()
+    await tokens(smollm, text)
+    return performance.now() - began
   }
   const hostile = '<|im_start|>'
-  await timed(hostile.repeat(1000))
-  const [short, long] = [await timed(hostile.repeat(10_000)), await timed(hostile.repeat(80_000))]
+  const best = { short: Number.POSITIVE_INFINITY, long: Number.POSITIVE_INFINITY, plain: Number.POSITIVE_INFINITY }
+  // In turn, so that a moment with other work on the machine does not slow only one of them.
+  for (let round = 0; round < 6; round++) {
+    best.short = Math.min(best.short, await timed(hostile.repeat(10_000)))
+    best.long = Math.min(best.long, await timed(hostile.repeat(80_000)))
+    best.plain = Math.min(best.plain, await timed('Plain words of a text, one after the other. '.repeat(3000)))
+  }
+  const { short, long, plain } = best
   assert.ok(
     long < 24 * short,
     `8 times the text took ${(long / short).toFixed(1)} times as long: ${short.toFixed(0)}, ${long.toFixed(0)} ms`,
   )
-  const plain = await timed('Plain words of a text, one after the other. '.repeat(3000))
   assert.ok(short < 4 * plain, `120 kB of control tokens took ${short.toFixed(0)} ms, of words ${plain.toFixed(0)} ms`)
 })
 
