@@ -6,15 +6,7 @@ import { clientTimeouts, maxHeadBytes } from '../lib/http/client-timeouts.ts'
 import { endSlowBodies, endSlowReaders } from '../lib/http/slow-clients.ts'
 import { newId } from '../lib/ids.ts'
 import type { Accounts } from './accounts/index.ts'
-import { accountRoutes } from './accounts/routes.ts'
-import type { Datasets } from './datasets/index.ts'
-import { datasetRoutes } from './datasets/routes.ts'
-import type { Deployments } from './deployments/index.ts'
-import { deploymentRoutes } from './deployments/routes.ts'
-import type { Exports } from './exports/index.ts'
-import { exportRoutes } from './exports/routes.ts'
-import type { FineTuning, TunedModels } from './fine-tuning/index.ts'
-import { fineTuningRoutes } from './fine-tuning/routes.ts'
+import type { Feature } from './feature.ts'
 import { requireAuth, requireScopes } from './http/auth.ts'
 import { clientError, frameworkError, handleErrors, refuse } from './http/errors.ts'
 import { type Gauge, mountHealth } from './http/health.ts'
@@ -23,44 +15,23 @@ import { assumeJson, parseJsonBody } from './http/json-body.ts'
 import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
 import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
-import type { Downloads, Hub } from './hub/index.ts'
-import { hubRoutes } from './hub/routes.ts'
-import { inferenceRoutes } from './inference/gateway/routes.ts'
-import type { Inference } from './inference/index.ts'
 import type { Limits } from './limits/index.ts'
-import type { Plans } from './plans.ts'
 import type { Reserve } from './storage/disk-space.ts'
-import type { Usage } from './usage/index.ts'
-import { usageRoutes } from './usage/routes.ts'
-import type { Webhooks } from './webhooks/index.ts'
-import { webhookRoutes } from './webhooks/routes.ts'
 
-export interface Services {
+/** What the app needs of the services. */
+interface Needs {
   accounts: Accounts
-  plans: Plans
   limits: Limits
   idempotency: Idempotency
   reserve: Reserve
-  hub: Hub
-  downloads: Downloads
-  datasets: Datasets
-  fineTuning: FineTuning
-  models: TunedModels
-  usage: Usage
-  inference: Inference
-  deployments: Deployments
-  exports: Exports
-  webhooks: Webhooks
+  features: readonly Feature[]
   log: Logger
   version: string
   /** Why the service cannot take requests now, or undefined. */
   ready(): Promise<string | undefined>
   /** Gauges of /metrics besides the request histogram. */
   gauges: Gauge[]
-  /** Aborts when the service begins to stop: ends event streams, which have no end of their own. */
   stopping: AbortSignal
-  /** Aborts when the grace period of a stop is over: answers in flight end with an error event. */
-  stopDeadline: AbortSignal
 }
 
 /** Largest JSON body in bytes. Files are streamed and have their own limit. */
@@ -68,7 +39,7 @@ const bodyLimit = 8 * 1024 * 1024
 
 /** Mounts every route and returns the instance. It does not listen. */
 export async function buildApp(
-  services: Services,
+  services: Needs,
   settings: SecuritySettings,
   { head_ms, body_ms, idle_ms, unread_ms } = clientTimeouts,
 ): Promise<FastifyInstance> {
@@ -117,15 +88,7 @@ export async function buildApp(
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
   requireAuth(app, { find: services.accounts.findKey }, services.limits)
-  accountRoutes(app, services.accounts)
-  hubRoutes(app, services.hub, services.downloads, services.plans.tiers)
-  usageRoutes(app, services.usage)
-  datasetRoutes(app, services.datasets, services.stopping)
-  fineTuningRoutes(app, services.fineTuning, services.models, services.stopping)
-  inferenceRoutes(app, services.inference, services.limits, services.stopDeadline)
-  deploymentRoutes(app, services.deployments)
-  exportRoutes(app, services.exports, services.stopping)
-  webhookRoutes(app, services.webhooks)
+  for (const feature of services.features) feature.mount?.(app)
   await app.ready()
   return app
 }

@@ -8,7 +8,7 @@ import { buildApp } from './app.ts'
 import { ConfigError, readConfig, unusedSettingsIn } from './config.ts'
 import { NewerDatabase } from './db/migrate.ts'
 import { lockDataDir } from './db/open.ts'
-import { createLog, createServices } from './services.ts'
+import { createLog, createServices, type Services } from './services.ts'
 import { storageError } from './storage/durable-files.ts'
 
 /** Grace period for requests in flight when the service stops. */
@@ -49,7 +49,7 @@ async function main(): Promise<void> {
   await services.sweep()
   const address = await app.listen({ host: config.host, port: config.port })
   // Start the queue only after listening has succeeded.
-  const worker = await services.startWork()
+  const work = await services.startWork()
   const url = `${address}/v1`
   const serverFile = path.join(config.data_dir, 'server.json')
   // Atomic: other processes wait for this file.
@@ -84,7 +84,7 @@ async function main(): Promise<void> {
       app.server.closeIdleConnections()
       for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy()
     }, idleClose_ms)
-    await Promise.all([app.close(), worker.stop()])
+    await Promise.all([app.close(), work.close()])
     clearInterval(closing)
     clearTimeout(cut)
     await services.close()
@@ -108,10 +108,7 @@ function stopMessage(requests: number, trainings: number): string {
 }
 
 // Prints the first API key only to a terminal; output that goes to a log or pipe would store it, so write a file there.
-async function showFirstKey(
-  accounts: Awaited<ReturnType<typeof createServices>>['accounts'],
-  dataDir: string,
-): Promise<void> {
+async function showFirstKey(accounts: Services['accounts'], dataDir: string): Promise<void> {
   await accounts.ensureOwner()
   const first = await accounts.createFirstKey()
   if (!first) return

@@ -7,10 +7,10 @@ import type { Db } from '../db/open.ts'
 import { type Claim, LeaseLost, type Queue } from '../queue/queue.ts'
 import { createRetryPolicy, linearDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
+import { readUntrusted } from '../storage/untrusted-files.ts'
 import { fetchFromHub, hubSourceOf } from './hugging-face.ts'
 import { Unreadable } from './reader/columns.ts'
-import type { ReadResult } from './reader/main.ts'
-import { readFileOf } from './reader.ts'
+import type { ReadRequest, ReadResult } from './reader/main.ts'
 import * as store from './store.ts'
 import { filesOf } from './store.ts'
 
@@ -135,4 +135,13 @@ async function read(
   } finally {
     await rm(files.fetched, { recursive: true, force: true })
   }
+}
+
+/**
+ * Reads a stored file in a child process. Resolves with `unreadable` for a bad file; rejects on internal errors only.
+ */
+export async function readFileOf(request: ReadRequest, size_bytes: number, signal?: AbortSignal): Promise<ReadResult> {
+  const read = await readUntrusted('server/datasets/reader/main.ts', request, size_bytes, signal)
+  if ('stdout' in read) return JSON.parse(read.stdout) as ReadResult
+  return { unreadable: { code: 'file_not_readable', message: `The file cannot be read: ${read.stopped}` } }
 }

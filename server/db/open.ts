@@ -33,7 +33,7 @@ export async function openDatabase(dataDir: string): Promise<Db> {
   )
 }
 
-/** The same for a process that must not block: all writes run in a thread of their own. */
+/** The same for a process that must not block: all writes run in their own thread. */
 export async function openThreadedDatabase(dataDir: string, timeout_ms = busy_timeout_ms): Promise<Db> {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })
   return openAndMigrate(new ThreadedSqliteDialect({ file: databaseFile(dataDir), timeout_ms }))
@@ -52,7 +52,7 @@ async function openAndMigrate(dialect: SqliteDialect): Promise<Db> {
 
 /**
  * Locks the data folder for this process: a second server would take over the running jobs of the first. It is an
- * operating system lock on a file of its own, so it ends with the process. Undefined if another process holds it.
+ * operating system lock on its own file, so it ends with the process. Undefined if another process holds it.
  */
 export function lockDataDir(dataDir: string, name = 'server.lock'): { release(): void } | undefined {
   mkdirSync(dataDir, { recursive: true, mode: 0o700 })

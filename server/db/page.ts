@@ -92,9 +92,8 @@ function keyset<T extends ListedTable, O>(
   lastId: string | undefined,
 ): Promise<O[]> {
   const operator = order === 'asc' ? sql`>` : sql`<`
-  const rest =
-    last &&
-    query.where(sql<boolean>`(${column} ${operator} ${last} or (${column} = ${last} and id ${operator} ${lastId}))`)
+  // Compared as a pair, so that SQLite finds the first row in an index.
+  const rest = last && query.where(sql<boolean>`(${column}, id) ${operator} (${last}, ${lastId})`)
   return (rest ?? query)
     .orderBy(column, order)
     .orderBy(sql`id`, order)

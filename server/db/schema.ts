@@ -1,7 +1,5 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
-import type { JobsAwaitingWeights, ModelDownloads } from './download-tables.ts'
-import type { ExportEvents, ExportRepositories, Exports } from './export-tables.ts'
 import type { DayCounts, Usage, UsageDays, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Columns have the names of the API's JSON fields.
@@ -259,6 +257,77 @@ interface IdempotencyKeys {
 interface Migrations {
   name: string
   applied_at: number
+}
+
+/** The last download of each base model. */
+export interface ModelDownloads {
+  model_id: string
+  status: 'queued' | 'downloading' | 'converting' | 'completed' | 'failed' | 'cancelled'
+  /** The commit that is downloaded, so that a resumed download fetches the same one. */
+  revision: string | null
+  bytes: number
+  total_bytes: number | null
+  /** Consecutive attempts without progress. */
+  failures: number
+  error_json: string | null
+  /** The account that requested it first. */
+  account_id: string
+  /** 1 if another account requested it too. */
+  shared: 0 | 1
+  created_at: number
+  updated_at: number
+}
+
+/** Queued jobs without a queue entry yet: their base model is still being downloaded. */
+export interface JobsAwaitingWeights {
+  job_id: string
+  model_id: string
+}
+
+export interface Exports {
+  id: string
+  account_id: string
+  model_id: string
+  format: 'huggingface' | 'gguf' | 'onnx'
+  quantization: string | null
+  /** 0 if the adapter alone is exported. */
+  merge: 0 | 1
+  archive: 'tar' | 'zip' | null
+  /** Hub repository that the files are pushed to. */
+  push_to: string | null
+  status: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
+  stage: string | null
+  progress: number
+  /** Name, size and hash of each file, once the export is ready. */
+  files_json: string
+  /** Result of the comparison with the trainer's answers, once made. */
+  check_json: string | null
+  push_json: string | null
+  error_json: string | null
+  /** How often a process that made it crashed. */
+  crashes: number
+  /** How often the server ended while it was made. */
+  interruptions: number
+  created_at: number
+  started_at: number | null
+  finished_at: number | null
+  /** When its files are removed; null: only on deletion. */
+  expires_at: number | null
+}
+
+/** A hub repository, in lower case, and the account whose export created it. */
+export interface ExportRepositories {
+  repository: string
+  account_id: string
+}
+
+export interface ExportEvents {
+  export_id: string
+  seq: number
+  type: 'status' | 'progress' | 'log' | 'warning' | 'error'
+  message: string
+  data_json: string | null
+  created_at: number
 }
 
 export interface Schema {

@@ -1,2 +1,2 @@
 // Deployments: names that clients call. What the rest of the service may import.
-export { createDeployments, type Deployments } from './service.ts'
+export type { Deployments } from './service.ts'

@@ -22,19 +22,19 @@ export interface Deployments {
   recover(): Promise<void>
 }
 
+export interface DeploymentsNeeds {
+  models: TunedModels
+  inference: Inference
+  downloads: Downloads
+}
+
 export function createDeployments({
   db,
   models,
   inference,
   downloads,
-  now = Date.now,
-}: {
-  db: Db
-  models: TunedModels
-  inference: Inference
-  downloads: Downloads
-  now?: () => number
-}): Deployments {
+  now,
+}: DeploymentsNeeds & { db: Db; now: () => number }): Deployments {
   inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.listAll(db, account_id),

@@ -1,12 +1,5 @@
 // Fine-tuning: jobs, the trainer and the tuned models. What the rest of the service may import.
 export { modelFiles } from './artifacts.ts'
-export { createCoreShare } from './core-share.ts'
-export { createEstimator } from './estimate.ts'
-export { workOnJob } from './jobs.ts'
-export { createJobMeter } from './metering.ts'
 export { type ExportSource, importanceMatrixFile, referenceAnswersFile } from './models/export-source.ts'
-export { createTunedModels, type ServableModel, type ServedBase, type TunedModels } from './models/registry.ts'
-export { queueKind } from './pending-weights.ts'
-export { createFineTuning, type FineTuning } from './service.ts'
-export { createTracking } from './tracking.ts'
+export type { ServableModel, ServedBase, TunedModels } from './models/registry.ts'
 export { runProgram, runTrainer, type TrainerEvent, type TrainerExit } from './trainer.ts'

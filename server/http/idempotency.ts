@@ -121,7 +121,7 @@ export async function runIdempotent(
   /**
    * Builds the answer from the object's current state. Undefined if the object is gone or must not be read, or if it
    * does not match the response schema, as for objects with a secret that is shown only once. Calls the handler of the
-   * item's route directly: a request of its own would count against the caller's limits, and be refused at them.
+   * item's route directly: a separate request would count against the caller's limits, and be refused at them.
    */
   async function recover(target: string): Promise<object | undefined> {
     const body = request.body as { name?: string } | undefined

@@ -112,7 +112,7 @@ export function mount<R extends Route>(
         },
       })
   }
-  // The multipart plugin adds hooks to every route of its instance, so each form route gets an instance of its own.
+  // The multipart plugin adds hooks to every route of its instance, so each form route gets its own instance.
   if (route.consumes)
     app.register(async (forms) => {
       await forms.register(multipart)

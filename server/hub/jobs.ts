@@ -3,12 +3,12 @@ import { mkdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
+import { runToEnd } from '../../lib/child-process.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { constantDelay, createRetryPolicy, exponentialDelay } from '../queue/retry-policy.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
-import { convertCheckpoint } from './convert.ts'
 import { type Downloads, downloadFolder } from './downloads.ts'
 import type { Hub } from './service.ts'
 import type { DownloadRow } from './store.ts'
@@ -166,5 +166,40 @@ async function afterFailure(
     claim,
     { status: 'queued', bytes, failures, error_json: errorJson(code, reason) },
     { retry_at: now() + delay_ms },
+  )
+}
+
+/**
+ * Converts a downloaded checkpoint in a separate Python process, with the code of `./tunery models add`: reads `hf/` in `folder` and writes `model.gguf` and `model.json` next to it. Throws DownloadFailed if the conversion
+ * fails.
+ */
+async function convertCheckpoint(
+  python: string,
+  converters: string,
+  model_id: string,
+  folder: string,
+  signal: AbortSignal,
+): Promise<void> {
+  const args = [
+    '-m',
+    'trainer.cli.prepare_download',
+    '--repo',
+    model_id,
+    '--id',
+    model_id,
+    '--converters',
+    converters,
+    '--out',
+    folder,
+  ]
+  const { status, killed_by, stderr } = await runToEnd(python, args, {
+    env: { PATH: process.env.PATH, HF_HUB_OFFLINE: '1' },
+    signal,
+  })
+  if (status === 0) return
+  const why = killed_by === 'SIGKILL' ? 'the machine may have run out of memory' : (stderr.split('\n').at(-1) ?? '')
+  throw new DownloadFailed(
+    'conversion_failed',
+    `The checkpoint of ${model_id} could not be converted (${killed_by ?? `status ${status}`}): ${why}`,
   )
 }

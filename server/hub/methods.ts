@@ -6,7 +6,7 @@ import type { Method } from '../../contract/common.ts'
 
 /**
  * Minimum bytes of memory per weight in training: frozen in bf16, frozen in 4 bits, or in float32 with its gradient and
- * two moments. A run needs more (trainer/runtime/memory.py predicts it): a method that is left out can never fit, and a
+ * two moments. A run needs more (trainer/run/memory.py predicts it): a method that is left out can never fit, and a
  * listed one may need a smaller batch.
  */
 const min_bytes_per_weight = { lora: 2, qlora: 0.55, full: 16 } as const satisfies Record<Method, number>

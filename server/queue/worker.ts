@@ -4,7 +4,7 @@ import { type Claim, LeaseLost, lease_ms, type Queue } from './queue.ts'
 
 export interface Worker {
   /** Claims no more work, aborts the current handler, and resolves when it has returned. */
-  stop(): Promise<void>
+  close(): Promise<void>
 }
 
 /**
@@ -14,11 +14,13 @@ export interface Worker {
 export function startWorker(options: {
   queue: Queue
   kind: string
-  name: string
+  /** Tells workers of one kind in this process apart. */
+  name?: string
   log: Logger
   handle: (claim: Claim, signal: AbortSignal) => Promise<void>
 }): Worker {
-  const { queue, kind, name, log, handle } = options
+  const { queue, kind, log, handle } = options
+  const name = ['server', process.pid, ...(options.name ? [options.name] : [])].join('-')
   const stopping = new AbortController()
 
   async function work(claim: Claim) {
@@ -58,7 +60,7 @@ export function startWorker(options: {
 
   const running = loop()
   return {
-    stop() {
+    close() {
       stopping.abort()
       return running
     },

@@ -14,7 +14,7 @@ import * as store from './store.ts'
 
 export interface RunningDeliverer {
   /** Stops claiming, gives running attempts a moment to end, and releases the leases of the rest. */
-  stop(): Promise<void>
+  close(): Promise<void>
 }
 
 export interface Deliverer {
@@ -175,7 +175,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
 
       const looping = loop()
       return {
-        async stop() {
+        async close() {
           stopping.abort()
           await looping
           const cut = setTimeout(() => aborting.abort(), grace_ms)

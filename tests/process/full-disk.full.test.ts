@@ -13,7 +13,7 @@ import { tiny, tinyModelsDir } from '../support/tiny.ts'
 const unshare = process.getuid?.() === 0 ? ['-m'] : ['-Urm']
 const possible = spawnSync('unshare', [...unshare, 'sh', '-c', 'mount -t tmpfs tmpfs /mnt']).status === 0
 
-/** Starts a server on a small filesystem of its own. */
+/** Starts a server on its own small filesystem. */
 async function startOnSmallDisk(size_mb: number) {
   const mount = mkdtempSync(path.join(os.tmpdir(), 'tunery-full-'))
   const env = {

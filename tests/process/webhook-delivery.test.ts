@@ -227,7 +227,7 @@ test('processes with a shared database share the work: each delivery is sent onc
       'all',
       async () => (await it.deliveries(id)).filter((each) => each.status === 'delivered').length === 10,
     )
-  for (const each of others) await each.stop()
+  for (const each of others) await each.close()
   assert.equal(receiver.received.length, 100)
 })
 
@@ -261,7 +261,7 @@ test('while the secret key is missing, deliveries wait without using up attempts
   await it.happen('locked up')
   const wrong = elsewhere.start()
   await until('the log to say so', () => lines.some((line) => line.includes('TUNERY_SECRET_KEY_FILE')))
-  await wrong.stop()
+  await wrong.close()
   assert.deepEqual([(await it.deliveries(id))[0]!.attempt_count, receiver.of('/locked').length], [0, 0])
   it.goOn()
   it.passTo(it.clock.time + lease_ms)

@@ -169,7 +169,7 @@ test('a worker runs one entry at a time, and stop waits for the handler', async 
     },
   })
   while (seen.length < 2) await new Promise(setImmediate)
-  await worker.stop()
+  await worker.close()
   assert.equal(running, 0)
   assert.deepEqual(seen, ['a', 'b'])
 })

@@ -81,7 +81,7 @@ test('a secret appears in no later response, no file of the data folder and no l
   await webhooks.test(by, mine.id)
   await webhooks.test(by, made.id)
   await until('both', () => receiver.of('/secret').length > 0 && receiver.of('/gone').length > 0)
-  await delivering.stop()
+  await delivering.close()
   await db.destroy()
   const answers = [
     await app.api('GET', '/webhooks?limit=100'),

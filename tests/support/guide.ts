@@ -126,7 +126,7 @@ async function serve(given: string, cwd: string, env: NodeJS.ProcessEnv) {
   const command = given.replace(/--port \d+/, `--port ${port}`)
   const url = `http://127.0.0.1:${port}`
   let output = ''
-  // A process group of its own, because vLLM has workers that must end with it.
+  // Its own process group, because vLLM has workers that must end with it.
   const child: ChildProcess = spawn('bash', ['-c', `exec ${command}`], {
     cwd,
     env,

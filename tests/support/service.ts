@@ -34,7 +34,7 @@ export async function startApp(
   const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key
   const app = await buildApp(services, config, times)
   await services.sweep()
-  const worker = await services.startWork()
+  const work = await services.startWork()
   const address = await app.listen({ host: '127.0.0.1', port: 0 })
   const url = `${address}/v1`
   return {
@@ -54,7 +54,7 @@ export async function startApp(
     async stop() {
       services.beginStop()
       app.server.closeAllConnections()
-      await Promise.all([app.close(), worker.stop()])
+      await Promise.all([app.close(), work.close()])
       await services.close()
       rmSync(dataDir, { recursive: true, force: true })
     },

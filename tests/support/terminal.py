@@ -1,4 +1,4 @@
-"""Runs a program in a pseudo-terminal of its own, as a login would: `terminal.py COMMAND ...`.
+"""Runs a program in its own pseudo-terminal, as a login would: `terminal.py COMMAND ...`.
 
 Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, or `close` to end the terminal. The
 last line is `exit STATUS`, as in a shell.

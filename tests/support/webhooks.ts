@@ -1,4 +1,4 @@
-// Webhooks on a database of their own, with a manual clock.
+// Webhooks on their own database, with a manual clock.
 import { mkdtempSync, rmSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
@@ -57,12 +57,12 @@ export async function startWebhooks({ allow = '127.0.0.0/8', ...options }: Optio
     },
     /** The deliveries of a webhook, oldest first. */
     deliveries: async (id: string) => (await webhooks.deliveries(account_id, id, { limit: 100 })).items.toReversed(),
-    pause: () => delivering.stop(),
+    pause: () => delivering.close(),
     goOn: () => {
       delivering = webhooks.start()
     },
     async stop() {
-      await delivering.stop()
+      await delivering.close()
       await db.destroy()
       rmSync(dataDir, { recursive: true, force: true })
     },

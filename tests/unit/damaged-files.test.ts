@@ -6,8 +6,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { root } from '../../lib/root.ts'
+import { readFileOf } from '../../server/datasets/prepare.ts'
 import { errorDetail } from '../../server/datasets/reader/columns.ts'
-import { readFileOf } from '../../server/datasets/reader.ts'
 
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-damaged-'))
 after(() => rmSync(folder, { recursive: true }))

@@ -40,7 +40,7 @@ test('every hyperparameter is in the request, the resolved config, spec.json, th
   assert.deepEqual(ResolvedConfig.parse(resolved), resolved)
 })
 
-test('every hyperparameter has either a constant default of its own type, or a computed one', () => {
+test('every hyperparameter has either a constant default of its type, or a computed one', () => {
   for (const { entry, field } of entries) {
     assert.equal('default' in entry, entry.computed === undefined, field)
     if ('default' in entry) entry.resolved?.parse(entry.default)

@@ -34,12 +34,20 @@ const roomOf = (file: string) =>
     .toSorted((a, b) => b.prefix.length - a.prefix.length)
     .at(0)
 
-const files = globSync('{contract,lib,server,engine,cli}/**/*.ts', { cwd: root })
-const imports = files.flatMap((file) =>
+const python = globSync('trainer/*/**/*.py', { cwd: root, exclude: ['trainer/tests/**'] })
+const typescript = globSync('{contract,lib,server,engine,cli}/**/*.ts', { cwd: root })
+const files = [...typescript, ...python]
+const imports = typescript.flatMap((file) =>
   [...readFileSync(path.join(root, file), 'utf8').matchAll(/(?:from|import\()\s*'([^']+)'/g)].map(([, name]) => ({
     file,
     to: name!.startsWith('.') ? path.normalize(path.join(path.dirname(file), name!)) : name!,
   })),
+)
+/** Of the Python package; also those inside functions. */
+const pythonImports = python.flatMap((file) =>
+  [...readFileSync(path.join(root, file), 'utf8').matchAll(/^\s*(?:from|import) (trainer\.[\w.]+|\.\S*)/gm)].map(
+    ([, name]) => ({ file, to: name!.startsWith('.') ? name! : `${name!.replaceAll('.', '/')}/` }),
+  ),
 )
 const isOurs = (to: string) => files.includes(to)
 
@@ -65,6 +73,11 @@ test('every import is one that the tables of docs/architecture.md allow', () => 
     const [from, target] = [roomOf(file)!, roomOf(to)!]
     return from !== target && !from.mayImport.includes(target.prefix)
   })
+  const forbidden = pythonImports.filter(({ file, to }) => {
+    const [from, target] = [roomOf(file)!, roomOf(to)]
+    return from !== target && !(target && from.mayImport.includes(target.prefix))
+  })
+  assert.deepEqual(forbidden, [], 'not allowed by the table of the trainer')
 })
 
 test('the contract uses zod alone, lib no package at all, and only engine/llama the binding to C', () => {
@@ -85,11 +98,11 @@ const features = rooms
     rooms.findIndex(({ prefix }) => prefix === 'server/webhooks/') + 1,
   )
 
-test('a feature is imported through its index.ts; the app mounts its routes, and a backup reads its owned files', () => {
+test('a feature is imported through its index.ts; services.ts creates it, and a backup reads its owned files', () => {
   forbid('features', (file, to) => {
     const feature = features.find((each) => to.startsWith(each))
     if (!feature || file.startsWith(feature)) return false
-    if (file === 'server/app.ts' && to.endsWith('/routes.ts')) return false
+    if (file === 'server/services.ts' && to === `${feature}feature.ts`) return false
     if (file.startsWith('server/storage/backup/') && to === `${feature}owned-files.ts`) return false
     return to !== `${feature}index.ts`
   })
@@ -101,7 +114,7 @@ test('a store is used by its own feature alone', () => {
 
 test('no file imports itself through others, types aside', () => {
   const edges = new Map<string, string[]>()
-  for (const file of files) {
+  for (const file of typescript) {
     const text = readFileSync(path.join(root, file), 'utf8')
     const targets = [...text.matchAll(/^(?:import|export)\s+(?!type\b)([^;']*?)from '(\.[^']+)'/gm)]
       .filter(([, names]) => !/^\{\s*(type \w+[^,]*,?\s*)+\}\s*$/.test(names!))

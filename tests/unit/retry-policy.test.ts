@@ -28,7 +28,7 @@ test('failure number `max` in a row ends the work, those before it are retried',
   )
 })
 
-test('each kind of failure has a limit of its own', () => {
+test('each kind of failure has its own limit', () => {
   assert.equal(retries.after('crash', 1).retry, true)
   assert.equal(retries.after('interruption', 1).retry, false)
 })

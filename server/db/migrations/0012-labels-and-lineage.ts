@@ -29,7 +29,7 @@ interface Tables {
 
 /**
  * Jobs and models get name, description and metadata. A job stores a snapshot of its starting model and datasets, which
- * may be deleted later. `weights_model_id` is separate from `parent_model_id`. Evaluations get a table of their own.
+ * may be deleted later. `weights_model_id` is separate from `parent_model_id`. Evaluations get their own table.
  */
 export async function up(given: Kysely<unknown>): Promise<void> {
   const { schema } = given

@@ -11,6 +11,7 @@ export function openWriter(file: string, timeout_ms: number): SQLite.Database {
     sqlite.pragma('journal_mode = WAL')
     sqlite.pragma('synchronous = FULL')
     sqlite.pragma('foreign_keys = ON')
+    addNoDeadline(sqlite)
     return sqlite
   } catch (error) {
     sqlite.close()
@@ -23,12 +24,16 @@ export function openReader(file: string): SQLite.Database {
   const sqlite = new SQLite(file, { timeout: 0, fileMustExist: true })
   try {
     sqlite.pragma('query_only = ON')
+    addNoDeadline(sqlite)
     return sqlite
   } catch (error) {
     sqlite.close()
     throw error
   }
 }
+
+/** The condition of lists (dialect.ts). Outside of the reader thread, as in a transaction, they have no deadline. */
+const addNoDeadline = (sqlite: SQLite.Database) => sqlite.function('before_deadline', { deterministic: true }, () => 1)
 
 /** Runs one statement and returns a Kysely result. */
 export function runStatement(

@@ -1,21 +1,47 @@
 // Kysely dialect for SQLite with a writer thread. Writes and whole transactions are serialized on the one connection of
-// that thread. Reads outside of transactions use a connection of this thread, which in WAL mode waits for no writer.
+// that thread. Reads outside of transactions wait for no writer in WAL mode: lists use the connection of a reader
+// thread, other reads one of this thread.
 import type SQLite from 'better-sqlite3'
 import {
+  AndNode,
   type CompiledQuery,
   type DatabaseConnection,
   type Driver,
   type QueryResult,
+  RawNode,
   SelectQueryNode,
   SqliteAdapter,
   SqliteDialect,
+  SqliteQueryCompiler,
+  WhereNode,
 } from 'kysely'
+import { ApiError } from '../../../contract/errors.ts'
 import { openReader, runStatement } from './connection.ts'
-import { startWriter, type WriterSettings, type WriterThread } from './thread.ts'
+import { startReader, startWriter, type Thread, type ThreadSettings, type WriteRequest } from './thread.ts'
+
+/** How long a list may take, with its wait for earlier ones. */
+const list_ms = 5000
 
 interface Connection extends DatabaseConnection {
   /** The open transaction: the thread that runs it, and the function that releases the write lock. */
-  transaction?: { thread: WriterThread; release: () => void }
+  transaction?: { thread: Thread<WriteRequest>; release: () => void }
+}
+
+/** Lists are the reads that return rows in an order: any number of rows. Other reads find rows by a key. */
+const isList = (node: object): node is SelectQueryNode =>
+  SelectQueryNode.is(node as SelectQueryNode) && 'orderBy' in node
+
+/** Adds the condition to lists that lets the reader thread end them. */
+class ListCompiler extends SqliteQueryCompiler {
+  override visitSelectQuery(node: SelectQueryNode): void {
+    if (!isList(node)) {
+      super.visitSelectQuery(node)
+      return
+    }
+    const condition = RawNode.createWithSql('before_deadline()')
+    const where = WhereNode.create(node.where ? AndNode.create(condition, node.where.where) : condition)
+    super.visitSelectQuery({ ...node, where })
+  }
 }
 
 class TwoConnectionsAdapter extends SqliteAdapter {
@@ -25,28 +51,35 @@ class TwoConnectionsAdapter extends SqliteAdapter {
 }
 
 export class ThreadedSqliteDialect extends SqliteDialect {
-  readonly #settings: WriterSettings
+  readonly #settings: ThreadSettings
+  readonly #list_ms: number
 
-  constructor(settings: WriterSettings) {
+  constructor(settings: ThreadSettings, listLimit_ms = list_ms) {
     super({ database: () => Promise.reject(new Error('the driver opens the database')) })
     this.#settings = settings
+    this.#list_ms = listLimit_ms
   }
 
   override createAdapter() {
     return new TwoConnectionsAdapter()
   }
 
+  override createQueryCompiler() {
+    return new ListCompiler()
+  }
+
   override createDriver(): Driver {
-    return createDriver(this.#settings)
+    return createDriver(this.#settings, this.#list_ms)
   }
 }
 
-function createDriver(settings: WriterSettings): Driver {
+function createDriver(settings: ThreadSettings, listLimit_ms: number): Driver {
   const lock = createLock()
-  let writer: WriterThread | undefined
+  let writer: Thread<WriteRequest> | undefined
+  let listReader: ReturnType<typeof startReader> | undefined
   let reader: SQLite.Database | undefined
 
-  function currentWriter(): WriterThread {
+  function currentWriter(): Thread<WriteRequest> {
     if (!writer || writer.hasEnded()) writer = startWriter(settings)
     return writer
   }
@@ -62,12 +95,29 @@ function createDriver(settings: WriterSettings): Driver {
     }
   }
 
+  /** The same for a list. */
+  async function readList(sql: string, parameters: readonly unknown[]): Promise<QueryResult<unknown> | undefined> {
+    if (!listReader || listReader.hasEnded()) listReader = startReader(settings)
+    try {
+      return await listReader.send({ kind: 'read', sql, parameters, deadline: Date.now() + listLimit_ms })
+    } catch (error) {
+      const { code } = error as { code?: string }
+      if (code?.startsWith('SQLITE_BUSY')) return undefined
+      if (code !== 'SQLITE_INTERRUPT') throw error
+      throw new ApiError(
+        'overloaded',
+        `Reading this list took longer than ${listLimit_ms / 1000} s. ` +
+          'Narrow it by time or status, or leave out the search for a name; or try again later.',
+      )
+    }
+  }
+
   async function execute(
     { transaction }: Connection,
     { sql, parameters, query }: CompiledQuery,
   ): Promise<QueryResult<unknown>> {
     if (transaction) return transaction.thread.send({ kind: 'run', sql, parameters, inside: true })
-    const found = SelectQueryNode.is(query) && read(sql, parameters)
+    const found = isList(query) ? await readList(sql, parameters) : SelectQueryNode.is(query) && read(sql, parameters)
     if (found) return found
     const release = await lock()
     try {
@@ -123,6 +173,7 @@ function createDriver(settings: WriterSettings): Driver {
 
     async destroy() {
       await lock()
+      await listReader?.close()
       // Close the writer last: the last connection to close checkpoints and removes the write-ahead log.
       reader?.close()
       await writer?.close()

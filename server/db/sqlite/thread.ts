@@ -1,18 +1,21 @@
-import { Worker } from 'node:worker_threads'
+import { parentPort, Worker } from 'node:worker_threads'
 import SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 
-export interface WriterThread {
+export interface Thread<R> {
   /** Rejects with SQLite's error and code, or with SQLITE_IOERR if the thread has ended. */
-  send(request: Request): Promise<QueryResult<unknown>>
+  send(request: R): Promise<QueryResult<unknown>>
   hasEnded(): boolean
   /** Ends the thread after all earlier requests; resolves when it has ended. */
   close(): Promise<void>
 }
 
-/** Starts a writer thread. It opens the database at its first statement, and retries if that fails. */
-export function startWriter(settings: WriterSettings): WriterThread {
-  const worker = new Worker(new URL('./writer.ts', import.meta.url), { workerData: settings })
+export const startWriter = (settings: ThreadSettings) => startThread<WriteRequest>('./writer.ts', settings)
+export const startReader = (settings: ThreadSettings) => startThread<ReadRequest>('./reader.ts', settings)
+
+/** Starts a thread. It opens the database at its first statement, and retries if that fails. */
+function startThread<R>(script: string, settings: ThreadSettings): Thread<R> {
+  const worker = new Worker(new URL(script, import.meta.url), { workerData: settings })
   const waiting: { resolve: (result: QueryResult<unknown>) => void; reject: (error: Error) => void }[] = []
   const ended = Promise.withResolvers<void>()
   let cause: Error | undefined
@@ -26,7 +29,7 @@ export function startWriter(settings: WriterSettings): WriterThread {
   const end = (error?: Error) => {
     // A commit in flight may or may not have succeeded; its caller gets an error.
     cause ??= new SQLite.SqliteError(
-      `the thread that writes to the database has ended${error ? `: ${error.message}` : ''}`,
+      `a thread of the database has ended${error ? `: ${error.message}` : ''}`,
       'SQLITE_IOERR',
     )
     for (const { reject } of waiting.splice(0)) reject(cause)
@@ -48,19 +51,26 @@ export function startWriter(settings: WriterSettings): WriterThread {
     },
     hasEnded: () => cause !== undefined,
     close() {
-      if (!cause) worker.postMessage({ kind: 'close' } satisfies Request)
+      if (!cause) worker.postMessage(close)
       return ended.promise
     },
   }
 }
 
-export interface WriterSettings {
+export interface ThreadSettings {
   file: string
   timeout_ms: number
 }
 
+/** Ends the thread. */
+type Close = { kind: 'close' }
+const close: Close = { kind: 'close' }
+
+/** Requests to the reader thread. `deadline`: unix milliseconds; a read that passes it fails with SQLITE_INTERRUPT. */
+export type ReadRequest = { kind: 'read'; sql: string; parameters: readonly unknown[]; deadline: number } | Close
+
 /** Requests to the writer thread. Each gets one reply, in the order of sending. */
-export type Request =
+export type WriteRequest =
   /**
    * `inside`: whether the statement belongs to an open transaction. If SQLite has rolled that back on its own, the
    * statement must fail.
@@ -68,7 +78,23 @@ export type Request =
   | { kind: 'run'; sql: string; parameters: readonly unknown[]; inside: boolean }
   /** Rolls back the open transaction, if any. Always succeeds. */
   | { kind: 'rollback' }
-  /** Ends the thread. */
-  | { kind: 'close' }
+  | Close
 
-export type Reply = { result: QueryResult<unknown> } | { error: { message: string; code?: string } }
+type Reply = { result: QueryResult<unknown> } | { error: { message: string; code?: string } }
+
+/** Runs in a thread: replies to each request with its result or error, except to the last. */
+export function answerRequests<R>(handle: (request: R) => QueryResult<unknown> | undefined): void {
+  parentPort!.on('message', (request: R) => {
+    let reply: Reply
+    try {
+      const result = handle(request)
+      if (!result) return
+      reply = { result }
+    } catch (error) {
+      // Errors lose their code when they are cloned to another thread.
+      const { message, code } = error as { message: string; code?: string }
+      reply = { error: { message, code } }
+    }
+    parentPort!.postMessage(reply)
+  })
+}

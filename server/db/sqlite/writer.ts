@@ -4,12 +4,10 @@ import { parentPort, workerData } from 'node:worker_threads'
 import type SQLite from 'better-sqlite3'
 import type { QueryResult } from 'kysely'
 import { openWriter, runStatement } from './connection.ts'
-import type { Reply, Request, WriterSettings } from './thread.ts'
+import { answerRequests, type ThreadSettings, type WriteRequest } from './thread.ts'
 
-const { file, timeout_ms } = workerData as WriterSettings
+const { file, timeout_ms } = workerData as ThreadSettings
 let sqlite: SQLite.Database | undefined
-
-const emptyResult: QueryResult<unknown> = { rows: [] }
 
 function rollback(): void {
   if (!sqlite?.inTransaction) return
@@ -22,7 +20,7 @@ function rollback(): void {
   }
 }
 
-function handle(request: Request): QueryResult<unknown> {
+function handle(request: WriteRequest): QueryResult<unknown> | undefined {
   switch (request.kind) {
     case 'run':
       sqlite ??= openWriter(file, timeout_ms)
@@ -31,22 +29,12 @@ function handle(request: Request): QueryResult<unknown> {
       return runStatement(sqlite, request.sql, request.parameters)
     case 'rollback':
       rollback()
-      return emptyResult
+      return { rows: [] }
     case 'close':
       parentPort!.close()
       sqlite?.close()
-      return emptyResult
+      return undefined
   }
 }
 
-parentPort!.on('message', (request: Request) => {
-  let reply: Reply
-  try {
-    reply = { result: handle(request) }
-  } catch (error) {
-    // Errors lose their code when they are cloned to another thread.
-    const { message, code } = error as { message: string; code?: string }
-    reply = { error: { message, code } }
-  }
-  if (request.kind !== 'close') parentPort!.postMessage(reply)
-})
+answerRequests(handle)

@@ -1,0 +1,17 @@
+import type { Context, Feature } from '../feature.ts'
+import type { Limits } from '../limits/index.ts'
+import type { Plans } from '../plans.ts'
+import { accountRoutes } from './routes.ts'
+import { type Accounts, createAccounts } from './service.ts'
+
+export function createAccountsFeature(
+  context: Context,
+  { plans, limits }: { plans: Plans; limits: Limits },
+): Feature & { accounts: Accounts } {
+  const accounts = createAccounts({ ...context, plans, limits, defaultTier: context.config.default_tier })
+  return {
+    accounts,
+    mount: (app) => accountRoutes(app, accounts),
+    start: async () => [accounts.start(), limits.start()],
+  }
+}

@@ -1,0 +1,25 @@
+import type { Context, Feature } from '../feature.ts'
+import type { Hub } from '../hub/index.ts'
+import { startWorker } from '../queue/worker.ts'
+import { prepareDataset, queueKind } from './prepare.ts'
+import { datasetRoutes } from './routes.ts'
+import { createDatasets, type Datasets } from './service.ts'
+import { createTokens } from './tokens.ts'
+
+const defaultBase = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+
+export function createDatasetsFeature(context: Context, { hub }: { hub: Hub }): Feature & { datasets: Datasets } {
+  const { max_dataset_mb: max_mb, max_dataset_rows: max_rows, huggingface_url } = context.config
+  const tokens = createTokens({ ...context, parse_control_tokens: context.config.parse_control_tokens })
+  const datasets = createDatasets({ ...context, hub, tokens, max_mb, max_rows, defaultBase })
+  const work = { ...context, ...datasets, max_rows, max_bytes: 4e6 * max_mb, huggingface_url }
+  const startOne = (name: string) =>
+    startWorker({ ...context, kind: queueKind, name, handle: (claim, signal) => prepareDataset(work, claim, signal) })
+  return {
+    datasets,
+    mount: (app) => datasetRoutes(app, datasets, context.stopping),
+    sweep: datasets.sweep,
+    // Two workers, so that a slow download does not delay the next file.
+    start: async () => [startOne('a'), startOne('b')],
+  }
+}

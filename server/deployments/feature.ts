@@ -1,0 +1,11 @@
+import type { Context, Feature } from '../feature.ts'
+import { deploymentRoutes } from './routes.ts'
+import { createDeployments, type Deployments, type DeploymentsNeeds } from './service.ts'
+
+export function createDeploymentsFeature(
+  context: Context,
+  needs: DeploymentsNeeds,
+): Feature & { deployments: Deployments } {
+  const deployments = createDeployments({ ...context, ...needs })
+  return { deployments, mount: (app) => deploymentRoutes(app, deployments) }
+}

@@ -1,0 +1,42 @@
+// The shape of a feature, and the parts of the service that all features share.
+import type { FastifyInstance } from 'fastify'
+import type { Logger } from 'pino'
+import type { Config } from './config.ts'
+import type { Db } from './db/open.ts'
+import type { Queue } from './queue/queue.ts'
+import type { Reserve } from './storage/disk-space.ts'
+
+/** What each feature is created with. */
+export interface Context {
+  config: Config
+  db: Db
+  queue: Queue
+  log: Logger
+  reserve: Reserve
+  dataDir: string
+  min_free_mb: number
+  /** Threads of the engine, and of each trainer. */
+  threads: number
+  /** The Python interpreter, and the folder of the converters of the llama.cpp library. */
+  python: string
+  converters: string
+  /** Aborts when the service begins to stop: ends event streams, which would never end. */
+  stopping: AbortSignal
+  /** Aborts when the grace period of a stop is over: answers in flight end with an error event. */
+  stopDeadline: AbortSignal
+  now(): number
+}
+
+/** Background work. `close()` waits for its end. */
+export interface Running {
+  close(): Promise<void>
+}
+
+export interface Feature {
+  /** Mounts its routes. */
+  mount?(app: FastifyInstance): void
+  /** Removes leftovers of a crash. Called before requests are accepted: a running upload has no row yet either. */
+  sweep?(): Promise<void>
+  /** Starts its queue workers and periodic tasks. Only for the process that holds the data folder's lock. */
+  start?(): Promise<Running[]>
+}

@@ -1,0 +1,95 @@
+import os from 'node:os'
+import path from 'node:path'
+import type { Accounts } from '../accounts/index.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Downloads, Hub } from '../hub/index.ts'
+import type { Plans } from '../plans.ts'
+import { startWorker } from '../queue/worker.ts'
+import type { Usage } from '../usage/index.ts'
+import { createCoreShare } from './core-share.ts'
+import { createEstimator } from './estimate.ts'
+import { workOnJob } from './jobs.ts'
+import { createJobMeter } from './metering.ts'
+import { createTunedModels, type TunedModels } from './models/registry.ts'
+import { queueKind } from './pending-weights.ts'
+import { fineTuningRoutes } from './routes.ts'
+import { createFineTuning, type FineTuning } from './service.ts'
+import { createTracking } from './tracking.ts'
+
+interface Needs {
+  plans: Plans
+  accounts: Accounts
+  usage: Usage
+  hub: Hub
+  downloads: Downloads
+  datasets: Datasets
+  /** The engine, which shares the cores with the trainers. */
+  engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
+}
+
+export function createFineTuningFeature(
+  context: Context,
+  needs: Needs,
+): Feature & {
+  fineTuning: FineTuning
+  models: TunedModels
+  /** The number of running trainings. */
+  runningTrainings(): number
+} {
+  const { config, dataDir, log } = context
+  const { plans, accounts, usage, hub, downloads, datasets, engine } = needs
+  const { parse_control_tokens } = config
+  const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
+  const fineTuning = createFineTuning({
+    ...context,
+    hub,
+    downloads,
+    datasets,
+    estimator: createEstimator(context),
+    meter,
+    max_waiting: config.max_waiting_jobs,
+    parse_control_tokens,
+  })
+  const models = createTunedModels({ ...context, hub, datasets, max_mb: config.max_adapter_mb })
+  const cores = createCoreShare({
+    share: config.training_share / 100,
+    cores: os.availableParallelism(),
+    enginePid: engine.pid,
+    yieldCores: engine.yieldCores,
+    log,
+  })
+  const track = createTracking(
+    {
+      kind: config.tracking,
+      target: config.tracking_url ?? (config.tracking === 'tensorboard' ? path.join(dataDir, 'tensorboard') : ''),
+      project: config.tracking_project,
+    },
+    log,
+  )
+  const { checkpoint_seconds, trainer_processes } = config
+  const work = {
+    ...context,
+    ...fineTuning,
+    hub,
+    models,
+    datasets,
+    meter,
+    cores,
+    track,
+    checkpoint_seconds,
+    trainer_processes,
+    acquireSlot: accounts.acquireSlotForWork,
+  }
+  return {
+    fineTuning,
+    models,
+    runningTrainings: cores.count,
+    mount: (app) => fineTuningRoutes(app, fineTuning, models, context.stopping),
+    sweep: fineTuning.sweep,
+    async start() {
+      await fineTuning.settleRunningClocks()
+      return [startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnJob(work, claim, signal) })]
+    },
+  }
+}

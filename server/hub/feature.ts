@@ -1,0 +1,28 @@
+import type { Download } from '../../contract/hub.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Plans } from '../plans.ts'
+import { startWorker } from '../queue/worker.ts'
+import { createDownloads, type Downloads, queueKind } from './downloads.ts'
+import { workOnDownload } from './jobs.ts'
+import { hubRoutes } from './routes.ts'
+import { createHub, type Hub } from './service.ts'
+
+export function createHubFeature(
+  context: Context,
+  { plans }: { plans: Plans },
+): Feature & { hub: Hub; downloads: Downloads } {
+  const { models_dir: modelsDir, model_downloads: policy, huggingface_url, huggingface_token } = context.config
+  const states = new Map<string, Download>()
+  const hub = createHub(modelsDir, plans.pricing, { policy, downloads: states })
+  const downloads = createDownloads({ ...context, hub, states, modelsDir, policy })
+  const work = { ...context, downloads, hub, modelsDir, url: huggingface_url, token: huggingface_token }
+  return {
+    hub,
+    downloads,
+    mount: (app) => hubRoutes(app, hub, downloads, plans.tiers),
+    sweep: downloads.load,
+    start: async () => [
+      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnDownload(work, claim, signal) }),
+    ],
+  }
+}
