@@ -1,4 +1,4 @@
-// Load generator of one measurement, in a process of its own so that it does not slow what is measured: clients that
+// Load generator of one measurement, in its own process so that it does not slow what is measured: clients that
 // take requests from a common list, over plain node:http. Reads a Job on stdin, writes its Timing on stdout.
 import http from 'node:http'
 import type { Job, RequestTiming } from './job.ts'

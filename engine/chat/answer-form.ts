@@ -76,7 +76,7 @@ function textOrCalls(plan: ToolPlan, syntax: CallSyntax, thinking: Thinking): Fo
 function jsonOrCalls(json: JsonFormat, plan: ToolPlan, syntax: CallSyntax): Format {
   const callsFormat = calls(plan, syntax)
   const value = jsonValue(json)
-  // XGrammar requires that either all alternatives or none have an end of their own; a list of tags has none.
+  // XGrammar requires that either all alternatives or none have their own end; a list of tags has none.
   const valueFormat: Format =
     callsFormat.type === 'tags_with_separator'
       ? { ...callsFormat, tags: [{ type: 'tag', begin: '', content: value, end: '' }], stop_after_first: true }

@@ -10,7 +10,7 @@ export type Variables = Record<string, unknown>
 export type RenderOptions = {
   /** Markers of answers (<think>, <tool_call>), which stay control tokens in assistant messages. */
   answer_texts: readonly string[]
-  /** Turn every spelled control token into a token, whoever wrote it. */
+  /** Turn every spelled control token into a token, no matter who wrote it. */
   parse_control_tokens: boolean
 }
 

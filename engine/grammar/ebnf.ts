@@ -1,6 +1,6 @@
 // Writes rules in XGrammar's EBNF, in a form that avoids a bug: XGrammar 0.1.27 merges alternatives with a common
 // prefix so that texts of neither are accepted (["acbb", "bab", "baba"] allows "acbba"). So all alternatives get
-// disjoint FIRST sets: texts become a tree of their characters, and each other alternative becomes a rule of its own,
+// disjoint FIRST sets: texts become a tree of their characters, and each other alternative becomes its own rule,
 // with a reference in it so that XGrammar does not inline it.
 import {
   any,

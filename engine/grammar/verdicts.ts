@@ -1,13 +1,13 @@
 import type { ApiError } from '../../contract/errors.ts'
 
-/** Result of a grammar's trial: served by the shared worker, served by a worker of its own, or rejected. */
+/** Result of a grammar's trial: served by the shared worker, served by its own worker, or rejected. */
 export type Verdict = 'cheap' | 'costly' | ApiError
 
 export type Verdicts = {
   get(key: string): Verdict | null
   set(key: string, verdict: Verdict): Verdict
   /**
-   * A grammar blocked its worker while in use. The first time it gets a worker of its own; the second time it is
+   * A grammar blocked its worker while in use. The first time it gets its own worker; the second time it is
    * rejected with `error` for a while.
    */
   addStrike(key: string, error: ApiError): void

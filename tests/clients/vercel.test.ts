@@ -1,4 +1,4 @@
-// Vercel's AI SDK with its OpenAI-compatible provider, installed by set-up in a folder of its own.
+// Vercel's AI SDK with its OpenAI-compatible provider, installed by set-up in its own folder.
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 import path from 'node:path'
