@@ -20,6 +20,8 @@ before(async () => {
 })
 after(() => app.stop())
 
+/** The id of the first test's job. */
+let completed: string
 const create = (config: object, more: object = {}) =>
   app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config, ...more })
 const chat = async (model: string) =>
@@ -55,6 +57,7 @@ test('held-out rows are scored, prompts answered next to the base, checkpoints k
 
   const job = await app.job(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
+  completed = id
   const best = Math.min(...scores.map((event) => event.data!.validation_loss as number))
   assert.equal(job.metrics.validation_loss, best, 'the result is the best checkpoint')
   const evaluations = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations`)).body
@@ -126,9 +129,11 @@ test('evaluation settings that contradict each other or name a missing dataset a
   assert.equal((await app.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_completed')
   assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_found')
   assert.equal((await app.other.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_found')
-  await app.untilEnded(id)
-  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_pausable')
-  assert.equal((await app.api('POST', `/fine-tuning/jobs/${id}/resume`)).body.error.code, 'job_not_resumable')
+  await app.api('POST', `/fine-tuning/jobs/${id}/cancel`)
+  for (const ended of [id, completed]) {
+    assert.equal((await app.api('POST', `/fine-tuning/jobs/${ended}/pause`)).body.error.code, 'job_not_pausable')
+    assert.equal((await app.api('POST', `/fine-tuning/jobs/${ended}/resume`)).body.error.code, 'job_not_resumable')
+  }
 })
 
 test('an estimate runs a few steps; the finished job shows predicted and actual use', full, async () => {
@@ -210,7 +215,7 @@ test('a paused job lets others pass and ends with the same weights as one that w
   assert.equal((await app.api('POST', `/fine-tuning/jobs/${queued}/cancel`)).body.status, 'cancelled')
 })
 
-test('a job slowed by serving reports it with a new completion estimate, and reports its end', async () => {
+test('a job slowed by serving reports it with a new completion estimate, and reports its end', full, async () => {
   const { id } = (await create({ training_config: { epochs: 50, batch_size: 1 } })).body
   await app.untilEvent(id, ({ type, data }) => type === 'progress' && typeof data?.seconds_left === 'number')
   const now = Date.now()

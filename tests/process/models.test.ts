@@ -187,7 +187,7 @@ test('broken, hostile and mismatched adapters are refused and leave no files', f
   )
 })
 
-test('a model without rows to compare can be deployed; one that is deleted meanwhile cannot', async () => {
+test('a model without rows to compare can be deployed; one that is deleted meanwhile cannot', full, async () => {
   const rows = Array.from({ length: 6 }, (_, i) =>
     JSON.stringify({ messages: [{ role: 'assistant', content: `Welcome ${i}.` }] }),
   ).join('\n')

@@ -82,7 +82,7 @@ test('a zip of a saved dataset folder; of one with splits, train is read', async
   assert.deepEqual(await conversations(fixture('splits.zip'), 'huggingface'), saved)
 })
 
-test('a job trains on a table as on jsonl', async () => {
+test('a job trains on a table as on jsonl', full, async () => {
   const { id } = (await app.upload('prompt,completion\nsky?,blue\ngrass?,green\n', { format: 'csv' })).body
   const { body } = await app.api('POST', '/fine-tuning/jobs', {
     model_id: tiny,

@@ -79,11 +79,20 @@ def controls_of(ids, tokenizer):
     return [id for id in ids if id in special]
 
 
+def each_template(*more: str):
+    """Parameters of a test: every template, of which `npm test` runs three."""
+    few = {"smollm2", "mistral-nemo", "split"}
+    names = [*TEMPLATES, *more]
+    return pytest.mark.parametrize(
+        "name", [name if name in few else pytest.param(name, marks=pytest.mark.full) for name in names]
+    )
+
+
 def talk(question, answer="Yes."):
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-@pytest.mark.parametrize("name", [*TEMPLATES, "trim", "json", "split"])
+@each_template("trim", "json", "split")
 def test_rows_without_control_tokens_keep_their_tokens_in_every_template(name):
     tokenizer = tokenizer_with({**TEMPLATES, "trim": TRIM, "json": JSON, "split": SPLIT}[name])
     rows = [talk(text, answer) for text in HARMLESS for answer in (*HARMLESS[:4], "x")] + conversations()
@@ -94,7 +103,7 @@ def test_rows_without_control_tokens_keep_their_tokens_in_every_template(name):
         assert token_ids(row[:-1], tokenizer, open_turn=True) == parsed(row[:-1], tokenizer, open_turn=True)
 
 
-@pytest.mark.parametrize("name", list(TEMPLATES))
+@each_template()
 def test_the_slow_and_the_fast_path_learn_the_same_tokens(name):
     """Compares the slow and the fast path on the same rows: ids and loss masks."""
     looked_at, parsing = tokenizer_with(TEMPLATES[name]), tokenizer_with(TEMPLATES[name])
@@ -107,7 +116,7 @@ def test_the_slow_and_the_fast_path_learn_the_same_tokens(name):
         assert [each.trained.tolist() for each in one.sequences] == [each.trained.tolist() for each in other.sequences]
 
 
-@pytest.mark.parametrize("name", [*TEMPLATES, "trim", "json", "split"])
+@each_template("trim", "json", "split")
 def test_a_row_that_spells_control_tokens_has_only_the_templates_and_keeps_its_text(name):
     tokenizer = tokenizer_with({**TEMPLATES, "trim": TRIM, "json": JSON, "split": SPLIT}[name])
     fakes = FAKE + "".join(CONTROLS)
@@ -261,7 +270,7 @@ def test_any_of_matches_the_longest_text():
     assert pattern.findall("<a <a> <ab> [ <a>b <b>") == ["<a", "<a>", "<ab>", "[", "<a>b"]
 
 
-@pytest.mark.parametrize("name", ["smollm2", "qwen3"])
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("qwen3", marks=pytest.mark.full)])
 def test_a_long_conversation_renders_only_turns_within_the_length(name):
     tokenizer = tokenizer_with(TEMPLATES[name])
     few, many = talk("<") * 100, talk("<") * 3000

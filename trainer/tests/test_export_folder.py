@@ -92,6 +92,7 @@ def test_a_full_model_is_exported_unchanged_or_in_the_requested_type(tmp_path, t
         assert (made / "model.safetensors").samefile(tiny / "model.safetensors")
 
 
+@pytest.mark.full
 def test_an_export_in_sixteen_bits_answers_nearly_the_same(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, quantization="bf16")
     expected_answers = reference.reference(spec, silent)
@@ -117,6 +118,7 @@ def test_the_check_detects_a_broken_template(tmp_path, tiny, adapter):
         assert row["prompt_tokens"] != expected["prompt_tokens"]
 
 
+@pytest.mark.full
 def test_the_check_detects_a_broken_tokenizer_or_rotary_base(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)
@@ -216,6 +218,7 @@ def test_the_model_card_is_valid_and_escapes_names(tmp_path, tiny, adapter):
     assert made.name == "x-license-mit-script-alert-1-script-a-b-h"
 
 
+@pytest.mark.full
 def test_the_reference_is_cached_and_made_again_for_other_prompts(tmp_path, tiny, adapter, monkeypatch):
     spec = write_spec(tmp_path / "export", tiny, adapter)
     expected_answers = reference.reference(spec, silent)

@@ -171,6 +171,7 @@ def test_a_killed_export_reports_no_result_and_the_next_attempt_is_complete(tmp_
     gguf.GGUFReader(result["data"]["out"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("end", "status"), [("stdin", 74), ("SIGTERM", 75)])
 def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, tiny, adapter, end, status):
     folder = tmp_path / "export"
@@ -188,6 +189,7 @@ def test_the_export_ends_with_its_server_and_on_sigterm(tmp_path, tiny, adapter,
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.full
 def test_a_failure_is_one_error_line_and_status_1(tmp_path, tiny, adapter):
     folder = tmp_path / "export"
     write_spec(folder, tmp_path / "gone", adapter)

@@ -36,8 +36,12 @@ def stop_after(loop, step: int) -> list[dict]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"lora": {"dropout": 0.1}}, {"method": "qlora"}, {"method": "full", "lora": None}],
-    ids=["lora", "dropout", "qlora", "full"],
+    [
+        pytest.param({}, id="lora"),
+        pytest.param({"lora": {"dropout": 0.1}}, id="dropout", marks=pytest.mark.full),
+        pytest.param({"method": "qlora"}, id="qlora", marks=pytest.mark.full),
+        pytest.param({"method": "full", "lora": None}, id="full", marks=pytest.mark.full),
+    ],
 )
 def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(job, loop_of, settings):
     whole = loop_of(job("whole", **settings))

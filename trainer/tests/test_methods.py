@@ -91,7 +91,9 @@ def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of):
     torch.testing.assert_close(stored, again["model.layers.0.mlp.up_proj.weight"].detach(), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+@pytest.mark.parametrize(
+    "method", ["lora", pytest.param("qlora", marks=pytest.mark.full), pytest.param("full", marks=pytest.mark.full)]
+)
 def test_a_run_starts_from_an_adapter(job, loop_of, method):
     folder = job("first", training={"epochs": 6, "learning_rate": 0.02})
     first = loop_of(folder)

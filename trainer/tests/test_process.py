@@ -73,13 +73,14 @@ def test_killed_and_resumed_the_adapter_is_the_same_to_the_bit(job):
 
 def test_the_trainer_ends_with_its_server(job):
     process = start(job(**LONG))
-    lines_until(process, "checkpoint", step=25)
+    lines_until(process, "status", phase="training")
     process.stdin.close()
     began = time.monotonic()
     assert process.wait(10) == 74
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.full
 def test_counting_ends_with_its_server(tiny, tmp_path):
     rows = tmp_path / "rows"
     os.mkfifo(rows)

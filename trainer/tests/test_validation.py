@@ -99,7 +99,14 @@ def test_an_interrupted_run_evaluates_and_ends_like_an_uninterrupted_one(job, lo
 
 
 # The interruptible sections: the base's answers, three steps, then the evaluation's losses and its answers.
-@pytest.mark.parametrize(("stopped_in", "saved"), [(4, 2), (5, 3), (6, 3)], ids=["step", "losses", "answers"])
+@pytest.mark.parametrize(
+    ("stopped_in", "saved"),
+    [
+        pytest.param(4, 2, id="step", marks=pytest.mark.full),
+        pytest.param(5, 3, id="losses", marks=pytest.mark.full),
+        pytest.param(6, 3, id="answers"),
+    ],
+)
 def test_work_interrupted_by_a_stop_is_repeated_identically(job, loop_of, stopped_in, saved):
     settings = {"evaluation": SPLIT, "training": {"epochs": 2, "learning_rate": 0.02}}
     whole = loop_of(job("whole", **settings))
