@@ -57,12 +57,20 @@ export async function bundle(model: string, args: BundleArgs): Promise<void> {
   console.log(`or without:\n\n  npm ci --omit=dev --ignore-scripts && node start.mjs\n\nIts README.md has the rest.`)
 }
 
-/** Removes the temporary folders, which may be as large as the model, when a signal stops the command. */
+/**
+ * Removes the temporary folders, which may be as large as the model, when a signal stops the command. A file operation
+ * of the thread pool may still add to a folder while it is removed: so it retries, and removes again after a moment.
+ */
 function removeTemporaryOnSignal(folder: string): void {
+  const remove = () => {
+    for (const kind of ['part', 'export'])
+      rmSync(`${folder}.${process.pid}.${kind}`, { recursive: true, force: true, maxRetries: 10, retryDelay: 10 })
+  }
   for (const signal of ['SIGINT', 'SIGTERM'] as const)
     process.once(signal, () => {
-      for (const kind of ['part', 'export'])
-        rmSync(`${folder}.${process.pid}.${kind}`, { recursive: true, force: true })
+      remove()
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 50)
+      remove()
       process.exit(128 + constants.signals[signal])
     })
 }

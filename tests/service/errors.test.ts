@@ -24,9 +24,7 @@ function refused(answer: Answer, status: number, code: string, pattern?: RegExp)
   if (pattern) assert.match(answer.body.error.message, pattern)
 }
 
-const row = (...messages: unknown[]) => JSON.stringify({ messages })
 const user = { role: 'user', content: 'hi' }
-const assistant = { role: 'assistant', content: 'hello' }
 
 test('a missing, malformed or wrong key is refused with 401', async () => {
   for (const authorization of [
@@ -80,61 +78,6 @@ test('a file that is not lines of text is refused and leaves nothing behind', as
   refused(await app.upload(colourRows(1), { format: 'xlsx' }), 400, 'invalid_request')
   refused(await app.upload(colourRows(1), { colour: 'red' }), 400, 'unknown_field', /colour/)
   assert.equal(await count(), before)
-})
-
-test('invalid rows are stored and reported by validate, each with its line', async () => {
-  const lines: [string, RegExp][] = [
-    ['{"messages": [', /line 1 is not valid JSON/],
-    ['[]', /line 2 is not a JSON object/],
-    ['{"prompt":"x"}', /line 3 has no 'messages'/],
-    ['{"messages":[]}', /^line 4: 'messages'/],
-    [row(user, { role: 'robot', content: 'x' }), /^line 5: messages\[1\]\.role is "robot"/],
-    [row({ role: 'user', content: 5 }, assistant), /^line 6: messages\[0\]\.content must be a string/],
-    [row(user), /line 7 does not end with a message of the assistant/],
-    [row(user, { role: 'assistant', content: ' ' }), /^line 8: messages\[1\]\.content is empty/],
-    [
-      '{"messages":[{"role":"user","content":"\\ud800 x"},{"role":"assistant","content":"y"}]}',
-      /^line 9: messages\[0\]\.content has half of a character/,
-    ],
-    [
-      '{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"y"}],' +
-        `"extra":${'['.repeat(5000)}${']'.repeat(5000)}}`,
-      /line 10 is nested/,
-    ],
-    ['\u00a0', /line 11 is not valid JSON/],
-  ]
-  const { body, status } = await app.upload(lines.map(([text]) => text).join('\r\n'))
-  assert.equal(status, 201)
-  const check = (await app.api('POST', `/datasets/${body.id}/validate`)).body
-  assert.equal(check.valid, false)
-  assert.equal(check.error_count, lines.length)
-  for (const [index, [, pattern]] of lines.entries()) assert.match(check.errors[index], pattern)
-  refused(
-    await app.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: body.id }),
-    400,
-    'dataset_invalid',
-    /11 of the dataset/,
-  )
-})
-
-test('a byte order mark, CRLF, blank lines and an overlong line are handled', async () => {
-  const odd = JSON.stringify({
-    messages: [{ role: 'user', content: 'a\u2028b\u2029c' }, assistant],
-    number: 1,
-  }).replace('"number":1', `"number":${'9'.repeat(5000)}`)
-  const lines = (await app.upload(`${odd}\n${row(user, assistant).replace('[', '\r[')}\n`)).body
-  assert.deepEqual((await app.api('POST', `/datasets/${lines.id}/validate`)).body.valid, true)
-  const { id } = (
-    await app.api('POST', '/fine-tuning/jobs', {
-      model_id: tiny,
-      dataset_id: lines.id,
-      config: { training_config: { epochs: 1 } },
-    })
-  ).body
-  assert.equal((await app.untilEnded(id)).status, 'completed', 'what is valid here is valid for the trainer')
-  const good = await app.upload(`\uFEFF${colourRows(2).replaceAll('\n', '\r\n')}\r\n\r\n`)
-  assert.equal(good.body.rows, 2)
-  assert.equal((await app.api('POST', `/datasets/${good.body.id}/validate`)).body.valid, true)
 })
 
 test('a job with an invalid body is refused, naming the field and its range', async () => {

@@ -1,11 +1,11 @@
-// Dataset files with damaged bytes: for any damage the error is a sentence for the sender of
-// the file.
+// Dataset files are read whatever their bytes are: for any damage the error is a sentence for the sender of the file.
 import assert from 'node:assert/strict'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { root } from '../../lib/root.ts'
+import { createLineCounter } from '../../server/datasets/counter.ts'
 import { readFileOf } from '../../server/datasets/prepare.ts'
 import { errorDetail } from '../../server/datasets/reader/columns.ts'
 
@@ -67,4 +67,17 @@ test("internal errors of a reader are not passed on; a library's messages about 
   )
   assert.equal(errorDetail(new Error("Cannot read properties of null (reading 'x')")), '')
   assert.equal(errorDetail(new Error('invalid distance too far back')), ': invalid distance too far back')
+})
+
+test('lines are counted and bad UTF-8 is found for any split into chunks', () => {
+  const content = Buffer.from(`\uFEFF{"a":"é😀"}\r\n\n  \n{"b":1}\n\t\r\nlast`)
+  const bad = Buffer.concat([Buffer.from('é\n😀\n'), Buffer.from([0xf0, 0x9f, 0x98]), Buffer.from('\n')])
+  for (const size of [1, 2, 3, 5, 64]) {
+    const counter = createLineCounter()
+    for (let at = 0; at < content.length; at += size) counter.add(content.subarray(at, at + size))
+    assert.deepEqual(counter.end(), { rows: 3 })
+    const other = createLineCounter()
+    for (let at = 0; at < bad.length; at += size) other.add(bad.subarray(at, at + size))
+    assert.deepEqual(other.end(), { rows: 3, not_utf8_line: 3 }, `in pieces of ${size}`)
+  }
 })
