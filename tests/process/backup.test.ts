@@ -248,26 +248,33 @@ function flip(file: string): void {
   writeFileSync(file, bytes)
 }
 
-test('backup and restore need an empty target, restore an unlocked one; a killed restore can be repeated', async () => {
-  const backup = await newBackup()
-  assert.match((await tunery(app.dataDir, 'restore', backup)).output, /not empty/)
-  assert.match((await tunery(app.dataDir, 'backup', backup)).output, /not empty/)
-  assert.match((await tunery(path.join(folder, 'nothing'), 'backup', path.join(folder, 'never'))).output, /no database/)
-  const target = path.join(folder, 'held')
-  const lock = lockDataDir(target)!
-  assert.match((await tunery(target, 'restore', backup)).output, /serves the data folder/)
-  lock.release()
-  mkdirSync(path.join(target, 'restore.part'))
-  writeFileSync(path.join(target, 'restore.part/tunery.db'), 'half of it')
-  const { status, output } = await tunery(target, 'restore', backup)
-  assert.equal(status, 0, output)
-  assert.deepEqual(
-    readdirSync(target).sort(),
-    ['datasets', 'models', 'server.lock', 'tunery.db']
-      .concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : [])
-      .sort(),
-  )
-})
+test(
+  'backup and restore need an empty target, restore an unlocked one; a killed restore can be repeated',
+  full,
+  async () => {
+    const backup = await newBackup()
+    assert.match((await tunery(app.dataDir, 'restore', backup)).output, /not empty/)
+    assert.match((await tunery(app.dataDir, 'backup', backup)).output, /not empty/)
+    assert.match(
+      (await tunery(path.join(folder, 'nothing'), 'backup', path.join(folder, 'never'))).output,
+      /no database/,
+    )
+    const target = path.join(folder, 'held')
+    const lock = lockDataDir(target)!
+    assert.match((await tunery(target, 'restore', backup)).output, /serves the data folder/)
+    lock.release()
+    mkdirSync(path.join(target, 'restore.part'))
+    writeFileSync(path.join(target, 'restore.part/tunery.db'), 'half of it')
+    const { status, output } = await tunery(target, 'restore', backup)
+    assert.equal(status, 0, output)
+    assert.deepEqual(
+      readdirSync(target).sort(),
+      ['datasets', 'models', 'server.lock', 'tunery.db']
+        .concat(existsSync(path.join(backup, 'usage')) ? ['usage'] : [])
+        .sort(),
+    )
+  },
+)
 
 test('check and backup name each missing or changed file; an incomplete backup is not made', async () => {
   const copy = path.join(folder, 'to-damage')

@@ -79,7 +79,7 @@ test('a server that is stopped during a training saves its progress and requeues
   await second.end('SIGTERM')
 })
 
-test('a dataset whose reading was killed is read by the next server', async () => {
+test('a dataset whose reading was killed is read by the next server', full, async () => {
   const first = await folder.start()
   const key = folder.key()
   const rows = Array.from({ length: 300_000 }, (_, i) => `question ${i},answer ${i}`).join('\n')

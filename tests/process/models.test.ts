@@ -92,7 +92,7 @@ for (const method of ['lora', 'qlora', 'full'])
     assert.equal((await app.api('GET', `/deployments/good-${method}`)).body.model, other)
   })
 
-test('an imported adapter is served, continued and deleted like one of a job', async () => {
+test('an imported adapter is served and deleted like one of a job', async () => {
   const imported = await importZip('good', { name: 'mine' })
   assert.equal(imported.status, 201, JSON.stringify(imported.body))
   const { id, name, job_id, base_model_id, comparison } = imported.body
@@ -103,8 +103,6 @@ test('an imported adapter is served, continued and deleted like one of a job', a
   assert.equal((await app.other.api('GET', `/fine-tuning/models/${id}`)).body.error.code, 'model_not_found')
   assert.ok((await app.api('GET', '/fine-tuning/models?limit=1')).body.has_more)
 
-  const own = (await app.upload(colourRows(8), { name: 'own' })).body
-  const continued = await train('lora', { model_id: id, dataset_id: own.id })
   const needed = await app.api('DELETE', `/fine-tuning/models/${id}`)
   assert.equal(needed.body.error.code, 'in_use')
   assert.match(needed.body.error.message, /deployment brought/)
@@ -113,9 +111,16 @@ test('an imported adapter is served, continued and deleted like one of a job', a
   assert.deepEqual((await app.api('DELETE', `/fine-tuning/models/${id}`)).body, { id, deleted: true })
   assert.ok(!existsSync(folderOf(id, '')))
   assert.equal((await answerOf(id)).error.code, 'model_not_found')
-  assert.ok(await answerOf(continued), 'a model that continued it does not need it')
+})
+
+test('a model that continued an imported adapter works after its deletion, and keeps its lineage', full, async () => {
+  const { id } = (await importZip('good', { name: 'mine' })).body
+  const own = (await app.upload(colourRows(8), { name: 'own' })).body
+  const continued = await train('lora', { model_id: id, dataset_id: own.id })
+  assert.equal((await app.api('DELETE', `/fine-tuning/models/${id}`)).status, 200)
+  assert.ok(await answerOf(continued), 'it does not need what it continued')
   assert.equal((await app.api('DELETE', `/datasets/${own.id}`)).status, 200)
-  const { lineage, parent_model_id, job_id: training } = await model(continued)
+  const { lineage, parent_model_id, job_id } = await model(continued)
   assert.equal(parent_model_id, id)
   const [upload, last] = lineage.steps
   assert.deepEqual(
@@ -125,7 +130,7 @@ test('an imported adapter is served, continued and deleted like one of a job', a
   assert.match(upload.sha256, /^[0-9a-f]{64}$/)
   assert.deepEqual(
     [last.model_id, last.job_id, last.dataset],
-    [continued, training, { id: own.id, name: 'own', sha256: own.sha256 }],
+    [continued, job_id, { id: own.id, name: 'own', sha256: own.sha256 }],
     'the lineage survives the deletion of model and dataset',
   )
 })

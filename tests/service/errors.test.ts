@@ -5,6 +5,7 @@ import http from 'node:http'
 import { after, before, test } from 'node:test'
 import { randomBase62 } from '../../lib/ids.ts'
 import { type Answer, colourRows } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -267,7 +268,7 @@ test('deployments refuse invalid names, taken names, hub ids and unknown models'
   refused(await app.api('DELETE', '/deployments/none'), 404, 'deployment_not_found')
 })
 
-test('objects of another account are not found, with any method', async () => {
+test('objects of another account are not found, with any method', full, async () => {
   const job = (
     await app.api('POST', '/fine-tuning/jobs', {
       model_id: tiny,

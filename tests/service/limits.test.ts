@@ -339,6 +339,7 @@ test('a running job takes a slot; without one, or while its account is suspended
   await operator.api('PUT', `/operator/accounts/${id}`, { status: 'active' })
   await until('the job to run', async () => (await entry()).status === 'running')
   assert.equal((await api('GET', '/user/profile')).body.usage.concurrent, 1)
+  await api('POST', `/fine-tuning/jobs/${job.id}/cancel`)
   const events = (await (await get(key, `/fine-tuning/jobs/${job.id}/events`)).text()).split('\n').filter(Boolean)
   assert.ok(!events.some((line) => /attempt 2/.test(line)), 'waiting for a slot is no attempt')
   await until('the slot to be free', async () => (await api('GET', '/user/profile')).body.usage.concurrent === 0)

@@ -9,6 +9,7 @@ import { webhookEventTypes } from '../../contract/webhooks.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { recordEvent } from '../../server/events/outbox.ts'
 import { type Answer, client, colourRows, until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { type Received, startReceiver } from '../support/receiver.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -215,7 +216,7 @@ test('a cancelled training is reported once', async () => {
   await remove(made.id)
 })
 
-test('a failed training is reported with its error', async () => {
+test('a failed training is reported with its error', full, async () => {
   const made = await register('/failing', { events: ['training.failed'] })
   const dataset = (await app.upload(colourRows(8))).body.id
   const config = { training_config: { epochs: 50, batch_size: 1 } }

@@ -70,6 +70,7 @@ def test_full_training_has_the_gradients_of_separate_documents(job, loop_of):
         torch.testing.assert_close(parameter.grad, expected[name].grad, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_full_training_results_in_a_checkpoint_and_a_gguf_file(job, loop_of):
     folder = job(method="full", lora=None, training={"epochs": 1})
     loop = loop_of(folder)

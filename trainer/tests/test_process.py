@@ -117,6 +117,7 @@ def test_a_program_ends_with_its_status_and_at_most_one_error_line(work, status,
     assert (b"Traceback" in run.stderr) == work.startswith("raise")
 
 
+@pytest.mark.full
 def test_sigterm_leaves_a_checkpoint(job):
     folder = job(**LONG)
     process = start(folder)
