@@ -10,6 +10,7 @@ import { type Db, openDatabase } from '../../server/db/open.ts'
 import type { UsageRecord } from '../../server/usage/journal.ts'
 import { createUsage, type Usage } from '../../server/usage/service.ts'
 import { until } from '../support/client.ts'
+import { full } from '../support/full.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 import { startApp } from '../support/service.ts'
 import { stream } from '../support/streams.ts'
@@ -182,7 +183,7 @@ test('a file that was folded but not removed, and a torn last line, change nothi
   await db.destroy()
 })
 
-test('folding a large journal does not block the main thread or its database access', async () => {
+test('folding a large journal does not block the main thread or its database access', full, async () => {
   const dataDir = newFolder()
   const db = await openDatabase(dataDir)
   const usage = newUsage(db, dataDir)

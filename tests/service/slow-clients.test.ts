@@ -7,6 +7,7 @@ import { after, before, test } from 'node:test'
 import Database from 'better-sqlite3'
 import { colourRows, until } from '../support/client.ts'
 import { connect } from '../support/connection.ts'
+import { full } from '../support/full.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
 
@@ -76,7 +77,7 @@ test('a client without a key that keeps sending after its refusal is disconnecte
   assert.match(stranger.text, /^HTTP\/1\.1 401 /)
 })
 
-test('a slow upload is not cut while it makes progress; a stalled one leaves nothing behind', async () => {
+test('a slow upload is not cut while it makes progress; a stalled one leaves nothing behind', full, async () => {
   const row = `${colourRows(1)}\n`
   const content = row.repeat(Math.ceil(60_000 / row.length))
   const form = `--b\r\nContent-Disposition: form-data; name="file"; filename="f.jsonl"\r\n\r\n${content}\r\n--b--\r\n`

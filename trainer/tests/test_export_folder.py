@@ -44,6 +44,7 @@ def test_the_merged_folder_answers_like_base_and_adapter(tmp_path, tiny, adapter
     assert sum(differences(expected_answers, base)) / len(differences(expected_answers, base)) > 0.05
 
 
+@pytest.mark.full
 def test_the_folder_works_in_a_transformers_pipeline(tmp_path, tiny, adapter):
     from transformers import pipeline
 
@@ -56,6 +57,7 @@ def test_the_folder_works_in_a_transformers_pipeline(tmp_path, tiny, adapter):
         assert found["generated_text"][-1]["content"] == row["answer"]
 
 
+@pytest.mark.full
 def test_peft_loads_the_adapter_alone_which_has_its_bases_public_name(tmp_path, tiny, adapter):
     spec = write_spec(tmp_path / "export", tiny, adapter, merge=False)
     expected_answers = reference.reference(spec, silent)
@@ -239,6 +241,7 @@ def test_the_reference_is_cached_and_made_again_for_other_prompts(tmp_path, tiny
     assert reference.reference(spec, silent) == expected_answers
 
 
+@pytest.mark.full
 def test_non_finite_results_leave_no_reference(tmp_path, tiny, adapter):
     from safetensors.torch import load_file, save_file
 

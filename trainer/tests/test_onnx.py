@@ -85,6 +85,7 @@ def exported(tiny, tmp_path_factory):
     return make
 
 
+@pytest.mark.full
 def test_answers_in_fp32_equal_torchs(tiny, exported):
     reference = reference_of(tiny)
     found = answers(exported("fp32"), reference, 1, silent)
@@ -134,6 +135,7 @@ def test_right_padded_batches_equal_single_rows(exported, precision):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_model_family_exports(family, tmp_path):
     more = {"head_dim": 32} if family in ("Qwen3", "Gemma") else {}

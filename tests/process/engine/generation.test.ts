@@ -1,6 +1,7 @@
 // Answers of a real model through a real engine.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { full } from '../../support/full.ts'
 import { chat, type Engine, modelName, readEvents, startEngine, textOf, until } from './engine-process.ts'
 
 let engine: Engine
@@ -125,7 +126,7 @@ test('a prompt that does not fit is rejected with its tokens and the context len
   assert.match(answer.json.error.message, new RegExp(`${prompt_tokens}.*${context_length}`))
 })
 
-test('a long prompt goes to a runner with longer slots while short streams continue', async () => {
+test('a long prompt goes to a runner with longer slots while short streams continue', full, async () => {
   await until(async () => (await engine.metric('sequences_running')) === 0, 'earlier requests end')
   const runners = await engine.metric('lanes')
   const short = engine.stream(
