@@ -170,6 +170,11 @@ test('ten costly schemas of one account delay others by at most a slice, and end
 
 test('a schema that waits longer than the limit is rejected as overloaded', async () => {
   const own = createGrammars({ trial_wait_ms: 200, slice_ms: 10_000 })
+  // On a busy machine a worker takes longer to start than a trial may wait: try until it has started.
+  const openWhenFree = (schema: object) =>
+    until('a free slot', () => own.open(vocab, { kind: 'json_schema', schema: { ...schema } }).catch(() => null))
+  const first = await openWhenFree({ type: 'boolean' })
+  first.close()
   const [slow, ...waiting] = await Promise.allSettled(
     [hostile['repeated repetitions']!, person, { type: 'integer' }].map((schema) =>
       own.open(vocab, { kind: 'json_schema', schema }),
@@ -178,10 +183,7 @@ test('a schema that waits longer than the limit is rejected as overloaded', asyn
   assert.ok(slow!.status === 'fulfilled' || slow!.reason.code === 'schema_not_enforceable', JSON.stringify(slow))
   for (const one of waiting)
     assert.ok(one.status === 'rejected' && one.reason.code === 'overloaded', JSON.stringify(one))
-  // Rejected trials free their slots. On a busy machine a new worker takes longer to start than a trial may wait.
-  const again = await until('a free slot', () =>
-    own.open(vocab, { kind: 'json_schema', schema: person }).catch(() => null),
-  )
+  const again = await openWhenFree(person)
   again.close()
   await own.close()
 })
