@@ -169,7 +169,8 @@ test('ten costly schemas of one account delay others by at most a slice, and end
 })
 
 test('a schema that waits longer than the limit is rejected as overloaded', async () => {
-  const own = createGrammars({ trial_wait_ms: 200, slice_ms: 10_000 })
+  // A grammar that is not cheap would keep the worker, also one that only a busy machine makes slow.
+  const own = createGrammars({ trial_wait_ms: 400, slice_ms: 10_000, cheap_compile_ms: 10_000, cheap_mask_ms: 10_000 })
   // On a busy machine a worker takes longer to start than a trial may wait: try until it has started.
   const openWhenFree = (schema: object) =>
     until('a free slot', () => own.open(vocab, { kind: 'json_schema', schema: { ...schema } }).catch(() => null))
