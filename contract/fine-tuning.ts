@@ -68,6 +68,10 @@ export const JobMetrics = z.object({
     .number()
     .optional()
     .describe('Share of the held-out rows whose every learned token was the first choice.'),
+  validation_accuracy: z
+    .number()
+    .optional()
+    .describe('Share of the learned tokens of the held-out rows that were the first choice.'),
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
 

@@ -18,6 +18,10 @@ export const JobEvaluation = z.object({
     .number()
     .optional()
     .describe('Share of the held-out rows whose every learned token was the first choice.'),
+  validation_accuracy: z
+    .number()
+    .optional()
+    .describe('Share of the learned tokens of the held-out rows that were the first choice.'),
   train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
   created_at: Time,
 })

@@ -21,6 +21,8 @@ export interface Route {
   responses: Record<number, z.ZodType>
   /** OpenAI-compatible: errors have `type` and `param`, and unknown fields are ignored. */
   openai?: boolean
+  /** Creates an object though it answers 200, as OpenAI's API does; 201 says the same. */
+  creates?: boolean
   /** Counts toward the account's concurrent requests until its response has ended. */
   concurrent?: boolean
   /**

@@ -43,6 +43,9 @@ export type IdPrefix =
   | 'est'
   | 'imp'
   | 'exp'
+  | 'file'
+  | 'upl'
+  | 'part'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

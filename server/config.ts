@@ -41,6 +41,11 @@ const networks = commaSeparated(
     error: ({ input }) => `'${input}' is neither an address nor a network such as 10.0.0.0/8 or fd00::/8`,
   }),
 )
+const nameMap = commaSeparated(
+  z.string().refine((each) => /^[^\s=/][^\s=]*=[^\s=]+$/.test(each), {
+    error: ({ input }) => `'${input}' is not NAME=MODEL, such as gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct`,
+  }),
+).transform((pairs): ReadonlyMap<string, string> => new Map(pairs.map((each) => each.split('=') as [string, string])))
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/')
   const maxBits = { 4: 32, 6: 128 }[isIP(address)]
@@ -223,6 +228,12 @@ const settings = {
       '(WANDB_API_KEY, …).',
   ),
   tracking_project: setting(text, 'tunery', 'Project (experiment) name for the runs in the tracker.'),
+  model_names: setting(
+    nameMap,
+    '',
+    'Names of closed models that stand for a model here, so that programs need no change: ' +
+      'gpt-4o-mini=HuggingFaceTB/SmolLM2-135M-Instruct, comma-separated. Empty: such names are refused.',
+  ),
   python: optional(text, 'Python interpreter with which set-up creates the trainer’s environment.'),
   gpu: setting(z.enum(['auto', 'cuda', 'vulkan', 'none']), 'auto', 'GPU build of the engine that set-up installs.'),
   database_url: optional(text, 'Postgres to use instead of SQLite. No effect yet.'),

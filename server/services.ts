@@ -11,6 +11,7 @@ import { createDeploymentsFeature } from './deployments/feature.ts'
 import { startSweeping } from './events/retention.ts'
 import { createExportsFeature } from './exports/feature.ts'
 import type { Context, Feature, Running } from './feature.ts'
+import { createFilesFeature } from './files/feature.ts'
 import { createFineTuningFeature } from './fine-tuning/feature.ts'
 import { createIdempotency } from './http/idempotency-store.ts'
 import { createHubFeature } from './hub/feature.ts'
@@ -66,7 +67,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { hub, downloads } = withHub
   const withDatasets = createDatasetsFeature(context, { hub })
   const { datasets } = withDatasets
-  const tuning = createFineTuningFeature(context, { plans, accounts, usage, hub, downloads, datasets, engine })
+  const withFiles = createFilesFeature(context, { datasets })
+  const { files } = withFiles
+  const tuning = createFineTuningFeature(context, { plans, accounts, usage, hub, downloads, datasets, files, engine })
   const { fineTuning, models } = tuning
   const withInference = createInferenceFeature(context, { plans, limits, engine, hub, models, usage })
   const { inference } = withInference
@@ -79,6 +82,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withHub,
     withUsage,
     withDatasets,
+    withFiles,
     tuning,
     withInference,
     withDeployments,
@@ -115,7 +119,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       for (const feature of features) running.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
       // twice.
-      running.push(startSweeping(db, context.reserve, log, [fineTuning.removeExpiredRuns]))
+      running.push(startSweeping(db, context.reserve, log, [fineTuning.removeExpiredRuns, withFiles.removeExpired]))
       return {
         async close() {
           await Promise.all(running.map((each) => each.close()))
@@ -124,6 +128,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     },
     /** Starts the engine ahead of the first request. */
     startEngine: engine.start,
+    removeExpiredFiles: withFiles.removeExpired,
     enginePid: engine.pid,
     runningTrainings: tuning.runningTrainings,
     beginStop: () => stopping.abort(),

@@ -1,2 +1,3 @@
 // Datasets: upload, preparation, validation and tokens. What the rest of the service may import.
-export type { Datasets } from './service.ts'
+export type { FileEntry } from './as-files.ts'
+export type { Datasets, Received } from './service.ts'

@@ -14,7 +14,8 @@ import type { FormFile } from '../http/multipart.ts'
 import { type Hub, requireRowTokens } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
-import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
+import { requireFreeDisk, type StoredFile, storeStream } from '../storage/durable-files.ts'
+import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
 import { queueKind } from './prepare.ts'
@@ -25,8 +26,24 @@ import { filesOf, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
 
+/** An uploaded file that nothing names yet: `register` makes a dataset of it, or its receiver moves it elsewhere. */
+export interface Received extends StoredFile {
+  /** The id that its dataset gets. */
+  id: string
+  path: string
+  /** Its first bytes, which tell the format. */
+  head: Buffer
+  counted: { rows: number; not_utf8_line?: number }
+}
+
 export interface Datasets {
   upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
+  /** Stores the bytes of a file. Throws file_too_large. */
+  receive(file: NodeJS.ReadableStream): Promise<Received>
+  /** Makes a dataset of a received file. A failure leaves nothing behind. */
+  register(by: AccountActor, received: Received, filename: string, fields: UploadFields): Promise<Dataset>
+  /** Removes a received file that nothing became of. */
+  discard(received: Received): Promise<void>
   list(account_id: string, query: SortedQuery): Promise<Page<Dataset>>
   get(account_id: string, id: string): Promise<Dataset>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
@@ -50,6 +67,8 @@ export interface Datasets {
   forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
   /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
   rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number; messages: unknown[] }> | undefined>
+  /** The datasets as OpenAI's files, and the uploaded file of each. */
+  asFiles: DatasetFiles
   /** Registers a check of another feature that may need datasets. */
   onNeeded(check: NeededBy): void
   /** Aborts when a dataset that is being read is deleted; valid until `notifyPrepared`. */
@@ -140,6 +159,83 @@ export function createDatasets(options: Options): Datasets {
       throw error
     })
 
+  async function receive(file: NodeJS.ReadableStream): Promise<Received> {
+    await requireFreeDisk(dataDir, min_free_mb)
+    const id = newId('ds')
+    const target = path.join(filesOf(dataDir, id, 'jsonl').folder, `${id}.upload`)
+    const counter = createLineCounter()
+    const max_bytes = max_mb * 1e6
+    let bytes = 0
+    let head: Buffer = Buffer.alloc(0)
+    const stored = await storeStream(file, target, (chunk) => {
+      bytes += chunk.length
+      if (bytes > max_bytes)
+        throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
+          details: { max_mb },
+        })
+      if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
+      counter.add(chunk)
+    })
+    return { id, path: target, ...stored, head, counted: counter.end() }
+  }
+
+  async function register(
+    by: AccountActor,
+    received: Received,
+    filename: string,
+    { name, description, format: given, hf_token }: UploadFields,
+  ): Promise<Dataset> {
+    const { id, size_bytes, sha256, counted } = received
+    try {
+      const format = formatOf(given, filename, received.head)
+      refuseUnreadable(format, size_bytes, counted, max_rows)
+      await rename(received.path, filesOf(dataDir, id, format).source)
+      const dataset = {
+        id,
+        account_id: by.account_id,
+        name: name ?? filename,
+        description,
+        format,
+        rows: format === 'jsonl' ? counted.rows : 0,
+        size_bytes,
+        sha256,
+        rows_sha256: format === 'jsonl' ? sha256 : null,
+        status: 'preparing' as const,
+        check_json: '{}',
+        created_at: now(),
+      }
+      if (hf_token) hubTokens.set(id, hf_token)
+      await db.transaction().execute(async (trx) => {
+        await store.insert(trx, dataset)
+        await recordAuditEntry(
+          trx,
+          by,
+          'dataset.created',
+          id,
+          { name: dataset.name, sha256: dataset.sha256 },
+          dataset.created_at,
+        )
+        await queue.enqueue(trx, queueKind, id)
+      })
+      queue.wake()
+      if (format === 'jsonl') return toResponse(dataset)
+      const read = await waitUntilRead(by.account_id, id, uploadWait_ms)
+      if (read.status !== 'unreadable') return toResponse(read)
+      const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
+      await store.remove(db, id)
+      throw new ApiError(unreadable.code, unreadable.message)
+    } catch (error) {
+      if (!(await store.byId(db, id))) await discard(received)
+      throw error
+    }
+  }
+
+  async function discard({ id, path: file }: Received): Promise<void> {
+    const folder = path.dirname(file)
+    for (const name of await readdir(folder))
+      if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { recursive: true, force: true })
+  }
+
   return {
     onNeeded: (check) => void usageChecks.push(check),
     deletionSignal: reading.get,
@@ -150,70 +246,18 @@ export function createDatasets(options: Options): Datasets {
     },
     hubToken: (id) => hubTokens.get(id),
 
+    asFiles: createDatasetFiles(db, dataDir),
+    receive,
+    register,
+    discard,
+
     async upload(by, { file, filename, fields }) {
-      const { account_id } = by
-      await requireFreeDisk(dataDir, min_free_mb)
-      const id = newId('ds')
-      const { folder } = filesOf(dataDir, id, 'jsonl')
-      const upload = path.join(folder, `${id}.upload`)
-      const counter = createLineCounter()
-      const max_bytes = max_mb * 1e6
-      let bytes = 0
-      let head: Buffer = Buffer.alloc(0)
-      const stored = await storeStream(file, upload, (chunk) => {
-        bytes += chunk.length
-        if (bytes > max_bytes)
-          throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
-            details: { max_mb },
-          })
-        if (head.length < headBytes) head = Buffer.concat([head, chunk.subarray(0, headBytes - head.length)])
-        counter.add(chunk)
-      })
-      try {
-        const { name, description, format: given, hf_token } = await fields()
-        const format = formatOf(given, filename, head)
-        const counted = counter.end()
-        refuseUnreadable(format, stored.size_bytes, counted, max_rows)
-        await rename(upload, filesOf(dataDir, id, format).source)
-        const dataset = {
-          id,
-          account_id,
-          name: name ?? filename,
-          description,
-          format,
-          rows: format === 'jsonl' ? counted.rows : 0,
-          ...stored,
-          rows_sha256: format === 'jsonl' ? stored.sha256 : null,
-          status: 'preparing' as const,
-          check_json: '{}',
-          created_at: now(),
-        }
-        if (hf_token) hubTokens.set(id, hf_token)
-        await db.transaction().execute(async (trx) => {
-          await store.insert(trx, dataset)
-          await recordAuditEntry(
-            trx,
-            by,
-            'dataset.created',
-            id,
-            { name: dataset.name, sha256: dataset.sha256 },
-            dataset.created_at,
-          )
-          await queue.enqueue(trx, queueKind, id)
-        })
-        queue.wake()
-        if (format === 'jsonl') return toResponse(dataset)
-        const read = await waitUntilRead(account_id, id, uploadWait_ms)
-        if (read.status !== 'unreadable') return toResponse(read)
-        const { unreadable } = JSON.parse(read.check_json) as Extract<ReadResult, { unreadable: unknown }>
-        await store.remove(db, id)
-        throw new ApiError(unreadable.code, unreadable.message)
-      } catch (error) {
-        if (!(await store.byId(db, id)))
-          for (const name of await readdir(folder))
-            if (name.startsWith(`${id}.`)) await rm(path.join(folder, name), { recursive: true, force: true })
+      const received = await receive(file)
+      const given = await fields().catch(async (error) => {
+        await discard(received)
         throw error
-      }
+      })
+      return register(by, received, filename, given)
     },
 
     async list(account_id, query) {

@@ -4,6 +4,7 @@ import type { Schema } from './schema.ts'
 
 type ListedTable =
   | 'datasets'
+  | 'files'
   | 'tuning_jobs'
   | 'models'
   | 'deployments'
@@ -24,6 +25,18 @@ export const pageOf = <T>(items: readonly T[], limit: number): Page<T> => ({
   items: items.slice(0, limit),
   has_more: items.length > limit,
 })
+
+/** The same in the shape of OpenAI's lists. */
+export function openaiPageOf<T extends { id: string }>(rows: readonly T[], limit: number) {
+  const { items, has_more } = pageOf(rows, limit)
+  return {
+    object: 'list' as const,
+    data: items,
+    first_id: items[0]?.id ?? null,
+    last_id: items.at(-1)?.id ?? null,
+    has_more,
+  }
+}
 
 // Keyset pagination. Each function returns the rows after `after`: up to `limit`, and one more if there are more.
 

@@ -80,6 +80,43 @@ interface DatasetTokens {
   found_json: string
 }
 
+/** A file that is no dataset. */
+interface Files {
+  id: string
+  account_id: string
+  filename: string
+  purpose: 'batch' | 'evals' | 'user_data' | 'fine-tune-results' | 'batch_output'
+  size_bytes: number
+  sha256: string
+  /** When it is deleted; null: only on request. */
+  expires_at: number | null
+  created_at: number
+}
+
+/** A file that is uploaded in parts. */
+interface Uploads {
+  id: string
+  account_id: string
+  filename: string
+  purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
+  /** Size of the whole file, as announced. */
+  size_bytes: number
+  /** After how many seconds the file is to be deleted; null: only on request. */
+  file_seconds: number | null
+  status: 'pending' | 'completed' | 'cancelled' | 'expired'
+  /** The file, or the dataset, that it became. */
+  file_id: string | null
+  expires_at: number
+  created_at: number
+}
+
+interface UploadParts {
+  id: string
+  upload_id: string
+  size_bytes: number
+  created_at: number
+}
+
 /** Fields that users may change at any time. */
 interface Labelled {
   name: string
@@ -118,6 +155,10 @@ interface TuningJobs extends Labelled {
   paused: 0 | 1
   /** Trainer crashes since the last checkpoint. */
   crashes: number
+  /** Of a job created through OpenAI's API: its suffix, hyperparameters and integrations as they were requested. */
+  openai_json: string | null
+  /** The file with the losses of its steps, once completed. */
+  result_file_id: string | null
   /** For a running job: what takes processor time from it. */
   slowed_by: 'serving' | 'other_work' | null
   model: string | null
@@ -149,6 +190,8 @@ interface Models extends Labelled {
   /** The hub's base model that it was trained from. */
   base_model_id: string
   kind: 'adapter' | 'model'
+  /** Its name in OpenAI's API; see `ftName`. */
+  ft_name: string | null
   /** The account's model that training started from; it may have been deleted. */
   parent_model_id: string | null
   /** The tuned model whose full weights an adapter needs, if not the base model's. */
@@ -337,6 +380,9 @@ export interface Schema {
   audit: Audit
   datasets: Datasets
   dataset_tokens: DatasetTokens
+  files: Files
+  uploads: Uploads
+  upload_parts: UploadParts
   tuning_jobs: TuningJobs
   job_events: JobEvents
   jobs_awaiting_weights: JobsAwaitingWeights

@@ -9,7 +9,7 @@ import {
 } from '../../contract/exports.ts'
 import { mount } from '../http/mount.ts'
 import { sendEvents } from '../http/ndjson-response.ts'
-import { sendFile } from './download.ts'
+import { sendFile } from '../http/send-file.ts'
 import type { Exports } from './service.ts'
 
 export function exportRoutes(app: FastifyInstance, exports: Exports, stopping: AbortSignal): void {

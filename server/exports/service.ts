@@ -10,12 +10,12 @@ import type { Deployments } from '../deployments/index.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import { createChangeNotifier, follow, statusEvent } from '../events/event-streams.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
+import type { SendableFile } from '../http/send-file.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import { resolveOptions } from './choice.ts'
-import type { Downloadable } from './download.ts'
 import * as store from './store.ts'
 import { exportDir, exportsDir, filesOf, removeDir, toResponse } from './store.ts'
 
@@ -35,7 +35,7 @@ export interface Exports {
     signal: AbortSignal,
   ): Promise<AsyncGenerator<ExportEvent | null>>
   /** A file of a ready export, by default the first. Throws export_not_found, export_not_ready. */
-  file(account_id: string, id: string, name: string | undefined): Promise<Downloadable>
+  file(account_id: string, id: string, name: string | undefined): Promise<SendableFile>
   notifyEvents(id: string): void
   /** Aborts when a running export is deleted; valid until `finished`. */
   deletionSignal(id: string): AbortSignal
@@ -248,7 +248,11 @@ export function createExports(options: Options): Exports {
           'export_not_found',
           `The export has no such file; it has ${files.map((each) => each.name).join(', ')}.`,
         )
-      return { ...file, folder: exportDir(dataDir, id) }
+      return {
+        ...file,
+        folder: exportDir(dataDir, id),
+        missing: new ApiError('export_not_found', `The file ${file.name} no longer exists. Make another export.`),
+      }
     },
 
     notifyEvents: (id) => void notifier.emit(id),

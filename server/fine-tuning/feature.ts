@@ -3,6 +3,7 @@ import path from 'node:path'
 import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
+import type { Files } from '../files/index.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import type { Plans } from '../plans.ts'
 import { startWorker } from '../queue/worker.ts'
@@ -12,6 +13,8 @@ import { createEstimator } from './estimate.ts'
 import { workOnJob } from './jobs.ts'
 import { createJobMeter } from './metering.ts'
 import { createTunedModels, type TunedModels } from './models/registry.ts'
+import { openaiFineTuningRoutes } from './openai/routes.ts'
+import { createOpenaiFineTuning } from './openai/service.ts'
 import { queueKind } from './pending-weights.ts'
 import { fineTuningRoutes } from './routes.ts'
 import { createFineTuning, type FineTuning } from './service.ts'
@@ -24,6 +27,7 @@ interface Needs {
   hub: Hub
   downloads: Downloads
   datasets: Datasets
+  files: Files
   /** The engine, which shares the cores with the trainers. */
   engine: { pid(): number | undefined; yieldCores(share: number, for_ms: number): Promise<void> }
 }
@@ -38,7 +42,7 @@ export function createFineTuningFeature(
   runningTrainings(): number
 } {
   const { config, dataDir, log } = context
-  const { plans, accounts, usage, hub, downloads, datasets, engine } = needs
+  const { plans, accounts, usage, hub, downloads, datasets, files, engine } = needs
   const { parse_control_tokens } = config
   const meter = createJobMeter({ add: usage.add, price: (id) => plans.pricing(id).training_per_million_tokens })
   const fineTuning = createFineTuning({
@@ -74,6 +78,7 @@ export function createFineTuningFeature(
     hub,
     models,
     datasets,
+    files,
     meter,
     cores,
     track,
@@ -81,11 +86,23 @@ export function createFineTuningFeature(
     trainer_processes,
     acquireSlot: accounts.acquireSlotForWork,
   }
+  const openai = createOpenaiFineTuning({
+    ...context,
+    hub,
+    datasets,
+    files,
+    fineTuning,
+    models,
+    tracking: config.tracking,
+  })
   return {
     fineTuning,
     models,
     runningTrainings: cores.count,
-    mount: (app) => fineTuningRoutes(app, fineTuning, models, context.stopping),
+    mount(app) {
+      fineTuningRoutes(app, fineTuning, models, context.stopping)
+      openaiFineTuningRoutes(app, openai)
+    },
     sweep: fineTuning.sweep,
     async start() {
       await fineTuning.settleRunningClocks()

@@ -10,10 +10,13 @@ import { createRetryPolicy, diskFullRule, linearDelay, requeueAfter } from '../q
 import { modelDir, moveToModels, rowsFile, runDir } from './artifacts.ts'
 import { readResolvedConfig } from './defaults.ts'
 import { type JobMeter, stopClock } from './metering.ts'
+import { ftName } from './models/ft-name.ts'
 import { nameOfStep } from './models/labels.ts'
 import { parentOf } from './models/lineage.ts'
 import { servedBaseOf } from './models/registry.ts'
 import { resolveStartingModel, type StartingModel } from './models/starting-model.ts'
+import { openaiRequestOf } from './openai/request.ts'
+import { stepMetrics } from './openai/step-metrics.ts'
 import * as store from './store.ts'
 import { type Artifact, type Result, stoppedStatus, type TrainerExit } from './trainer.ts'
 import type { FineTuningWork } from './work.ts'
@@ -43,6 +46,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
   const { train_loss, trained_tokens, train_seconds, tokens_per_second, steps, validation_loss, validation_exact } =
     result
   const { peak_memory_mb, predicted_memory_mb, predicted_seconds } = result
+  const resultFile = await work.files.write(await stepMetrics(work.db, job.id))
   const registered = withLease(work, claim, async (trx) => {
     const time = work.now()
     const { name, description, metadata_json } = (await store.jobById(trx, job.id))!
@@ -51,6 +55,13 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
         id: artifact.id,
         account_id: job.account_id,
         base_model_id,
+        ft_name: ftName({
+          base_model_id,
+          account_id: job.account_id,
+          suffix: openaiRequestOf(job)?.suffix,
+          model_id: artifact.id,
+          step: artifact.id === model.id ? undefined : artifact.step,
+        }),
         kind: artifact.kind,
         name: artifact.id === model.id ? name : nameOfStep(name, artifact.step),
         description,
@@ -67,6 +78,12 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
         created_at,
       })
     for (const artifact of [{ ...result, ...model }, ...checkpointModels]) await insert(artifact)
+    await work.files.insert(trx, resultFile, {
+      account_id: job.account_id,
+      filename: `step_metrics_${job.id}.csv`,
+      purpose: 'fine-tune-results',
+      created_at,
+    })
     const validation = {
       ...(validation_loss !== null && { validation_loss }),
       ...(validation_exact !== null && { validation_exact }),
@@ -93,6 +110,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
       metrics_json: JSON.stringify(metrics),
       trained_tokens,
       model: model.id,
+      result_file_id: resultFile.id,
       estimated_completion: null,
       finished_at: time,
     })
@@ -124,6 +142,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
     // The job was cancelled or the lease lost during the comparison: remove the unregistered models.
     for (const { id } of [model, ...checkpointModels])
       await rm(modelDir(work.dataDir, id), { recursive: true, force: true })
+    await work.files.drop(resultFile)
     throw error
   })
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })

@@ -11,6 +11,7 @@ import type {
   JobQuery,
   ResolvedConfig,
 } from '../../contract/fine-tuning.ts'
+import type { JobConfig } from '../../contract/job-config.ts'
 import { newId } from '../../lib/ids.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -29,6 +30,7 @@ import { type JobMeter, settleClock } from './metering.ts'
 import { type ChangeLabels, labelColumns, nameOfJob } from './models/labels.ts'
 import { sourceColumns } from './models/lineage.ts'
 import { resolveStartingModel } from './models/starting-model.ts'
+import type { OpenaiRequest } from './openai/request.ts'
 import { createPendingWeights, queueKind, resolveLocalConfig } from './pending-weights.ts'
 import { estimateQueue } from './queue-estimate.ts'
 import { trialSpec } from './spec.ts'
@@ -39,7 +41,9 @@ import type { StopRequest } from './work.ts'
 const ended = new Set(['completed', 'failed', 'cancelled'])
 
 export interface FineTuning extends JobHistory {
-  create(by: AccountActor, request: z.output<typeof CreateJob>): Promise<Job>
+  create(by: AccountActor, request: z.output<typeof CreateJob> & { openai?: OpenaiRequest }): Promise<Job>
+  /** The values that a job would be trained with. Throws what `create` throws for its model and config. */
+  resolvedConfig(by: AccountActor, model_id: string, config: JobConfig): Promise<ResolvedConfig>
   /** Estimates a job's time, memory and price. Throws what `create` throws. */
   estimate(account_id: string, request: z.output<typeof CreateJob>): Promise<JobEstimate>
   list(account_id: string, query: JobQuery): Promise<Page<Job>>
@@ -175,7 +179,9 @@ export function createFineTuning(options: Options): FineTuning {
   })
 
   return {
-    async create(by, { model_id, dataset_id, config, name, description, metadata }) {
+    resolvedConfig: async (by, model_id, config) => (await pendingWeights.resolveStart(by, model_id, config)).resolved,
+
+    async create(by, { model_id, dataset_id, config, name, description, metadata, openai }) {
       const { account_id } = by
       const start = await pendingWeights.resolveStart(by, model_id, config)
       const { resolved } = start
@@ -223,6 +229,7 @@ export function createFineTuning(options: Options): FineTuning {
           running_since: null,
           crashes: 0,
           model: null,
+          openai_json: openai ? JSON.stringify(openai) : null,
           created_at,
           started_at: null,
           finished_at: null,

@@ -1,8 +1,9 @@
+import { sql } from 'kysely'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Job, JobQuery } from '../../contract/fine-tuning.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { sortedPage } from '../db/page.ts'
+import { newestFirst, sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 import { createEventStream } from '../events/event-streams.ts'
 import { readResolvedConfig } from './defaults.ts'
@@ -28,6 +29,27 @@ export function listJobs(db: Db, account_id: string, query: JobQuery, after: Job
   if (status === 'paused') return sortedPage(all.where('status', '=', 'queued').where('paused', '=', 1), query, after)
   const found = all.where('status', '=', status)
   return sortedPage(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
+}
+
+/**
+ * Jobs, newest first: up to `limit`, and one more if there are more. `metadata`: pairs that they have, or 'none' for
+ * jobs without any.
+ */
+export function listJobsByMetadata(
+  db: Db,
+  account_id: string,
+  metadata: Record<string, string> | 'none' | undefined,
+  limit: number,
+  after: JobRow | undefined,
+): Promise<JobRow[]> {
+  let query = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
+  if (metadata === 'none') query = query.where('metadata_json', '=', '{}')
+  else
+    for (const [key, value] of Object.entries(metadata ?? {}))
+      query = query.where(
+        sql<boolean>`exists (select 1 from json_each(metadata_json) where key = ${key} and value = ${value})`,
+      )
+  return newestFirst(query, limit, after)
 }
 
 export const unfinishedJobs = (db: Db) =>
@@ -69,6 +91,35 @@ export const updateJob = (trx: Trx, id: string, values: Partial<JobRow>) =>
 
 export const jobEvents = createEventStream('job_events', 'job_id')
 export const appendEvents = jobEvents.append
+
+/** Events of a job for its users, newest first, from below `before`: up to `limit` and one more. */
+export function latestEvents(db: Db, job_id: string, limit: number, before: number | undefined) {
+  const events = db.selectFrom('job_events').selectAll().where('job_id', '=', job_id).where('type', '!=', 'progress')
+  const below = before === undefined ? events : events.where('seq', '<', before)
+  return below
+    .orderBy('seq', 'desc')
+    .limit(limit + 1)
+    .execute()
+}
+
+interface LossData {
+  step?: number
+  loss?: number
+  /** Step and loss of the steps since the event before. */
+  losses?: [step: number, loss: number][]
+}
+
+/** The data of the events that have losses, oldest first. */
+export const lossEvents = async (db: Db, job_id: string): Promise<LossData[]> =>
+  (
+    await db
+      .selectFrom('job_events')
+      .select('data_json')
+      .where('job_id', '=', job_id)
+      .where('type', 'in', ['metrics', 'checkpoint'])
+      .orderBy('seq')
+      .execute()
+  ).map(({ data_json }) => JSON.parse(data_json ?? '{}'))
 
 /** Time of a job's last event from its trainer. Events of the service itself do not count. */
 export const lastTrainerEventAt = async (trx: Trx, job_id: string): Promise<number | undefined> =>
@@ -141,6 +192,14 @@ export const insertModel = (trx: Trx, model: NewRow<'models'>) => trx.insertInto
 
 export const findModel = (db: Db | Trx, account_id: string, id: string) =>
   db.selectFrom('models').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const modelByFtName = (db: Db | Trx, account_id: string, ft_name: string) =>
+  db
+    .selectFrom('models')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('ft_name', '=', ft_name)
+    .executeTakeFirst()
 
 export const listModels = (
   db: Db,

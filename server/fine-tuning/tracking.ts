@@ -5,6 +5,8 @@ import type { Logger } from 'pino'
 import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import { type Child, childEnv, spawnChild } from '../../lib/child-process.ts'
 import { root } from '../../lib/root.ts'
+import { openaiRequestOf } from './openai/request.ts'
+import type { JobRow } from './store.ts'
 import type { TrainerEvent } from './trainer.ts'
 
 export interface TrackingSettings {
@@ -20,11 +22,7 @@ export interface Track {
   end(): void
 }
 
-interface TrackedJob {
-  id: string
-  model_id: string
-  dataset_id: string
-}
+type TrackedJob = Pick<JobRow, 'id' | 'model_id' | 'dataset_id' | 'openai_json'>
 
 /** Metrics are dropped while more than this is waiting for a slow tracker, in bytes. */
 const max_buffered_bytes = 4e6
@@ -45,9 +43,18 @@ export function createTracking({ kind, target, project }: TrackingSettings, log:
       const { stdin } = child
       if (stdin?.writable && stdin.writableLength < max_buffered_bytes) stdin.write(`${JSON.stringify(message)}\n`)
     }
+    /** What a job created through OpenAI's API says of its run: project, name and tags. */
+    const own = kind === 'wandb' ? openaiRequestOf(job)?.integrations?.[0]?.wandb : undefined
     const start = (run: string) => {
       const python = path.join(root, '.local/tracking', kind, 'bin/python')
-      const args = [path.join(root, 'trainer/cli/track.py'), kind, target, project, run]
+      const args = [
+        path.join(root, 'trainer/cli/track.py'),
+        kind,
+        target,
+        own?.project ?? project,
+        run,
+        JSON.stringify({ name: own?.name ?? undefined, tags: own?.tags ?? undefined }),
+      ]
       const started = spawnChild(python, args, { env: childEnv(trackerSettings) })
       const warn = (why: string) => log.warn({ job: run, why }, `the loss curve of a job could not be sent to ${kind}`)
       started.ended.then(

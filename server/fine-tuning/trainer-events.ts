@@ -33,10 +33,10 @@ export async function recordTrainerEvent(
       metrics_json: JSON.stringify(metrics),
       ...(tokens !== undefined && { trained_tokens: tokens }),
     })
-    const { validation_loss, validation_exact, train_loss } = data
+    const { validation_loss, validation_exact, validation_accuracy, train_loss } = data
     const step = number('step')
     if (step !== undefined && typeof validation_loss === 'number') {
-      const data_json = JSON.stringify({ validation_loss, validation_exact, train_loss })
+      const data_json = JSON.stringify({ validation_loss, validation_exact, validation_accuracy, train_loss })
       await store.saveEvaluation(trx, { job_id, step, data_json, created_at: time })
     }
   }
@@ -91,6 +91,7 @@ const metricNames = [
   'tokens_per_second',
   'validation_loss',
   'validation_exact',
+  'validation_accuracy',
 ] as const
 
 /** Merges new values into the metrics of the same step. Values of an earlier step are dropped. */

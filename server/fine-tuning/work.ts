@@ -1,6 +1,7 @@
 import type { Logger } from 'pino'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
+import type { Files } from '../files/index.ts'
 import type { Hub } from '../hub/index.ts'
 import type { AcquireSlot } from '../queue/account-slots.ts'
 import type { Queue } from '../queue/queue.ts'
@@ -19,6 +20,7 @@ export interface FineTuningWork {
   hub: Hub
   models: TunedModels
   datasets: Datasets
+  files: Files
   dataDir: string
   python: string
   converters: string

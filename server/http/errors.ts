@@ -32,7 +32,12 @@ export function handleErrors(app: FastifyInstance): void {
     )
     return reply
       .status(404)
-      .send(errorBody(error, /^\/(api\/)?v1\/(chat|completions|embeddings|models)/.test(request.url)))
+      .send(
+        errorBody(
+          error,
+          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning)/.test(request.url),
+        ),
+      )
   })
 }
 

@@ -37,7 +37,7 @@ export interface ItemReader {
   read(item: string, caller: Caller, request: FastifyRequest, reply: FastifyReply): Promise<unknown>
 }
 
-export const isCreateRoute = (route: Route) => 201 in route.responses
+export const isCreateRoute = (route: Route) => 201 in route.responses || route.creates === true
 
 /** Requests in flight in this process, by account and key: a second request with the same key waits for the first. */
 const inFlight = new Map<string, Promise<unknown>>()
@@ -130,7 +130,8 @@ export async function runIdempotent(
     if (!reader) return undefined
     try {
       requirePermission(caller, reader.route)
-      const result = route.responses[201]!.safeParse(await reader.read(item, caller, request, reply))
+      const schema = Object.values(route.responses)[0]!
+      const result = schema.safeParse(await reader.read(item, caller, request, reply))
       return result.success ? (result.data as object) : undefined
     } catch (error) {
       if (error instanceof ApiError && error.status < 500) return undefined

@@ -16,37 +16,44 @@ export interface FormFile<F> {
 
 const limits = { files: 1, fields: 10, fieldSize: 10_000, fileSize: Number.POSITIVE_INFINITY }
 
-/** Reads a multipart form; passes its file to `handleFile` as a stream. Text fields may come before or after it. */
+/**
+ * Reads a multipart form; passes its file, the part `partName`, to `handleFile` as a stream. Text fields may come before
+ * or after it.
+ */
 export async function readMultipart<F, T>(
   request: FastifyRequest,
   schema: z.ZodType<F>,
   handleFile: (form: FormFile<F>) => Promise<T>,
+  partName = 'file',
 ): Promise<T> {
   if (!request.isMultipart())
-    throw new ApiError('not_multipart', 'Send the file as multipart/form-data with a part named `file`.')
+    throw new ApiError('not_multipart', `Send the file as multipart/form-data with a part named \`${partName}\`.`)
   const textFields: Record<string, string> = {}
   const parts = request.parts({ limits })
-  const parsed = () => {
+  const parsed = (soFar = false) => {
     const result = schema.safeParse(textFields)
-    if (!result.success) throw validationError(result.error.issues, 'form', schema)
-    return result.data
+    if (result.success) return result.data
+    const isMissing = ({ path: [name] }: z.core.$ZodIssue) => name !== undefined && !(String(name) in textFields)
+    const issues = soFar ? result.error.issues.filter((issue) => !isMissing(issue)) : result.error.issues
+    if (issues.length > 0) throw validationError(issues, 'form', schema)
+    return undefined as F
   }
   for (;;) {
     const { value: part, done } = await nextPart(parts)
-    if (done) throw new ApiError('file_missing', 'The form has no part named `file`.')
+    if (done) throw new ApiError('file_missing', `The form has no part named \`${partName}\`.`)
     if (part.type === 'field') {
       addField(textFields, part)
       continue
     }
-    if (part.fieldname !== 'file') {
+    if (part.fieldname !== partName) {
       part.file.resume()
       throw new ApiError(
         'file_missing',
-        `The form has a file named '${part.fieldname}'; the part must be named \`file\`.`,
+        `The form has a file named '${part.fieldname}'; the part must be named \`${partName}\`.`,
       )
     }
-    // Validate the fields before the file now, to fail before a large upload.
-    parsed()
+    // Validate the fields before the file now, to fail before a large upload. Required ones may follow the file.
+    parsed(true)
     const fields = async () => {
       await readRest(parts, textFields)
       await request.reauthorize?.()

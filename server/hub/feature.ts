@@ -13,7 +13,8 @@ export function createHubFeature(
 ): Feature & { hub: Hub; downloads: Downloads } {
   const { models_dir: modelsDir, model_downloads: policy, huggingface_url, huggingface_token } = context.config
   const states = new Map<string, Download>()
-  const hub = createHub(modelsDir, plans.pricing, { policy, downloads: states })
+  const names = context.config.model_names
+  const hub = createHub(modelsDir, plans.pricing, { policy, downloads: states, names })
   const downloads = createDownloads({ ...context, hub, states, modelsDir, policy })
   const work = { ...context, downloads, hub, modelsDir, url: huggingface_url, token: huggingface_token }
   return {

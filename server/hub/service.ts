@@ -60,6 +60,10 @@ export interface Hub {
   /** Names of a base's linear layers, the possible target modules of an adapter. */
   linearModules(base: LocalBase): string[]
   has(id: string): boolean
+  /** The base that the operator maps a name to, otherwise the name itself. */
+  mapped(name: string): string
+  /** The names that the operator maps. */
+  mappedNames(): string[]
 }
 
 export interface Downloadable {
@@ -75,6 +79,8 @@ interface HubOptions {
   policy?: Config['model_downloads']
   /** The last download of each model, by id. */
   downloads?: ReadonlyMap<string, Download>
+  /** Names that stand for a base. */
+  names?: ReadonlyMap<string, string>
 }
 
 const ModelFile = z.object({
@@ -90,7 +96,7 @@ const ModelFile = z.object({
 export function createHub(
   modelsDir: string,
   pricing: (id: string) => Model['pricing'],
-  { memory_bytes = trainingMemoryBytes(), policy = 'off', downloads = new Map() }: HubOptions = {},
+  { memory_bytes = trainingMemoryBytes(), policy = 'off', downloads = new Map(), names = new Map() }: HubOptions = {},
 ): Hub {
   const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
 
@@ -193,6 +199,8 @@ export function createHub(
     has: (id) => entries.has(id) || local(id) !== undefined,
     localOrUndefined: local,
     downloadable,
+    mapped: (name) => (hub.has(name) ? name : (names.get(name) ?? name)),
+    mappedNames: () => [...names.keys()],
     get(id) {
       const model = describe(id)
       if (!model)

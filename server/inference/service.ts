@@ -120,13 +120,20 @@ export function createInference({
       owned_by,
       status: statusOf(model),
     })
+    const ownerOf = (base: string) => base.split('/')[0]!
     const local = hub.list().filter((model) => model.weights.available)
     const bases = new Set([...local.map(({ id }) => id), ...pools.upstreamModels()])
     const deployed = (await resolver.aliases()?.list(account_id)) ?? []
     return [
       ...deployed.map(({ name, model, created_at }) => card(name, model, created_at, account_id)),
-      ...tuned.map(({ id, created_at }) => card(id, id, created_at, account_id)),
-      ...[...bases].map((id) => card(id, id, 0, id.split('/')[0]!)),
+      ...tuned.flatMap(({ id, ft_name, created_at }) =>
+        [ft_name, id].flatMap((name) => (name === null ? [] : [card(name, id, created_at, account_id)])),
+      ),
+      ...[...bases].map((id) => card(id, id, 0, ownerOf(id))),
+      ...hub
+        .mappedNames()
+        .filter((name) => bases.has(hub.mapped(name)))
+        .map((name) => card(name, hub.mapped(name), 0, ownerOf(hub.mapped(name)))),
     ]
   }
 

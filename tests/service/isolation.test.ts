@@ -44,6 +44,12 @@ before(async () => {
     const { body } = await api('GET', `/webhooks/${theirs.webhook_id}/deliveries/${theirs.delivery_id}`)
     return body.next_attempt_at === null
   })
+  theirs.file_id = theirs.dataset_id!
+  theirs.checkpoint = theirs.model_id!
+  theirs.permission_id = 'cp_someone'
+  theirs.upload_id = (
+    await api('POST', '/uploads', { filename: 'x', purpose: 'batch', bytes: 1, mime_type: 'text/plain' })
+  ).body.id
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
     nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
@@ -64,6 +70,10 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),
   'PUT /deployments/{name}': () => ({ model: tiny }),
   'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),
+  'POST /fine_tuning/jobs': ({ dataset_id }) => ({ model: tiny, training_file: dataset_id }),
+  'POST /fine_tuning/checkpoints/{checkpoint*}/permissions': () => ({ project_ids: ['x'] }),
+  'POST /uploads': () => undefined,
+  'POST /uploads/{upload_id}/complete': () => ({ part_ids: ['part_x'] }),
   'POST /keys': ({ user_id }) => ({ name: 'k', user_id }),
   'PUT /keys/{key_id}': () => ({ name: 'renamed' }),
   'POST /members': () => undefined,
@@ -147,7 +157,9 @@ test("lists have only the account's own objects, and cannot be continued after o
   }
   for (const [list, name] of [
     ['/datasets', 'dataset_id'],
+    ['/files', 'file_id'],
     ['/fine-tuning/jobs', 'job_id'],
+    ['/fine_tuning/jobs', 'job_id'],
     ['/fine-tuning/models', 'model_id'],
     ['/deployments', 'name'],
     ['/exports', 'export_id'],

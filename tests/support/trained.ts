@@ -113,6 +113,7 @@ export async function installColourModel({ dataDir, db, account_id }: Where): Pr
       for (const [table, rows] of tables)
         for (const row of JSON.parse(renamed(JSON.stringify(rows))) as Row[]) {
           const owner = { ...('account_id' in row && { account_id: account }), ...('key_id' in row && { key_id }) }
+          if ('ft_name' in row) Object.assign(owner, { ft_name: String(row.ft_name).replace(/acc_\w+/, account) })
           await trx
             .insertInto(table as 'models')
             .values({ ...row, ...owner } as never)

@@ -1,7 +1,8 @@
-"""Sends a job's loss curve to the operator's tracker: `python trainer/cli/track.py KIND TARGET PROJECT RUN < LINES`.
+"""Sends a job's loss curve to the operator's tracker: `python trainer/cli/track.py KIND TARGET PROJECT RUN OPTIONS < LINES`.
 
 KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
-PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. Each line is a JSON
+PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. OPTIONS is a JSON
+object that may have the `name` and `tags` of a run in wandb; the other trackers ignore it. Each line is a JSON
 object: {"params": {…}} once, then {"step": N, "metrics": {…}}. Runs in its own environment with only that
 tracker, so it imports nothing else of the trainer.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 
 
 class TensorBoard:
-    def __init__(self, target: str, project: str, run: str) -> None:
+    def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
         from tensorboard.summary import Writer
 
         self.writer = Writer(str(Path(target) / project / run))
@@ -30,7 +31,7 @@ class TensorBoard:
 
 
 class MlFlow:
-    def __init__(self, target: str, project: str, run: str) -> None:
+    def __init__(self, target: str, project: str, run: str, _options: dict) -> None:
         import mlflow
 
         self.mlflow = mlflow
@@ -53,13 +54,20 @@ class MlFlow:
 
 
 class WeightsAndBiases:
-    def __init__(self, target: str, project: str, run: str) -> None:
+    def __init__(self, target: str, project: str, run: str, options: dict) -> None:
         import wandb
 
         settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True, save_code=False, silent=True)
         if target:
             settings.base_url = target
-        self.run = wandb.init(project=project, id=run, name=run, resume="allow", settings=settings)
+        self.run = wandb.init(
+            project=project,
+            id=run,
+            name=options.get("name") or run,
+            tags=options.get("tags"),
+            resume="allow",
+            settings=settings,
+        )
 
     def params(self, values: dict) -> None:
         self.run.config.update(values, allow_val_change=True)
@@ -75,8 +83,8 @@ KINDS = {"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": WeightsAndBiases
 
 
 def main() -> None:
-    kind, target, project, run = sys.argv[1:5]
-    tracker = KINDS[kind](target, project, run)
+    kind, target, project, run, options = sys.argv[1:6]
+    tracker = KINDS[kind](target, project, run, json.loads(options))
     for line in sys.stdin:
         entry = json.loads(line)
         if "params" in entry:

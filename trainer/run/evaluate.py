@@ -37,23 +37,25 @@ def losses(model, packed: Pack) -> torch.Tensor:
 
 
 @torch.no_grad()
-def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float]:
-    """The mean loss of a learned token, and the share of sequences in which every learned token is the model's top
-    choice.
+def score(model, data: Prepared, limits: Limits, device: torch.device) -> tuple[float, float, float]:
+    """The mean loss of a learned token, the share of sequences in which every learned token is the model's top choice,
+    and the share of learned tokens that are.
     """
     was_training = model.training
     model.eval()
     sequences = [sequence for row in data.rows for sequence in row.sequences]
-    loss, exact = 0.0, 0
+    loss, exact, correct = 0.0, 0, 0
     # Here the logits of all learned tokens of a pass exist at once.
     for group in split(sequences, replace(limits, targets=min(limits.targets, Limits.targets))):
         packed = pack(group, device)
         logits, next_ids = forward(model, packed), packed.next_ids
         loss += float(cross_entropy(logits, next_ids, reduction="sum"))
-        hits = (logits.argmax(-1) == next_ids).split([sequence.targets for sequence in group])
-        exact += sum(bool(hit.all()) for hit in hits)
+        hits = logits.argmax(-1) == next_ids
+        correct += int(hits.sum())
+        exact += sum(bool(hit.all()) for hit in hits.split([sequence.targets for sequence in group]))
     model.train(was_training)
-    return loss / sum(sequence.targets for sequence in sequences), exact / len(sequences)
+    targets = sum(sequence.targets for sequence in sequences)
+    return loss / targets, exact / len(sequences), correct / targets
 
 
 @torch.no_grad()

@@ -93,6 +93,8 @@ class Loop:
         self.resumed = checkpoint.resume(self.state, spec, protocol)
         self.totals = self.state.totals
         self.validation.restore(self.state.validation)
+        # Step and loss of the steps since the last event that had them: reports are rarer than fast steps.
+        self.unreported: list[tuple[int, float]] = []
         self.estimate = Estimate(data.tokens * training.epochs, self.totals.tokens)
         self.written_at = time.monotonic()
         self.written_step = self.totals.step
@@ -228,6 +230,7 @@ class Loop:
         totals.tokens += tokens
         totals.seconds += seconds
         totals.epoch_loss += loss * targets
+        self.unreported.append((totals.step, loss))
         totals.epoch_targets += targets
         self.estimate.step(tokens, seconds, cpu_seconds if self.device.type == "cpu" else None)
 
@@ -248,10 +251,15 @@ class Loop:
             tokens_per_second=speed,
             tokens=totals.tokens,
             grad_norm=norm,
+            losses=self._take_unreported(),
         )
         progress, left = self.estimate.progress(), self.estimate.seconds_left()
         message = f"{progress:.0%} done" + ("" if left is None else f", about {left:.0f} s left")
         self.protocol.emit("progress", message, **position, progress=progress, current_epoch=epoch, seconds_left=left)
+
+    def _take_unreported(self) -> list[tuple[int, float]]:
+        losses, self.unreported = self.unreported, []
+        return losses
 
     def _checkpoint_due(self) -> bool:
         policy = self.spec.checkpoint
@@ -273,6 +281,13 @@ class Loop:
         step = self.totals.step
         message = f"Checkpoint at step {step} of {self.steps_total}"
         self.protocol.emit(
-            "checkpoint", message, step=step, path=str(written.path), sha256=written.sha256, size_mb=written.size_mb
+            "checkpoint",
+            message,
+            step=step,
+            path=str(written.path),
+            sha256=written.sha256,
+            size_mb=written.size_mb,
+            # A resumed run goes on after this step and never reports the ones before.
+            losses=self._take_unreported(),
         )
         checkpoint.keep_newest(self.folder, self.spec.checkpoint.keep)

@@ -114,14 +114,19 @@ class Validation:
         loss = exact = None
         if self.rows:
             with interruptible():
-                loss, exact = evaluate.score(self.model, self.rows, self.limits, device)
+                loss, exact, accuracy = evaluate.score(self.model, self.rows, self.limits, device)
             better = self.best is None or loss < self.best.loss
             self.evaluations_without_improvement = 0 if better else self.evaluations_without_improvement + 1
             message = (
                 f"Step {position['step']} of {position['steps_total']}: validation loss {loss:.4f}, {exact:.0%} "
                 "of the held-out rows exact"
             )
-            scores = {"validation_loss": loss, "validation_exact": exact, "train_loss": train_loss}
+            scores = {
+                "validation_loss": loss,
+                "validation_exact": exact,
+                "validation_accuracy": accuracy,
+                "train_loss": train_loss,
+            }
             self.protocol.emit("metrics", message, **position, **scores, best=better)
         self._snapshot(parameters, position["step"], loss=loss, exact=exact, train_loss=train_loss)
         self.scored = True

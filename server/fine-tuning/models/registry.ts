@@ -16,6 +16,7 @@ import type { FormFile } from '../../http/multipart.ts'
 import { modelDir, modelFiles, probeFile } from '../artifacts.ts'
 import * as store from '../store.ts'
 import { createExportSource, type ExportSource } from './export-source.ts'
+import { ftName } from './ft-name.ts'
 import { type AdapterImporterOptions, createAdapterImporter } from './import-adapter.ts'
 import { type ChangeLabels, labelColumns, labelsOf } from './labels.ts'
 import { lineageOf } from './lineage.ts'
@@ -31,6 +32,8 @@ export interface Weights {
 export interface ServableModel extends Weights {
   kind: 'adapter' | 'model'
   base_model_id: string
+  /** Its name in OpenAI's API. */
+  ft_name: string | null
   /** The tuned model whose whole weights an adapter needs, if these are not the hub base's. */
   parent?: Weights
   /** Rows to compare the engine's answers with the trainer's. */
@@ -50,6 +53,8 @@ export interface ServedBase {
 export type Compare = (model: ServableModel, base: ServedBase) => Promise<Comparison | undefined>
 
 export interface TunedModels {
+  /** The id of the model with this name in OpenAI's API (`ft:…`), if there is one. */
+  idOf(account_id: string, ft_name: string): Promise<string | undefined>
   find(account_id: string, id: string): Promise<ServableModel | undefined>
   all(account_id: string): Promise<ServableModel[]>
   get(account_id: string, id: string): Promise<TunedModelDetails>
@@ -100,10 +105,11 @@ export function createTunedModels(
     gguf: path.join(modelDir(dataDir, id), modelFiles[kind].gguf),
   })
 
-  const servable = (model: NewModel & { comparison_json?: string | null }): ServableModel => ({
+  const servable = (model: NewModel & { comparison_json?: string | null; ft_name?: string | null }): ServableModel => ({
     ...weightsOf(model.id, model.kind),
     kind: model.kind,
     base_model_id: model.base_model_id,
+    ft_name: model.ft_name ?? null,
     ...(model.weights_model_id && { parent: weightsOf(model.weights_model_id, 'model') }),
     probe: path.join(modelDir(dataDir, model.id), probeFile),
     comparison: model.comparison_json ? JSON.parse(model.comparison_json) : null,
@@ -137,6 +143,8 @@ export function createTunedModels(
   }
 
   return {
+    idOf: async (account_id, name) =>
+      name.startsWith('ft:') ? (await store.modelByFtName(db, account_id, name))?.id : undefined,
     find: async (account_id, id) => {
       const model = await store.findModel(db, account_id, id)
       return model && servable(model)
@@ -176,6 +184,7 @@ export function createTunedModels(
         await store.insertModel(trx, {
           ...model,
           account_id,
+          ft_name: ftName({ base_model_id, account_id, model_id: imported.id }),
           name: imported.name ?? form.filename,
           description: imported.description ?? '',
           metadata_json: '{}',

@@ -22,7 +22,8 @@ export interface Resolved {
 
 export interface Resolver {
   /**
-   * Looks up a deployment of the account, a tuned model of the account, or a base, in this order. Throws
+   * Looks up a deployment of the account, a tuned model of the account (by id or `ft:` name), a base, or a name that the
+   * operator maps to one, in this order. Throws
    * model_not_found, model_not_available or model_not_callable.
    */
   resolve(account_id: string, name: string): Promise<Resolved> | Resolved
@@ -80,7 +81,8 @@ export function createResolver({ hub, models, pools }: { hub: Hub; models: Tuned
     invalidate: cache.clear,
     resolve: (account_id, name) =>
       cache.getOrLoad(`${account_id}\n${name}`, async () => {
-        const model_id = (await aliases?.find(account_id, name))?.model ?? name
+        const alias = (await aliases?.find(account_id, name))?.model
+        const model_id = alias ?? (await models.idOf(account_id, name)) ?? hub.mapped(name)
         return { model_id, ...(await resolve(account_id, model_id)) }
       }) as Promise<Resolved> | Resolved,
   }

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { datasetFiles } from '../../datasets/owned-files.ts'
 import type { Db } from '../../db/open.ts'
 import { exportFiles } from '../../exports/owned-files.ts'
+import { uploadedFiles } from '../../files/owned-files.ts'
 import { fineTuningFiles } from '../../fine-tuning/owned-files.ts'
 import { type OwnedFile, syncPath } from '../durable-files.ts'
 
@@ -54,6 +55,7 @@ export async function syncFolders(root: string, files: string[]): Promise<void> 
 export const ownedFiles = async (db: Db): Promise<OwnedFile[]> => [
   ...(await datasetFiles(db)),
   ...(await fineTuningFiles(db)),
+  ...(await uploadedFiles(db)),
   ...(await exportFiles(db)),
 ]
 

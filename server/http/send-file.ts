@@ -4,18 +4,26 @@ import path from 'node:path'
 import { send } from '@fastify/send'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
-import type { ExportFile } from '../../contract/exports.ts'
-import { answered } from '../http/mount.ts'
+import { answered } from './mount.ts'
 
-export interface Downloadable extends ExportFile {
+/** A file that never changes while it exists. */
+export interface SendableFile {
   folder: string
+  /** Its name in the folder. */
+  name: string
+  /** The name that the client gets. Default: `name`. */
+  filename?: string
+  size_bytes: number
+  sha256: string
+  /** The error for a file that is no longer there. */
+  missing: ApiError
 }
 
 /** Larger than Node's 64 kB: fewer event loop iterations for large files, which delay response streams less. */
 const chunkBytes = 1 << 18
 
 export async function sendFile(
-  { folder, name, size_bytes, sha256 }: Downloadable,
+  { folder, name, filename = name, size_bytes, sha256, missing }: SendableFile,
   request: FastifyRequest,
   reply: FastifyReply,
 ): Promise<typeof answered> {
@@ -23,9 +31,9 @@ export async function sendFile(
   reply.header('cache-control', 'private, no-cache')
   const stats = await stat(path.join(folder, path.basename(name))).catch(() => undefined)
   // The file was deleted, has expired, or was truncated by a disk failure.
-  if (stats?.size !== size_bytes) throw notFound(name)
+  if (stats?.size !== size_bytes) throw missing
   const etag = `"${sha256}"`
-  reply.header('etag', etag).header('content-disposition', `attachment; filename="${name}"`)
+  reply.header('etag', etag).header('content-disposition', disposition(filename))
   const { headers } = request.raw
   if (matches(headers['if-none-match'], etag)) {
     await reply.status(304).send()
@@ -56,7 +64,7 @@ export async function sendFile(
   if (sent.type !== 'file') {
     reply.removeHeader('content-disposition').removeHeader('etag')
     // Do not pass on the library's error: its message has the path.
-    if (sent.statusCode === 404) throw notFound(name)
+    if (sent.statusCode === 404) throw missing
     throw new Error(`${name} cannot be read`, { cause: sent.type === 'error' ? sent.metadata.error : undefined })
   }
   for (const [header, value] of Object.entries(sent.headers)) reply.header(header.toLowerCase(), value)
@@ -65,8 +73,11 @@ export async function sendFile(
   return answered
 }
 
-const notFound = (name: string) =>
-  new ApiError('export_not_found', `The file ${name} no longer exists. Make another export.`)
+/** The name as it is if it is plain ASCII, otherwise encoded (RFC 6266). */
+const disposition = (name: string) =>
+  /^[\w .()+-]+$/.test(name)
+    ? `attachment; filename="${name}"`
+    : `attachment; filename*=UTF-8''${encodeURIComponent(name).replace(/['()*]/g, (each) => `%${each.charCodeAt(0).toString(16)}`)}`
 
 const matches = (header: string | undefined, etag: string) =>
   header

@@ -1,0 +1,253 @@
+// OpenAI's fine-tuning API: the jobs and models of `/fine-tuning` in that API's shapes.
+import { z } from 'zod'
+import { digits, Metadata } from './common.ts'
+import { CursorQuery, openaiList } from './files.ts'
+import { route } from './route.ts'
+
+const auto = <T extends z.ZodType>(number: T) => z.union([z.literal('auto'), number]).nullish()
+
+export const Hyperparameters = z.looseObject({
+  n_epochs: auto(z.int().min(1).max(50)).describe('`epochs`.'),
+  batch_size: auto(z.int().min(1).max(256)).describe('`batch_size`.'),
+  learning_rate_multiplier: auto(z.number().gt(0).max(1000)).describe(
+    'Times the default learning rate of the base gives `learning_rate`.',
+  ),
+})
+export type Hyperparameters = z.infer<typeof Hyperparameters>
+
+const refusedMethod = (what: string) => ({
+  params: { unsupported: true },
+  message: `'${what}' is not offered. Train with 'supervised' on rows that have the wanted answers`,
+})
+
+export const Method = z
+  .looseObject({
+    type: z.enum(['supervised', 'dpo', 'reinforcement']),
+    supervised: z.looseObject({ hyperparameters: Hyperparameters.nullish() }).nullish(),
+  })
+  .superRefine(({ type }, context) => {
+    if (type !== 'supervised') context.addIssue({ code: 'custom', path: ['type'], ...refusedMethod(type) })
+  })
+
+export const Integration = z.looseObject({
+  type: z.literal('wandb'),
+  wandb: z.looseObject({
+    project: z.string().regex(/^[\w.-]{1,128}$/, 'must be 1 to 128 letters, digits, dots, hyphens and underscores'),
+    name: z.string().max(200).nullish(),
+    entity: z.string().max(200).nullish(),
+    tags: z.array(z.string().max(64)).max(50).nullish(),
+  }),
+})
+export type Integration = z.infer<typeof Integration>
+
+export const CreateOpenaiJob = z.looseObject({
+  model: z
+    .string()
+    .min(1)
+    .max(256)
+    .describe('A base model of the hub, a model of the account (also as `ft:…`), or a name that the operator maps.'),
+  training_file: z.string().min(1).max(100).describe('A file for `fine-tune`, or a dataset.'),
+  validation_file: z.string().min(1).max(100).nullish(),
+  suffix: z.string().min(1).max(64).nullish().describe('A part of the result’s name; other characters become `-`.'),
+  seed: z.int().min(0).max(4_294_967_295).nullish(),
+  metadata: Metadata.nullish(),
+  method: Method.nullish(),
+  hyperparameters: Hyperparameters.nullish().describe('The older place of those in `method.supervised`.'),
+  integrations: z.array(Integration).max(5).nullish(),
+})
+export type CreateOpenaiJob = z.infer<typeof CreateOpenaiJob>
+
+const UsedHyperparameters = z.object({
+  n_epochs: z.int(),
+  batch_size: z.int(),
+  learning_rate_multiplier: z.number(),
+})
+
+export const OpenaiJob = z.object({
+  id: z.string(),
+  object: z.literal('fine_tuning.job'),
+  created_at: z.int().describe('Unix seconds.'),
+  finished_at: z.int().nullable(),
+  estimated_finish: z.int().nullable(),
+  model: z.string().describe('What was trained.'),
+  fine_tuned_model: z.string().nullable().describe('The name of the result, once there is one.'),
+  organization_id: z.string().describe('The account.'),
+  status: z.enum(['validating_files', 'queued', 'running', 'paused', 'succeeded', 'failed', 'cancelled']),
+  error: z.object({ code: z.string(), message: z.string(), param: z.string().nullable() }).nullable(),
+  training_file: z.string(),
+  validation_file: z.string().nullable(),
+  result_files: z.array(z.string()).describe('The loss of every step as CSV in base64, once the job has ended.'),
+  trained_tokens: z.int().nullable().describe('Null until the job has ended.'),
+  hyperparameters: UsedHyperparameters,
+  method: z.object({
+    type: z.literal('supervised'),
+    supervised: z.object({ hyperparameters: UsedHyperparameters }),
+  }),
+  seed: z.int(),
+  metadata: Metadata.nullable(),
+  integrations: z.array(Integration).nullable(),
+  user_provided_suffix: z.string().nullable(),
+})
+export type OpenaiJob = z.infer<typeof OpenaiJob>
+
+export const OpenaiJobEvent = z.object({
+  id: z.string(),
+  object: z.literal('fine_tuning.job.event'),
+  created_at: z.int(),
+  level: z.enum(['info', 'warn', 'error']),
+  message: z.string(),
+  type: z.enum(['message', 'metrics']),
+  data: z.record(z.string(), z.unknown()).nullable().describe('Of `metrics`: the losses of a step.'),
+})
+export type OpenaiJobEvent = z.infer<typeof OpenaiJobEvent>
+
+export const OpenaiCheckpoint = z.object({
+  id: z.string(),
+  object: z.literal('fine_tuning.job.checkpoint'),
+  created_at: z.int(),
+  step_number: z.int(),
+  fine_tuned_model_checkpoint: z.string().describe('A name that inference takes.'),
+  fine_tuning_job_id: z.string(),
+  metrics: z.object({
+    step: z.int(),
+    train_loss: z.number().optional(),
+    valid_loss: z.number().optional(),
+    valid_mean_token_accuracy: z.number().optional(),
+  }),
+})
+export type OpenaiCheckpoint = z.infer<typeof OpenaiCheckpoint>
+
+const tag = 'OpenAI fine-tuning'
+const JobParams = z.object({ job_id: z.string() })
+
+/** Pairs that jobs must have come as `metadata[key]=value`; `metadata=null` or `metadata=` finds jobs without any. */
+export const OpenaiJobQuery = CursorQuery.extend({
+  metadata: z
+    .enum(['', 'null'], { error: "must be null; write pairs as 'metadata[key]=value'" })
+    .optional()
+    .describe('`null`: jobs without metadata. Pairs are written as `metadata[key]=value`.'),
+})
+export type OpenaiJobQuery = z.infer<typeof OpenaiJobQuery>
+
+export const createOpenaiJob = route({
+  method: 'POST',
+  path: '/fine_tuning/jobs',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Start a fine-tuning job',
+  body: CreateOpenaiJob,
+  responses: { 200: OpenaiJob },
+  openai: true,
+  creates: true,
+})
+export const listOpenaiJobs = route({
+  method: 'GET',
+  path: '/fine_tuning/jobs',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The jobs of the account, newest first',
+  query: OpenaiJobQuery,
+  responses: { 200: openaiList(OpenaiJob) },
+  openai: true,
+})
+export const getOpenaiJob = route({
+  method: 'GET',
+  path: '/fine_tuning/jobs/{job_id}',
+  scope: 'tuning:read',
+  tag,
+  summary: 'One job',
+  params: JobParams,
+  responses: { 200: OpenaiJob },
+  openai: true,
+})
+const change = <const A extends string>(action: A, summary: string, frees: boolean) =>
+  route({
+    method: 'POST',
+    path: `/fine_tuning/jobs/{job_id}/${action}`,
+    scope: 'tuning:write',
+    frees,
+    tag,
+    summary,
+    params: JobParams,
+    body: z.looseObject({}).nullish(),
+    responses: { 200: OpenaiJob },
+    openai: true,
+  })
+export const cancelOpenaiJob = change('cancel', 'Cancel a job', true)
+export const pauseOpenaiJob = change('pause', 'Pause a job and save its progress', false)
+export const resumeOpenaiJob = change('resume', 'Resume a paused job exactly where it stopped', false)
+
+export const listOpenaiJobEvents = route({
+  method: 'GET',
+  path: '/fine_tuning/jobs/{job_id}/events',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The events of a job, newest first',
+  params: JobParams,
+  query: CursorQuery,
+  responses: { 200: openaiList(OpenaiJobEvent) },
+  openai: true,
+})
+export const listOpenaiCheckpoints = route({
+  method: 'GET',
+  path: '/fine_tuning/jobs/{job_id}/checkpoints',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The checkpoints of a completed job that are models, the latest first',
+  params: JobParams,
+  query: CursorQuery.extend({ limit: digits(1, 100).default(10).describe('1 to 100. Default 10.') }),
+  responses: { 200: openaiList(OpenaiCheckpoint) },
+  openai: true,
+})
+
+const Permission = z.object({
+  id: z.string(),
+  object: z.literal('checkpoint.permission'),
+  created_at: z.int(),
+  project_id: z.string(),
+})
+const CheckpointParams = z.object({ checkpoint: z.string() })
+export const listCheckpointPermissions = route({
+  method: 'GET',
+  path: '/fine_tuning/checkpoints/{checkpoint*}/permissions',
+  scope: 'tuning:read',
+  tag,
+  summary: 'Who else may use a checkpoint: nobody, as models belong to one account',
+  params: CheckpointParams,
+  responses: { 200: openaiList(Permission) },
+  openai: true,
+})
+export const createCheckpointPermissions = route({
+  method: 'POST',
+  path: '/fine_tuning/checkpoints/{checkpoint*}/permissions',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Refused: models cannot be shared with other accounts',
+  params: CheckpointParams,
+  body: z.looseObject({ project_ids: z.array(z.string()) }),
+  responses: { 200: openaiList(Permission) },
+  openai: true,
+})
+export const deleteCheckpointPermission = route({
+  method: 'DELETE',
+  path: '/fine_tuning/checkpoints/{checkpoint}/permissions/{permission_id}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'There is never one to delete',
+  params: CheckpointParams.extend({ permission_id: z.string() }),
+  responses: {
+    200: z.object({ id: z.string(), object: z.literal('checkpoint.permission'), deleted: z.literal(true) }),
+  },
+  openai: true,
+})
+
+export const deleteModel = route({
+  method: 'DELETE',
+  path: '/models/{model_id*}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Delete a fine-tuned model that no deployment, job or other model needs',
+  params: z.object({ model_id: z.string() }),
+  responses: { 200: z.object({ id: z.string(), object: z.literal('model'), deleted: z.literal(true) }) },
+  openai: true,
+})

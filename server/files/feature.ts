@@ -1,0 +1,25 @@
+import type { Datasets } from '../datasets/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import { fileRoutes } from './routes.ts'
+import { createFiles, type Files } from './service.ts'
+import { createUploads } from './uploads.ts'
+
+export function createFilesFeature(
+  context: Context,
+  { datasets }: { datasets: Datasets },
+): Feature & { files: Files; removeExpired(now: number): Promise<void> } {
+  const files = createFiles({ ...context, datasets })
+  const uploads = createUploads({ ...context, datasets, files, max_mb: context.config.max_dataset_mb })
+  return {
+    files,
+    mount: (app) => fileRoutes(app, files, uploads),
+    async sweep() {
+      await files.sweep()
+      await uploads.sweep()
+    },
+    async removeExpired(now) {
+      await files.removeExpired(now)
+      await uploads.removeExpired(now)
+    },
+  }
+}

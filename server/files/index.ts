@@ -1,0 +1,1 @@
+export type { Files, NewFile } from './service.ts'

@@ -1,0 +1,74 @@
+import path from 'node:path'
+import type { File } from '../../contract/files.ts'
+import type { FileEntry } from '../datasets/index.ts'
+import type { Db, Trx } from '../db/open.ts'
+import type { NewRow, Row } from '../db/schema.ts'
+
+export type FileRow = Row<'files'>
+export type UploadRow = Row<'uploads'>
+
+export const insert = (db: Db | Trx, file: NewRow<'files'>) => db.insertInto('files').values(file).execute()
+
+export const find = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('files').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const byId = (db: Db, id: string) => db.selectFrom('files').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const every = (db: Db) => db.selectFrom('files').selectAll().execute()
+
+export const expired = (db: Db, now: number) =>
+  db.selectFrom('files').selectAll().where('expires_at', '<=', now).execute()
+
+export const remove = (db: Db | Trx, id: string) => db.deleteFrom('files').where('id', '=', id).execute()
+
+export const insertUpload = (trx: Trx, upload: NewRow<'uploads'>) => trx.insertInto('uploads').values(upload).execute()
+
+export const findUpload = (db: Db | Trx, account_id: string, id: string) =>
+  db.selectFrom('uploads').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+
+export const uploadById = (db: Db, id: string) =>
+  db.selectFrom('uploads').selectAll().where('id', '=', id).executeTakeFirst()
+
+/** Ends a pending upload. Resolves with false if it was not pending any more. */
+export async function endUpload(db: Db | Trx, id: string, values: Partial<UploadRow>): Promise<boolean> {
+  const { numUpdatedRows } = await db
+    .updateTable('uploads')
+    .set(values)
+    .where('id', '=', id)
+    .where('status', '=', 'pending')
+    .executeTakeFirst()
+  return numUpdatedRows > 0n
+}
+
+export const overdueUploads = (db: Db, now: number) =>
+  db.selectFrom('uploads').selectAll().where('status', '=', 'pending').where('expires_at', '<=', now).execute()
+
+export const insertPart = (trx: Trx, part: NewRow<'upload_parts'>) =>
+  trx.insertInto('upload_parts').values(part).execute()
+
+export const parts = (db: Db | Trx, upload_id: string) =>
+  db.selectFrom('upload_parts').selectAll().where('upload_id', '=', upload_id).execute()
+
+export const filesDir = (dataDir: string) => path.join(dataDir, 'files')
+export const filePath = (dataDir: string, id: string) => path.join(filesDir(dataDir), id)
+export const uploadsDir = (dataDir: string) => path.join(dataDir, 'uploads')
+export const partPath = (dataDir: string, upload_id: string, part_id: string) =>
+  path.join(uploadsDir(dataDir), upload_id, part_id)
+
+const seconds = (time: number) => Math.floor(time / 1000)
+
+export const toEntry = ({ id, created_at, ...row }: FileRow): FileEntry => ({
+  id,
+  created_at,
+  file: {
+    id,
+    object: 'file',
+    bytes: row.size_bytes,
+    created_at: seconds(created_at),
+    expires_at: row.expires_at === null ? null : seconds(row.expires_at),
+    filename: row.filename,
+    purpose: row.purpose,
+    status: 'processed',
+    status_details: null,
+  } satisfies File,
+})

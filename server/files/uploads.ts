@@ -1,0 +1,233 @@
+// OpenAI's uploads: a large file that arrives in parts.
+import { createHash } from 'node:crypto'
+import { readdir, rm } from 'node:fs/promises'
+import path from 'node:path'
+import { Readable } from 'node:stream'
+import { ApiError } from '../../contract/errors.ts'
+import {
+  type CreateUpload,
+  type File,
+  type FileFields,
+  partBytesMax,
+  type Upload,
+  type UploadPart,
+} from '../../contract/files.ts'
+import { newId } from '../../lib/ids.ts'
+import { hour_ms } from '../../lib/utc-day.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Db } from '../db/open.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
+import { type Files, joined } from './service.ts'
+import * as store from './store.ts'
+import { partPath, uploadsDir } from './store.ts'
+
+export interface Uploads {
+  create(by: AccountActor, request: CreateUpload): Promise<Upload>
+  addPart(account_id: string, id: string, bytes: NodeJS.ReadableStream): Promise<UploadPart>
+  complete(
+    by: AccountActor,
+    id: string,
+    request: { part_ids: string[]; md5?: string | null | undefined },
+  ): Promise<Upload>
+  cancel(by: AccountActor, id: string): Promise<Upload>
+  /** Ends uploads that were not completed in time. */
+  removeExpired(now: number): Promise<void>
+  /** Removes parts without a row, left by a crash. */
+  sweep(): Promise<void>
+}
+
+interface Options {
+  db: Db
+  datasets: Pick<Datasets, 'receive' | 'discard'>
+  files: Files
+  dataDir: string
+  max_mb: number
+  min_free_mb: number
+  now(): number
+}
+
+/** How long an upload may take. */
+const lifetime_ms = hour_ms
+
+export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_mb, now }: Options): Uploads {
+  /** Uploads that are being joined, so that a second request does not join the parts again. */
+  const joining = new Set<string>()
+
+  async function requireUpload(account_id: string, id: string): Promise<store.UploadRow> {
+    const upload = await store.findUpload(db, account_id, id)
+    if (!upload) throw new ApiError('upload_not_found', `There is no upload '${id}'.`, { param: 'upload_id' })
+    return upload
+  }
+
+  async function requirePending(account_id: string, id: string): Promise<store.UploadRow> {
+    const upload = await requireUpload(account_id, id)
+    const status = upload.status === 'pending' && upload.expires_at <= now() ? 'expired' : upload.status
+    if (status !== 'pending') throw notPending(status)
+    return upload
+  }
+
+  const removeParts = (id: string) => rm(path.join(uploadsDir(dataDir), id), { recursive: true, force: true })
+
+  async function toResponse(upload: store.UploadRow): Promise<Upload> {
+    const seconds = (time: number) => Math.floor(time / 1000)
+    return {
+      id: upload.id,
+      object: 'upload',
+      bytes: upload.size_bytes,
+      created_at: seconds(upload.created_at),
+      expires_at: seconds(upload.expires_at),
+      filename: upload.filename,
+      purpose: upload.purpose,
+      status: upload.status,
+      file: upload.file_id === null ? null : await files.get(upload.account_id, upload.file_id).catch(() => null),
+    }
+  }
+
+  /** Joins the parts to a file. Throws upload_incomplete if they are not what was announced. */
+  async function join(
+    by: AccountActor,
+    upload: store.UploadRow,
+    part_ids: string[],
+    md5: string | undefined,
+  ): Promise<File> {
+    const known = new Map((await store.parts(db, upload.id)).map((part) => [part.id, part.size_bytes]))
+    const unknown = part_ids.find((id) => !known.has(id))
+    if (unknown !== undefined) throw incomplete(`The upload has no part '${unknown.slice(0, 100)}'.`, 'part_ids')
+    const bytes = part_ids.reduce((sum, id) => sum + known.get(id)!, 0)
+    if (bytes !== upload.size_bytes)
+      throw incomplete(
+        `The parts have ${bytes} bytes together; ${upload.size_bytes} were announced. Add what is missing, then complete.`,
+        'part_ids',
+      )
+    const hash = createHash('md5')
+    async function* hashed() {
+      for await (const chunk of joined(part_ids.map((id) => partPath(dataDir, upload.id, id)))) {
+        hash.update(chunk)
+        yield chunk
+      }
+    }
+    const received = await datasets.receive(Readable.from(hashed(), { objectMode: false }))
+    const digest = hash.digest()
+    if (md5 !== undefined && md5.toLowerCase() !== digest.toString('hex') && md5 !== digest.toString('base64')) {
+      await datasets.discard(received)
+      throw incomplete(`The file's MD5 is ${digest.toString('hex')}, not '${md5}'. A part is damaged.`, 'md5')
+    }
+    const fields: FileFields = {
+      purpose: upload.purpose,
+      ...(upload.file_seconds !== null && {
+        'expires_after[anchor]': 'created_at',
+        'expires_after[seconds]': upload.file_seconds,
+      }),
+    }
+    return files.adopt(by, received, upload.filename, fields)
+  }
+
+  return {
+    async create(by, { filename, purpose, bytes, expires_after }) {
+      if (bytes > max_mb * 1e6)
+        throw new ApiError('file_too_large', `The file is larger than ${max_mb} MB, the most this service takes.`, {
+          details: { max_mb },
+          param: 'bytes',
+        })
+      await requireFreeDisk(dataDir, min_free_mb)
+      const id = newId('upl')
+      const created_at = now()
+      const row: store.UploadRow = {
+        id,
+        account_id: by.account_id,
+        filename,
+        purpose,
+        size_bytes: bytes,
+        file_seconds: expires_after?.seconds ?? null,
+        status: 'pending',
+        file_id: null,
+        expires_at: created_at + lifetime_ms,
+        created_at,
+      }
+      await db.transaction().execute(async (trx) => {
+        await store.insertUpload(trx, row)
+        await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
+      })
+      return toResponse(row)
+    },
+
+    async addPart(account_id, upload_id, bytes) {
+      const upload = await requirePending(account_id, upload_id)
+      await requireFreeDisk(dataDir, min_free_mb)
+      const id = newId('part')
+      const file = partPath(dataDir, upload_id, id)
+      let size = 0
+      const { size_bytes } = await storeStream(bytes, file, (chunk) => {
+        size += chunk.length
+        if (size > partBytesMax)
+          throw new ApiError('file_too_large', 'The part is larger than 64 MiB. Send the file in more parts.', {
+            details: { max_bytes: partBytesMax },
+            param: 'data',
+          })
+      })
+      const created_at = now()
+      try {
+        await db.transaction().execute(async (trx) => {
+          const sent = (await store.parts(trx, upload_id)).reduce((sum, part) => sum + part.size_bytes, 0)
+          // A part may be sent again after a failure, but a client cannot fill the disk.
+          if (sent + size_bytes > 2 * upload.size_bytes + partBytesMax)
+            throw new ApiError('file_too_large', 'The parts are more than twice as large as was announced.', {
+              param: 'data',
+            })
+          if ((await store.findUpload(trx, account_id, upload_id))?.status !== 'pending') throw notPending('ended')
+          await store.insertPart(trx, { id, upload_id, size_bytes, created_at })
+        })
+      } catch (error) {
+        await rm(file, { force: true })
+        throw error
+      }
+      return { id, object: 'upload.part', created_at: Math.floor(created_at / 1000), upload_id }
+    },
+
+    async complete(by, id, { part_ids, md5 }) {
+      const upload = await requirePending(by.account_id, id)
+      if (joining.has(id)) throw notPending('being completed')
+      joining.add(id)
+      try {
+        const file = await join(by, upload, part_ids, md5 ?? undefined)
+        await store.endUpload(db, id, { status: 'completed', file_id: file.id })
+        await removeParts(id)
+      } finally {
+        joining.delete(id)
+      }
+      return toResponse(await requireUpload(by.account_id, id))
+    },
+
+    async cancel(by, id) {
+      await requirePending(by.account_id, id)
+      if (joining.has(id)) throw notPending('being completed')
+      await db.transaction().execute(async (trx) => {
+        if (!(await store.endUpload(trx, id, { status: 'cancelled' }))) throw notPending('ended')
+        await recordAuditEntry(trx, by, 'upload.cancelled', id, {}, now())
+      })
+      await removeParts(id)
+      return toResponse(await requireUpload(by.account_id, id))
+    },
+
+    async removeExpired(time) {
+      for (const { id } of await store.overdueUploads(db, time)) {
+        if (joining.has(id)) continue
+        if (await store.endUpload(db, id, { status: 'expired' })) await removeParts(id)
+      }
+    },
+
+    async sweep() {
+      for (const name of await readdir(uploadsDir(dataDir)).catch(() => []))
+        if ((await store.uploadById(db, name))?.status !== 'pending') await removeParts(name)
+    },
+  }
+}
+
+const notPending = (status: string) =>
+  new ApiError('upload_not_pending', `The upload is ${status}. Begin another one with POST /v1/uploads.`, {
+    details: { status },
+    param: 'upload_id',
+  })
+
+const incomplete = (message: string, param: string) => new ApiError('upload_incomplete', message, { param })
