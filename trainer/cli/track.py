@@ -1,4 +1,4 @@
-"""Sends a job's loss curve to the operator's tracker: `python trainer/cli/track.py KIND TARGET PROJECT RUN OPTIONS < LINES`.
+"""Sends a job's loss curve to the operator's tracker: `track.py KIND TARGET PROJECT RUN OPTIONS < LINES`.
 
 KIND: tensorboard (TARGET is a folder), mlflow (a tracking URI) or wandb (a server's address, or empty for wandb.ai).
 PROJECT groups runs. RUN is the job's id; a job that resumes after a crash continues the same run. OPTIONS is a JSON
