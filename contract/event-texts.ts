@@ -10,6 +10,13 @@ interface EventText {
   data: Record<string, string>
 }
 
+const batchEnd = {
+  batch_id: 'The batch.',
+  request_counts: 'How many requests it has, how many were answered and how many have an error.',
+  output_file_id: 'The file of its answers, or null.',
+  error_file_id: 'The file of its errors, or null.',
+}
+
 export const webhookEventTexts: Record<(typeof webhookEventTypes)[number], EventText> = {
   'training.started': {
     when: 'A job runs for the first time.',
@@ -57,6 +64,13 @@ export const webhookEventTexts: Record<(typeof webhookEventTypes)[number], Event
       period: 'The day or month (UTC) that it counts for, as `from` and `to`.',
     },
   },
+  'batch.completed': { when: 'Every request of a batch was answered or has its error.', data: batchEnd },
+  'batch.failed': {
+    when: 'A batch was not begun, because of its file.',
+    data: { batch_id: 'The batch.', errors: 'The first problems, each with `code`, `message`, `param` and `line`.' },
+  },
+  'batch.expired': { when: 'A batch was not done within its 24 hours.', data: batchEnd },
+  'batch.cancelled': { when: 'A batch was cancelled.', data: batchEnd },
 }
 
 export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = {

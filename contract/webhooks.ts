@@ -10,6 +10,10 @@ export const webhookEventTypes = [
   'training.cancelled',
   'model.deployed',
   'usage.threshold',
+  'batch.completed',
+  'batch.failed',
+  'batch.expired',
+  'batch.cancelled',
 ] as const
 
 const Url = z

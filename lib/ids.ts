@@ -46,6 +46,8 @@ export type IdPrefix =
   | 'file'
   | 'upl'
   | 'part'
+  | 'batch'
+  | 'batch_req'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -5,22 +5,40 @@ export async function* readJsonl(file: string): AsyncGenerator<string> {
   for await (const { json } of readNumberedJsonl(file)) yield json
 }
 
-/** The same with each row's line number, from 1. */
-export async function* readNumberedJsonl(file: string): AsyncGenerator<{ line: number; json: string }> {
+/** A line has more characters than the reader takes. */
+export class LineTooLong extends Error {
+  readonly line: number
+  constructor(line: number) {
+    super(`line ${line} is too long`)
+    this.line = line
+  }
+}
+
+/** The same with each row's line number, from 1. Throws LineTooLong beyond `chars_max` characters. */
+export async function* readNumberedJsonl(
+  file: string,
+  chars_max = Number.POSITIVE_INFINITY,
+): AsyncGenerator<{ line: number; json: string }> {
   let line = 0
-  for await (const text of readLines(file)) {
+  const onRest = (chars: number) => {
+    if (chars > chars_max) throw new LineTooLong(line + 1)
+  }
+  for await (const text of readLines(file, onRest)) {
+    onRest(text.length)
     const json = ++line === 1 ? text.replace(/^\uFEFF/, '') : text
     if (!/^[ \t\r]*$/.test(json)) yield { line, json }
   }
 }
 
 // Splits at line feeds only. node:readline also splits at characters that may occur inside a JSON string (U+2028).
-async function* readLines(file: string): AsyncGenerator<string> {
+// `onRest` is told the length of the line that is being read.
+async function* readLines(file: string, onRest: (chars: number) => void): AsyncGenerator<string> {
   let rest = ''
   for await (const text of createReadStream(file, 'utf8')) {
     const lines = (rest + text).split('\n')
     rest = lines.pop()!
     yield* lines
+    onRest(rest.length)
   }
   if (rest !== '') yield rest
 }

@@ -4,6 +4,7 @@ import pino, { type Logger } from 'pino'
 import { root } from '../lib/root.ts'
 import pkg from '../package.json' with { type: 'json' }
 import { createAccountsFeature } from './accounts/feature.ts'
+import { createBatchesFeature } from './batches/feature.ts'
 import type { Config } from './config.ts'
 import { createDatasetsFeature } from './datasets/feature.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
@@ -73,6 +74,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { fineTuning, models } = tuning
   const withInference = createInferenceFeature(context, { plans, limits, engine, hub, models, usage })
   const { inference } = withInference
+  const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads })
   const { deployments } = withDeployments
   const withExports = createExportsFeature(context, { accounts, models, deployments })
@@ -85,6 +87,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withFiles,
     tuning,
     withInference,
+    withBatches,
     withDeployments,
     withExports,
     withWebhooks,

@@ -22,6 +22,8 @@ export type GenerationRequest = {
   grammar: GrammarSession | null
   /** The prefix cache is shared within an account only: timing would reveal the prompts of other accounts. */
   account: string
+  /** Computed only while no other request is. Such a generation may lose its slot and get another one later. */
+  background: boolean
 }
 
 export type GenerationEnd = { finish_reason: FinishReason; completion_tokens: number; cached_tokens: number }

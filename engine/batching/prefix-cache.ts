@@ -57,6 +57,8 @@ export function chooseSlot(slots: readonly Slot[], generation: Generation, canSh
   }
   const isComputingPrefix = (slot: Slot) =>
     slot.generation !== null &&
+    // It may be paused for as long as there are other requests.
+    (generation.request.background || !slot.generation.request.background) &&
     sharedTokens(slot.generation.request.prompt) >=
       Math.max(best.keep + copyGainMin(slot.cached.length), slot.cached.length + 1)
   if (own.some(isComputingPrefix)) return { kind: 'wait' }

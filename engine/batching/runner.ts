@@ -47,6 +47,12 @@ export type Runner = {
   growInto(larger: Context, slots: number): void
   exportPrefix: KvCache['exportPrefix']
   used_at_ms: number
+  /** Pauses background generations: set while any runner has another one. */
+  background_paused: boolean
+  /** Whether it computes, or has waiting, a generation that is no background one. */
+  hasForeground(): boolean
+  /** Fails its background generations as overloaded, to make room for others. */
+  dropBackground(): void
   /** Admits what fits, decodes one batch and sends the new text. Null if there was nothing to compute. */
   step(prefill_ms: number): StepStats | null
   close(): void
@@ -57,6 +63,8 @@ const maskWaitMs = 1
 const maskWaitAloneMs = 5
 // Moving a sequence to another slot costs about two steps, so one that ends soon stays.
 const moveTokensMin = 16
+
+const foregroundFirst = (a: Generation, b: Generation) => Number(a.request.background) - Number(b.request.background)
 
 export function createRunner(options: RunnerOptions): Runner {
   const { vocab } = options
@@ -82,9 +90,16 @@ export function createRunner(options: RunnerOptions): Runner {
     }
   }
 
+  const isPaused = ({ request }: Generation) => runner.background_paused && request.background
+
   const admit = () => {
     const stillWaiting: Generation[] = []
-    for (const generation of runner.waiting) {
+    for (const generation of [...runner.waiting].sort(foregroundFirst)) {
+      if (isPaused(generation)) {
+        stillWaiting.push(generation)
+        continue
+      }
+      if (running.length === cache.slots().length && !generation.request.background) takeSlotFromBackground(stillWaiting)
       const choice: SlotChoice =
         running.length === cache.slots().length
           ? { kind: 'wait' }
@@ -97,6 +112,18 @@ export function createRunner(options: RunnerOptions): Runner {
     }
     runner.waiting = stillWaiting
     running.sort((a, b) => a.slot.index - b.slot.index)
+  }
+
+  /** Puts a background generation back among the waiting ones, with what it has computed. */
+  const takeSlotFromBackground = (stillWaiting: Generation[]) => {
+    const entry = running.find(({ generation, pending_logits }) => generation.request.background && !pending_logits)
+    if (!entry) return
+    const { slot, generation, next_token } = entry
+    if (next_token >= 0)
+      generation.migration = { tokens: slot.cached.slice(), next_token, saved: cache.context().save(slot.index) }
+    generation.state = 'waiting'
+    vacate(entry)
+    stillWaiting.push(generation)
   }
 
   // No drafts with a grammar: its masks cannot be rolled back after a rejected token. None with a seed either: whether
@@ -249,12 +276,25 @@ export function createRunner(options: RunnerOptions): Runner {
     cache.reset(options.makeContext(cache.slots().length))
   }
 
+  const computed = () => (runner.background_paused ? running.filter(({ generation }) => !isPaused(generation)) : running)
+
   const runner: Runner = {
     waiting: [],
     used_at_ms: performance.now(),
+    background_paused: false,
+    hasForeground: () =>
+      runner.waiting.some(({ request }) => !request.background) ||
+      running.some(({ generation }) => !generation.request.background),
+    dropBackground() {
+      const error = new ApiError('overloaded', 'Other requests need the memory of this one. Try again in a moment.')
+      for (const entry of running.filter(({ generation }) => generation.request.background)) fail(entry, error)
+      for (const generation of runner.waiting) if (generation.request.background) failGeneration(generation, error)
+      runner.waiting = runner.waiting.filter(({ state }) => state === 'waiting')
+    },
     running: () => running.length,
-    prefilling: () => runner.waiting.length + running.length - runner.decoding(),
-    decoding: () => running.filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
+    prefilling: () =>
+      runner.waiting.filter((generation) => !isPaused(generation)).length + computed().length - runner.decoding(),
+    decoding: () => computed().filter(({ tokens, slot }) => slot.cached.length >= tokens.length).length,
     slotCount: () => cache.slots().length,
     growInto(larger, count) {
       // Tokens of a cache that cannot be moved are computed again.
@@ -266,12 +306,13 @@ export function createRunner(options: RunnerOptions): Runner {
     step(prefill_ms) {
       dropCancelled()
       admit()
-      if (running.length === 0) return null
+      for (const entry of running) entry.logits_index = -1
+      if (computed().length === 0) return null
       runner.used_at_ms = performance.now()
       const pending_tokens = samplePending()
       handOverOutgrown()
       compactSlots()
-      const { prompt_tokens, rows } = fillBatch(running, prefillSpeed.tokensIn(prefill_ms))
+      const { prompt_tokens, rows } = fillBatch(computed(), prefillSpeed.tokensIn(prefill_ms))
       const context = cache.context()
       const length = context.batchLength()
       if (length === 0) return { prompt_tokens: 0, output_tokens: pending_tokens, seconds: 0, failed: false }

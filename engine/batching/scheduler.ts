@@ -39,6 +39,8 @@ export type Scheduler = {
 const waitingMax = 256
 const memoryWaitMsMax = 10_000
 const idleCheckMs = 5000
+/** How long a step may compute prompts of background generations. */
+const backgroundBudgetMs = 60
 
 type Hooks = {
   onStep(stats: StepStats): void
@@ -77,6 +79,7 @@ export function createScheduler(
   const loop = async () => {
     looping = true
     for (let busy = runnersWithWork(); busy.length > 0; busy = runnersWithWork()) {
+      pauseBackground(busy)
       for (const pooled of busy) {
         stepOnce(pooled)
         await (throttle.pauseIfDue() ?? yieldToEventLoop())
@@ -84,6 +87,12 @@ export function createScheduler(
     }
     looping = false
     notifyIfIdle()
+  }
+
+  /** Background generations wait while there is any other one: those of a busy runner, or of one in creation. */
+  const pauseBackground = (busy: readonly PooledRunner[]) => {
+    const paused = busy.some(({ runner }) => runner!.hasForeground())
+    for (const { runner } of pool.all()) if (runner) runner.background_paused = paused
   }
 
   /** Reports the end of work, once there is none. */
@@ -99,7 +108,9 @@ export function createScheduler(
     if (!runner) return
     try {
       const began_ms = performance.now()
-      const stats = runner.step(prefillBudgetMs(pool.all().flatMap((other) => other.runner ?? [])))
+      const budget_ms = prefillBudgetMs(pool.all().flatMap((other) => other.runner ?? []))
+      // A request that arrives meanwhile waits for the end of the step.
+      const stats = runner.step(runner.hasForeground() ? budget_ms : Math.min(budget_ms, backgroundBudgetMs))
       if (!stats) return
       throttle.recordCompute(performance.now() - began_ms)
       hooks.onStep(stats)
@@ -117,7 +128,11 @@ export function createScheduler(
       pooled.waiting = pooled.waiting.filter((generation) => generation.state === 'waiting')
       // Take a finished context even if its requests are gone: only a runner can be evicted as idle.
       if (!hasWork(pooled) && !pooled.pending_context?.context) return
-      const runner = pool.ensureRunner(pooled)
+      let runner = pool.ensureRunner(pooled)
+      if (!runner && !pooled.pending_context && pooled.waiting.some(({ request }) => !request.background)) {
+        for (const other of pool.all()) other.runner?.dropBackground()
+        runner = pool.ensureRunner(pooled)
+      }
       if (runner) runner.waiting.push(...pooled.waiting.splice(0))
       else if (!pooled.pending_context && pooled.waiting.length > 0) failIfMemoryWaitTooLong(pooled)
     } catch (error) {

@@ -10,7 +10,7 @@ import type { TokenizeOptions } from '../tokenizer/tokenizer.ts'
 
 export type SamplingFields = Partial<Sampling & Pick<ChatRequest, 'max_completion_tokens'>>
 export type PreparedGeneration = {
-  request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account'>
+  request: Omit<GenerationRequest, 'grammar' | 'control_texts' | 'top_logprobs' | 'account' | 'background'>
   /** Index of the runner size to start in. */
   size_class: number
 }

@@ -42,6 +42,8 @@ export interface Accounts {
    * slot is free or the account is suspended.
    */
   acquireSlotForWork(account_id: string): Promise<(() => void) | undefined>
+  /** The tier of an account; undefined while it is suspended. */
+  tierForWork(account_id: string): Promise<string | undefined>
   profile(caller: Caller): Promise<z.input<typeof Profile>>
   audit(caller: Caller, query: ListQuery): Promise<Page<AuditEntry>>
   /** Writes the last-used times of keys. */
@@ -109,6 +111,11 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
     async acquireSlotForWork(account_id) {
       const { tier, suspended_at } = (await store.account(db, account_id))!
       return suspended_at === null ? limits.acquireSlot({ account_id, tier }) : undefined
+    },
+
+    async tierForWork(account_id) {
+      const { tier, suspended_at } = (await store.account(db, account_id))!
+      return suspended_at === null ? tier : undefined
     },
 
     async profile(caller) {

@@ -5,6 +5,7 @@ import type { Schema } from './schema.ts'
 type ListedTable =
   | 'datasets'
   | 'files'
+  | 'batches'
   | 'tuning_jobs'
   | 'models'
   | 'deployments'

@@ -110,6 +110,45 @@ interface Uploads {
   created_at: number
 }
 
+/** Requests of a file that are answered in the background. */
+interface Batches {
+  id: string
+  account_id: string
+  /** The key that its answers are metered on. */
+  key_id: string
+  endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
+  input_file_id: string
+  status: BatchStatus
+  /** The model of all requests; null if they differ, or are not read yet. */
+  model: string | null
+  metadata_json: string | null
+  errors_json: string | null
+  total: number
+  completed: number
+  failed: number
+  prompt_tokens: number
+  cached_tokens: number
+  completion_tokens: number
+  output_file_id: string | null
+  error_file_id: string | null
+  /** After how many seconds the result files are to be deleted; null: only on request. */
+  output_seconds: number | null
+  /** When each status began, in unix milliseconds. */
+  times_json: string
+  expires_at: number
+  created_at: number
+}
+
+export type BatchStatus =
+  | 'validating'
+  | 'failed'
+  | 'in_progress'
+  | 'finalizing'
+  | 'completed'
+  | 'expired'
+  | 'cancelling'
+  | 'cancelled'
+
 interface UploadParts {
   id: string
   upload_id: string
@@ -383,6 +422,7 @@ export interface Schema {
   files: Files
   uploads: Uploads
   upload_parts: UploadParts
+  batches: Batches
   tuning_jobs: TuningJobs
   job_events: JobEvents
   jobs_awaiting_weights: JobsAwaitingWeights

@@ -35,7 +35,7 @@ export function handleErrors(app: FastifyInstance): void {
       .send(
         errorBody(
           error,
-          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning)/.test(request.url),
+          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches)/.test(request.url),
         ),
       )
   })

@@ -2,6 +2,7 @@
 export { createEngineClient, type EngineClient, engineError } from './engine/client.ts'
 export { createEngineProcess } from './engine/process.ts'
 export { createScoring } from './fidelity/adapter-verification.ts'
+export { meterFullResponse } from './gateway/relay.ts'
 export { readAll } from './replicas/http-client/client.ts'
 export type { Target } from './replicas/replica.ts'
-export type { Inference } from './service.ts'
+export type { Inference, Operation } from './service.ts'

@@ -22,12 +22,14 @@ export interface Operation {
 }
 
 export interface InferenceRequest {
-  caller: Caller
+  caller: Pick<Caller, 'account_id' | 'key_id'>
   request_id: string
   body: { model: string } & Record<string, unknown>
   /** The body as the client sent it; undefined if the service built it. */
   text: string | undefined
   stream: boolean
+  /** Computed only while the engine has no other request. */
+  background?: boolean
 }
 
 export interface Inference {
@@ -159,7 +161,7 @@ export function createInference({
         })
     },
 
-    async answer({ kind, path }, { caller, request_id, body, text, stream }, signal) {
+    async answer({ kind, path }, { caller, request_id, body, text, stream, background = false }, signal) {
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
@@ -171,7 +173,7 @@ export function createInference({
       )
       try {
         const attempt = (target: Target) =>
-          pools.run({ request_id, account_id, kind, path, model, target, body, text, stream }, signal)
+          pools.run({ request_id, account_id, kind, path, model, target, body, text, stream, background }, signal)
         return { response: await mergedAdapters.run(account_id, target, attempt), meter }
       } catch (error) {
         // A client that disconnected before the response still used the engine.

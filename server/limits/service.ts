@@ -22,6 +22,11 @@ export interface Limits extends HttpLimits {
     account_id: string
     tier: string
   }): Promise<{ minute: WindowUsage; day: WindowUsage; concurrent: { used: number; limit: number | null } }>
+  /**
+   * Counts one request of a batch towards the day only: it waits for live requests anyway. Resolves with false, without
+   * counting it, once the day's limit is reached.
+   */
+  countBatchRequest(account: { account_id: string; tier: string }): Promise<boolean>
   onCounted: DailyQuota['onCounted']
   /** Flushes the daily counts periodically. `close()` waits for the current flush and writes the final counts. */
   start(): { close(): Promise<void> }
@@ -96,6 +101,9 @@ export function createLimits({
         ),
       }
     },
+
+    countBatchRequest: async ({ account_id, tier }) =>
+      (await dailyQuota.admit(account_id, tierOf(tier).requests_per_day)) !== undefined,
 
     async window(caller) {
       const { minute, day } = await state(caller)

@@ -45,6 +45,8 @@ export interface Queue {
   defer(claim: Claim, run_at: number): Promise<void>
   /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
+  /** Makes a waiting entry the next one to be claimed. */
+  hasten(trx: Trx, kind: string, ref: string): Promise<void>
   /** Expires all leases. Only for the process that holds the data folder's lock: all other workers are gone. */
   expireAllLeases(): Promise<number>
 }
@@ -178,6 +180,16 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .where('id', '=', entry.id)
         .execute()
       return entry.status === 'leased' ? entry : undefined
+    },
+
+    async hasten(trx, kind, ref) {
+      await trx
+        .updateTable('queue_entries')
+        .set({ run_at: 0 })
+        .where('kind', '=', kind)
+        .where('ref', '=', ref)
+        .where('status', '=', 'waiting')
+        .execute()
     },
 
     async expireAllLeases() {

@@ -22,6 +22,7 @@ const requestFor = (target: Partial<ReplicaRequest['target']> = {}): ReplicaRequ
   body: { messages: [] },
   text: undefined,
   stream: false,
+  background: false,
 })
 
 async function leaveWhile(handle: Handler, request: ReplicaRequest) {

@@ -78,6 +78,7 @@ export async function generate(
   const release = use.retain()
   const sessions: GrammarSession[] = []
   const account = header(request, 'x-tunery-account') ?? ''
+  const background = header(request, 'x-tunery-priority') === 'background'
   const tokenize: Tokenize = (prompt, param) => {
     const { signal } = use
     return tokenizePrompt(tokenizer, served.model.vocab, prompt, {
@@ -152,6 +153,7 @@ export async function generate(
           ...base,
           sampling,
           account,
+          background,
           top_logprobs: input.top_logprobs,
           control_texts: input.control_texts,
           grammar: sessions[index] ?? null,

@@ -74,6 +74,7 @@ export async function scoreTokens(
   // Unbounded: the service calls this with its own rows.
   const unbounded = {
     account: '',
+    background: false,
     signal: disconnected.signal,
     tokens_max: Number.POSITIVE_INFINITY,
     tooLong: () => new ApiError('context_length_exceeded', ''),

@@ -29,6 +29,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
         'x-served-model-name': request.model,
         'x-tunery-account': request.account_id,
         'x-request-id': request.request_id,
+        ...(request.background && { 'x-tunery-priority': 'background' }),
         ...(request.stream && { 'x-tunery-usage': 'always' }),
       }
       const { response, load_ms } = await engine.post(

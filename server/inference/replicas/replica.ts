@@ -25,6 +25,8 @@ export interface ReplicaRequest {
   /** The body as the client sent it; undefined if the service built it. */
   text: string | undefined
   stream: boolean
+  /** Computed only while the engine has no other request. */
+  background: boolean
 }
 
 /** A response with status 200: the full body, or a stream whose first chunk has arrived. */

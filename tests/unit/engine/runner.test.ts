@@ -93,7 +93,7 @@ type Request = { generation: Generation; text: string; outcome: string }
 function submit(
   runner: Runner,
   prompt: string,
-  { max_tokens = 3, account = '', seed = null as number | null } = {},
+  { max_tokens = 3, account = '', seed = null as number | null, background = false } = {},
 ): Request {
   const request = { text: '', outcome: 'open' } as Request
   request.generation = createGeneration(
@@ -106,6 +106,7 @@ function submit(
       control_texts: null,
       grammar: null,
       account,
+      background,
     },
     {
       onStart: () => {},
@@ -303,4 +304,34 @@ test('requests gather in adjacent slots, so that one decode computes them all', 
   const last = calls.at(-1)!.computed.map(({ sequence }) => sequence)
   assert.equal(last.length, 3)
   assert.equal(Math.max(...last) - Math.min(...last), 2)
+})
+
+test('a paused background request gives its slot to another one and goes on later where it was', () => {
+  const { runner, calls } = makeRunner({ slots: 1 })
+  const background = submit(runner, 'abc', { max_tokens: 5, background: true })
+  runner.step(100)
+  runner.step(100)
+  assert.equal(background.text, 'xx')
+  const other = submit(runner, 'def', { account: 'b' })
+  runner.background_paused = true
+  runToEnd(runner)
+  assert.deepEqual([other.outcome, other.text, background.outcome], ['length', 'xxx', 'open'])
+  runner.background_paused = false
+  calls.length = 0
+  runToEnd(runner)
+  assert.deepEqual([background.outcome, background.text], ['length', 'xxxxx'])
+  const computed = calls.flatMap((call) => call.computed.map(({ token }) => String.fromCharCode(token)))
+  assert.equal(computed.join(''), 'abcxxxx', 'it goes on after the tokens that it had')
+})
+
+test('a paused background request is not computed, and nobody waits for a prefix that it computes', () => {
+  const { runner, calls } = makeRunner({ slots: 2 })
+  const shared = 's'.repeat(1000)
+  const background = submit(runner, shared, { background: true })
+  runner.step(1)
+  runner.background_paused = true
+  const other = submit(runner, `${shared}1`)
+  runToEnd(runner)
+  assert.deepEqual([other.outcome, background.outcome], ['length', 'open'])
+  assert.equal(calls.at(-1)!.computed.length, 1)
 })

@@ -1,0 +1,28 @@
+import type { Accounts } from '../accounts/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Files } from '../files/index.ts'
+import type { Inference } from '../inference/index.ts'
+import type { Limits } from '../limits/index.ts'
+import { startWorker } from '../queue/worker.ts'
+import { batchRoutes } from './routes.ts'
+import { createBatches, queueKind } from './service.ts'
+import { workOnBatch } from './work.ts'
+
+interface Needs {
+  accounts: Accounts
+  limits: Limits
+  files: Files
+  inference: Inference
+}
+
+export function createBatchesFeature(context: Context, { accounts, limits, files, inference }: Needs): Feature {
+  const batches = createBatches({ ...context, files, max_waiting: context.config.max_waiting_jobs })
+  const work = { ...context, accounts, limits, files, inference, notifyEvents: () => {} }
+  return {
+    mount: (app) => batchRoutes(app, batches),
+    sweep: batches.sweep,
+    start: async () => [
+      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnBatch(work, claim, signal) }),
+    ],
+  }
+}

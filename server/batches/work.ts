@@ -1,0 +1,320 @@
+// Background work of batches: checks the file, answers its requests after all live ones, and publishes the results.
+import { createReadStream } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import type { BatchEndpoint, BatchError } from '../../contract/batches.ts'
+import { ChatRequest } from '../../contract/chat.ts'
+import { CompletionRequest } from '../../contract/completions.ts'
+import { EmbeddingsRequest } from '../../contract/embeddings.ts'
+import { ApiError, errorBody } from '../../contract/errors.ts'
+import { endOfDay } from '../../lib/utc-day.ts'
+import type { Accounts } from '../accounts/index.ts'
+import type { Db } from '../db/open.ts'
+import { recordEvent } from '../events/outbox.ts'
+import type { Files, NewFile } from '../files/index.ts'
+import { validationError } from '../http/validation.ts'
+import { type Inference, meterFullResponse, type Operation } from '../inference/index.ts'
+import type { Limits } from '../limits/index.ts'
+import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
+import { requireFreeDisk } from '../storage/durable-files.ts'
+import { type BatchLine, checkLines, readLines } from './lines.ts'
+import { openResults, type Result, type Results, type Tokens } from './results.ts'
+import { queueKind } from './service.ts'
+import * as store from './store.ts'
+
+export interface BatchWork {
+  db: Db
+  queue: Queue
+  files: Files
+  inference: Pick<Inference, 'answer'>
+  accounts: Pick<Accounts, 'tierForWork'>
+  limits: Pick<Limits, 'countBatchRequest'>
+  dataDir: string
+  min_free_mb: number
+  log: Logger
+  notifyEvents(ref: string): void
+  now(): number
+}
+
+/** After this time a batch lets another one that waits go on. */
+const turn_ms = 30_000
+const report_ms = 1000
+/** Delay before the account of a batch is looked at again, while it is suspended. */
+const suspended_ms = 30_000
+/** Tries of a request that fails inside the service. */
+const triesMax = 5
+const retryMax_ms = 30_000
+
+const operations: Record<BatchEndpoint, { operation: Operation; body: typeof ChatRequest; concurrency: number }> = {
+  '/v1/chat/completions': {
+    operation: { kind: 'chat', path: '/chat/completions' },
+    body: ChatRequest,
+    concurrency: 16,
+  },
+  '/v1/completions': {
+    operation: { kind: 'completion', path: '/completions' },
+    body: CompletionRequest as unknown as typeof ChatRequest,
+    concurrency: 16,
+  },
+  // The engine computes embeddings one after the other: a longer queue would delay live requests.
+  '/v1/embeddings': {
+    operation: { kind: 'embedding', path: '/embeddings' },
+    body: EmbeddingsRequest as unknown as typeof ChatRequest,
+    concurrency: 1,
+  },
+}
+
+type Ending = 'completed' | 'expired' | 'cancelled'
+const unansweredMessages = {
+  expired: {
+    code: 'batch_expired',
+    message: 'This request could not be executed before the completion window expired.',
+  },
+  cancelled: { code: 'batch_cancelled', message: 'The batch was cancelled before this request was executed.' },
+}
+
+export async function workOnBatch(work: BatchWork, claim: Claim, stopping: AbortSignal): Promise<void> {
+  try {
+    const row = await store.byId(work.db, claim.ref)
+    if (!row || !store.isActive(row)) return await withLease(work, claim, (trx) => work.queue.finish(trx, claim, 'done'))
+    if (row.status === 'validating' && !(await validate(work, claim, row, stopping))) return
+    await continueBatch(work, claim, (await store.byId(work.db, claim.ref))!, stopping)
+  } catch (error) {
+    if (!stopping.aborted || error instanceof LeaseLost) throw error
+    await requeue(work, claim, work.now())
+  }
+}
+
+const requeue = (work: BatchWork, claim: Claim, run_at: number) =>
+  withLease(work, claim, (trx) => work.queue.requeue(trx, claim, run_at))
+
+/** Resolves with whether the batch goes on. */
+async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, signal: AbortSignal): Promise<boolean> {
+  const input = await work.files.pathOf(row.account_id, row.input_file_id)
+  const missing: BatchError = {
+    code: 'file_not_found',
+    message: `The file '${row.input_file_id}' is no longer there.`,
+    param: 'input_file_id',
+    line: null,
+  }
+  const { total, model, problems } = input
+    ? await checkLines(input.path, row.endpoint, signal)
+    : { total: 0, model: null, problems: [missing] }
+  return withLease(work, claim, async (trx) => {
+    const time = work.now()
+    const current = (await store.byId(trx, row.id))!
+    // Cancelled meanwhile: there is nothing to answer.
+    if (current.status !== 'validating') await store.update(trx, row.id, { total, model })
+    else if (problems.length === 0) await store.setStatus(trx, current, 'in_progress', time, { total, model })
+    else {
+      await store.setStatus(trx, current, 'failed', time, { total, model, errors_json: JSON.stringify(problems) })
+      await recordEvent(trx, row.account_id, 'batch.failed', { batch_id: row.id, errors: problems.slice(0, 10) }, time)
+      await work.queue.finish(trx, claim, 'done')
+      return false
+    }
+    return true
+  })
+}
+
+async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow, stopping: AbortSignal): Promise<void> {
+  const tier = await work.accounts.tierForWork(row.account_id)
+  const input = await work.files.pathOf(row.account_id, row.input_file_id)
+  const expired = row.expires_at <= work.now()
+  const endsNow = row.status === 'cancelling' || row.status === 'finalizing' || expired
+  if (tier === undefined && !endsNow)
+    return await requeue(work, claim, Math.min(row.expires_at, work.now() + suspended_ms))
+  await requireFreeDisk(work.dataDir, work.min_free_mb)
+  const results = await openResults(store.batchDir(work.dataDir, row.id))
+  try {
+    if (!endsNow && input) {
+      const answered = await answerLines(work, claim, row, tier!, input.path, results, stopping)
+      if (answered === 'later') return
+    }
+    const ending = await endingOf(work, row.id)
+    await publish(work, claim, row.id, ending, input?.path, results)
+  } finally {
+    results.close()
+  }
+  await rm(store.batchDir(work.dataDir, row.id), { recursive: true, force: true })
+}
+
+async function endingOf(work: BatchWork, id: string): Promise<Ending> {
+  const row = (await store.byId(work.db, id))!
+  if (store.timesOf(row).cancelling !== undefined) return 'cancelled'
+  return row.expires_at <= work.now() ? 'expired' : 'completed'
+}
+
+/** Answers what is not answered yet. `later`: the batch was put back into the queue. */
+async function answerLines(
+  work: BatchWork,
+  claim: Claim,
+  row: store.BatchRow,
+  tier: string,
+  input: string,
+  results: Results,
+  stopping: AbortSignal,
+): Promise<'done' | 'later'> {
+  const { concurrency } = operations[row.endpoint]
+  const turnEnds = work.now() + turn_ms
+  /** Aborts when the batch has expired or was cancelled. */
+  const ending = new AbortController()
+  const failure = new AbortController()
+  const signal = AbortSignal.any([stopping, ending.signal, failure.signal])
+  let othersWait = false
+  let dayIsFull = false
+  const lines = readLines(input)
+  const next = async (): Promise<BatchLine | undefined> => {
+    for (;;) {
+      if (signal.aborted || dayIsFull || (othersWait && work.now() > turnEnds)) return undefined
+      const { value, done } = await lines.next()
+      if (done) return undefined
+      if (!results.has(value.custom_id)) return value
+    }
+  }
+  const answerAll = async () => {
+    for (let line = await next(); line; line = await next()) {
+      if (!(await work.limits.countBatchRequest({ account_id: row.account_id, tier }))) {
+        dayIsFull = true
+        return
+      }
+      const { result, tokens } = await answer(work, row, line, signal)
+      results.add(result, tokens)
+    }
+  }
+  const report = async () => {
+    results.sync()
+    othersWait = (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== row.id && run_at <= work.now())
+    const status = await withLease(work, claim, async (trx) => {
+      await store.update(trx, row.id, countsOf(results))
+      return (await store.byId(trx, row.id))!.status
+    })
+    if (status === 'cancelling' || work.now() >= row.expires_at) ending.abort()
+  }
+  const reporting = reportWhile(report, failure)
+  const workers = Array.from({ length: concurrency }, () =>
+    answerAll().catch((error) => {
+      if (!signal.aborted) failure.abort(error)
+    }),
+  )
+  await Promise.all(workers)
+  await reporting.stop()
+  await lines.return(undefined)
+  failure.signal.throwIfAborted()
+  stopping.throwIfAborted()
+  await report()
+  if (ending.signal.aborted || results.completed + results.failed >= row.total) return 'done'
+  await requeue(work, claim, dayIsFull ? Math.min(endOfDay(work.now()), row.expires_at) : work.now())
+  return 'later'
+}
+
+function reportWhile(report: () => Promise<void>, failure: AbortController): { stop(): Promise<void> } {
+  const stopped = new AbortController()
+  const loop = (async () => {
+    while (!stopped.signal.aborted) {
+      await sleep(report_ms, undefined, { signal: stopped.signal }).catch(() => {})
+      if (!stopped.signal.aborted) await report()
+    }
+  })().catch((error) => failure.abort(error))
+  return {
+    stop() {
+      stopped.abort()
+      return loop
+    },
+  }
+}
+
+const countsOf = ({ completed, failed, prompt_tokens, cached_tokens, completion_tokens }: Results) => ({
+  completed,
+  failed,
+  prompt_tokens,
+  cached_tokens,
+  completion_tokens,
+})
+
+/** Answers one request, again if it failed inside the service. Throws if the signal aborts. */
+async function answer(
+  work: BatchWork,
+  row: store.BatchRow,
+  { line, custom_id, body: given }: BatchLine,
+  signal: AbortSignal,
+): Promise<{ result: Result; tokens?: Tokens }> {
+  const { operation, body: schema } = operations[row.endpoint]
+  const request_id = `${row.id}.${line}`
+  const caller = { account_id: row.account_id, key_id: row.key_id }
+  const failed = (error: ApiError): { result: Result } => ({
+    result: { custom_id, request_id, status: error.status, body: JSON.stringify(errorBody(error, true)) },
+  })
+  const parsed = schema.safeParse({ ...given, stream: undefined, stream_options: undefined })
+  if (!parsed.success) return failed(validationError(parsed.error.issues, 'request'))
+  for (let tries = 1; ; tries++) {
+    try {
+      const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
+      const { response, meter } = await work.inference.answer(operation, request, signal)
+      const { bytes, counts } = meterFullResponse(response, meter)
+      return { result: { custom_id, request_id, status: 200, body: bytes.toString('utf8').trim() }, tokens: counts }
+    } catch (error) {
+      signal.throwIfAborted()
+      const known = error instanceof ApiError ? error : undefined
+      if (known && known.status < 500 && known.status !== 429) return failed(known)
+      if (!known) work.log.error({ err: error, batch: row.id, line }, 'a request of a batch failed')
+      // A full queue of live requests is no failure of this one: it waits for its turn.
+      if (known?.code !== 'overloaded' && tries >= triesMax)
+        return failed(
+          known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
+        )
+      await sleep(Math.min(retryMax_ms, 500 * 2 ** tries), undefined, { signal })
+    }
+  }
+}
+
+/** Turns the results into files of the account and ends the batch, in one transaction. */
+async function publish(
+  work: BatchWork,
+  claim: Claim,
+  id: string,
+  ending: Ending,
+  input: string | undefined,
+  results: Results,
+): Promise<void> {
+  if (ending !== 'completed' && input)
+    for await (const { custom_id } of readLines(input))
+      if (!results.has(custom_id)) results.add({ custom_id, error: unansweredMessages[ending] })
+  results.sync()
+  await withLease(work, claim, async (trx) => {
+    const row = (await store.byId(trx, id))!
+    if (row.status !== 'finalizing')
+      await store.setStatus(trx, row, 'finalizing', work.now(), { ...countsOf(results) })
+  })
+  const written: NewFile[] = []
+  const write = async (file: string, count: number) => {
+    if (count === 0) return undefined
+    const made = await work.files.write(createReadStream(file))
+    written.push(made)
+    return made
+  }
+  try {
+    const output = await write(results.output, results.completed)
+    const errors = await write(results.errors, results.failed)
+    await withLease(work, claim, async (trx) => {
+      const row = (await store.byId(trx, id))!
+      const time = work.now()
+      const file = {
+        account_id: row.account_id,
+        purpose: 'batch_output' as const,
+        created_at: time,
+        expires_at: row.output_seconds === null ? null : time + row.output_seconds * 1000,
+      }
+      if (output) await work.files.insert(trx, output, { ...file, filename: `${id}_output.jsonl` })
+      if (errors) await work.files.insert(trx, errors, { ...file, filename: `${id}_error.jsonl` })
+      const files = { output_file_id: output?.id ?? null, error_file_id: errors?.id ?? null }
+      await store.setStatus(trx, row, ending, time, files)
+      const counts = { total: row.total, completed: row.completed, failed: row.failed }
+      await recordEvent(trx, row.account_id, `batch.${ending}`, { batch_id: id, request_counts: counts, ...files }, time)
+      await work.queue.finish(trx, claim, 'done')
+    })
+  } catch (error) {
+    for (const file of written) await work.files.drop(file)
+    throw error
+  }
+}
