@@ -99,7 +99,8 @@ export function createRunner(options: RunnerOptions): Runner {
         stillWaiting.push(generation)
         continue
       }
-      if (running.length === cache.slots().length && !generation.request.background) takeSlotFromBackground(stillWaiting)
+      if (running.length === cache.slots().length && !generation.request.background)
+        takeSlotFromBackground(stillWaiting)
       const choice: SlotChoice =
         running.length === cache.slots().length
           ? { kind: 'wait' }
@@ -276,7 +277,8 @@ export function createRunner(options: RunnerOptions): Runner {
     cache.reset(options.makeContext(cache.slots().length))
   }
 
-  const computed = () => (runner.background_paused ? running.filter(({ generation }) => !isPaused(generation)) : running)
+  const computed = () =>
+    runner.background_paused ? running.filter(({ generation }) => !isPaused(generation)) : running
 
   const runner: Runner = {
     waiting: [],

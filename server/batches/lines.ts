@@ -29,64 +29,62 @@ export interface CheckedFile {
   problems: BatchError[]
 }
 
+type Problem = Omit<BatchError, 'line'>
+const problem = (code: string, message: string, param: string | null = null): Problem => ({ code, message, param })
+
 /** Reads the whole file and reports what is wrong with its lines. The bodies are checked when they are answered. */
 export async function checkLines(file: string, endpoint: BatchEndpoint, signal: AbortSignal): Promise<CheckedFile> {
   const problems: BatchError[] = []
   const ids = new Map<string, number>()
   const models = new Set<string>()
-  const report = (code: string, message: string, param: string | null, line: number | null) => {
-    problems.push({ code, message, param, line })
-  }
   let total = 0
   try {
     for await (const { line, json } of readNumberedJsonl(file, lineCharsMax)) {
       signal.throwIfAborted()
       if (++total > batchRequestsMax) {
-        report('too_many_requests', `The file has more than ${batchRequestsMax} requests. Divide it.`, null, line)
+        const tooMany = `The file has more than ${batchRequestsMax} requests. Divide it.`
+        problems.push({ ...problem('too_many_requests', tooMany), line })
         break
       }
-      checkLine(json, line)
+      const request = parseObject(json)
+      const found = request
+        ? problemOf(request, endpoint, ids)
+        : problem('invalid_json_line', 'The line is not a JSON object.')
+      if (found) problems.push({ ...found, line })
+      else {
+        const { custom_id, body } = request as unknown as BatchLine
+        ids.set(custom_id, line)
+        models.add(body.model)
+      }
       if (problems.length >= problemsMax) break
     }
   } catch (error) {
     if (!(error instanceof LineTooLong)) throw error
-    report('line_too_long', 'The line is longer than 20 MB.', null, error.line)
+    problems.push({ ...problem('line_too_long', 'The line is longer than 20 MB.'), line: error.line })
   }
-  if (total === 0) report('empty_file', 'The file has no requests.', null, null)
+  if (total === 0) problems.push({ ...problem('empty_file', 'The file has no requests.'), line: null })
   return { total, model: models.size === 1 ? [...models][0]! : null, problems }
+}
 
-  function checkLine(json: string, line: number): void {
-    const request = parseObject(json)
-    if (!request) return report('invalid_json_line', 'The line is not a JSON object.', null, line)
-    const { custom_id, method, url, body } = request
-    if (typeof custom_id !== 'string' || custom_id === '' || custom_id.length > customIdMax)
-      return report(
-        'invalid_custom_id',
-        `'custom_id' must be a text of 1 to ${customIdMax} characters.`,
-        'custom_id',
-        line,
-      )
-    const first = ids.get(custom_id)
-    if (first !== undefined)
-      return report(
-        'duplicate_custom_id',
-        `The custom_id '${custom_id}' is also that of line ${first}.`,
-        'custom_id',
-        line,
-      )
-    ids.set(custom_id, line)
-    if (method !== 'POST') return report('invalid_method', "'method' must be 'POST'.", 'method', line)
-    if (url !== endpoint)
-      return report('mismatched_url', `'url' must be '${endpoint}', the batch's endpoint.`, 'url', line)
-    if (typeof body !== 'object' || body === null || Array.isArray(body))
-      return report('invalid_body', "'body' must be an object, the body of the request.", 'body', line)
-    const { model, stream } = body as Record<string, unknown>
-    if (typeof model !== 'string' || model === '')
-      return report('missing_model', "'body.model' must name a model.", 'body.model', line)
-    if (stream != null && stream !== false)
-      return report('invalid_stream', "'body.stream' cannot be true: a batch is answered whole.", 'body.stream', line)
-    models.add(model)
-  }
+function problemOf(
+  { custom_id, method, url, body }: Record<string, unknown>,
+  endpoint: BatchEndpoint,
+  ids: ReadonlyMap<string, number>,
+): Problem | undefined {
+  if (typeof custom_id !== 'string' || custom_id === '' || custom_id.length > customIdMax)
+    return problem('invalid_custom_id', `It must be a text of 1 to ${customIdMax} characters.`, 'custom_id')
+  const first = ids.get(custom_id)
+  if (first !== undefined)
+    return problem('duplicate_custom_id', `'${custom_id}' is also the custom_id of line ${first}.`, 'custom_id')
+  if (method !== 'POST') return problem('invalid_method', "It must be 'POST'.", 'method')
+  if (url !== endpoint) return problem('mismatched_url', `It must be '${endpoint}', the batch's endpoint.`, 'url')
+  if (typeof body !== 'object' || body === null || Array.isArray(body))
+    return problem('invalid_body', 'It must be an object, the body of the request.', 'body')
+  const { model, stream } = body as Record<string, unknown>
+  if (typeof model !== 'string' || model === '') return problem('missing_model', 'It must name a model.', 'body.model')
+  if (stream != null && stream !== false)
+    return problem('invalid_stream', 'It cannot be true: a batch is answered whole.', 'body.stream')
+  return undefined
 }
 
 function parseObject(json: string): Record<string, unknown> | undefined {

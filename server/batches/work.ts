@@ -77,7 +77,8 @@ const unansweredMessages = {
 export async function workOnBatch(work: BatchWork, claim: Claim, stopping: AbortSignal): Promise<void> {
   try {
     const row = await store.byId(work.db, claim.ref)
-    if (!row || !store.isActive(row)) return await withLease(work, claim, (trx) => work.queue.finish(trx, claim, 'done'))
+    if (!row || !store.isActive(row))
+      return await withLease(work, claim, (trx) => work.queue.finish(trx, claim, 'done'))
     if (row.status === 'validating' && !(await validate(work, claim, row, stopping))) return
     await continueBatch(work, claim, (await store.byId(work.db, claim.ref))!, stopping)
   } catch (error) {
@@ -283,8 +284,7 @@ async function publish(
   results.sync()
   await withLease(work, claim, async (trx) => {
     const row = (await store.byId(trx, id))!
-    if (row.status !== 'finalizing')
-      await store.setStatus(trx, row, 'finalizing', work.now(), { ...countsOf(results) })
+    if (row.status !== 'finalizing') await store.setStatus(trx, row, 'finalizing', work.now(), { ...countsOf(results) })
   })
   const written: NewFile[] = []
   const write = async (file: string, count: number) => {
@@ -310,7 +310,13 @@ async function publish(
       const files = { output_file_id: output?.id ?? null, error_file_id: errors?.id ?? null }
       await store.setStatus(trx, row, ending, time, files)
       const counts = { total: row.total, completed: row.completed, failed: row.failed }
-      await recordEvent(trx, row.account_id, `batch.${ending}`, { batch_id: id, request_counts: counts, ...files }, time)
+      await recordEvent(
+        trx,
+        row.account_id,
+        `batch.${ending}`,
+        { batch_id: id, request_counts: counts, ...files },
+        time,
+      )
       await work.queue.finish(trx, claim, 'done')
     })
   } catch (error) {

@@ -50,6 +50,16 @@ before(async () => {
   theirs.upload_id = (
     await api('POST', '/uploads', { filename: 'x', purpose: 'batch', bytes: 1, mime_type: 'text/plain' })
   ).body.id
+  const form = new FormData()
+  form.set('purpose', 'batch')
+  form.set('file', new Blob(['{}']), 'requests.jsonl')
+  const input_file_id = (await api('POST', '/files', form)).body.id
+  const batch = { input_file_id, endpoint: '/v1/completions', completion_window: '24h' }
+  theirs.batch_id = (await api('POST', '/batches', batch)).body.id
+  await until(
+    'the batch to end',
+    async () => (await api('GET', `/batches/${theirs.batch_id}`)).body.status === 'failed',
+  )
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
     nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
@@ -73,6 +83,11 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /fine_tuning/jobs': ({ dataset_id }) => ({ model: tiny, training_file: dataset_id }),
   'POST /fine_tuning/checkpoints/{checkpoint*}/permissions': () => ({ project_ids: ['x'] }),
   'POST /uploads': () => undefined,
+  'POST /batches': ({ file_id }) => ({
+    input_file_id: file_id,
+    endpoint: '/v1/completions',
+    completion_window: '24h',
+  }),
   'POST /uploads/{upload_id}/complete': () => ({ part_ids: ['part_x'] }),
   'POST /keys': ({ user_id }) => ({ name: 'k', user_id }),
   'PUT /keys/{key_id}': () => ({ name: 'renamed' }),
