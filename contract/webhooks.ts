@@ -16,15 +16,36 @@ export const webhookEventTypes = [
   'batch.cancelled',
 ] as const
 
+/** Which event of this service each event of OpenAI's webhooks is. */
+export const openaiEventTypes = {
+  'fine_tuning.job.succeeded': 'training.completed',
+  'fine_tuning.job.failed': 'training.failed',
+  'fine_tuning.job.cancelled': 'training.cancelled',
+  'batch.completed': 'batch.completed',
+  'batch.failed': 'batch.failed',
+  'batch.expired': 'batch.expired',
+  'batch.cancelled': 'batch.cancelled',
+} as const satisfies Record<string, (typeof webhookEventTypes)[number]>
+
+const EventName = z.enum([
+  ...new Set([...webhookEventTypes, ...(Object.keys(openaiEventTypes) as (keyof typeof openaiEventTypes)[])]),
+])
+export type EventName = z.infer<typeof EventName>
+
+export const WebhookFormat = z
+  .enum(['tunery', 'openai'])
+  .describe("How events are written. `openai`: as OpenAI's webhooks are, with its names of events.")
+export type WebhookFormat = z.infer<typeof WebhookFormat>
+
 const Url = z
   .string()
   .min(1)
   .max(2048)
   .describe('http or https, on any port; addresses that are not of the public internet are refused.')
 const Events = z
-  .array(z.enum(webhookEventTypes))
+  .array(EventName)
   .min(1)
-  .max(webhookEventTypes.length)
+  .max(EventName.options.length)
   .refine((given) => new Set(given).size === given.length, 'has an event type twice')
 const Secret = z
   .string()
@@ -38,7 +59,8 @@ const Secret = z
 export const Webhook = z.object({
   id: z.string(),
   url: z.string(),
-  events: z.array(z.enum(webhookEventTypes)),
+  format: WebhookFormat,
+  events: z.array(EventName),
   status: z.enum(['active', 'disabled']),
   disabled_at: Time.nullable(),
   disabled_reason: z
@@ -105,7 +127,12 @@ export const createWebhook = route({
   scope: 'webhooks:write',
   tag,
   summary: 'Register a URL for events; each is posted to it, signed',
-  body: z.strictObject({ url: Url, events: Events, secret: Secret.optional() }),
+  body: z.strictObject({
+    url: Url,
+    events: Events,
+    format: WebhookFormat.default('tunery'),
+    secret: Secret.optional(),
+  }),
   responses: { 201: NewWebhook },
 })
 export const listWebhooks = route({

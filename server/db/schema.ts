@@ -285,6 +285,8 @@ interface Webhooks {
   id: string
   account_id: string
   url: string
+  format: 'tunery' | 'openai'
+  /** Types of this service's events, whatever the format. */
   events_json: string
   /** The valid secrets, oldest first, each encrypted and with its expiry; null for the newest. */
   secrets_json: string

@@ -6,8 +6,9 @@ import { isoTime } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import { recordAuditEntry, serviceActor } from '../events/audit.ts'
 import type { Secrets } from '../storage/secrets.ts'
-import { payloadOf, signingSecrets } from './payload.ts'
+import { payloadOf } from './format.ts'
 import { afterFailure, backoffAfter, healthy } from './schedule.ts'
+import { signingSecrets } from './secrets.ts'
 import type { Outcome, Send } from './send.ts'
 import { signatureHeaders } from './signature.ts'
 import * as store from './store.ts'
@@ -49,7 +50,7 @@ export function createDeliverer({ db, secrets, send, version, log, now }: Option
     const { id, account_id, webhook_id, event_id } = claimed
     const webhook = await store.webhook(db, account_id, webhook_id)
     if (!webhook) return
-    const body = payloadOf(await store.event(db, event_id))
+    const body = payloadOf(await store.event(db, event_id), webhook.format)
     const began = now()
     const headers = {
       'content-type': 'application/json',

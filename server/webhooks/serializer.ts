@@ -1,13 +1,15 @@
 // Serializers from database rows to API responses.
-import type { Delivery, DeliveryAttempt, Webhook } from '../../contract/webhooks.ts'
+import type { Delivery, DeliveryAttempt, EventName, Webhook } from '../../contract/webhooks.ts'
 import { isoTime } from '../../lib/utc-day.ts'
-import { activeSecrets } from './payload.ts'
+import { nameIn } from './format.ts'
+import { activeSecrets } from './secrets.ts'
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts'
 
 export const webhookResponse = (row: WebhookRow, now: number): Webhook => ({
   id: row.id,
   url: row.url,
-  events: JSON.parse(row.events_json),
+  format: row.format,
+  events: (JSON.parse(row.events_json) as string[]).map((type) => nameIn(row.format, type) as EventName),
   status: row.disabled_at === null ? 'active' : 'disabled',
   disabled_at: isoTime(row.disabled_at),
   disabled_reason: row.disabled_reason,
@@ -33,11 +35,15 @@ export const attemptResponse = ({
   error: error_json === null ? null : JSON.parse(error_json),
 })
 
-export const deliveryResponse = (row: DeliveryRow, last: AttemptRow | undefined): Delivery => ({
+export const deliveryResponse = (
+  row: DeliveryRow,
+  { format }: Pick<WebhookRow, 'format'>,
+  last: AttemptRow | undefined,
+): Delivery => ({
   id: row.id,
   webhook_id: row.webhook_id,
   event_id: row.event_id,
-  type: row.type,
+  type: nameIn(format, row.type),
   status: row.status,
   created_at: isoTime(row.created_at),
   next_attempt_at: isoTime(row.next_attempt_at),

@@ -20,8 +20,9 @@ import { insertEvent, newDelivery } from '../events/outbox.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import { type AllowedRange, createAddressRules, type Resolve, resolve as resolveByDns } from './addresses.ts'
 import { createDeliverer, type Deliverer } from './deliver.ts'
-import { activeSecrets, payloadOf } from './payload.ts'
+import { payloadOf, typesOf } from './format.ts'
 import { healthy } from './schedule.ts'
+import { activeSecrets } from './secrets.ts'
 import { createSend } from './send.ts'
 import { attemptResponse, deliveryResponse, webhookResponse } from './serializer.ts'
 import { newSecret, secretProblem } from './signature.ts'
@@ -29,7 +30,7 @@ import * as store from './store.ts'
 import { BadTarget, readTarget } from './target.ts'
 
 export interface Webhooks extends Deliverer {
-  create(by: AccountActor, request: z.output<typeof createWebhook.body>): Promise<NewWebhook>
+  create(by: AccountActor, request: z.input<typeof createWebhook.body>): Promise<NewWebhook>
   list(account_id: string, query: ListQuery): Promise<Page<Webhook>>
   get(account_id: string, id: string): Promise<Webhook>
   change(by: AccountActor, id: string, request: z.output<typeof changeWebhook.body>): Promise<Webhook>
@@ -135,7 +136,8 @@ export function createWebhooks(options: Options): Webhooks {
     ...deliverer,
     releaseAllLeases: async () => void (await store.releaseAllLeases(db)),
 
-    async create(by, { url, events, secret }) {
+    async create(by, { url, events, format = 'tunery', secret }) {
+      const types = typesOf(events, format)
       const { host } = requireTarget(url)
       const used = requireSecret(secret)
       const row = await db.transaction().execute(async (trx) => {
@@ -150,14 +152,15 @@ export function createWebhooks(options: Options): Webhooks {
           id,
           account_id: by.account_id,
           url,
-          events_json: JSON.stringify(events),
+          format,
+          events_json: JSON.stringify(types),
           secrets_json: JSON.stringify([{ sealed: secrets.encrypt(used, id), expires_at: null }]),
           ...healthy,
           created_at: time,
           updated_at: time,
         }
         await store.insertWebhook(trx, made)
-        await recordAuditEntry(trx, by, 'webhook.created', id, { host, events }, time)
+        await recordAuditEntry(trx, by, 'webhook.created', id, { host, format, events }, time)
         return made
       })
       return { ...webhookResponse(row, now()), ...(secret === undefined && { secret: used }) }
@@ -183,7 +186,7 @@ export function createWebhooks(options: Options): Webhooks {
         const { failures, failing_since, slowed_until } = healthy
         const values: Partial<store.WebhookRow> = {
           ...(url !== undefined && { url }),
-          ...(events !== undefined && { events_json: JSON.stringify(events) }),
+          ...(events !== undefined && { events_json: JSON.stringify(typesOf(events, before.format)) }),
           // A new URL, or enabling the webhook, resets its failures.
           ...((url !== undefined || disabled === false) && { failures, failing_since, slowed_until }),
           ...(disabled === false && { disabled_at: null, disabled_reason: null }),
@@ -234,37 +237,37 @@ export function createWebhooks(options: Options): Webhooks {
     },
 
     async test(by, id) {
-      const row = await db.transaction().execute(async (trx) => {
-        await find(trx, by.account_id, id)
+      const { webhook, row } = await db.transaction().execute(async (trx) => {
+        const webhook = await find(trx, by.account_id, id)
         const event = await insertEvent(trx, by.account_id, 'webhook.test', { webhook_id: id }, now())
         await recordAuditEntry(trx, by, 'webhook.tested', id, { event_id: event.id }, now())
-        return enqueue(trx, id, event)
+        return { webhook, row: await enqueue(trx, id, event) }
       })
       deliverer.wake()
-      return deliveryResponse(row, undefined)
+      return deliveryResponse(row, webhook, undefined)
     },
 
     async deliveries(account_id, id, { limit, after }) {
-      await find(db, account_id, id)
+      const webhook = await find(db, account_id, id)
       const last = after ? await findDelivery(db, id, after) : undefined
       const rows = await store.listDeliveries(db, id, limit, last)
       const attempts = new Map((await store.lastAttempts(db, rows)).map((each) => [each.delivery_id, each]))
       return pageOf(
-        rows.map((row) => deliveryResponse(row, attempts.get(row.id))),
+        rows.map((row) => deliveryResponse(row, webhook, attempts.get(row.id))),
         limit,
       )
     },
 
     async delivery(account_id, id, delivery_id) {
-      await find(db, account_id, id)
+      const webhook = await find(db, account_id, id)
       const row = await findDelivery(db, id, delivery_id)
       const attempts = await store.attempts(db, delivery_id)
-      const payload = payloadOf(await store.event(db, row.event_id))
-      return { ...deliveryResponse(row, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
+      const payload = payloadOf(await store.event(db, row.event_id), webhook.format)
+      return { ...deliveryResponse(row, webhook, attempts.at(-1)), payload, attempts: attempts.map(attemptResponse) }
     },
 
     async redeliver(by, id, delivery_id) {
-      const row = await db.transaction().execute(async (trx) => {
+      const { webhook, row } = await db.transaction().execute(async (trx) => {
         const webhook = await find(trx, by.account_id, id)
         const { event_id, account_id, type } = await findDelivery(trx, id, delivery_id)
         if (webhook.disabled_at !== null)
@@ -273,10 +276,10 @@ export function createWebhooks(options: Options): Webhooks {
             `The webhook is disabled. Enable it first: PUT /v1/webhooks/${id} with {"disabled": false}.`,
           )
         await recordAuditEntry(trx, by, 'webhook.redelivered', id, { delivery_id, event_id }, now())
-        return enqueue(trx, id, { id: event_id, account_id, type })
+        return { webhook, row: await enqueue(trx, id, { id: event_id, account_id, type }) }
       })
       deliverer.wake()
-      return deliveryResponse(row, undefined)
+      return deliveryResponse(row, webhook, undefined)
     },
   }
 }

@@ -27,6 +27,7 @@ test('expired rows are deleted; younger, pending and permanent rows stay', async
     .execute()
   const hook = {
     url: 'https://x.example',
+    format: 'tunery' as const,
     events_json: '[]',
     secrets_json: '[]',
     disabled_at: null,

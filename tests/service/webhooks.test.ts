@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { createHmac } from 'node:crypto'
 import { after, before, test } from 'node:test'
+import OpenAI from 'openai'
 import { Webhook as StandardWebhook } from 'standardwebhooks'
 import { webhookEventTypes } from '../../contract/webhooks.ts'
 import { openDatabase } from '../../server/db/open.ts'
@@ -299,6 +300,38 @@ test('webhooks of another account are not found, and a key without the scope is 
     403,
     'insufficient_permissions',
   ])
+  await remove(made.id)
+})
+
+test("a webhook in OpenAI's format has its names of events, which its client verifies and reads", async () => {
+  const types = ['fine_tuning.job.cancelled', 'batch.failed']
+  const made = await register('/openai', { format: 'openai', events: types })
+  assert.deepEqual([made.format, made.events], ['openai', types])
+  const data = { 'training.cancelled': { job_id: 'job_1' }, 'batch.failed': { batch_id: 'batch_1' } }
+  await app.services.db.transaction().execute(async (trx) => {
+    for (const type of ['training.cancelled', 'batch.failed'] as const)
+      await recordEvent(trx, app.owner.account_id, type, data[type], Date.now())
+  })
+  await sent('/openai', 2)
+  const openai = new OpenAI({ apiKey: 'unused', webhookSecret: made.secret })
+  const unwrap = ({ body, headers }: Received, changes = {}) =>
+    openai.webhooks.unwrap(body, { ...(headers as Record<string, string>), ...changes })
+  const events = await Promise.all(receiver.of('/openai').map((each) => unwrap(each)))
+  for (const { created_at } of events) assert.ok(Math.abs(created_at - Date.now() / 1000) < 60)
+  assert.deepEqual(events.map((event) => `${event.object} ${event.type} ${(event.data as { id: string }).id}`).sort(), [
+    'event batch.failed batch_1',
+    'event fine_tuning.job.cancelled job_1',
+  ])
+  await assert.rejects(unwrap(receiver.of('/openai')[0]!, { 'webhook-id': 'evt_other' }))
+  const listed = (await app.api('GET', `/webhooks/${made.id}/deliveries`)).body.items
+  assert.deepEqual(listed.map(({ type }: { type: string }) => type).sort(), types.toSorted())
+  for (const [format, event] of [
+    ['openai', 'training.completed'],
+    ['tunery', 'fine_tuning.job.succeeded'],
+  ]) {
+    const answer = await app.api('POST', '/webhooks', { url: made.url, format, events: [event] })
+    assert.deepEqual([...codeOf(answer), answer.body.error.details.field], [400, 'invalid_request', 'events'])
+  }
   await remove(made.id)
 })
 
