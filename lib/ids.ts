@@ -48,6 +48,10 @@ export type IdPrefix =
   | 'part'
   | 'batch'
   | 'batch_req'
+  | 'resp'
+  | 'msg'
+  | 'fc'
+  | 'rs'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

@@ -149,6 +149,17 @@ export type BatchStatus =
   | 'cancelling'
   | 'cancelled'
 
+/** A response that is kept for the next turn of its conversation. */
+interface Responses {
+  id: string
+  account_id: string
+  previous_response_id: string | null
+  /** The items that it answers, without those of earlier turns. */
+  input_json: string
+  response_json: string
+  created_at: number
+}
+
 interface UploadParts {
   id: string
   upload_id: string
@@ -425,6 +436,7 @@ export interface Schema {
   uploads: Uploads
   upload_parts: UploadParts
   batches: Batches
+  responses: Responses
   tuning_jobs: TuningJobs
   job_events: JobEvents
   jobs_awaiting_weights: JobsAwaitingWeights

@@ -35,7 +35,9 @@ export function handleErrors(app: FastifyInstance): void {
       .send(
         errorBody(
           error,
-          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches)/.test(request.url),
+          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches|responses)/.test(
+            request.url,
+          ),
         ),
       )
   })

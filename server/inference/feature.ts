@@ -9,12 +9,15 @@ import { createEngineClient } from './engine/client.ts'
 import { createEngineHealth } from './engine/health.ts'
 import { createEngineProcess } from './engine/process.ts'
 import { createScoring } from './fidelity/adapter-verification.ts'
+import { createAborts } from './gateway/aborts.ts'
 import { inferenceRoutes } from './gateway/routes.ts'
 import { createMergedCheck } from './merged-adapters/check.ts'
 import { createMergedAdapters } from './merged-adapters/manager.ts'
 import { createPools } from './replicas/pools.ts'
 import { readUpstreams } from './replicas/settings.ts'
 import { createCacheSalt } from './replicas/upstream.ts'
+import { responseRoutes } from './responses/routes.ts'
+import { createResponses } from './responses/service.ts'
 import { createInference, type Inference } from './service.ts'
 
 /** This machine's engine: its process, its client and its health. Starts nothing yet. */
@@ -92,7 +95,12 @@ export function createInferenceFeature(
         read: () => mergedAdapters.counts().refused,
       },
     ],
-    mount: (app) => inferenceRoutes(app, inference, limits, context.stopDeadline),
+    mount(app) {
+      const cutoff = context.stopDeadline
+      const aborts = createAborts(cutoff)
+      inferenceRoutes(app, { inference, limits, aborts, cutoff })
+      responseRoutes(app, { inference, responses: createResponses(context), aborts, cutoff, now: context.now })
+    },
     sweep: mergedAdapters.removeLeftovers,
     async start() {
       const idle_ms = config.idle_unload_seconds * 1000

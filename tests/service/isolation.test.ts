@@ -60,6 +60,7 @@ before(async () => {
     'the batch to end',
     async () => (await api('GET', `/batches/${theirs.batch_id}`)).body.status === 'failed',
   )
+  theirs.response_id = (await api('POST', '/responses', { model: tiny, input: 'hi', max_output_tokens: 1 })).body.id
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
     nobodys[name] = id.startsWith('their-') ? 'some-name' : `${id.slice(0, -4)}zzzz`
@@ -71,6 +72,7 @@ const messages = [{ role: 'user', content: 'hello' }]
 const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
   'POST /chat/completions': ({ model_id }) => ({ model: model_id, messages, max_tokens: 1 }),
   'POST /chat/completions/batch': ({ name }) => ({ model: name, requests: [{ messages }], max_tokens: 1 }),
+  'POST /responses': ({ response_id }) => ({ model: tiny, input: 'hi', previous_response_id: response_id }),
   'POST /completions': ({ name }) => ({ model: name, prompt: 'x', max_tokens: 1 }),
   'POST /embeddings': ({ model_id }) => ({ model: model_id, input: ['x'] }),
   'POST /fine-tuning/jobs': ({ dataset_id }) => ({ model_id: tiny, dataset_id }),

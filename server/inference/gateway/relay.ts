@@ -1,10 +1,10 @@
 // Relays a replica's response to the client, with backpressure for streams, and meters it.
+import type { Writable } from 'node:stream'
 import { ApiError, errorBody } from '../../../contract/errors.ts'
 import { clientTimeouts } from '../../../lib/http/client-timeouts.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
 import type { Meter } from './meter.ts'
 import { createSseParser } from './sse-parser.ts'
-import type { SseResponse } from './sse-response.ts'
 import { findUsage, type TokenCounts } from './usage-scanner.ts'
 
 /** The client's `stream_options`: usage once at the end, or with each chunk (an extension by vLLM). */
@@ -38,7 +38,7 @@ export function meterFullResponse(response: PoolResponse, meter: Meter): { bytes
  */
 export function relayStream(
   response: PoolResponse,
-  sseResponse: SseResponse,
+  sseResponse: { start(timing: string | undefined): Writable },
   meter: Meter,
   options: StreamOptions,
   cutoff: AbortSignal,

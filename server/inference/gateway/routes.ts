@@ -1,51 +1,34 @@
-import type { FastifyInstance, FastifyReply } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { type ChatRequest, chatBatch, chatCompletions } from '../../../contract/chat.ts'
 import { type CompletionRequest, completions } from '../../../contract/completions.ts'
 import { type EmbeddingsRequest, embeddings } from '../../../contract/embeddings.ts'
-import { ApiError } from '../../../contract/errors.ts'
 import { getCallableModel, listCallableModels } from '../../../contract/inference.ts'
 import { type Limits, rateLimitError } from '../../http/limits.ts'
 import { answered, type Call, mount } from '../../http/mount.ts'
 import type { Inference, Operation } from '../service.ts'
+import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
 import { meterFullResponse, relayStream, serverTiming } from './relay.ts'
 import { openSseResponse } from './sse-response.ts'
 
-const chat: Operation = { kind: 'chat', path: '/chat/completions' }
+export const chat: Operation = { kind: 'chat', path: '/chat/completions' }
 const completion: Operation = { kind: 'completion', path: '/completions' }
 const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
 
-/** Created once, because each new Error captures a stack trace. */
-const clientLeft = new Error('the client disconnected')
+interface Needs {
+  inference: Inference
+  limits: Limits
+  aborts: Aborts
+  cutoff: AbortSignal
+}
 
-export function inferenceRoutes(app: FastifyInstance, inference: Inference, limits: Limits, cutoff: AbortSignal): void {
-  const inFlight = new Set<AbortController>()
-  cutoff.addEventListener('abort', () => {
-    for (const each of inFlight) each.abort()
-  })
-
-  /** Aborts when the client disconnects, which frees its slot in the engine, and at the shutdown cutoff. */
-  function abortOnDisconnect(reply: FastifyReply): AbortSignal {
-    const controller = new AbortController()
-    inFlight.add(controller)
-    reply.raw.once('close', () => {
-      inFlight.delete(controller)
-      if (!reply.raw.writableFinished) controller.abort(clientLeft)
-    })
-    return controller.signal
-  }
-  const asShutdownError = (error: unknown) => {
-    throw cutoff.aborted
-      ? new ApiError('shutting_down', 'The service is stopping. Send the request once more in a moment.')
-      : error
-  }
-
+export function inferenceRoutes(app: FastifyInstance, { inference, limits, aborts, cutoff }: Needs): void {
   type InferenceCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
     body: ChatRequest | CompletionRequest | EmbeddingsRequest
   }
   async function answer(call: InferenceCall, operation: Operation): Promise<typeof answered> {
     const { caller, request, reply } = call
-    const signal = abortOnDisconnect(reply)
+    const signal = aborts.onDisconnect(reply)
     const stream = 'stream' in call.body && call.body.stream === true
     const inferenceRequest = {
       caller,
@@ -57,7 +40,9 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, limi
     if (stream) {
       const sseResponse = openSseResponse(reply)
       try {
-        const { response, meter } = await inference.answer(operation, inferenceRequest, signal).catch(asShutdownError)
+        const { response, meter } = await inference
+          .answer(operation, inferenceRequest, signal)
+          .catch(aborts.asShutdownError)
         const options = { ...(call.body as ChatRequest).stream_options }
         // Free the request body: these objects live as long as the stream.
         request.bodyText = null
@@ -70,7 +55,9 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, limi
       }
       return answered
     }
-    const { response, meter } = await inference.answer(operation, inferenceRequest, signal).catch(asShutdownError)
+    const { response, meter } = await inference
+      .answer(operation, inferenceRequest, signal)
+      .catch(aborts.asShutdownError)
     reply
       .header('server-timing', serverTiming(response))
       .type('application/json; charset=utf-8')
@@ -84,7 +71,7 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, limi
   mount(app, completions, (call) => answer(call, completion))
   mount(app, embeddings, (call) => answer(call, embedding))
   mount(app, chatBatch, async ({ caller, body, request, reply }) => {
-    const signal = abortOnDisconnect(reply)
+    const signal = aborts.onDisconnect(reply)
     const answerOne = async (each: ChatRequest, index: number) => {
       const inferenceRequest = {
         caller,
@@ -106,7 +93,7 @@ export function inferenceRoutes(app: FastifyInstance, inference: Inference, limi
     const onUnexpected = (error: unknown) => request.log.error({ err: error }, 'a request of a batch failed')
     reply
       .type('application/json; charset=utf-8')
-      .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(asShutdownError))
+      .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(aborts.asShutdownError))
     return answered
   })
 }

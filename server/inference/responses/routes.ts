@@ -1,0 +1,85 @@
+import type { FastifyInstance } from 'fastify'
+import type { ChatResponse } from '../../../contract/chat.ts'
+import {
+  createResponse,
+  deleteResponse,
+  getResponse,
+  listInputItems,
+  type Response,
+} from '../../../contract/responses.ts'
+import { answered, mount } from '../../http/mount.ts'
+import type { Aborts } from '../gateway/aborts.ts'
+import { meterFullResponse, relayStream, serverTiming } from '../gateway/relay.ts'
+import { chat } from '../gateway/routes.ts'
+import { openSseResponse } from '../gateway/sse-response.ts'
+import type { Inference } from '../service.ts'
+import { createResponseBuilder } from './events.ts'
+import type { Responses } from './service.ts'
+import { createResponseStream } from './stream.ts'
+import { chatRequest, inputItems, newResponse, renamed } from './translate.ts'
+
+interface Needs {
+  inference: Pick<Inference, 'answer'>
+  responses: Responses
+  aborts: Aborts
+  cutoff: AbortSignal
+  now(): number
+}
+
+export function responseRoutes(app: FastifyInstance, { inference, responses, aborts, cutoff, now }: Needs): void {
+  mount(app, createResponse, async ({ caller, body, request, reply }) => {
+    const { account_id } = caller
+    const signal = aborts.onDisconnect(reply)
+    const input = inputItems(body.input)
+    const earlier = await responses.conversation(account_id, body.previous_response_id)
+    const stream = body.stream === true
+    const chatBody = chatRequest(body, [...earlier, ...input])
+    const builder = createResponseBuilder(newResponse(body, now()))
+    const save = (response: Response) =>
+      response.store ? responses.save(account_id, input, response) : Promise.resolve()
+    const ask = () =>
+      inference
+        .answer(chat, { caller, request_id: request.id, body: chatBody, text: undefined, stream }, signal)
+        .catch((error) => aborts.asShutdownError(renamed(error)))
+
+    if (!stream) {
+      const { response, meter } = await ask()
+      const timing = serverTiming(response)
+      const answer = JSON.parse(meterFullResponse(response, meter).bytes.toString('utf8')) as ChatResponse
+      const { message, finish_reason } = answer.choices[0]!
+      const { content, reasoning_content, tool_calls } = message
+      if (reasoning_content) builder.add({ reasoning_content })
+      if (content !== null) builder.add({ content })
+      builder.add({ tool_calls: (tool_calls ?? []).map((call, index) => ({ ...call, index })) })
+      builder.end(finish_reason, answer.usage, now())
+      await save(builder.response)
+      reply.header('server-timing', timing)
+      return builder.response
+    }
+
+    const sseResponse = openSseResponse(reply)
+    try {
+      const { response, meter } = await ask()
+      const events = createResponseStream(builder, () => save(builder.response), now)
+      const start = (timing: string | undefined) => {
+        const out = sseResponse.start(timing)
+        events.pipe(out)
+        out.once('close', () => events.destroy())
+        events.once('error', (error) => {
+          request.log.error({ err: error }, 'the stream of a response failed')
+          out.destroy()
+        })
+        return events
+      }
+      await relayStream(response, { start }, meter, { include_usage: true }, cutoff)
+    } catch (error) {
+      sseResponse.fail(error)
+    }
+    return answered
+  })
+  mount(app, getResponse, ({ caller, params }) => responses.get(caller.account_id, params.response_id))
+  mount(app, listInputItems, ({ caller, params, query }) =>
+    responses.inputItems(caller.account_id, params.response_id, query),
+  )
+  mount(app, deleteResponse, ({ caller, params }) => responses.delete(caller.account_id, params.response_id))
+}

@@ -1,0 +1,51 @@
+// The stream of a response: reads the events of a chat answer and writes those of the Responses API.
+import { Transform } from 'node:stream'
+import type { ChatChunk } from '../../../contract/chat.ts'
+import type { ErrorBody } from '../../../contract/errors.ts'
+import type { Usage } from '../../../contract/sampling.ts'
+import type { ResponseBuilder } from './events.ts'
+
+/** `store` is called once the response has ended, before its last event is sent. */
+export function createResponseStream(
+  builder: ResponseBuilder,
+  store: () => Promise<void>,
+  now: () => number,
+): Transform {
+  let rest = ''
+  let finish_reason: string | null = null
+  let usage: Usage | null = null
+
+  /** Resolves with the text to send. */
+  async function read(event: string): Promise<string> {
+    if (!event.startsWith('data: ')) return event.startsWith(':') ? `${event}\n\n` : ''
+    const data = event.slice('data: '.length)
+    if (data === '[DONE]') {
+      builder.end(finish_reason, usage, now())
+      await store()
+      return builder.takeEvents() + builder.closing()
+    }
+    const chunk = JSON.parse(data) as ChatChunk | ErrorBody
+    if ('error' in chunk) return builder.takeEvents() + builder.fail(chunk.error)
+    usage = chunk.usage ?? usage
+    for (const choice of chunk.choices) {
+      builder.add(choice.delta)
+      finish_reason = choice.finish_reason ?? finish_reason
+    }
+    return builder.takeEvents()
+  }
+
+  builder.begin()
+  return new Transform({
+    async transform(bytes: Buffer, _encoding, done) {
+      try {
+        const events = (rest + bytes.toString('utf8')).split('\n\n')
+        rest = events.pop()!
+        let text = builder.takeEvents()
+        for (const event of events) text += await read(event)
+        done(null, text)
+      } catch (error) {
+        done(error as Error)
+      }
+    },
+  })
+}

@@ -1,0 +1,163 @@
+// Between the Responses API and chat completions: the items of a conversation become messages.
+import { ChatRequest } from '../../../contract/chat.ts'
+import { ApiError } from '../../../contract/errors.ts'
+import type { InputItem, InputPart, OutputItem, Response, ResponseRequest } from '../../../contract/responses.ts'
+import { samplingDefaults } from '../../../contract/sampling.ts'
+import { newId } from '../../../lib/ids.ts'
+import { validationError } from '../../http/validation.ts'
+import type { StoredItem } from './store.ts'
+
+/** The items of a request, each with an id. */
+export function inputItems(input: ResponseRequest['input']): StoredItem[] {
+  const items: InputItem[] =
+    typeof input === 'string'
+      ? [{ type: 'message', role: 'user', content: [{ type: 'input_text', text: input }] }]
+      : input
+  return items.map((item) => ({ ...item, type: item.type ?? 'message', id: idOf(item) }) as StoredItem)
+}
+
+const prefixes = { message: 'msg', function_call: 'fc', function_call_output: 'fc', reasoning: 'rs' } as const
+const idOf = (item: InputItem) =>
+  typeof item.id === 'string' && item.id !== '' ? item.id.slice(0, 100) : newId(prefixes[item.type ?? 'message'])
+
+/** The chat request of a conversation. Throws an ApiError that names the fields of the Responses API. */
+export function chatRequest(request: ResponseRequest, items: readonly (InputItem | OutputItem)[]): ChatRequest {
+  const { tools, tool_choice, text } = request
+  const format = text?.format
+  const parsed = ChatRequest.safeParse({
+    model: request.model,
+    messages: [
+      ...(request.instructions ? [{ role: 'system', content: request.instructions }] : []),
+      ...messagesOf(items),
+    ],
+    temperature: request.temperature,
+    top_p: request.top_p,
+    presence_penalty: request.presence_penalty,
+    frequency_penalty: request.frequency_penalty,
+    max_completion_tokens: request.max_output_tokens,
+    parallel_tool_calls: request.parallel_tool_calls,
+    ...(tools && tools.length > 0 && { tools: tools.map(({ type, ...tool }) => ({ type, function: tool })) }),
+    tool_choice:
+      typeof tool_choice === 'object' && tool_choice !== null
+        ? { type: 'function', function: { name: tool_choice.name } }
+        : tools && tools.length > 0
+          ? tool_choice
+          : undefined,
+    ...(format && { response_format: responseFormat(format) }),
+    ...(request.stream && { stream: true, stream_options: { include_usage: true } }),
+  })
+  if (!parsed.success) throw renamed(validationError(parsed.error.issues, 'request'))
+  return parsed.data
+}
+
+function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
+  if (format.type !== 'json_schema') return format
+  const { type, ...json_schema } = format
+  return { type, json_schema }
+}
+
+/** Calls of one turn are one message, with the text before them. */
+function messagesOf(items: readonly (InputItem | OutputItem)[]): object[] {
+  const messages: { role: string; content?: unknown; tool_calls?: object[]; tool_call_id?: string }[] = []
+  for (const item of items) {
+    switch (item.type) {
+      case 'reasoning':
+        break
+      case 'function_call': {
+        const call = {
+          id: item.call_id as string,
+          type: 'function',
+          function: { name: item.name, arguments: item.arguments },
+        }
+        const last = messages.at(-1)
+        if (last?.role === 'assistant') last.tool_calls = [...(last.tool_calls ?? []), call]
+        else messages.push({ role: 'assistant', content: null, tool_calls: [call] })
+        break
+      }
+      case 'function_call_output':
+        messages.push({
+          role: 'tool',
+          tool_call_id: item.call_id as string,
+          content: contentOf(item.output as string | InputPart[]),
+        })
+        break
+      default: {
+        const { role, content } = item as { role: string; content: string | InputPart[] }
+        messages.push({ role, content: contentOf(content) })
+      }
+    }
+  }
+  return messages
+}
+
+function contentOf(content: string | InputPart[]): unknown {
+  if (typeof content === 'string') return content
+  const parts = content.map((part) => {
+    if (part.type === 'input_image') return { type: 'image_url', image_url: { url: part.image_url } }
+    if (part.type === 'refusal') return { type: 'refusal', refusal: part.refusal }
+    return { type: 'text', text: part.text }
+  })
+  return parts.length === 1 && parts[0]!.type === 'text' ? (parts[0] as { text: string }).text : parts
+}
+
+const names: [RegExp, string][] = [
+  [/^messages.*/, 'input'],
+  [/^max_(completion_)?tokens$/, 'max_output_tokens'],
+  [/^response_format.*/, 'text.format'],
+  [/^tools\.(\d+)\.function\./, 'tools.$1.'],
+]
+
+/** The error of a chat request with the fields of the Responses API. */
+export function renamed(error: unknown): unknown {
+  if (!(error instanceof ApiError) || error.param === undefined) return error
+  const name = names.find(([pattern]) => pattern.test(error.param!))
+  if (!name) return error
+  const param = error.param.replace(...name)
+  return new ApiError(error.code, error.message.replaceAll(`'${error.param}'`, `'${param}'`), {
+    ...(error.details && { details: error.details }),
+    param,
+  })
+}
+
+/** A response before its first token. */
+export function newResponse(request: ResponseRequest, created_at: number): Response {
+  return {
+    id: newId('resp'),
+    object: 'response',
+    created_at: Math.floor(created_at / 1000),
+    completed_at: null,
+    status: 'in_progress',
+    error: null,
+    incomplete_details: null,
+    instructions: request.instructions ?? null,
+    model: request.model,
+    output: [],
+    previous_response_id: request.previous_response_id ?? null,
+    parallel_tool_calls: request.parallel_tool_calls ?? true,
+    temperature: request.temperature ?? samplingDefaults.temperature,
+    top_p: request.top_p ?? samplingDefaults.top_p,
+    presence_penalty: request.presence_penalty ?? 0,
+    frequency_penalty: request.frequency_penalty ?? 0,
+    top_logprobs: 0,
+    max_output_tokens: request.max_output_tokens ?? null,
+    max_tool_calls: null,
+    tool_choice: request.tool_choice ?? 'auto',
+    tools: (request.tools ?? []).map((tool) => ({
+      ...tool,
+      description: tool.description ?? null,
+      parameters: tool.parameters ?? null,
+      strict: tool.strict ?? true,
+    })),
+    text: { ...request.text, format: request.text?.format ?? { type: 'text' } },
+    reasoning: { effort: null, summary: null },
+    truncation: 'disabled',
+    service_tier: 'default',
+    background: false,
+    store: request.store ?? true,
+    user: request.user ?? null,
+    safety_identifier: request.safety_identifier ?? null,
+    prompt_cache_key: request.prompt_cache_key ?? null,
+    metadata: request.metadata ?? {},
+    usage: null,
+  }
+}

@@ -1,0 +1,192 @@
+// OpenAI's Responses API, with OpenAI's own client: whole, streamed, with tools, structured, and turn by turn.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import OpenAI from 'openai'
+import { startApp, type TestApp } from '../support/service.ts'
+import { tiny } from '../support/tiny.ts'
+
+let app: TestApp
+let openai: OpenAI
+let other: OpenAI
+before(async () => {
+  app = await startApp()
+  openai = new OpenAI({ baseURL: app.url, apiKey: app.key, maxRetries: 0 })
+  other = new OpenAI({ baseURL: app.url, apiKey: app.otherKey, maxRetries: 0 })
+})
+after(() => app.stop())
+
+const refused = (promise: Promise<unknown>, status: number, code: string, param: string | null) =>
+  assert.rejects(promise, (error: InstanceType<typeof OpenAI.APIError>) => {
+    assert.deepEqual([error.status, error.code, error.param], [status, code, param], error.message)
+    return true
+  })
+const base = { model: tiny, temperature: 0, max_output_tokens: 8 }
+const weather = {
+  type: 'function' as const,
+  name: 'weather',
+  description: 'The weather of a city.',
+  parameters: {
+    type: 'object',
+    properties: { city: { enum: ['Oslo', 'Lima'] } },
+    required: ['city'],
+    additionalProperties: false,
+  },
+  strict: true,
+}
+const colour = {
+  type: 'json_schema' as const,
+  name: 'colour',
+  schema: {
+    type: 'object',
+    properties: { colour: { enum: ['red', 'blue'] } },
+    required: ['colour'],
+    additionalProperties: false,
+  },
+}
+
+test('an answer is whole, metered and kept until it is deleted', async () => {
+  const made = await openai.responses.create({ ...base, instructions: 'Be short.', input: 'hi', metadata: { a: 'b' } })
+  assert.deepEqual(
+    [made.object, made.model, made.instructions, made.metadata],
+    ['response', tiny, 'Be short.', { a: 'b' }],
+  )
+  assert.equal(made.usage!.total_tokens, made.usage!.input_tokens + made.usage!.output_tokens)
+  const [item] = made.output
+  assert.ok(item?.type === 'message' && item.content[0]!.type === 'output_text')
+  assert.equal(made.output_text, item.content[0]!.text)
+  assert.deepEqual(
+    [made.status, made.incomplete_details],
+    made.usage!.output_tokens < 8 ? ['completed', null] : ['incomplete', { reason: 'max_output_tokens' }],
+  )
+  const { output_text: _, ...stored } = await openai.responses.retrieve(made.id)
+  const { output_text: __, ...sent } = made
+  assert.deepEqual(stored, sent)
+  const items = await openai.responses.inputItems.list(made.id)
+  assert.deepEqual(
+    items.data.map((each) => each.type === 'message' && each.content),
+    [[{ type: 'input_text', text: 'hi' }]],
+  )
+  await refused(other.responses.retrieve(made.id), 404, 'response_not_found', 'response_id')
+  await refused(other.responses.delete(made.id), 404, 'response_not_found', 'response_id')
+  await openai.responses.delete(made.id)
+  await refused(openai.responses.retrieve(made.id), 404, 'response_not_found', 'response_id')
+  const unstored = await openai.responses.create({ ...base, input: 'hi', store: false })
+  await refused(openai.responses.retrieve(unstored.id), 404, 'response_not_found', 'response_id')
+})
+
+test('a stream has the same answer, as events that the client accumulates', async () => {
+  const whole = await openai.responses.create({ ...base, input: 'hi', store: false })
+  const stream = openai.responses.stream({ ...base, input: 'hi' })
+  const types: string[] = []
+  let text = ''
+  let expected = 0
+  for await (const event of stream) {
+    types.push(event.type)
+    assert.equal(event.sequence_number, expected++)
+    if (event.type === 'response.output_text.delta') text += event.delta
+  }
+  const final = await stream.finalResponse()
+  assert.equal(text, whole.output_text)
+  assert.equal(final.output_text, whole.output_text)
+  assert.deepEqual(final.usage!.output_tokens, whole.usage!.output_tokens)
+  assert.deepEqual(types.slice(0, 4), [
+    'response.created',
+    'response.in_progress',
+    'response.output_item.added',
+    'response.content_part.added',
+  ])
+  assert.deepEqual(types.slice(-4), [
+    'response.output_text.done',
+    'response.content_part.done',
+    'response.output_item.done',
+    `response.${whole.status}`,
+  ])
+  assert.equal((await openai.responses.retrieve(final.id)).output_text, text)
+})
+
+test('a conversation goes on from a stored response, with the same prompt as one that is sent whole', async () => {
+  const first = await openai.responses.create({ ...base, input: 'one' })
+  const second = await openai.responses.create({ ...base, previous_response_id: first.id, input: 'two' })
+  const third = await openai.responses.create({ ...base, previous_response_id: second.id, input: 'three' })
+  const whole = await openai.chat.completions.create({
+    model: tiny,
+    temperature: 0,
+    max_tokens: 8,
+    messages: [
+      { role: 'user', content: 'one' },
+      { role: 'assistant', content: first.output_text },
+      { role: 'user', content: 'two' },
+      { role: 'assistant', content: second.output_text },
+      { role: 'user', content: 'three' },
+    ],
+  })
+  assert.equal(third.usage!.input_tokens, whole.usage!.prompt_tokens)
+  assert.equal(third.output_text, whole.choices[0]!.message.content)
+  const items = (await openai.responses.inputItems.list(third.id, { order: 'asc', limit: 2 })).data
+  assert.equal(items.length, 2)
+  const none = { ...base, input: 'x', previous_response_id: 'resp_none' }
+  await refused(openai.responses.create(none), 400, 'previous_response_not_found', 'previous_response_id')
+  await refused(
+    other.responses.create({ ...none, previous_response_id: first.id }),
+    400,
+    'previous_response_not_found',
+    'previous_response_id',
+  )
+})
+
+test('tools are called, whole and streamed, and their results answered', async () => {
+  const request = {
+    ...base,
+    max_output_tokens: 64,
+    input: 'Weather in Oslo?',
+    tools: [weather],
+    tool_choice: 'required' as const,
+    parallel_tool_calls: false,
+  }
+  const made = await openai.responses.create(request)
+  const call = made.output.find((item) => item.type === 'function_call')!
+  assert.equal(call.name, 'weather')
+  assert.match(JSON.parse(call.arguments).city, /^(Oslo|Lima)$/)
+  const stream = openai.responses.stream(request)
+  let written = ''
+  for await (const event of stream) if (event.type === 'response.function_call_arguments.delta') written += event.delta
+  const streamed = (await stream.finalResponse()).output.find((item) => item.type === 'function_call')!
+  assert.deepEqual([streamed.arguments, streamed.name], [written, 'weather'])
+  const answer = await openai.responses.create({
+    ...base,
+    previous_response_id: made.id,
+    tools: [weather],
+    input: [{ type: 'function_call_output', call_id: call.call_id, output: '12 degrees' }],
+  })
+  assert.ok(answer.usage!.input_tokens > made.usage!.input_tokens)
+})
+
+test('a structured answer has the form of its schema', async () => {
+  const made = await openai.responses.create({
+    ...base,
+    max_output_tokens: 64,
+    input: 'A colour?',
+    text: { format: colour },
+  })
+  assert.match(JSON.parse(made.output_text).colour, /^(red|blue)$/)
+})
+
+test('what is not offered is refused with the name of its field', async () => {
+  const create = (more: object) => openai.responses.create({ ...base, input: 'hi', ...more } as never)
+  const unsupported: [object, string, string][] = [
+    [{ tools: [{ type: 'web_search' }] }, 'invalid_request', 'tools.0.type'],
+    [{ background: true }, 'parameter_not_supported', 'background'],
+    [{ conversation: 'conv_1' }, 'parameter_not_supported', 'conversation'],
+    [{ prompt: { id: 'x' } }, 'parameter_not_supported', 'prompt'],
+    [{ truncation: 'auto' }, 'parameter_not_supported', 'truncation'],
+    [{ include: ['file_search_call.results'] }, 'parameter_not_supported', 'include'],
+    [{ max_output_tokens: 0 }, 'invalid_request', 'max_output_tokens'],
+    [{ input: [] }, 'invalid_request', 'input'],
+    [{ input: [{ type: 'item_reference', id: 'x' }] }, 'invalid_request', 'input.0.type'],
+    [{ tools: [{ ...weather, name: 'no spaces' }] }, 'invalid_request', 'tools.0.name'],
+    [{ input: 'long '.repeat(5000) }, 'context_length_exceeded', 'input'],
+  ]
+  for (const [more, code, param] of unsupported) await refused(create(more), 400, code, param)
+  await refused(create({ model: 'nobody/none' }), 404, 'model_not_found', 'model')
+  await refused(create({ model: 'nobody/none', stream: true }), 404, 'model_not_found', 'model')
+})
