@@ -13,6 +13,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   comparison: [process.execPath, 'bench/comparison.ts'],
   exports: [process.execPath, 'bench/exports/main.ts'],
   beside: [process.execPath, 'bench/beside.ts'],
+  batches: [process.execPath, 'bench/batches.ts'],
 }
 
 const [name, ...options] = process.argv.slice(2)

@@ -16,6 +16,7 @@ for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => pr
 const absent = 'nobody/home'
 const service = await startService({
   TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]),
+  TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
 })
 const env = {
   ...process.env,

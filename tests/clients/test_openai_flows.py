@@ -1,0 +1,175 @@
+"""OpenAI's published flows with its Python client: files, uploads, fine-tuning, batches, responses and webhooks."""
+
+import base64
+import io
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Literal
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+ROWS = "".join(
+    json.dumps({"messages": [{"role": "user", "content": f"code of {name}?"}, {"role": "assistant", "content": code}]})
+    + "\n"
+    for name, code in [("red", "r-1"), ("blue", "b-2"), ("green", "g-3"), ("black", "k-4"), ("white", "w-5")] * 2
+)
+ENDED = {"succeeded", "failed", "cancelled"}
+
+
+def until(condition, seconds: float = 240):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(client: openai.OpenAI) -> str:
+    file = client.files.create(file=("rows.jsonl", ROWS.encode()), purpose="fine-tune")
+    return client.files.wait_for_processing(file.id).id
+
+
+def create(client: openai.OpenAI, model: str, rows: str, epochs: int, **more):
+    method = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs, "batch_size": 1}}}
+    return client.fine_tuning.jobs.create(model=model, training_file=rows, method=method, **more)
+
+
+@pytest.fixture(scope="module")
+def job(client: openai.OpenAI, model: str, rows: str):
+    made = create(client, model, rows, 1, suffix="codes", seed=7, metadata={"team": "colours"})
+    return until(lambda: (job := client.fine_tuning.jobs.retrieve(made.id)).status in ENDED and job)
+
+
+def test_files_are_listed_read_and_deleted(client: openai.OpenAI) -> None:
+    file = client.files.create(file=("notes.txt", b"notes"), purpose="user_data")
+    assert client.files.retrieve(file.id).filename == "notes.txt"
+    assert file.id in [each.id for each in client.files.list(purpose="user_data")]
+    assert client.files.content(file.id).read() == b"notes"
+    assert client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.files.retrieve(file.id)
+    assert refused.value.code == "file_not_found"
+
+
+def test_a_large_file_is_uploaded_in_parts(client: openai.OpenAI) -> None:
+    data = ROWS.encode()
+    upload = client.uploads.upload_file_chunked(
+        file=data, filename="parts.jsonl", bytes=len(data), mime_type="application/jsonl", purpose="fine-tune",
+        part_size=len(data) // 3,
+    )  # fmt: skip
+    assert upload.status == "completed" and upload.file
+    assert client.files.content(upload.file.id).read() == data
+
+
+def test_a_job_trains_a_model_that_answers_at_once(client: openai.OpenAI, model: str, job) -> None:
+    assert job.status == "succeeded", job.error
+    assert job.fine_tuned_model.startswith(f"ft:{model}:") and ":codes:" in job.fine_tuned_model
+    assert job.trained_tokens and job.seed == 7 and job.metadata == {"team": "colours"}
+    assert job.method.supervised.hyperparameters.n_epochs == 1
+    assert job.id in [each.id for each in client.fine_tuning.jobs.list(limit=5)]
+    events = client.fine_tuning.jobs.list_events(job.id, limit=2)
+    assert events.has_more and events.data[0].object == "fine_tuning.job.event"
+    steps = client.fine_tuning.jobs.checkpoints.list(job.id).data
+    assert steps and steps[0].metrics.train_loss is not None
+    assert b"step,train_loss" in base64.b64decode(client.files.content(job.result_files[0]).read())
+    for name in (job.fine_tuned_model, steps[0].fine_tuned_model_checkpoint):
+        answer = client.chat.completions.create(
+            model=name, messages=[{"role": "user", "content": "code of red?"}], max_tokens=4
+        )
+        assert answer.choices[0].message.content is not None
+    assert job.fine_tuned_model in [each.id for each in client.models.list()]
+
+
+def test_a_job_is_paused_resumed_and_cancelled(client: openai.OpenAI, model: str, rows: str) -> None:
+    made = create(client, model, rows, 20)
+    until(lambda: client.fine_tuning.jobs.retrieve(made.id).status == "running")
+    client.fine_tuning.jobs.pause(made.id)
+    until(lambda: client.fine_tuning.jobs.retrieve(made.id).status == "paused")
+    client.fine_tuning.jobs.resume(made.id)
+    until(lambda: client.fine_tuning.jobs.retrieve(made.id).status in {"queued", "running"})
+    assert client.fine_tuning.jobs.cancel(made.id).status == "cancelled"
+
+
+def test_a_batch_is_answered(client: openai.OpenAI, model: str) -> None:
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(5)]
+    file = client.files.create(file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+    made = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"kind": "test"}
+    )
+    batch = until(lambda: (found := client.batches.retrieve(made.id)).status == "completed" and found)
+    assert batch.request_counts.completed == 5 and batch.metadata == {"kind": "test"}
+    answers = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
+    assert sorted(each["custom_id"] for each in answers) == ["0", "1", "2", "3", "4"]
+    assert made.id in [each.id for each in client.batches.list()]
+
+
+class Colour(BaseModel):
+    colour: Literal["red", "blue"]
+
+
+def test_responses_are_whole_streamed_and_structured(client: openai.OpenAI, model: str) -> None:
+    first = client.responses.create(model=model, input="Say hi.", temperature=0, max_output_tokens=16)
+    assert first.output_text and first.usage.output_tokens
+    with client.responses.stream(model=model, input="Say hi.", temperature=0, max_output_tokens=16) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert stream.get_final_response().output_text == text == first.output_text
+    again = client.responses.create(model=model, previous_response_id=first.id, input="And bye.", max_output_tokens=4)
+    assert again.usage.input_tokens > first.usage.input_tokens
+    parsed = client.responses.parse(model=model, input="A colour?", text_format=Colour, max_output_tokens=32)
+    assert parsed.output_parsed.colour in {"red", "blue"}
+    assert [item.type for item in client.responses.input_items.list(first.id)] == ["message"]
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_a_response_calls_a_tool_and_takes_its_result(client: openai.OpenAI, model: str) -> None:
+    parameters = {
+        "type": "object", "properties": {"city": {"enum": ["Oslo", "Lima"]}}, "required": ["city"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    tools = [{"type": "function", "name": "weather", "parameters": parameters, "strict": True}]
+    asked = client.responses.create(
+        model=model, input="Weather in Oslo?", tools=tools, tool_choice="required", max_output_tokens=64
+    )
+    call = next(item for item in asked.output if item.type == "function_call")
+    assert json.loads(call.arguments)["city"] in {"Oslo", "Lima"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "12 degrees"}
+    answer = client.responses.create(
+        model=model, previous_response_id=asked.id, input=[result], tools=tools, max_output_tokens=16
+    )
+    assert answer.output
+
+
+def test_a_webhook_is_verified_by_the_client(client: openai.OpenAI) -> None:
+    received: list[tuple[str, dict]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            received.append((body, dict(self.headers.items())))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    request = {"url": f"http://127.0.0.1:{server.server_port}/", "format": "openai", "events": ["batch.failed"]}
+    webhook = client.post("/webhooks", body=request, cast_to=dict)
+    file = client.files.create(file=("requests.jsonl", io.BytesIO(b"not json\n")), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    until(lambda: received)
+    event = client.webhooks.unwrap(*received[0], secret=webhook["secret"])
+    assert event.type == "batch.failed" and event.data.id == batch.id
+    with pytest.raises(openai.InvalidWebhookSignatureError):
+        client.webhooks.unwrap(received[0][0] + " ", received[0][1], secret=webhook["secret"])
+    client.delete(f"/webhooks/{webhook['id']}", cast_to=dict)
+    server.shutdown()
