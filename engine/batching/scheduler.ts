@@ -31,6 +31,11 @@ export type Scheduler = {
    * queue is full.
    */
   submit(served: ServedModel, submissions: readonly Submission[]): GenerationHandle[]
+  /**
+   * Pauses background generations until the returned function is called: while another request is being prepared, each
+   * turn of the event loop would cost it one of their steps.
+   */
+  holdBackground(): () => void
   /** Frees the runners of a model. Fails the generations that still run in them. */
   release(served: ServedModel): Promise<void>
   counts(): SchedulerCounts
@@ -56,6 +61,7 @@ export function createScheduler(
   hooks: Hooks,
 ): Scheduler {
   let looping = false
+  let backgroundHolds = 0
   let onIdle: (() => void) | null = null
 
   const failRunner = (pooled: PooledRunner, error: unknown) => {
@@ -78,8 +84,7 @@ export function createScheduler(
 
   const loop = async () => {
     looping = true
-    for (let busy = runnersWithWork(); busy.length > 0; busy = runnersWithWork()) {
-      pauseBackground(busy)
+    for (let busy = runnersToStep(); busy.length > 0; busy = runnersToStep()) {
       for (const pooled of busy) {
         stepOnce(pooled)
         await (throttle.pauseIfDue() ?? yieldToEventLoop())
@@ -87,12 +92,6 @@ export function createScheduler(
     }
     looping = false
     notifyIfIdle()
-  }
-
-  /** Background generations wait while there is any other one: those of a busy runner, or of one in creation. */
-  const pauseBackground = (busy: readonly PooledRunner[]) => {
-    const paused = busy.some(({ runner }) => runner!.hasForeground())
-    for (const { runner } of pool.all()) if (runner) runner.background_paused = paused
   }
 
   /** Reports the end of work, once there is none. */
@@ -151,9 +150,14 @@ export function createScheduler(
     }
   }
 
-  const runnersWithWork = (): PooledRunner[] => {
+  /** Background generations wait while a runner has any other one, or one is being prepared. */
+  const runnersToStep = (): PooledRunner[] => {
     for (const pooled of pool.all()) admit(pooled)
-    return pool.all().filter((pooled) => pooled.runner && hasWork(pooled))
+    const busy = pool.all().filter((pooled) => pooled.runner && hasWork(pooled))
+    const foreground = busy.filter(({ runner }) => runner!.hasForeground())
+    const paused = backgroundHolds > 0 || foreground.length > 0
+    for (const { runner } of busy) runner!.background_paused = paused
+    return paused ? foreground : busy
   }
 
   setInterval(() => {
@@ -181,6 +185,13 @@ export function createScheduler(
       onIdle ??= hooks.onBusy()
       wake()
       return generations.map((generation) => ({ cancel: () => cancel(generation), progress: () => generation }))
+    },
+    holdBackground() {
+      backgroundHolds++
+      return () => {
+        backgroundHolds--
+        wake()
+      }
     },
     async release(served) {
       for (const pooled of pool.all().filter((other) => other.served === served)) pool.close(pooled)

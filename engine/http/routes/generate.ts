@@ -79,6 +79,7 @@ export async function generate(
   const sessions: GrammarSession[] = []
   const account = header(request, 'x-tunery-account') ?? ''
   const background = header(request, 'x-tunery-priority') === 'background'
+  const endHold = background ? () => {} : scheduler.holdBackground()
   const tokenize: Tokenize = (prompt, param) => {
     const { signal } = use
     return tokenizePrompt(tokenizer, served.model.vocab, prompt, {
@@ -173,6 +174,7 @@ export async function generate(
     sendError(response, error)
     use.end()
   } finally {
+    endHold()
     release()
   }
 }
