@@ -84,7 +84,6 @@ try {
   await service.api('POST', '/chat/completions', bodyOf(0))
   report('a live client alone', await liveLatencies(sleep(30_000)))
   speed('the same requests live, 16 at once', await sendLive())
-  speed('as a batch', await runBatch())
   const batch = runBatch()
   const felt = await liveLatencies(batch)
   speed('as a batch beside a live client', await batch)
