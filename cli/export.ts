@@ -1,10 +1,9 @@
 // `./tunery export`: creates an export on a service, follows its events and downloads its files.
-import { existsSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import path from 'node:path'
-import type { ErrorBody } from '../contract/errors.ts'
 import type { Export, ExportEvent, ExportFile } from '../contract/exports.ts'
-import { readConfig } from '../server/config.ts'
 import { assertOk, createBar, downloadFile, request, type ServiceAddress, waitBeforeRetry } from './download.ts'
+import { json, serviceAddress } from './service.ts'
 import { UsageError } from './usage.ts'
 
 export interface ExportOptions {
@@ -108,23 +107,6 @@ function create(
   return json<Export>(service, 'POST', '/exports', body)
 }
 
-/** The service of TUNERY_URL, or the one that runs on this machine's data folder. */
-function serviceAddress(): ServiceAddress {
-  const { url, api_key, data_dir } = readConfig(process.env)
-  if (!api_key)
-    throw new UsageError("Set TUNERY_API_KEY to a key of the account; './tunery keys create --name cli' makes one.")
-  const file = path.join(data_dir, 'server.json')
-  if (!url && !existsSync(file))
-    throw new UsageError(
-      `No service runs on ${data_dir}. Start one with 'npm start', or set TUNERY_URL to the address of another, ` +
-        'such as https://tunery.example.com/v1.',
-    )
-  return {
-    url: (url ?? (JSON.parse(readFileSync(file, 'utf8')) as { url: string }).url).replace(/\/$/, ''),
-    key: api_key,
-  }
-}
-
 /** The file to write: `output`, or the service's file name inside it if `output` is a folder. */
 function targetOf(output: string | undefined, name: string): string {
   const target = path.resolve(output ?? '.')
@@ -132,23 +114,6 @@ function targetOf(output: string | undefined, name: string): string {
   if (isFolder(target)) return path.join(target, path.basename(name))
   if (!existsSync(path.dirname(target))) throw new UsageError(`There is no folder ${path.dirname(target)}.`)
   return target
-}
-
-async function json<T>(service: ServiceAddress, method: string, route: string, body?: object): Promise<T> {
-  const sent = { method, ...(body && { body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }) }
-  const response = await request(service, route, sent).catch((error: Error) => {
-    throw new UsageError(
-      `${service.url} cannot be reached: ${(error.cause as Error | undefined)?.message || error.message}.`,
-    )
-  })
-  const answer = (await response.json().catch(() => {
-    throw new UsageError(
-      `${service.url} answered ${response.status} without JSON. ` +
-        'TUNERY_URL is the address of a service with its version: https://…/v1.',
-    )
-  })) as T | ErrorBody
-  if (!response.ok) throw new UsageError((answer as ErrorBody).error.message)
-  return answer as T
 }
 
 /** Reads the events to their end; resumes after the last one if the stream breaks. */

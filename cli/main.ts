@@ -8,6 +8,7 @@ import { accounts } from './accounts.ts'
 import { backup, check, restore } from './backup.ts'
 import { bundle } from './bundle.ts'
 import { exportModel } from './export.ts'
+import { importOpenai } from './import-openai.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
 import { UsageError } from './usage.ts'
@@ -28,6 +29,8 @@ const usage = `Usage: ./tunery COMMAND
                         export a model of the account, check it and download it; TUNERY_API_KEY is the account's key
   export EXPORT [-o FILE]
                         resume an export
+  import openai JOB.json --model BASE --training FILE [--validation FILE] [--dry-run] [--json]
+                        start the training of a job of OpenAI's API here, and say what differs
   bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]...
                         [--gpu cuda]
                         write a folder that serves one model by itself, with or without Docker; MODEL is exported
@@ -56,6 +59,10 @@ async function main(args: string[]): Promise<void> {
       'push-to': { type: 'string' },
       'adapter-only': { type: 'boolean', default: false },
       gguf: { type: 'string' },
+      model: { type: 'string' },
+      training: { type: 'string' },
+      validation: { type: 'string' },
+      'dry-run': { type: 'boolean', default: false },
       adapter: { type: 'string', multiple: true },
       gpu: { type: 'string' },
       json: { type: 'boolean', default: false },
@@ -71,6 +78,7 @@ async function main(args: string[]): Promise<void> {
   if (command === 'keys' && action === 'create' && rest.length === 0) return keys(values)
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'export' && action && rest.length === 0) return exportModel(action, values)
+  if (command === 'import' && action === 'openai' && rest.length === 1) return importOpenai(rest[0]!, values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
   if (command === 'bundle' && action && rest.length === 0) return bundle(action, values)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)

@@ -252,10 +252,10 @@ const settings = {
   max_webhooks: setting(wholeNumber(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Service that ./tunery export uses, with its version (https://…/v1). Default: the one that runs on the data ' +
+    'Service that ./tunery export and import use, with its version (https://…/v1). Default: the one that runs on the data ' +
       'folder.',
   ),
-  api_key: optional(text, 'API key that ./tunery export uses. The service itself does not read it.'),
+  api_key: optional(text, 'API key that ./tunery export and import use. The service itself does not read it.'),
   secret_key_file: optional(
     folder,
     'File with the key that encrypts secrets at rest; created if missing. Default: secret.key in the data folder.',

@@ -1,6 +1,7 @@
 // Finds duplicate rows, and prompts with conflicting answers. Runs on a worker thread: hashing and storing a row costs
 // a third of its whole check.
 import { Worker } from 'node:worker_threads'
+import { type RowMessage, textOf } from './row-message.ts'
 
 /** A batch of rows in one buffer, each followed by its prompt and its answer. `ends` has three end offsets per row. */
 export interface RowBatch {
@@ -18,23 +19,24 @@ export interface DuplicateReport {
   duplicates: Lines
   conflicts: Lines
 }
-interface Message {
-  role: string
-  content: string
-  weight?: number
-}
-
 const batchBytes = 1 << 20
 const batchRows = 8192
 const maxInFlight = 8
 const encoder = new TextEncoder()
 
 export interface DuplicateFinder {
-  add(line: number, row: Uint8Array, messages: Message[]): void
+  /** Prompts of rows with the same messages are compared; give none for a row whose prompt has more than these. */
+  add(line: number, row: Uint8Array, messages: RowMessage[]): void
   /** Backpressure: resolves when few batches are in flight. */
   ready(): Promise<void>
   /** Ends the thread. */
   end(): Promise<DuplicateReport>
+}
+
+/** What a message says, without the ids of its calls. Never longer than the message's JSON. */
+function comparable(message: RowMessage): string {
+  const calls = (message.tool_calls ?? []) as { function: { name: string; arguments: string } }[]
+  return [textOf(message), ...calls.flatMap(({ function: called }) => [called.name, called.arguments])].join('')
 }
 
 export function createDuplicateFinder(): DuplicateFinder {
@@ -96,14 +98,14 @@ export function createDuplicateFinder(): DuplicateFinder {
       bytes.set(row, used)
       used += row.length
       ends[3 * rows] = used
-      const answer = messages.at(-1)!
-      if (answer.weight !== 0 && messages.some(({ role }) => role === 'user')) {
-        for (const { role, content } of messages.slice(0, -1)) {
-          write(role)
-          write(content)
+      const answer = messages.at(-1)
+      if (answer && answer.weight !== 0 && messages.some(({ role }) => role === 'user')) {
+        for (const message of messages.slice(0, -1)) {
+          write(message.role)
+          write(comparable(message))
         }
         ends[3 * rows + 1] = used
-        write(answer.content)
+        write(comparable(answer))
       } else ends[3 * rows + 1] = used
       ends[3 * rows + 2] = used
       lines[rows] = line

@@ -54,12 +54,15 @@ def learnable_conversation(text: bytes, line: int):
         return None
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(json.loads(text)) > MAX_DEPTH:
         return None
-    answers = [message["content"] for message in messages if message["role"] == "assistant"]
+    answers = [
+        message["content"].strip() or "tool_calls" in message for message in messages if message["role"] == "assistant"
+    ]
     try:
         "".join(message["content"] for message in messages).encode()
+        json.dumps([messages, messages.tools], ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return None
-    return messages if all(map(str.strip, answers)) and any(map(learned, messages)) else None
+    return messages if all(answers) and any(map(learned, messages)) else None
 
 
 def _depth(value: object) -> int:

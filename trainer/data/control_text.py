@@ -6,7 +6,7 @@ Everything else is tokenized as text, without the marks. The engine does the sam
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,6 +27,11 @@ ANSWER_FORMS = {
 LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>", re.DOTALL)
 REFUSAL = (
     "The model's chat template rewrites text that spells control tokens, so it cannot be told what of it is text. "
+    "Remove it from the row, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true."
+)
+
+REFUSAL_OF_TOOLS = (
+    "A tool or a call of the row spells a control token of the model, which its chat template would write as one. "
     "Remove it from the row, or let the operator set TUNERY_PARSE_CONTROL_TOKENS=true."
 )
 
@@ -119,6 +124,10 @@ class ControlText:
             return text
 
         yield View(narrowly, render_narrow, mark)
+
+    def spelled_in(self, texts: Iterable[str]) -> bool:
+        """Whether one of these texts spells a control token."""
+        return bool(self._tokens) and any(self._texts.search(text) for text in texts)
 
     def encode(
         self, renderings: list[Rendering], max_tokens: int | None = None

@@ -12,11 +12,12 @@ import numpy as np
 
 from trainer.data.control_text import Rendering, control_text
 from trainer.data.loss_mask import learned, training_renderings
+from trainer.data.tools import call_of, tool_of, uses_tools
 from trainer.runtime.errors import JobError
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 # Rows and characters tokenized at once. Bounds memory: tokens take some hundred bytes each.
 TOKENIZE_AT_ONCE, CHARACTERS_AT_ONCE = 512, 1 << 21
 # A served model scores examples too: long rows would delay its users.
@@ -38,11 +39,12 @@ class Sequence:
 
 
 class Conversation(list):
-    """The messages of a row, and its line in the file, counted from 1."""
+    """The messages of a row, its line in the file, counted from 1, and the tools that the model may call."""
 
-    def __init__(self, messages: list[dict], line: int) -> None:
+    def __init__(self, messages: list[dict], line: int, tools: list[dict] | None = None) -> None:
         super().__init__(messages)
         self.line = line
+        self.tools = tools
 
 
 @dataclass(frozen=True)
@@ -137,19 +139,50 @@ def conversation(line: bytes, number: int) -> Conversation:
         raise wrong("has no messages")
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in ROLES:
-            raise wrong("has a message whose role is none of system, user and assistant")
-        if not isinstance(message.get("content"), str):
+            raise wrong(f"has a message whose role is none of {', '.join(ROLES)}")
+        if not isinstance(_text_of(message), str):
             raise wrong("has a message whose content is not text")
         if message.get("weight", 1) not in (0, 1):
             raise wrong("has a message whose weight is neither 0 nor 1")
     if messages[-1]["role"] != "assistant":
         raise wrong("does not end with an assistant's message, so its end teaches nothing")
-    fields = [
-        {name: message[name] for name in ("role", "content", "weight") if name in message} for message in messages
-    ]
+    try:
+        names = {
+            call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls") or []
+        }
+        fields = [_fields_of(message, names) for message in messages]
+        tools = [tool_of(tool) for tool in row.get("tools") or []]
+    except (AttributeError, KeyError, TypeError) as problem:
+        raise wrong("has a tool or a call that is not complete") from problem
     # Files converted from another format have the row's line in the original.
     source = row.get("source_line")
-    return Conversation(fields, source if isinstance(source, int) else number)
+    return Conversation(fields, source if isinstance(source, int) else number, tools or None)
+
+
+def _text_of(message: dict):
+    """A message's content as text; None if it is something else. A message that only calls tools may have none."""
+    content = message.get("content")
+    if content is None:
+        return "" if message.get("tool_calls") else None
+    if isinstance(content, list):
+        parts = [
+            part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content
+        ]
+        return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else None
+    return content
+
+
+def _fields_of(message: dict, names: dict[str, str]) -> dict:
+    """The fields that training and templates read."""
+    role = "system" if message["role"] == "developer" else message["role"]
+    fields = {"role": role, "content": _text_of(message)}
+    if "weight" in message:
+        fields["weight"] = message["weight"]
+    if message.get("tool_calls"):
+        fields["tool_calls"] = [call_of(call) for call in message["tool_calls"]]
+    if role == "tool":
+        fields |= {"tool_call_id": message["tool_call_id"], "name": names[message["tool_call_id"]]}
+    return fields
 
 
 def prepare(
@@ -256,6 +289,9 @@ def _example(messages: list[dict], sequence: Sequence) -> list[Example]:
     """The example of a conversation. None if it starts with its answer, which serving has no prompt for, or if the
     answer comes late.
     """
+    # The checks of results ask without tools.
+    if uses_tools(messages, getattr(messages, "tools", None)):
+        return []
     prompt = messages[: next(index for index, message in enumerate(messages) if learned(message))]
     fits = prompt and sequence.trained[:LONGEST_EXAMPLE].any()
     return [Example(prompt, sequence)] if fits else []

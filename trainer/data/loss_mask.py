@@ -2,21 +2,26 @@
 answer.
 """
 
-from trainer.data.control_text import REFUSAL, Rendering, View, ViewDiffers, control_text
+from trainer.data.control_text import REFUSAL, REFUSAL_OF_TOOLS, Rendering, View, ViewDiffers, control_text
+from trainer.data.tools import adapted, texts_of, uses_tools
 from trainer.runtime.errors import JobError
 
 # Each turn is rendered with everything before it. Longer conversations render only the turns that fit into the length.
 MANY_MESSAGES = 64
 
 
-def render(messages: list[dict], tokenizer, open_turn: bool = False) -> str:
+# The fields of a message that templates read, the same as in serving.
+TEMPLATE_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
+
+
+def render(messages: list[dict], tokenizer, open_turn: bool = False, tools: list[dict] | None = None) -> str:
     """Renders a conversation with the model's chat template; `open_turn` opens an assistant's turn at the end."""
     if not messages:
         return ""
-    # The template sees the same fields as in serving, none for training.
-    fields = [{"role": message["role"], "content": message["content"]} for message in messages]
+    fields = [{name: message[name] for name in TEMPLATE_FIELDS if name in message} for message in messages]
+    given = {"tools": tools} if tools else {}
     try:
-        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn)
+        return tokenizer.apply_chat_template(fields, tokenize=False, add_generation_prompt=open_turn, **given)
     except Exception as problem:
         # Templates refuse unsupported input (a system message, two user messages in a row) with errors of many types.
         raise JobError("dataset_invalid", f"The model's chat template does not take a row: {problem}") from problem
@@ -55,24 +60,30 @@ def training_renderings(messages: list[dict], tokenizer, max_tokens: int | None 
     conversation with many messages, turns that start after the first `max_tokens` are left out, except the first such
     turn.
     """
+    tools = getattr(messages, "tools", None)
+    if uses_tools(messages, tools):
+        messages = adapted(messages, str(tokenizer.chat_template))
     max_characters = (
-        _characters(messages, tokenizer, max_tokens) if max_tokens and len(messages) > MANY_MESSAGES else None
+        _characters(messages, tokenizer, max_tokens, tools) if max_tokens and len(messages) > MANY_MESSAGES else None
     )
-    return _first_view(messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters))
+    return _first_view(messages, tokenizer, lambda view: _view_renderings(view, tokenizer, max_characters), tools)
 
 
-def _characters(messages: list[dict], tokenizer, tokens: int) -> int | None:
+def _characters(messages: list[dict], tokenizer, tokens: int, tools: list[dict] | None) -> int | None:
     """An upper bound of the characters in the first `tokens` tokens of the rendered conversation; None if they are all
     of it.
     """
-    text = render(messages, tokenizer)
+    text = render(messages, tokenizer, tools=tools)
     # Parsing control tokens never gives more tokens than encoding them as text.
     ((ids, offsets, _),) = control_text(tokenizer).encode([Rendering(text, [])], tokens)
     return offsets[tokens][1] if len(ids) > tokens else None
 
 
-def _first_view(messages: list[dict], tokenizer, make) -> list[Rendering]:
-    for view in control_text(tokenizer).views(messages, lambda part, open_turn: render(part, tokenizer, open_turn)):
+def _first_view(messages: list[dict], tokenizer, make, tools: list[dict] | None = None) -> list[Rendering]:
+    controls = control_text(tokenizer)
+    if controls.spelled_in(texts_of(messages, tools)):
+        raise JobError("dataset_invalid", REFUSAL_OF_TOOLS)
+    for view in controls.views(messages, lambda part, open_turn: render(part, tokenizer, open_turn, tools)):
         try:
             return make(view)
         except ViewDiffers:

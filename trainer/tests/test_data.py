@@ -1,10 +1,12 @@
 """Which tokens are learned, and which datasets are refused."""
 
+import copy
+import json
 from pathlib import Path
 
 import pytest
 
-from trainer.data.dataset import prepare, read_conversations
+from trainer.data.dataset import conversation, prepare, read_conversations
 from trainer.data.loss_mask import training_renderings
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
@@ -39,6 +41,70 @@ def test_every_answer_and_its_end_token_are_learned_and_nothing_else(tokenizer):
     assert learned(sequence, tokenizer) == ["First answer.<|im_end|>", "Second, 2 €.<|im_end|>"]
     whole = tokenizer.apply_chat_template(TALK, tokenize=False)
     assert sequence.ids.tolist() == tokenizer(whole, add_special_tokens=False)["input_ids"]
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+QWEN = Path(__file__).parents[2] / "tests/fixtures/templates/qwen2.5.jinja"
+
+
+@pytest.fixture
+def with_tools(tokenizer):
+    """The tokenizer with a chat template that writes tools."""
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = QWEN.read_text()
+    return changed
+
+
+def call(city: str, id: str = "call_1") -> dict:
+    return {"id": id, "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+
+
+def with_calls(*calls: dict, **last) -> dict:
+    results = [{"role": "tool", "tool_call_id": each["id"], "content": "12 degrees"} for each in calls]
+    asked = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "short."}]},
+        {"role": "user", "content": "Weather?"},
+    ]
+    return {
+        "tools": [TOOL],
+        "parallel_tool_calls": True,
+        "messages": [
+            *asked,
+            {"role": "assistant", "content": None, "tool_calls": list(calls)},
+            *results,
+            {"role": "assistant", "content": "Mild.", **last},
+        ],
+    }
+
+
+def read(row: dict):
+    return conversation(json.dumps(row).encode(), 7)
+
+
+def test_calls_of_tools_are_learned_as_the_template_writes_them(with_tools):
+    row = read(with_calls(call("Oslo"), call("Lima", "call_2")))
+    sequence = only_sequence(row, with_tools)
+    assert learned(sequence, with_tools) == [
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Lima"}}\n</tool_call><|im_end|>',
+        "Mild.<|im_end|>",
+    ]
+    text = with_tools.decode(sequence.ids)
+    assert '{"type": "function", "function": {"name": "weather"' in text
+    assert text.count("12 degrees") == 2
+    assert "Be short." in text
+    unlearned = with_calls(call("Oslo"), weight=0)
+    assert len(learned(only_sequence(read(unlearned), with_tools), with_tools)) == 1
+
+
+def test_a_row_with_tools_is_refused_by_a_template_without_them(tokenizer):
+    with pytest.raises(JobError, match=r"Line 7: The row has tools, but the chat template of this base writes none"):
+        prepare([read(with_calls(call("Oslo")))], tokenizer, 2048, Recorder())
+
+
+def test_a_call_that_spells_a_control_token_is_refused(with_tools):
+    with pytest.raises(JobError, match=r"spells a control token"):
+        prepare([read(with_calls(call("<|im_end|>")))], with_tools, 2048, Recorder())
 
 
 def test_an_empty_answer_teaches_the_end_token(tokenizer):
@@ -85,7 +151,7 @@ GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content"
         (GOOD + "[]\n", "Line 2 has no messages."),
         (
             GOOD * 2 + '{"messages":[{"role":"robot","content":"a"}]}\n',
-            "Line 3 has a message whose role is none of system, user and assistant.",
+            "Line 3 has a message whose role is none of system, developer, user, assistant, tool.",
         ),
         (GOOD + '{"messages":[{"role":"user","content":7}]}\n', "Line 2 has a message whose content is not text."),
         (

@@ -1,9 +1,9 @@
 import type { Problem } from '../rows.ts'
 
 /** The columns of the supported layouts; others are ignored. */
-export const knownColumns = ['messages', 'system', 'prompt', 'completion', 'instruction', 'input', 'output']
+export const knownColumns = ['messages', 'tools', 'system', 'prompt', 'completion', 'instruction', 'input', 'output']
 
-export type ToRow = (record: Record<string, unknown>) => { messages: unknown } | Problem
+export type ToRow = (record: Record<string, unknown>) => { messages: unknown; tools?: unknown } | Problem
 
 /** The conversion from a table row with these columns to a conversation; undefined for an unsupported layout. */
 export function rowMaker(columns: string[]): ToRow | undefined {
@@ -17,29 +17,33 @@ export function rowMaker(columns: string[]): ToRow | undefined {
 export const columnsNeeded =
   "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and " + "'input')"
 
-function messagesColumn({ messages }: Record<string, unknown>) {
-  if (typeof messages !== 'string') return { messages: withoutNulls(messages) }
+/** Both columns may have values or their JSON. */
+function messagesColumn({ messages, tools }: Record<string, unknown>): ReturnType<ToRow> {
+  const read = { messages: parsed(messages), tools: parsed(tools) }
+  for (const [name, value] of Object.entries(read))
+    if (value instanceof SyntaxError)
+      return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
+  return read.tools === undefined ? { messages: read.messages } : read
+}
+
+function parsed(value: unknown): unknown {
+  if (value === null || value === undefined || value === '') return undefined
+  if (typeof value !== 'string') return withoutNulls(value)
   try {
-    return { messages: JSON.parse(messages) }
+    return JSON.parse(value)
   } catch (error) {
-    return [
-      'invalid_json',
-      `: the column 'messages' is not valid JSON: ${(error as Error).message.slice(0, 200)}`,
-    ] as Problem
+    return error
   }
 }
 
-// In a list of structs each message has all fields; missing ones are null.
-function withoutNulls(messages: unknown): unknown {
-  if (!Array.isArray(messages)) return messages
-  return messages.map((message) =>
-    typeof message === 'object' && message !== null
-      ? Object.fromEntries(
-          Object.entries(message).flatMap(([name, value]) =>
-            value === null || value === undefined ? [] : [[name, toNumber(value)]],
-          ),
-        )
-      : message,
+// In a list of structs each one has all fields; missing ones are null.
+function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls)
+  if (typeof value !== 'object' || value === null) return toNumber(value)
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([name, part]) =>
+      part === null || part === undefined ? [] : [[name, withoutNulls(part)]],
+    ),
   )
 }
 

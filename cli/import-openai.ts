@@ -1,0 +1,161 @@
+// `./tunery import openai`: starts here the training that a job of OpenAI's fine-tuning API was.
+import { existsSync, openAsBlob, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import type { File as ServiceFile } from '../contract/files.ts'
+import type { OpenaiJob } from '../contract/openai-fine-tuning.ts'
+import type { ServiceAddress } from './download.ts'
+import { json, serviceAddress } from './service.ts'
+import { UsageError } from './usage.ts'
+
+export interface ImportOptions {
+  model?: string
+  training?: string
+  validation?: string
+  'dry-run': boolean
+  json: boolean
+}
+
+const number = z.union([z.literal('auto'), z.number()]).nullish()
+const Hyperparameters = z.looseObject({ n_epochs: number, batch_size: number, learning_rate_multiplier: number })
+
+/** A job as that API returns it. */
+const ExportedJob = z.looseObject({
+  object: z.literal('fine_tuning.job'),
+  model: z.string(),
+  fine_tuned_model: z.string().nullish(),
+  user_provided_suffix: z.string().nullish(),
+  seed: z.number().nullish(),
+  metadata: z.record(z.string(), z.string()).nullish(),
+  integrations: z.array(z.looseObject({ type: z.string() })).nullish(),
+  validation_file: z.string().nullish(),
+  method: z
+    .looseObject({
+      type: z.string(),
+      supervised: z.looseObject({ hyperparameters: Hyperparameters.nullish() }).nullish(),
+    })
+    .nullish(),
+  hyperparameters: Hyperparameters.nullish(),
+})
+type ExportedJob = z.infer<typeof ExportedJob>
+
+interface Settings {
+  model: string
+  suffix?: string
+  seed?: number
+  metadata?: Record<string, string>
+  method: { type: 'supervised'; supervised: { hyperparameters: z.infer<typeof Hyperparameters> } }
+}
+
+export async function importOpenai(jobFile: string, options: ImportOptions): Promise<void> {
+  const { model, training, validation } = options
+  if (!model || !training)
+    throw new UsageError(
+      'Give the base and the rows: ./tunery import openai JOB.json --model BASE --training FILE [--validation FILE]',
+    )
+  for (const file of [training, validation]) if (file !== undefined) requireFile(file)
+  const job = readJob(jobFile)
+  const settings = settingsOf(job, model)
+  const differences = differencesOf(job, settings, validation !== undefined)
+  const service = serviceAddress()
+  const say = (text: string) => void (options.json || console.log(text))
+  say(`What will differ from the job there:\n${differences.map((each) => `- ${each}`).join('\n')}`)
+  const uploaded: string[] = []
+  try {
+    for (const file of [training, validation])
+      if (file !== undefined) uploaded.push(await uploadRows(service, file, say))
+  } catch (error) {
+    await removeFiles(service, uploaded)
+    throw error
+  }
+  const [training_file, validation_file] = uploaded as [string, string?]
+  if (options['dry-run']) {
+    await removeFiles(service, uploaded)
+    say('The rows can be trained on. Nothing was started; leave out --dry-run to start.')
+    if (options.json) console.log(JSON.stringify({ differences }))
+    return
+  }
+  const request = { ...settings, training_file, ...(validation_file && { validation_file }) }
+  const created = await json<OpenaiJob>(service, 'POST', '/fine_tuning/jobs', request).catch(async (error) => {
+    await removeFiles(service, uploaded)
+    throw error
+  })
+  say(`${created.id} is ${created.status}. Follow it at GET ${service.url}/fine_tuning/jobs/${created.id}`)
+  if (options.json) console.log(JSON.stringify({ differences, job: created }))
+}
+
+function requireFile(file: string): void {
+  if (!existsSync(file)) throw new UsageError(`There is no file ${path.resolve(file)}.`)
+}
+
+function readJob(file: string): ExportedJob {
+  requireFile(file)
+  let text: unknown
+  try {
+    text = JSON.parse(readFileSync(file, 'utf8'))
+  } catch (error) {
+    throw new UsageError(`${file} is not JSON: ${(error as Error).message}`)
+  }
+  const read = ExportedJob.safeParse(text)
+  if (read.success) return read.data
+  const [issue] = read.error.issues
+  throw new UsageError(
+    `${file} is not a job of that API: '${issue!.path.join('.') || 'the file'}': ${issue!.message}. ` +
+      'Save the answer of GET https://api.openai.com/v1/fine_tuning/jobs/ID.',
+  )
+}
+
+function settingsOf(job: ExportedJob, model: string): Settings {
+  const type = job.method?.type ?? 'supervised'
+  if (type !== 'supervised')
+    throw new UsageError(`The job's method is '${type}'. Only 'supervised' jobs can be started here.`)
+  const suffix = job.user_provided_suffix ?? job.fine_tuned_model?.split(':')[3]
+  const hyperparameters = job.method?.supervised?.hyperparameters ?? job.hyperparameters
+  return {
+    model,
+    ...(suffix && { suffix }),
+    ...(typeof job.seed === 'number' && { seed: job.seed }),
+    ...(job.metadata && { metadata: job.metadata }),
+    method: { type: 'supervised', supervised: { hyperparameters: hyperparameters ?? {} } },
+  }
+}
+
+function differencesOf(job: ExportedJob, { model, method }: Settings, hasValidation: boolean): string[] {
+  const { learning_rate_multiplier } = method.supervised.hyperparameters
+  return [
+    `The base is ${model}, not ${job.model}. Compare both on rows that neither has learned.`,
+    'The training is a LoRA of all linear layers; what that API trains is not published.',
+    typeof learning_rate_multiplier === 'number'
+      ? `The learning rate is ${learning_rate_multiplier} times this service's default for the base, not theirs.`
+      : "The learning rate is this service's default for the base.",
+    'The seed gives the same run here each time, but not the run there.',
+    ...(job.integrations?.length ? ['Integrations are not carried over: the operator sets TUNERY_TRACKING.'] : []),
+    ...(job.validation_file && !hasValidation
+      ? ['The job had a validation file; give it with --validation, or nothing is validated.']
+      : []),
+  ]
+}
+
+/** Uploads rows and waits until they are read. Throws a UsageError, and leaves nothing behind, if one is wrong. */
+async function uploadRows(service: ServiceAddress, file: string, say: (text: string) => void): Promise<string> {
+  const form = new FormData()
+  form.set('purpose', 'fine-tune')
+  form.set('file', await openAsBlob(file), path.basename(file))
+  const { id } = await json<ServiceFile>(service, 'POST', '/files', form)
+  for (;;) {
+    const { status, status_details } = await json<ServiceFile>(service, 'GET', `/files/${id}`)
+    if (status === 'processed') break
+    if (status === 'error') {
+      await removeFiles(service, [id])
+      throw new UsageError(`${file}: ${status_details}`)
+    }
+    await sleep(200)
+  }
+  say(`${file} is uploaded and checked (${id}).`)
+  return id
+}
+
+async function removeFiles(service: ServiceAddress, ids: string[]): Promise<void> {
+  for (const id of ids) await json(service, 'DELETE', `/files/${id}`)
+}
