@@ -3,7 +3,9 @@ import { existsSync, openAsBlob, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
+import type { Validation } from '../contract/datasets.ts'
 import type { File as ServiceFile } from '../contract/files.ts'
+import type { Model } from '../contract/hub.ts'
 import type { OpenaiJob } from '../contract/openai-fine-tuning.ts'
 import type { ServiceAddress } from './download.ts'
 import { json, serviceAddress } from './service.ts'
@@ -59,12 +61,13 @@ export async function importOpenai(jobFile: string, options: ImportOptions): Pro
   const settings = settingsOf(job, model)
   const differences = differencesOf(job, settings, validation !== undefined)
   const service = serviceAddress()
+  await requireModel(service, model)
   const say = (text: string) => void (options.json || console.log(text))
   say(`What will differ from the job there:\n${differences.map((each) => `- ${each}`).join('\n')}`)
   const uploaded: string[] = []
   try {
     for (const file of [training, validation])
-      if (file !== undefined) uploaded.push(await uploadRows(service, file, say))
+      if (file !== undefined) uploaded.push(await uploadRows(service, file, model, say))
   } catch (error) {
     await removeFiles(service, uploaded)
     throw error
@@ -72,8 +75,8 @@ export async function importOpenai(jobFile: string, options: ImportOptions): Pro
   const [training_file, validation_file] = uploaded as [string, string?]
   if (options['dry-run']) {
     await removeFiles(service, uploaded)
-    say('The rows can be trained on. Nothing was started; leave out --dry-run to start.')
-    if (options.json) console.log(JSON.stringify({ differences }))
+    say('The rows can be trained on. Nothing was started or kept; leave out --dry-run to start.')
+    if (options.json) console.log(JSON.stringify({ differences, valid: true }))
     return
   }
   const request = { ...settings, training_file, ...(validation_file && { validation_file }) }
@@ -137,8 +140,22 @@ function differencesOf(job: ExportedJob, { model, method }: Settings, hasValidat
   ]
 }
 
-/** Uploads rows and waits until they are read. Throws a UsageError, and leaves nothing behind, if one is wrong. */
-async function uploadRows(service: ServiceAddress, file: string, say: (text: string) => void): Promise<string> {
+/** Throws a UsageError unless the model can be called or is a base of the hub. */
+async function requireModel(service: ServiceAddress, model: string): Promise<void> {
+  const name = encodeURIComponent(model)
+  await json(service, 'GET', `/models/${name}`).catch(() => json(service, 'GET', `/hub/models/${name}`))
+}
+
+/**
+ * Uploads rows, waits until they are read, and checks them for a base. Throws a UsageError, and leaves nothing behind,
+ * if one is wrong.
+ */
+async function uploadRows(
+  service: ServiceAddress,
+  file: string,
+  model: string,
+  say: (text: string) => void,
+): Promise<string> {
   const form = new FormData()
   form.set('purpose', 'fine-tune')
   form.set('file', await openAsBlob(file), path.basename(file))
@@ -152,8 +169,23 @@ async function uploadRows(service: ServiceAddress, file: string, say: (text: str
     }
     await sleep(200)
   }
+  const refused = await refusedByBase(service, id, model)
+  if (refused) {
+    await removeFiles(service, [id])
+    throw new UsageError(`${file}: ${refused}`)
+  }
   say(`${file} is uploaded and checked (${id}).`)
   return id
+}
+
+/** The first row that the chat template or tokenizer of a base refuses. Undefined also if the model is no base. */
+async function refusedByBase(service: ServiceAddress, id: string, model: string): Promise<string | undefined> {
+  const hubRoute = `/hub/models/${encodeURIComponent(model)}`
+  const base = await json<Model>(service, 'GET', hubRoute).catch(() => undefined)
+  if (!base?.weights.available) return undefined
+  const route = `/datasets/${id}/validate?model_id=${encodeURIComponent(model)}`
+  const { valid, errors } = await json<Validation>(service, 'POST', route)
+  return valid ? undefined : `the rows do not fit ${model}: ${errors?.[0]}`
 }
 
 async function removeFiles(service: ServiceAddress, ids: string[]): Promise<void> {

@@ -43,7 +43,10 @@ const MetadataKey = printable(z.string().min(1).max(64), unsafe)
 const MetadataValue = printable(z.string().max(512), unsafeInText)
 /** Clients' own key-value pairs. */
 export const Metadata = z
-  .record(MetadataKey, MetadataValue)
+  .record(MetadataKey, MetadataValue, {
+    error: ({ code }) =>
+      code === 'invalid_key' ? 'has a key that is not 1 to 64 characters that can be shown' : undefined,
+  })
   .refine((pairs) => Object.keys(pairs).length <= 16, 'has more than 16 pairs')
   .meta({ maxProperties: 16 })
   .describe('Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512.')

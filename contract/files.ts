@@ -144,7 +144,8 @@ export type UploadPart = z.infer<typeof UploadPart>
 
 /** Largest part, in bytes. */
 export const partBytesMax = 64 * 1024 * 1024
-const partsMax = 10_000
+/** Parts of an upload, at most. */
+export const partsMax = 10_000
 const UploadParams = z.object({ upload_id: z.string() })
 
 export const CreateUpload = z.looseObject({

@@ -3,10 +3,12 @@ import { z } from 'zod'
 import { digits, Metadata } from './common.ts'
 import { CursorQuery, openaiList } from './files.ts'
 import { route } from './route.ts'
+import { onlyIf } from './sampling.ts'
 
 const auto = <T extends z.ZodType>(number: T) => z.union([z.literal('auto'), number]).nullish()
 
-export const Hyperparameters = z.looseObject({
+// An unknown hyperparameter would change the result: it is refused.
+export const Hyperparameters = z.strictObject({
   n_epochs: auto(z.int().min(1).max(50)).describe('`epochs`.'),
   batch_size: auto(z.int().min(1).max(256)).describe('`batch_size`.'),
   learning_rate_multiplier: auto(z.number().gt(0).max(1000)).describe(
@@ -21,11 +23,20 @@ const refusedMethod = (what: string) => ({
 })
 
 export const Method = z
-  .looseObject({
+  .strictObject({
     type: z.enum(['supervised', 'dpo', 'reinforcement']),
-    supervised: z.looseObject({ hyperparameters: Hyperparameters.nullish() }).nullish(),
+    supervised: z.strictObject({ hyperparameters: Hyperparameters.nullish() }).nullish(),
+    dpo: z.looseObject({}).nullish(),
+    reinforcement: z.looseObject({}).nullish(),
   })
-  .superRefine(({ type }, context) => {
+  .superRefine(({ type, dpo, reinforcement }, context) => {
+    const foreign = type === 'supervised' ? (dpo ? 'dpo' : reinforcement ? 'reinforcement' : undefined) : undefined
+    if (foreign)
+      context.addIssue({
+        code: 'custom',
+        path: [foreign],
+        message: `is for the type '${foreign}', and this method has '${type}'. Leave it out`,
+      })
     if (type !== 'supervised') context.addIssue({ code: 'custom', path: ['type'], ...refusedMethod(type) })
   })
 
@@ -40,6 +51,9 @@ export const Integration = z.looseObject({
 })
 export type Integration = z.infer<typeof Integration>
 
+/** Hyperparameters that are not at the top. */
+const inMethod = onlyIf(() => false, { enum: [null] }, 'Send it in method.supervised.hyperparameters')
+
 export const CreateOpenaiJob = z.looseObject({
   model: z
     .string()
@@ -53,7 +67,15 @@ export const CreateOpenaiJob = z.looseObject({
   metadata: Metadata.nullish(),
   method: Method.nullish(),
   hyperparameters: Hyperparameters.nullish().describe('The older place of those in `method.supervised`.'),
-  integrations: z.array(Integration).max(5).nullish(),
+  integrations: z.array(Integration).max(1).nullish(),
+  n_epochs: inMethod,
+  batch_size: inMethod,
+  learning_rate_multiplier: inMethod,
+  prompt_loss_weight: onlyIf(() => false, { enum: [null] }),
+  compute_classification_metrics: onlyIf(() => false, { enum: [null] }),
+  classification_n_classes: onlyIf(() => false, { enum: [null] }),
+  classification_positive_class: onlyIf(() => false, { enum: [null] }),
+  classification_betas: onlyIf(() => false, { enum: [null] }),
 })
 export type CreateOpenaiJob = z.infer<typeof CreateOpenaiJob>
 

@@ -59,7 +59,7 @@ const TextFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('json_object') }),
   z.looseObject({
     type: z.literal('json_schema'),
-    name: z.string().min(1).max(64),
+    name: z.string().regex(/^[\w-]{1,64}$/, 'must be 1 to 64 letters, digits, hyphens and underscores'),
     description: z.string().nullish(),
     schema: JsonObject,
     strict: z.boolean().nullish(),
@@ -67,6 +67,7 @@ const TextFormat = z.discriminatedUnion('type', [
 ])
 
 const isFalse = (value: unknown) => value === false
+const isEmptyList = (value: unknown) => Array.isArray(value) && value.length === 0
 const oneOf = (...allowed: unknown[]) => onlyIf((value) => allowed.includes(value), { enum: [...allowed, null] })
 
 export const ResponseRequest = z.looseObject({
@@ -92,6 +93,10 @@ export const ResponseRequest = z.looseObject({
   parallel_tool_calls: z.boolean().nullish(),
   text: z.looseObject({ format: TextFormat.nullish(), verbosity: oneOf('medium') }).nullish(),
   metadata: Metadata.nullish(),
+  reasoning: z
+    .looseObject({ effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh']).nullish() })
+    .nullish()
+    .describe('`none` and `minimal` turn off the thoughts of a model that can answer without them.'),
   user: z.string().nullish(),
   safety_identifier: z.string().nullish(),
   prompt_cache_key: z.string().nullish(),
@@ -106,6 +111,16 @@ export const ResponseRequest = z.looseObject({
   }),
   top_logprobs: oneOf(0),
   max_tool_calls: onlyIf(() => false, { enum: [null] }, 'It limits hosted tools, which are not offered here'),
+  context_management: onlyIf(isEmptyList, { enum: [null] }, 'Shorten the input in your program'),
+  moderation: onlyIf(() => false, { enum: [null] }),
+  // Fields of chat completions that have another place here.
+  messages: onlyIf(() => false, { enum: [null] }, 'Send them as input'),
+  max_tokens: onlyIf(() => false, { enum: [null] }, 'Send max_output_tokens'),
+  max_completion_tokens: onlyIf(() => false, { enum: [null] }, 'Send max_output_tokens'),
+  response_format: onlyIf(() => false, { enum: [null] }, 'Send text.format'),
+  functions: onlyIf(isEmptyList, { enum: [null] }, 'Send tools'),
+  n: oneOf(1),
+  stop: onlyIf(isEmptyList, { enum: [null] }, 'Use POST /v1/chat/completions, which has it'),
 })
 export type ResponseRequest = z.infer<typeof ResponseRequest>
 

@@ -33,12 +33,20 @@ export async function* readNumberedJsonl(
 // Splits at line feeds only. node:readline also splits at characters that may occur inside a JSON string (U+2028).
 // `onRest` is told the length of the line that is being read.
 async function* readLines(file: string, onRest: (chars: number) => void): AsyncGenerator<string> {
-  let rest = ''
-  for await (const text of createReadStream(file, 'utf8')) {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop()!
-    yield* lines
-    onRest(rest.length)
+  // The pieces of the line that is being read, joined once: a long line has thousands.
+  let rest: string[] = []
+  let chars = 0
+  for await (const text of createReadStream(file, 'utf8') as AsyncIterable<string>) {
+    const lines = text.split('\n')
+    const last = lines.pop()!
+    for (const line of lines) {
+      yield rest.length === 0 ? line : [...rest, line].join('')
+      rest = []
+      chars = 0
+    }
+    if (last !== '') rest.push(last)
+    chars += last.length
+    onRest(chars)
   }
-  if (rest !== '') yield rest
+  if (rest.length > 0) yield rest.join('')
 }

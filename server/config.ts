@@ -316,10 +316,12 @@ const secretSettings = new Set(['huggingface_token', 'api_key'])
 
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {
+  const shown = (value: unknown) =>
+    value instanceof Map ? [...value].map((pair) => pair.join('=')).join(',') : (value ?? null)
   return Object.entries(settings).map(([name, { default: fallback, about }]) => ({
     name: envName(name),
     value:
-      secretSettings.has(name) && config[name as keyof Config] ? '…' : redactKeys(config[name as keyof Config] ?? null),
+      secretSettings.has(name) && config[name as keyof Config] ? '…' : redactKeys(shown(config[name as keyof Config])),
     default: fallback ?? null,
     about,
   }))

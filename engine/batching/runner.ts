@@ -120,8 +120,13 @@ export function createRunner(options: RunnerOptions): Runner {
     const entry = running.find(({ generation, pending_logits }) => generation.request.background && !pending_logits)
     if (!entry) return
     const { slot, generation, next_token } = entry
-    if (next_token >= 0)
-      generation.migration = { tokens: slot.cached.slice(), next_token, saved: cache.context().save(slot.index) }
+    if (next_token >= 0) {
+      // After a move its cache may be computed again only in part.
+      const whole = slot.cached.length >= entry.tokens.length
+      generation.migration = whole
+        ? { tokens: slot.cached.slice(), next_token, saved: cache.context().save(slot.index) }
+        : { tokens: [...entry.tokens], next_token, saved: null }
+    }
     generation.state = 'waiting'
     vacate(entry)
     stillWaiting.push(generation)
@@ -248,7 +253,7 @@ export function createRunner(options: RunnerOptions): Runner {
   /** Samples for the sequences that wait for a mask, where it is ready. Returns the number of tokens. */
   const samplePending = (): number => {
     const pending = running.filter((entry) => entry.pending_logits)
-    const wait_ms = pending.length === running.length ? maskWaitAloneMs : 0
+    const wait_ms = pending.length === computed().length ? maskWaitAloneMs : 0
     let tokens = 0
     pending.forEach((entry, index) => {
       const tokensBefore = entry.generation.completion_tokens

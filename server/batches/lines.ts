@@ -1,9 +1,10 @@
 // The requests of a batch's file: one JSON object a line.
 import { type BatchEndpoint, type BatchError, batchRequestsMax } from '../../contract/batches.ts'
+import { hasTooManyParts, jsonPartsMax } from '../../lib/http/json-limits.ts'
 import { LineTooLong, readNumberedJsonl } from '../../lib/jsonl.ts'
 
-/** Longest line, in characters: as much as one request may have. */
-const lineCharsMax = 20e6
+/** Longest line, in characters: about as much as the body of a live request. */
+const lineCharsMax = 8 * 1024 * 1024
 /** Problems that are reported of one file. */
 const problemsMax = 100
 const customIdMax = 512
@@ -46,10 +47,13 @@ export async function checkLines(file: string, endpoint: BatchEndpoint, signal: 
         problems.push({ ...problem('too_many_requests', tooMany), line })
         break
       }
-      const request = parseObject(json)
+      const complex = hasTooManyParts(Buffer.from(json))
+      const request = complex ? undefined : parseObject(json)
       const found = request
         ? problemOf(request, endpoint, ids)
-        : problem('invalid_json_line', 'The line is not a JSON object.')
+        : complex
+          ? problem('invalid_body', `It has more than ${jsonPartsMax} fields, lists and objects.`, 'body')
+          : problem('invalid_json_line', 'The line is not a JSON object.')
       if (found) problems.push({ ...found, line })
       else {
         const { custom_id, body } = request as unknown as BatchLine
@@ -60,7 +64,8 @@ export async function checkLines(file: string, endpoint: BatchEndpoint, signal: 
     }
   } catch (error) {
     if (!(error instanceof LineTooLong)) throw error
-    problems.push({ ...problem('line_too_long', 'The line is longer than 20 MB.'), line: error.line })
+    const tooLong = 'The line is longer than 8 MiB, the most that a request may have.'
+    problems.push({ ...problem('line_too_long', tooLong), line: error.line })
   }
   if (total === 0) problems.push({ ...problem('empty_file', 'The file has no requests.'), line: null })
   return { total, model: models.size === 1 ? [...models][0]! : null, problems }

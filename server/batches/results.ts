@@ -1,7 +1,9 @@
 // The results of a batch while it runs: two files of JSON lines, which become its output and its error file. A line is
 // written as soon as its request is answered, so that a killed process asks nothing twice that was answered.
-import { closeSync, createReadStream, fsyncSync, mkdirSync, openSync, truncateSync, writeSync } from 'node:fs'
+import { createWriteStream, ftruncateSync, mkdirSync, writeSync } from 'node:fs'
+import { type FileHandle, open, rename } from 'node:fs/promises'
 import path from 'node:path'
+import { finished } from 'node:stream/promises'
 import { newId } from '../../lib/ids.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
 
@@ -25,39 +27,44 @@ export interface Results extends Tokens {
   has(custom_id: string): boolean
   add(result: Result, tokens?: Tokens): void
   /** Waits until all results are on disk. */
-  sync(): void
-  close(): void
+  sync(): Promise<void>
+  close(): Promise<void>
 }
 
-/** Opens the results of a batch, with those of an earlier attempt. A line that it wrote half is cut off. */
+interface Entry {
+  custom_id: string
+  response?: { body?: { usage?: Partial<Tokens> & { prompt_tokens_details?: { cached_tokens?: number } } } } | null
+}
+
+/** Opens the results of a batch, with those of an earlier attempt. Lines that cannot be read are dropped. */
 export async function openResults(folder: string): Promise<Results> {
   mkdirSync(folder, { recursive: true, mode: 0o700 })
   const paths = { output: path.join(folder, 'output.jsonl'), errors: path.join(folder, 'errors.jsonl') }
   const known = new Set<string>()
   const counts = { completed: 0, failed: 0, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 }
-  const files = { output: openSync(paths.output, 'a', 0o600), errors: openSync(paths.errors, 'a', 0o600) }
-  for (const file of Object.values(paths)) await cutTornLine(file)
-  for await (const { json } of readNumberedJsonl(paths.output)) {
-    const { custom_id, response } = JSON.parse(json)
+  await readEntries(paths.output, ({ custom_id, response }) => {
     known.add(custom_id)
     counts.completed++
-    const { usage } = response.body
+    const usage = response?.body?.usage
     counts.prompt_tokens += usage?.prompt_tokens ?? 0
     counts.completion_tokens += usage?.completion_tokens ?? 0
     counts.cached_tokens += usage?.prompt_tokens_details?.cached_tokens ?? 0
-  }
-  for await (const { json } of readNumberedJsonl(paths.errors)) {
-    known.add(JSON.parse(json).custom_id)
+  })
+  await readEntries(paths.errors, ({ custom_id }) => {
+    known.add(custom_id)
     counts.failed++
-  }
+  })
+  const output = await openFile(paths.output)
+  const errors = await openFile(paths.errors).catch(async (error) => {
+    await output.close()
+    throw error
+  })
 
   return Object.assign(counts, paths, {
     has: (custom_id: string) => known.has(custom_id),
     add(result: Result, tokens?: Tokens) {
       const succeeded = 'body' in result && result.status === 200
-      const bytes = Buffer.from(`${toLine(result)}\n`)
-      for (let written = 0; written < bytes.length; )
-        written += writeSync(succeeded ? files.output : files.errors, bytes, written)
+      ;(succeeded ? output : errors).append(`${toLine(result)}\n`)
       known.add(result.custom_id)
       if (succeeded) counts.completed++
       else counts.failed++
@@ -66,13 +73,79 @@ export async function openResults(folder: string): Promise<Results> {
       counts.cached_tokens += tokens.cached_tokens
       counts.completion_tokens += tokens.completion_tokens
     },
-    sync() {
-      for (const file of Object.values(files)) fsyncSync(file)
+    async sync() {
+      await output.sync()
+      await errors.sync()
     },
-    close() {
-      for (const file of Object.values(files)) closeSync(file)
+    async close() {
+      await output.close()
+      await errors.close()
     },
   })
+}
+
+interface AppendedFile {
+  append(line: string): void
+  sync(): Promise<void>
+  close(): Promise<void>
+}
+
+async function openFile(file: string): Promise<AppendedFile> {
+  const handle: FileHandle = await open(file, 'a+', 0o600)
+  let size = (await handle.stat()).size
+  let synced = true
+  const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, Math.max(0, size - 1))
+  // A kill may have come between a line and its end.
+  if (size > 0 && buffer[0] !== 0x0a) size += writeSync(handle.fd, '\n')
+  return {
+    append(line) {
+      const bytes = Buffer.from(line)
+      try {
+        for (let written = 0; written < bytes.length; ) written += writeSync(handle.fd, bytes, written)
+      } catch (error) {
+        // On a full disk a part of the line may be written; the next line must not follow it.
+        ftruncateSync(handle.fd, size)
+        throw error
+      }
+      size += bytes.length
+      synced = false
+    },
+    async sync() {
+      if (synced) return
+      synced = true
+      await handle.sync()
+    },
+    close: () => handle.close(),
+  }
+}
+
+/** Reads the lines of a file. If some cannot be read (one that a kill left half written), rewrites it without them. */
+async function readEntries(file: string, add: (entry: Entry) => void): Promise<void> {
+  const damaged = new Set<number>()
+  try {
+    for await (const { line, json } of readNumberedJsonl(file)) {
+      const entry = parseEntry(json)
+      if (entry) add(entry)
+      else damaged.add(line)
+    }
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  }
+  if (damaged.size === 0) return
+  const copy = createWriteStream(`${file}.part`, { mode: 0o600 })
+  for await (const { line, json } of readNumberedJsonl(file)) if (!damaged.has(line)) copy.write(`${json}\n`)
+  copy.end()
+  await finished(copy)
+  await rename(`${file}.part`, file)
+}
+
+function parseEntry(json: string): Entry | undefined {
+  try {
+    const entry = JSON.parse(json)
+    return typeof entry?.custom_id === 'string' ? entry : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** The body is JSON text already: it is not parsed and written again. */
@@ -81,15 +154,4 @@ function toLine(result: Result): string {
   if ('error' in result) return `${head},"response":null,"error":${JSON.stringify(result.error)}}`
   const { status, request_id, body } = result
   return `${head},"response":{"status_code":${status},"request_id":"${request_id}","body":${body}},"error":null}`
-}
-
-async function cutTornLine(file: string): Promise<void> {
-  let size = 0
-  let whole = 0
-  for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
-    const end = chunk.lastIndexOf(0x0a)
-    if (end >= 0) whole = size + end + 1
-    size += chunk.length
-  }
-  if (whole < size) truncateSync(file, whole)
 }

@@ -10,7 +10,7 @@ import { openaiPageOf } from '../db/page.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Files } from '../files/index.ts'
 import type { Caller } from '../http/auth.ts'
-import type { Queue } from '../queue/queue.ts'
+import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'batch'
@@ -47,9 +47,7 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
   }
 
   async function requireInput(account_id: string, id: string): Promise<void> {
-    const { purpose, bytes } = await files.get(account_id, id).catch((error) => {
-      throw error instanceof ApiError ? new ApiError(error.code, error.message, { param: 'input_file_id' }) : error
-    })
+    const { purpose, bytes } = await files.get(account_id, id).catch(namingInput)
     if (purpose !== 'batch')
       throw new ApiError(
         'invalid_request',
@@ -88,17 +86,13 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
         error_file_id: null,
         output_seconds: output_expires_after?.seconds ?? null,
         times_json: '{}',
+        ending: null,
         expires_at: created_at + day_ms,
         created_at,
       }
       await db.transaction().execute(async (trx) => {
-        const waiting = await store.countActive(trx, by.account_id)
-        if (waiting >= max_waiting)
-          throw new ApiError(
-            'rate_limit_exceeded',
-            `This account has ${waiting} batches that have not ended, as many as it may. Wait for one, or cancel one.`,
-            { details: { limit: 'waiting_batches', max: max_waiting, retry_after_seconds: 60 } },
-          )
+        await assertBacklogLimit(trx, 'batches', by.account_id, max_waiting)
+        await files.requireIn(trx, by.account_id, input_file_id).catch(namingInput)
         await store.insert(trx, row)
         await queue.enqueue(trx, queueKind, id)
         await recordAuditEntry(trx, by, 'batch.created', id, { endpoint, input_file_id }, created_at)
@@ -108,7 +102,8 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
     },
 
     async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await requireBatch(db, account_id, query.after)
+      const after =
+        query.after === undefined ? undefined : await requireBatch(db, account_id, query.after).catch(naming('after'))
       const rows = await store.list(db, account_id, query, after)
       return openaiPageOf(rows.map(store.toResponse), query.limit)
     },
@@ -124,9 +119,16 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
             details: { status: found.status },
             param: 'batch_id',
           })
-        await store.setStatus(trx, found, 'cancelling', now())
-        await queue.hasten(trx, queueKind, id)
-        await recordAuditEntry(trx, by, 'batch.cancelled', id, {}, now())
+        const time = now()
+        await store.setStatus(trx, found, 'cancelling', time)
+        await recordAuditEntry(trx, by, 'batch.cancelled', id, {}, time)
+        const cancelling = await requireBatch(trx, by.account_id, id)
+        if (found.status === 'in_progress') await queue.hasten(trx, queueKind, id)
+        else {
+          // Its file was not checked yet: there is nothing to publish.
+          await queue.cancel(trx, queueKind, id)
+          await store.end(trx, cancelling, 'cancelled', time)
+        }
         return await requireBatch(trx, by.account_id, id)
       })
       queue.wake()
@@ -142,3 +144,11 @@ export function createBatches({ db, queue, files, dataDir, max_waiting, now }: O
     },
   }
 }
+
+/** Names the parameter in an error. */
+const naming =
+  (param: string) =>
+  (error: unknown): never => {
+    throw error instanceof ApiError ? new ApiError(error.code, error.message, { param }) : error
+  }
+const namingInput = naming('input_file_id')

@@ -2,8 +2,9 @@ import path from 'node:path'
 import type { Batch, BatchError } from '../../contract/batches.ts'
 import type { CursorQuery } from '../../contract/files.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { countRows, timedPage } from '../db/page.ts'
+import { timedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
+import { recordEvent } from '../events/outbox.ts'
 
 export type BatchRow = Row<'batches'>
 
@@ -25,9 +26,6 @@ const active = ['validating', 'in_progress', 'finalizing', 'cancelling'] as cons
 
 export const isActive = ({ status }: Pick<BatchRow, 'status'>) => (active as readonly string[]).includes(status)
 
-export const countActive = (trx: Trx, account_id: string) =>
-  countRows(trx.selectFrom('batches').where('account_id', '=', account_id).where('status', 'in', active))
-
 /** A batch that has not ended and reads its requests from this file. */
 export const activeOfFile = (trx: Trx, file_id: string) =>
   trx
@@ -44,6 +42,23 @@ export const update = (trx: Trx, id: string, values: Partial<BatchRow>) =>
 /** Sets a status and the time at which it began. */
 export const setStatus = (trx: Trx, row: BatchRow, status: keyof Times, time: number, values: Partial<BatchRow> = {}) =>
   update(trx, row.id, { ...values, status, times_json: JSON.stringify({ ...timesOf(row), [status]: time }) })
+
+/** Ends a batch and records the event. */
+export async function end(
+  trx: Trx,
+  row: BatchRow,
+  status: 'completed' | 'failed' | 'expired' | 'cancelled',
+  time: number,
+  values: Partial<BatchRow> = {},
+): Promise<void> {
+  await setStatus(trx, row, status, time, values)
+  const { total, completed, failed, output_file_id, error_file_id, errors_json } = { ...row, ...values }
+  const data =
+    status === 'failed'
+      ? { errors: (JSON.parse(errors_json ?? '[]') as BatchError[]).slice(0, 10) }
+      : { request_counts: { total, completed, failed }, output_file_id, error_file_id }
+  await recordEvent(trx, row.account_id, `batch.${status}`, { batch_id: row.id, ...data }, time)
+}
 
 export const timesOf = (row: Pick<BatchRow, 'times_json'>) => JSON.parse(row.times_json) as Times
 

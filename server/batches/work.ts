@@ -1,5 +1,5 @@
 // Background work of batches: checks the file, answers its requests after all live ones, and publishes the results.
-import { createReadStream } from 'node:fs'
+import { createReadStream, existsSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
@@ -11,10 +11,9 @@ import { ApiError, errorBody } from '../../contract/errors.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Db } from '../db/open.ts'
-import { recordEvent } from '../events/outbox.ts'
 import type { Files, NewFile } from '../files/index.ts'
 import { validationError } from '../http/validation.ts'
-import { type Inference, meterFullResponse, type Operation } from '../inference/index.ts'
+import { type Inference, meterFullResponse, type Operation, ReplicaFailure } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
@@ -42,8 +41,11 @@ const turn_ms = 30_000
 const report_ms = 1000
 /** Delay before the account of a batch is looked at again, while it is suspended. */
 const suspended_ms = 30_000
-/** Tries of a request that fails inside the service. */
-const triesMax = 5
+/** How long a batch whose turn is over may still wait for answers in flight. */
+const grace_ms = 10_000
+/** Failures of a request inside the service, and losses of its servers, before it is given up. */
+const failuresMax = 5
+const lossesMax = 2
 const retryMax_ms = 30_000
 
 const operations: Record<BatchEndpoint, { operation: Operation; body: typeof ChatRequest; concurrency: number }> = {
@@ -65,8 +67,9 @@ const operations: Record<BatchEndpoint, { operation: Operation; body: typeof Cha
   },
 }
 
-type Ending = 'completed' | 'expired' | 'cancelled'
+type Ending = NonNullable<store.BatchRow['ending']>
 const unansweredMessages = {
+  completed: { code: 'batch_failed', message: 'This request was not executed.' },
   expired: {
     code: 'batch_expired',
     message: 'This request could not be executed before the completion window expired.',
@@ -82,66 +85,86 @@ export async function workOnBatch(work: BatchWork, claim: Claim, stopping: Abort
     if (row.status === 'validating' && !(await validate(work, claim, row, stopping))) return
     await continueBatch(work, claim, (await store.byId(work.db, claim.ref))!, stopping)
   } catch (error) {
-    if (!stopping.aborted || error instanceof LeaseLost) throw error
-    await requeue(work, claim, work.now())
+    if (error instanceof LeaseLost) throw error
+    if (stopping.aborted) return await requeue(work, claim, work.now())
+    work.log.error({ err: error, batch: claim.ref }, 'the work on a batch failed')
+    await retryOrFail(work, claim)
   }
 }
 
 const requeue = (work: BatchWork, claim: Claim, run_at: number) =>
   withLease(work, claim, (trx) => work.queue.requeue(trx, claim, run_at))
 
+/** Tries again later; once the batch has expired, ends it as failed. */
+async function retryOrFail(work: BatchWork, claim: Claim): Promise<void> {
+  const row = await store.byId(work.db, claim.ref)
+  if (!row || row.expires_at > work.now()) return await requeue(work, claim, work.now() + retryMax_ms)
+  const message = 'Something failed inside the service. Its log has the cause.'
+  await fail(work, claim, [{ code: 'internal_error', message, param: null, line: null }])
+}
+
+const fail = (work: BatchWork, claim: Claim, errors: BatchError[], values: Partial<store.BatchRow> = {}) =>
+  withLease(work, claim, async (trx) => {
+    const row = (await store.byId(trx, claim.ref))!
+    await store.end(trx, row, 'failed', work.now(), { ...values, errors_json: JSON.stringify(errors) })
+    await work.queue.finish(trx, claim, 'done')
+  })
+
+/** The path of the requests; undefined if the file is gone. */
+async function inputOf(work: BatchWork, row: store.BatchRow): Promise<string | undefined> {
+  const input = await work.files.pathOf(row.account_id, row.input_file_id)
+  return input && existsSync(input.path) ? input.path : undefined
+}
+
+const inputMissing = ({ input_file_id }: store.BatchRow): BatchError => ({
+  code: 'file_not_found',
+  message: `The file '${input_file_id}' is no longer there.`,
+  param: 'input_file_id',
+  line: null,
+})
+
 /** Resolves with whether the batch goes on. */
 async function validate(work: BatchWork, claim: Claim, row: store.BatchRow, signal: AbortSignal): Promise<boolean> {
-  const input = await work.files.pathOf(row.account_id, row.input_file_id)
-  const missing: BatchError = {
-    code: 'file_not_found',
-    message: `The file '${row.input_file_id}' is no longer there.`,
-    param: 'input_file_id',
-    line: null,
-  }
+  const input = await inputOf(work, row)
   const { total, model, problems } = input
-    ? await checkLines(input.path, row.endpoint, signal)
-    : { total: 0, model: null, problems: [missing] }
-  return withLease(work, claim, async (trx) => {
-    const time = work.now()
+    ? await checkLines(input, row.endpoint, signal)
+    : { total: 0, model: null, problems: [inputMissing(row)] }
+  if (problems.length > 0) {
+    await fail(work, claim, problems, { total, model })
+    return false
+  }
+  await withLease(work, claim, async (trx) => {
     const current = (await store.byId(trx, row.id))!
-    // Cancelled meanwhile: there is nothing to answer.
-    if (current.status !== 'validating') await store.update(trx, row.id, { total, model })
-    else if (problems.length === 0) await store.setStatus(trx, current, 'in_progress', time, { total, model })
-    else {
-      await store.setStatus(trx, current, 'failed', time, { total, model, errors_json: JSON.stringify(problems) })
-      await recordEvent(trx, row.account_id, 'batch.failed', { batch_id: row.id, errors: problems.slice(0, 10) }, time)
-      await work.queue.finish(trx, claim, 'done')
-      return false
-    }
-    return true
+    await store.setStatus(trx, current, 'in_progress', work.now(), { total, model })
   })
+  return true
 }
 
 async function continueBatch(work: BatchWork, claim: Claim, row: store.BatchRow, stopping: AbortSignal): Promise<void> {
   const tier = await work.accounts.tierForWork(row.account_id)
-  const input = await work.files.pathOf(row.account_id, row.input_file_id)
-  const expired = row.expires_at <= work.now()
-  const endsNow = row.status === 'cancelling' || row.status === 'finalizing' || expired
-  if (tier === undefined && !endsNow)
+  const ended = row.status === 'cancelling' || row.ending !== null || row.expires_at <= work.now()
+  if (tier === undefined && !ended)
     return await requeue(work, claim, Math.min(row.expires_at, work.now() + suspended_ms))
   await requireFreeDisk(work.dataDir, work.min_free_mb)
+  const input = await inputOf(work, row)
+  if (!input) return await fail(work, claim, [inputMissing(row)])
   const results = await openResults(store.batchDir(work.dataDir, row.id))
   try {
-    if (!endsNow && input) {
-      const answered = await answerLines(work, claim, row, tier!, input.path, results, stopping)
+    // Also of a batch that was being published: a restored backup does not have its results.
+    if (endingOf(work, row) === 'completed') {
+      const answered = await answerLines(work, claim, row, tier, input, results, stopping)
       if (answered === 'later') return
     }
-    const ending = await endingOf(work, row.id)
-    await publish(work, claim, row.id, ending, input?.path, results)
+    await publish(work, claim, row.id, input, results)
   } finally {
-    results.close()
+    await results.close()
   }
   await rm(store.batchDir(work.dataDir, row.id), { recursive: true, force: true })
 }
 
-async function endingOf(work: BatchWork, id: string): Promise<Ending> {
-  const row = (await store.byId(work.db, id))!
+/** How the batch ends if it ends now: `completed` with all lines answered. */
+function endingOf(work: BatchWork, row: store.BatchRow): Ending {
+  if (row.ending !== null) return row.ending
   if (store.timesOf(row).cancelling !== undefined) return 'cancelled'
   return row.expires_at <= work.now() ? 'expired' : 'completed'
 }
@@ -151,23 +174,24 @@ async function answerLines(
   work: BatchWork,
   claim: Claim,
   row: store.BatchRow,
-  tier: string,
+  tier: string | undefined,
   input: string,
   results: Results,
   stopping: AbortSignal,
 ): Promise<'done' | 'later'> {
   const { concurrency } = operations[row.endpoint]
   const turnEnds = work.now() + turn_ms
-  /** Aborts when the batch has expired or was cancelled. */
-  const ending = new AbortController()
+  /** Aborts when the batch has expired, was cancelled, or has to let others go on. */
+  const turn = new AbortController()
   const failure = new AbortController()
-  const signal = AbortSignal.any([stopping, ending.signal, failure.signal])
+  const signal = AbortSignal.any([stopping, turn.signal, failure.signal])
+  /** When the batch is continued. */
+  let continueAt: number | undefined
   let othersWait = false
-  let dayIsFull = false
   const lines = readLines(input)
   const next = async (): Promise<BatchLine | undefined> => {
     for (;;) {
-      if (signal.aborted || dayIsFull || (othersWait && work.now() > turnEnds)) return undefined
+      if (signal.aborted || continueAt !== undefined || (othersWait && work.now() > turnEnds)) return undefined
       const { value, done } = await lines.next()
       if (done) return undefined
       if (!results.has(value.custom_id)) return value
@@ -175,8 +199,8 @@ async function answerLines(
   }
   const answerAll = async () => {
     for (let line = await next(); line; line = await next()) {
-      if (!(await work.limits.countBatchRequest({ account_id: row.account_id, tier }))) {
-        dayIsFull = true
+      if (tier !== undefined && !(await work.limits.countBatchRequest({ account_id: row.account_id, tier }))) {
+        continueAt = Math.min(endOfDay(work.now()), row.expires_at)
         return
       }
       const { result, tokens } = await answer(work, row, line, signal)
@@ -184,13 +208,20 @@ async function answerLines(
     }
   }
   const report = async () => {
-    results.sync()
-    othersWait = (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== row.id && run_at <= work.now())
+    await results.sync()
+    const now = work.now()
+    othersWait = (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== row.id && run_at <= now)
     const status = await withLease(work, claim, async (trx) => {
       await store.update(trx, row.id, countsOf(results))
       return (await store.byId(trx, row.id))!.status
     })
-    if (status === 'cancelling' || work.now() >= row.expires_at) ending.abort()
+    if (status === 'cancelling' || now >= row.expires_at) turn.abort()
+    // The engine may have paused its lines for hours.
+    else if (othersWait && now > turnEnds + grace_ms) turn.abort()
+    else if ((await work.accounts.tierForWork(row.account_id)) === undefined) {
+      continueAt = now + suspended_ms
+      turn.abort()
+    }
   }
   const reporting = reportWhile(report, failure)
   const workers = Array.from({ length: concurrency }, () =>
@@ -204,8 +235,9 @@ async function answerLines(
   failure.signal.throwIfAborted()
   stopping.throwIfAborted()
   await report()
-  if (ending.signal.aborted || results.completed + results.failed >= row.total) return 'done'
-  await requeue(work, claim, dayIsFull ? Math.min(endOfDay(work.now()), row.expires_at) : work.now())
+  const now = (await store.byId(work.db, row.id))!
+  if (endingOf(work, now) !== 'completed' || results.completed + results.failed >= row.total) return 'done'
+  await requeue(work, claim, continueAt ?? work.now())
   return 'later'
 }
 
@@ -248,7 +280,7 @@ async function answer(
   })
   const parsed = schema.safeParse({ ...given, stream: undefined, stream_options: undefined })
   if (!parsed.success) return failed(validationError(parsed.error.issues, 'request'))
-  for (let tries = 1; ; tries++) {
+  for (let tries = 1, failures = 0; ; tries++) {
     try {
       const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
       const { response, meter } = await work.inference.answer(operation, request, signal)
@@ -259,33 +291,33 @@ async function answer(
       const known = error instanceof ApiError ? error : undefined
       if (known && known.status < 500 && known.status !== 429) return failed(known)
       if (!known) work.log.error({ err: error, batch: row.id, line }, 'a request of a batch failed')
-      // A full queue of live requests is no failure of this one: it waits for its turn.
-      if (known?.code !== 'overloaded' && tries >= triesMax)
+      // A full queue of live requests, or a server that is away, is no failure of this request: it waits. One that lost
+      // its servers may be what killed them.
+      const waits = known?.code === 'overloaded' || (known?.code === 'engine_unavailable' && !isLost(known))
+      if (!waits && ++failures >= (known && isLost(known) ? lossesMax : failuresMax))
         return failed(
           known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
         )
-      await sleep(Math.min(retryMax_ms, 500 * 2 ** tries), undefined, { signal })
+      await sleep(Math.min(retryMax_ms, 500 * 2 ** Math.min(tries, 8)), undefined, { signal })
     }
   }
 }
 
+const isLost = (error: ApiError) => error instanceof ReplicaFailure && error.lost
+
 /** Turns the results into files of the account and ends the batch, in one transaction. */
-async function publish(
-  work: BatchWork,
-  claim: Claim,
-  id: string,
-  ending: Ending,
-  input: string | undefined,
-  results: Results,
-): Promise<void> {
-  if (ending !== 'completed' && input)
+async function publish(work: BatchWork, claim: Claim, id: string, input: string, results: Results): Promise<void> {
+  // Decided before the files are written, so that a kill does not change it.
+  const ending = await withLease(work, claim, async (trx) => {
+    const row = (await store.byId(trx, id))!
+    const ending = endingOf(work, row)
+    if (row.status !== 'finalizing') await store.setStatus(trx, row, 'finalizing', work.now(), { ending })
+    return ending
+  })
+  if (results.completed + results.failed < (await store.byId(work.db, id))!.total)
     for await (const { custom_id } of readLines(input))
       if (!results.has(custom_id)) results.add({ custom_id, error: unansweredMessages[ending] })
-  results.sync()
-  await withLease(work, claim, async (trx) => {
-    const row = (await store.byId(trx, id))!
-    if (row.status !== 'finalizing') await store.setStatus(trx, row, 'finalizing', work.now(), { ...countsOf(results) })
-  })
+  await results.sync()
   const written: NewFile[] = []
   const write = async (file: string, count: number) => {
     if (count === 0) return undefined
@@ -308,15 +340,7 @@ async function publish(
       if (output) await work.files.insert(trx, output, { ...file, filename: `${id}_output.jsonl` })
       if (errors) await work.files.insert(trx, errors, { ...file, filename: `${id}_error.jsonl` })
       const files = { output_file_id: output?.id ?? null, error_file_id: errors?.id ?? null }
-      await store.setStatus(trx, row, ending, time, files)
-      const counts = { total: row.total, completed: row.completed, failed: row.failed }
-      await recordEvent(
-        trx,
-        row.account_id,
-        `batch.${ending}`,
-        { batch_id: id, request_counts: counts, ...files },
-        time,
-      )
+      await store.end(trx, row, ending, time, { ...countsOf(results), ...files })
       await work.queue.finish(trx, claim, 'done')
     })
   } catch (error) {

@@ -200,6 +200,8 @@ export function rowProblem(row: unknown): Problem | undefined {
     return ['not_an_object', `is not a JSON object. Each row must be like ${exampleRow}.`]
   if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
   const { messages, tools } = row as { messages?: unknown; tools?: unknown }
+  if ('functions' in row)
+    return ['functions_outdated', "has 'functions', the old form of tools. Write them as 'tools'."]
   if (messages === undefined && 'preferred_output' in row) return preferenceProblem(row)
   if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${exampleRow}.`]
   if (!Array.isArray(messages) || messages.length === 0)

@@ -40,8 +40,14 @@ export interface Datasets {
   upload(by: AccountActor, upload: FormFile<UploadFields>): Promise<Dataset>
   /** Stores the bytes of a file. Throws file_too_large. */
   receive(file: NodeJS.ReadableStream): Promise<Received>
-  /** Makes a dataset of a received file. A failure leaves nothing behind. */
-  register(by: AccountActor, received: Received, filename: string, fields: UploadFields): Promise<Dataset>
+  /** Makes a dataset of a received file. A failure leaves nothing behind. `also` writes in the same transaction. */
+  register(
+    by: AccountActor,
+    received: Received,
+    filename: string,
+    fields: UploadFields,
+    also?: (trx: Trx, id: string) => Promise<void>,
+  ): Promise<Dataset>
   /** Removes a received file that nothing became of. */
   discard(received: Received): Promise<void>
   list(account_id: string, query: SortedQuery): Promise<Page<Dataset>>
@@ -184,6 +190,7 @@ export function createDatasets(options: Options): Datasets {
     received: Received,
     filename: string,
     { name, description, format: given, hf_token }: UploadFields,
+    also?: (trx: Trx, id: string) => Promise<void>,
   ): Promise<Dataset> {
     const { id, size_bytes, sha256, counted } = received
     try {
@@ -216,6 +223,7 @@ export function createDatasets(options: Options): Datasets {
           dataset.created_at,
         )
         await queue.enqueue(trx, queueKind, id)
+        await also?.(trx, id)
       })
       queue.wake()
       if (format === 'jsonl') return toResponse(dataset)

@@ -135,6 +135,8 @@ interface Batches {
   output_seconds: number | null
   /** When each status began, in unix milliseconds. */
   times_json: string
+  /** How it ends, once its results are being published. */
+  ending: 'completed' | 'expired' | 'cancelled' | null
   expires_at: number
   created_at: number
 }
@@ -157,6 +159,8 @@ interface Responses {
   /** The items that it answers, without those of earlier turns. */
   input_json: string
   response_json: string
+  /** When its conversation last went on. */
+  used_at: number
   created_at: number
 }
 

@@ -1,6 +1,6 @@
 import type { Scope } from '../../contract/scopes.ts'
 import { newId } from '../../lib/ids.ts'
-import type { Trx } from '../db/open.ts'
+import type { Db, Trx } from '../db/open.ts'
 
 /** Who makes a change. */
 export interface Actor {
@@ -50,4 +50,21 @@ export async function recordAuditEntry(
       key_id,
     })
     .execute()
+}
+
+/** When an object of an account was created, by one of these actions; also of one that was deleted since. */
+export async function creationTime(
+  db: Db,
+  account_id: string,
+  actions: string[],
+  target: string,
+): Promise<number | undefined> {
+  const entry = await db
+    .selectFrom('audit')
+    .select('created_at')
+    .where('account_id', '=', account_id)
+    .where('target', '=', target)
+    .where('action', 'in', actions)
+    .executeTakeFirst()
+  return entry?.created_at
 }

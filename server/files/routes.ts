@@ -32,11 +32,7 @@ export function fileRoutes(app: FastifyInstance, files: Files, uploads: Uploads)
     readMultipart(
       request,
       addUploadPart.form,
-      async ({ file, fields }) => {
-        const part = await uploads.addPart(caller.account_id, params.upload_id, file)
-        await fields()
-        return part
-      },
+      (form) => uploads.addPart(caller.account_id, params.upload_id, form),
       'data',
     ),
   )

@@ -1,5 +1,4 @@
 // OpenAI's files: datasets under that API's names, and files that are no datasets.
-import { createReadStream } from 'node:fs'
 import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { Readable } from 'node:stream'
@@ -11,7 +10,7 @@ import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { openaiPageOf, timedPage } from '../db/page.ts'
 import type { Row } from '../db/schema.ts'
-import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { type AccountActor, creationTime, recordAuditEntry } from '../events/audit.ts'
 import type { FormFile } from '../http/multipart.ts'
 import type { SendableFile } from '../http/send-file.ts'
 import { type StoredFile, storeStream, syncPath } from '../storage/durable-files.ts'
@@ -26,13 +25,22 @@ export interface NewFile extends StoredFile {
 export interface Files {
   upload(by: AccountActor, form: FormFile<FileFields>): Promise<File>
   /** Makes a file, or a dataset, of received bytes. A failure leaves nothing behind. */
-  adopt(by: AccountActor, received: Received, filename: string, fields: FileFields): Promise<File>
+  adopt(
+    by: AccountActor,
+    received: Received,
+    filename: string,
+    fields: FileFields,
+    /** Writes in the transaction that stores the file, with its id. */
+    also?: (trx: Trx, id: string) => Promise<void>,
+  ): Promise<File>
   list(account_id: string, query: FileQuery): Promise<ReturnType<typeof openaiPageOf<File>>>
   get(account_id: string, id: string): Promise<File>
   content(account_id: string, id: string): Promise<SendableFile>
   delete(by: AccountActor, id: string): Promise<{ id: string; object: 'file'; deleted: true }>
   /** The path of a file that is no dataset, or undefined. */
   pathOf(account_id: string, id: string): Promise<(store.FileRow & { path: string }) | undefined>
+  /** Throws file_not_found unless the file, which is no dataset, exists in this transaction. */
+  requireIn(trx: Trx, account_id: string, id: string): Promise<void>
   /** Stores bytes that will become a file of the service: call `insert` in the transaction that names it. */
   write(bytes: Readable | string): Promise<NewFile>
   insert(
@@ -63,20 +71,21 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
   const notFound = (id: string) => new ApiError('file_not_found', `There is no file '${id}'.`, { param: 'file_id' })
 
   async function requireEntry(account_id: string, id: string): Promise<FileEntry> {
-    const found = await store.find(db, account_id, id)
+    const found = await store.find(db, account_id, id, now())
     const entry = found ? toEntry(found) : await datasets.asFiles.find(account_id, id)
     if (!entry) throw notFound(id)
     return entry
   }
 
-  async function adopt(by: AccountActor, received: Received, filename: string, fields: FileFields): Promise<File> {
+  const adopt: Files['adopt'] = async (by, received, filename, fields, also) => {
     const { purpose } = fields
+    // `register` discards what it does not take over.
+    if (purpose === 'fine-tune' && !hasExpiry(fields)) {
+      const { id } = await datasets.register(by, received, filename, { description: '' }, also).catch(namingFile)
+      return (await requireEntry(by.account_id, id)).file
+    }
     try {
-      if (purpose === 'fine-tune') {
-        refuseExpiry(fields)
-        const { id } = await datasets.register(by, received, filename, { description: '' })
-        return (await requireEntry(by.account_id, id)).file
-      }
+      if (purpose === 'fine-tune') throw expiryRefused()
       if (received.size_bytes === 0) throw new ApiError('file_empty', 'The file is empty.', { param: 'file' })
       const id = newId('file')
       const created_at = now()
@@ -98,6 +107,7 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
         .execute(async (trx) => {
           await store.insert(trx, row)
           await recordAuditEntry(trx, by, 'file.created', id, { filename, purpose, sha256: row.sha256 }, created_at)
+          await also?.(trx, id)
         })
         .catch(async (error) => {
           if (!(await store.byId(db, id))) await rm(filePath(dataDir, id), { force: true })
@@ -110,9 +120,14 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
     }
   }
 
-  async function removeFile(id: string): Promise<void> {
-    await store.remove(db, id)
-    await rm(filePath(dataDir, id), { force: true })
+  /** Where a page begins: after a file, which may have been deleted since. */
+  async function cursorOf(account_id: string, id: string): Promise<{ created_at: number; id: string }> {
+    const entry = await requireEntry(account_id, id).catch(() => undefined)
+    const created_at =
+      entry?.created_at ?? (await creationTime(db, account_id, ['file.created', 'dataset.created'], id))
+    if (created_at === undefined)
+      throw new ApiError('file_not_found', `'after': there was never a file '${id}'.`, { param: 'after' })
+    return { created_at, id }
   }
 
   return {
@@ -120,7 +135,7 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
     onNeeded: (check) => void usageChecks.push(check),
 
     async upload(by, { file, filename, fields }) {
-      const received = await datasets.receive(file)
+      const received = await datasets.receive(file).catch(namingFile)
       const given = await fields().catch(async (error) => {
         await datasets.discard(received)
         throw error
@@ -129,9 +144,9 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
     },
 
     async list(account_id, { limit, order, after: last, purpose }) {
-      const after = last === undefined ? undefined : await requireEntry(account_id, last)
+      const after = last === undefined ? undefined : await cursorOf(account_id, last)
       const page = { limit, order }
-      const own = db.selectFrom('files').selectAll().where('account_id', '=', account_id)
+      const own = store.readable(db, account_id, now())
       const rows =
         purpose === 'fine-tune'
           ? []
@@ -151,7 +166,7 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
 
     async content(account_id, id) {
       const missing = new ApiError('file_not_found', `The bytes of '${id}' are no longer there.`, { param: 'file_id' })
-      const own = await store.find(db, account_id, id)
+      const own = await store.find(db, account_id, id, now())
       if (own) {
         const { filename, size_bytes, sha256 } = own
         return { folder: filesDir(dataDir), name: id, filename, size_bytes, sha256, missing }
@@ -171,21 +186,21 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
 
     async delete(by, id) {
       const { account_id } = by
-      const own = await store.find(db, account_id, id)
+      const own = await store.find(db, account_id, id, now())
       if (!own) {
         if (!(await datasets.asFiles.find(account_id, id))) throw notFound(id)
-        await datasets.delete(by, id)
+        await datasets.delete(by, id).catch(namingParam('file_id'))
         return { id, object: 'file', deleted: true }
       }
       await db.transaction().execute(async (trx) => {
-        if (!(await store.find(trx, account_id, id))) throw notFound(id)
+        if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
         await assertNotNeeded(
           usageChecks,
           trx,
           account_id,
           id,
           (user) => `The file is needed by ${user}. Cancel it or wait for its end, then delete.`,
-        )
+        ).catch(namingParam('file_id'))
         await store.remove(trx, id)
         await recordAuditEntry(trx, by, 'file.deleted', id, { filename: own.filename }, now())
       })
@@ -196,6 +211,9 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
     async pathOf(account_id, id) {
       const row = await store.find(db, account_id, id)
       return row && { ...row, path: filePath(dataDir, id) }
+    },
+    async requireIn(trx, account_id, id) {
+      if (!(await store.find(trx, account_id, id, now()))) throw notFound(id)
     },
 
     async write(bytes) {
@@ -213,9 +231,12 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
 
     async removeExpired(time) {
       for (const { id, account_id } of await store.expired(db, time)) {
-        let needed: string | undefined
-        for (const check of usageChecks) needed ??= await db.transaction().execute((trx) => check(trx, account_id, id))
-        if (!needed) await removeFile(id)
+        const removed = await db.transaction().execute(async (trx) => {
+          for (const check of usageChecks) if (await check(trx, account_id, id)) return false
+          await store.remove(trx, id)
+          return true
+        })
+        if (removed) await rm(filePath(dataDir, id), { force: true })
       }
     },
 
@@ -226,14 +247,24 @@ export function createFiles({ db, datasets, dataDir, now }: Options): Files {
   }
 }
 
-function refuseExpiry(fields: FileFields): void {
-  if (fields['expires_after[seconds]'] !== undefined || fields['expires_after[anchor]'] !== undefined)
-    throw new ApiError(
-      'parameter_not_supported',
-      "'expires_after' is not for files to fine-tune on: they are kept until you delete them. Leave it out.",
-      { param: 'expires_after' },
-    )
-}
+const hasExpiry = (fields: FileFields) =>
+  fields['expires_after[seconds]'] !== undefined || fields['expires_after[anchor]'] !== undefined
+
+export const expiryRefused = () =>
+  new ApiError(
+    'parameter_not_supported',
+    "'expires_after' is not for files to fine-tune on: they are kept until you delete them. Leave it out.",
+    { param: 'expires_after' },
+  )
+
+/** Names the parameter in an error that names none. */
+const namingParam =
+  (param: string) =>
+  (error: unknown): never => {
+    if (!(error instanceof ApiError) || error.param !== undefined) throw error
+    throw new ApiError(error.code, error.message, { ...(error.details && { details: error.details }), param })
+  }
+const namingFile = namingParam('file')
 
 /** When the file is deleted, in unix milliseconds. */
 function expiryOf(fields: FileFields, created_at: number): number | null {
@@ -245,9 +276,4 @@ function expiryOf(fields: FileFields, created_at: number): number | null {
       { param: 'expires_after' },
     )
   return seconds === undefined ? null : created_at + seconds * 1000
-}
-
-/** A stream of files, one after the other. */
-export async function* joined(paths: string[]): AsyncGenerator<Buffer> {
-  for (const each of paths) yield* createReadStream(each, { highWaterMark: 1 << 20 })
 }

@@ -9,8 +9,17 @@ export type UploadRow = Row<'uploads'>
 
 export const insert = (db: Db | Trx, file: NewRow<'files'>) => db.insertInto('files').values(file).execute()
 
-export const find = (db: Db | Trx, account_id: string, id: string) =>
-  db.selectFrom('files').selectAll().where('account_id', '=', account_id).where('id', '=', id).executeTakeFirst()
+/** The files of an account whose time is not over. */
+export const readable = (db: Db | Trx, account_id: string, now: number) =>
+  db
+    .selectFrom('files')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where((or) => or.or([or('expires_at', 'is', null), or('expires_at', '>', now)]))
+
+/** A file of an account; with `now`, only if its time is not over. */
+export const find = (db: Db | Trx, account_id: string, id: string, now = 0) =>
+  readable(db, account_id, now).where('id', '=', id).executeTakeFirst()
 
 export const byId = (db: Db, id: string) => db.selectFrom('files').selectAll().where('id', '=', id).executeTakeFirst()
 
@@ -40,11 +49,32 @@ export async function endUpload(db: Db | Trx, id: string, values: Partial<Upload
   return numUpdatedRows > 0n
 }
 
+/** Makes an upload pending again whose file could not be kept. */
+export const reopenUpload = (db: Db, id: string) =>
+  db
+    .updateTable('uploads')
+    .set({ status: 'pending', file_id: null })
+    .where('id', '=', id)
+    .where('status', '=', 'completed')
+    .execute()
+
 export const overdueUploads = (db: Db, now: number) =>
   db.selectFrom('uploads').selectAll().where('status', '=', 'pending').where('expires_at', '<=', now).execute()
 
 export const insertPart = (trx: Trx, part: NewRow<'upload_parts'>) =>
   trx.insertInto('upload_parts').values(part).execute()
+
+export async function partsSent(trx: Trx, upload_id: string): Promise<{ sent: number; count: number }> {
+  const found = await trx
+    .selectFrom('upload_parts')
+    .select((eb) => [
+      eb.fn.sum<number | string | null>('size_bytes').as('sent'),
+      eb.fn.countAll<number | string>().as('count'),
+    ])
+    .where('upload_id', '=', upload_id)
+    .executeTakeFirstOrThrow()
+  return { sent: Number(found.sent ?? 0), count: Number(found.count) }
+}
 
 export const parts = (db: Db | Trx, upload_id: string) =>
   db.selectFrom('upload_parts').selectAll().where('upload_id', '=', upload_id).execute()

@@ -1,14 +1,17 @@
 // OpenAI's uploads: a large file that arrives in parts.
 import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { Readable } from 'node:stream'
+import { asDisplayName } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import {
   type CreateUpload,
   type File,
   type FileFields,
   partBytesMax,
+  partsMax,
   type Upload,
   type UploadPart,
 } from '../../contract/files.ts'
@@ -17,14 +20,20 @@ import { hour_ms } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import { assertBacklogLimit } from '../queue/queue.ts'
 import { requireFreeDisk, storeStream } from '../storage/durable-files.ts'
-import { type Files, joined } from './service.ts'
+import { expiryRefused, type Files } from './service.ts'
 import * as store from './store.ts'
 import { partPath, uploadsDir } from './store.ts'
 
 export interface Uploads {
   create(by: AccountActor, request: CreateUpload): Promise<Upload>
-  addPart(account_id: string, id: string, bytes: NodeJS.ReadableStream): Promise<UploadPart>
+  /** `fields` reads the rest of the form after the bytes. */
+  addPart(
+    account_id: string,
+    id: string,
+    form: { file: NodeJS.ReadableStream; fields(): Promise<unknown> },
+  ): Promise<UploadPart>
   complete(
     by: AccountActor,
     id: string,
@@ -49,10 +58,23 @@ interface Options {
 
 /** How long an upload may take. */
 const lifetime_ms = hour_ms
+/** Pending uploads of an account. */
+const uploadsMax = 100
 
 export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_mb, now }: Options): Uploads {
-  /** Uploads that are being joined, so that a second request does not join the parts again. */
-  const joining = new Set<string>()
+  /** Uploads that a request is ending, so that a second one does not join the parts again. */
+  const ending = new Set<string>()
+
+  /** Runs the end of an upload, unless another request is at it. */
+  async function endOnce<T>(id: string, work: () => Promise<T>): Promise<T> {
+    if (ending.has(id)) throw notPending('being completed')
+    ending.add(id)
+    try {
+      return await work()
+    } finally {
+      ending.delete(id)
+    }
+  }
 
   async function requireUpload(account_id: string, id: string): Promise<store.UploadRow> {
     const upload = await store.findUpload(db, account_id, id)
@@ -84,7 +106,7 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
     }
   }
 
-  /** Joins the parts to a file. Throws upload_incomplete if they are not what was announced. */
+  /** Joins the parts to a file and completes the upload. Throws upload_incomplete if they are not what was announced. */
   async function join(
     by: AccountActor,
     upload: store.UploadRow,
@@ -94,6 +116,8 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
     const known = new Map((await store.parts(db, upload.id)).map((part) => [part.id, part.size_bytes]))
     const unknown = part_ids.find((id) => !known.has(id))
     if (unknown !== undefined) throw incomplete(`The upload has no part '${unknown.slice(0, 100)}'.`, 'part_ids')
+    const twice = part_ids.find((id, index) => part_ids.indexOf(id) < index)
+    if (twice !== undefined) throw incomplete(`The part '${twice.slice(0, 100)}' is named twice.`, 'part_ids')
     const bytes = part_ids.reduce((sum, id) => sum + known.get(id)!, 0)
     if (bytes !== upload.size_bytes)
       throw incomplete(
@@ -102,10 +126,11 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
       )
     const hash = createHash('md5')
     async function* hashed() {
-      for await (const chunk of joined(part_ids.map((id) => partPath(dataDir, upload.id, id)))) {
-        hash.update(chunk)
-        yield chunk
-      }
+      for (const id of part_ids)
+        for await (const chunk of createReadStream(partPath(dataDir, upload.id, id), { highWaterMark: 1 << 20 })) {
+          hash.update(chunk)
+          yield chunk
+        }
     }
     const received = await datasets.receive(Readable.from(hashed(), { objectMode: false }))
     const digest = hash.digest()
@@ -120,7 +145,9 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
         'expires_after[seconds]': upload.file_seconds,
       }),
     }
-    return files.adopt(by, received, upload.filename, fields)
+    return files.adopt(by, received, upload.filename, fields, async (trx, file_id) => {
+      if (!(await store.endUpload(trx, upload.id, { status: 'completed', file_id }))) throw notPending('ended')
+    })
   }
 
   return {
@@ -130,13 +157,14 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
           details: { max_mb },
           param: 'bytes',
         })
+      if (purpose === 'fine-tune' && expires_after != null) throw expiryRefused()
       await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('upl')
       const created_at = now()
       const row: store.UploadRow = {
         id,
         account_id: by.account_id,
-        filename,
+        filename: asDisplayName(filename) || 'file',
         purpose,
         size_bytes: bytes,
         file_seconds: expires_after?.seconds ?? null,
@@ -146,13 +174,14 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
         created_at,
       }
       await db.transaction().execute(async (trx) => {
+        await assertBacklogLimit(trx, 'uploads', by.account_id, uploadsMax)
         await store.insertUpload(trx, row)
         await recordAuditEntry(trx, by, 'upload.created', id, { filename, purpose, bytes }, created_at)
       })
       return toResponse(row)
     },
 
-    async addPart(account_id, upload_id, bytes) {
+    async addPart(account_id, upload_id, { file: bytes, fields }) {
       const upload = await requirePending(account_id, upload_id)
       await requireFreeDisk(dataDir, min_free_mb)
       const id = newId('part')
@@ -165,11 +194,21 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
             details: { max_bytes: partBytesMax },
             param: 'data',
           })
+      }).catch(async (error) => {
+        // Its folder is removed when the upload ends.
+        await requirePending(account_id, upload_id)
+        throw error
       })
       const created_at = now()
       try {
+        if (size_bytes === 0) throw new ApiError('file_empty', 'The part is empty.', { param: 'data' })
+        await fields()
         await db.transaction().execute(async (trx) => {
-          const sent = (await store.parts(trx, upload_id)).reduce((sum, part) => sum + part.size_bytes, 0)
+          const { sent, count } = await store.partsSent(trx, upload_id)
+          if (count >= partsMax)
+            throw new ApiError('invalid_request', `The upload has ${partsMax} parts, the most that it may.`, {
+              param: 'data',
+            })
           // A part may be sent again after a failure, but a client cannot fill the disk.
           if (sent + size_bytes > 2 * upload.size_bytes + partBytesMax)
             throw new ApiError('file_too_large', 'The parts are more than twice as large as was announced.', {
@@ -185,34 +224,35 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
       return { id, object: 'upload.part', created_at: Math.floor(created_at / 1000), upload_id }
     },
 
-    async complete(by, id, { part_ids, md5 }) {
-      const upload = await requirePending(by.account_id, id)
-      if (joining.has(id)) throw notPending('being completed')
-      joining.add(id)
-      try {
-        const file = await join(by, upload, part_ids, md5 ?? undefined)
-        await store.endUpload(db, id, { status: 'completed', file_id: file.id })
+    complete: (by, id, { part_ids, md5 }) =>
+      endOnce(id, async () => {
+        const found = await requireUpload(by.account_id, id)
+        // A client that lost the answer asks again.
+        if (found.status === 'completed' && found.file_id !== null) return toResponse(found)
+        const upload = await requirePending(by.account_id, id)
+        await join(by, upload, part_ids, md5 ?? undefined).catch(async (error) => {
+          // A dataset that turns out to be unreadable is removed again.
+          await store.reopenUpload(db, id)
+          throw error
+        })
         await removeParts(id)
-      } finally {
-        joining.delete(id)
-      }
-      return toResponse(await requireUpload(by.account_id, id))
-    },
+        return toResponse(await requireUpload(by.account_id, id))
+      }),
 
-    async cancel(by, id) {
-      await requirePending(by.account_id, id)
-      if (joining.has(id)) throw notPending('being completed')
-      await db.transaction().execute(async (trx) => {
-        if (!(await store.endUpload(trx, id, { status: 'cancelled' }))) throw notPending('ended')
-        await recordAuditEntry(trx, by, 'upload.cancelled', id, {}, now())
-      })
-      await removeParts(id)
-      return toResponse(await requireUpload(by.account_id, id))
-    },
+    cancel: (by, id) =>
+      endOnce(id, async () => {
+        await requirePending(by.account_id, id)
+        await db.transaction().execute(async (trx) => {
+          if (!(await store.endUpload(trx, id, { status: 'cancelled' }))) throw notPending('ended')
+          await recordAuditEntry(trx, by, 'upload.cancelled', id, {}, now())
+        })
+        await removeParts(id)
+        return toResponse(await requireUpload(by.account_id, id))
+      }),
 
     async removeExpired(time) {
       for (const { id } of await store.overdueUploads(db, time)) {
-        if (joining.has(id)) continue
+        if (ending.has(id)) continue
         if (await store.endUpload(db, id, { status: 'expired' })) await removeParts(id)
       }
     },

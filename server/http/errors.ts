@@ -26,32 +26,33 @@ export function handleErrors(app: FastifyInstance): void {
     return reply.status(known.status).send(errorBody(known, request.routeOptions.config.route?.openai ?? false))
   })
   app.setNotFoundHandler((request, reply) => {
+    const path = request.url.split('?')[0]!.slice(0, maxPath)
     const error = new ApiError(
       'not_found',
-      `There is no ${request.method} ${request.url.split('?')[0]}. The operations are listed at /docs.`,
+      `There is no ${request.method} ${path}. The operations are listed at /docs.`,
     )
-    return reply
-      .status(404)
-      .send(
-        errorBody(
-          error,
-          /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches|responses)/.test(
-            request.url,
-          ),
-        ),
-      )
+    return reply.status(404).send(errorBody(error, isOpenaiPath(request.url)))
   })
 }
+
+/** Longest part of an address that an error repeats. */
+const maxPath = 300
+
+/** Whether OpenAI's API has paths that begin like this one: its clients read the type and param of an error. */
+const isOpenaiPath = (url: string) =>
+  /^\/(api\/)?v1\/(chat|completions|embeddings|models|files|uploads|fine_tuning|batches|responses|conversations|evals|webhook_endpoints|webhook_event_types|images|audio|moderations|vector_stores|assistants|threads|realtime|containers)\b/.test(
+    url,
+  )
 
 /** Whether a retry of the same request would fail again; the header tells OpenAI's clients not to retry. */
 const isPermanent = (status: number) =>
   status >= 400 && status < 500 && status !== 408 && status !== 409 && status !== 429
 
 /** Answers errors that Fastify raises before it finds a route, in the same shape. */
-export function frameworkError(error: FastifyError, _request: FastifyRequest, reply: FastifyReply): void {
-  const known = new ApiError('invalid_request', `The address is not valid: ${error.message}`)
+export function frameworkError(error: FastifyError, request: FastifyRequest, reply: FastifyReply): void {
+  const known = new ApiError('invalid_request', `The address is not valid: ${error.message.slice(0, maxPath)}`)
   setSecurityHeaders(reply)
-  void reply.status(known.status).send(errorBody(known, false))
+  void reply.status(known.status).send(errorBody(known, isOpenaiPath(request.raw.url ?? '')))
 }
 
 export const { refuse, clientError } = createRefusals(() => newId('req'))

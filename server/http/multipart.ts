@@ -40,7 +40,7 @@ export async function readMultipart<F, T>(
   }
   for (;;) {
     const { value: part, done } = await nextPart(parts)
-    if (done) throw new ApiError('file_missing', `The form has no part named \`${partName}\`.`)
+    if (done) throw new ApiError('file_missing', `The form has no part named \`${partName}\`.`, { param: partName })
     if (part.type === 'field') {
       addField(textFields, part)
       continue
@@ -50,6 +50,7 @@ export async function readMultipart<F, T>(
       throw new ApiError(
         'file_missing',
         `The form has a file named '${part.fieldname}'; the part must be named \`${partName}\`.`,
+        { param: partName },
       )
     }
     // Validate the fields before the file now, to fail before a large upload. Required ones may follow the file.
@@ -116,6 +117,12 @@ function addField(
   if (typeof value !== 'string')
     throw new ApiError('invalid_request', `The form's field '${fieldname}' must be plain text.`, {
       details: { field: fieldname },
+      param: fieldname,
+    })
+  if (fieldname in textFields)
+    throw new ApiError('invalid_request', `The form has the field '${fieldname}' twice.`, {
+      details: { field: fieldname },
+      param: fieldname,
     })
   textFields[fieldname] = value
 }

@@ -99,7 +99,13 @@ export function createInferenceFeature(
       const cutoff = context.stopDeadline
       const aborts = createAborts(cutoff)
       inferenceRoutes(app, { inference, limits, aborts, cutoff })
-      responseRoutes(app, { inference, responses: createResponses(context), aborts, cutoff, now: context.now })
+      responseRoutes(app, {
+        inference,
+        responses: createResponses(context),
+        aborts,
+        cutoff,
+        now: context.now,
+      })
     },
     sweep: mergedAdapters.removeLeftovers,
     async start() {

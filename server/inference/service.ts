@@ -177,7 +177,8 @@ export function createInference({
         return { response: await mergedAdapters.run(account_id, target, attempt), meter }
       } catch (error) {
         // A client that disconnected before the response still used the engine.
-        if (signal.aborted) meter.endAborted(engine.abortedUsage(request_id), undefined)
+        // A request in the background is asked again under the same id, and metered then.
+        if (signal.aborted && !background) meter.endAborted(engine.abortedUsage(request_id), undefined)
         throw error
       }
     },

@@ -253,16 +253,24 @@ export function createLeaseWrites(context: LeaseContext, claim: Claim): LeaseWri
   }
 }
 
+/** Work of an account that has not begun; of batches and uploads, what has not ended. */
+const backlogs = {
+  jobs: (trx: Trx) => trx.selectFrom('tuning_jobs').where('status', '=', 'queued'),
+  exports: (trx: Trx) => trx.selectFrom('exports').where('status', '=', 'queued'),
+  uploads: (trx: Trx) => trx.selectFrom('uploads').where('status', '=', 'pending'),
+  batches: (trx: Trx) =>
+    trx.selectFrom('batches').where('status', 'in', ['validating', 'in_progress', 'finalizing', 'cancelling']),
+}
+
 /** Throws rate_limit_exceeded if an account has `max` entries waiting, as a longer backlog would delay all others. */
 export async function assertBacklogLimit(
   trx: Trx,
-  what: 'jobs' | 'exports',
+  what: keyof typeof backlogs,
   account_id: string,
   max: number,
 ): Promise<void> {
-  const table = what === 'jobs' ? 'tuning_jobs' : 'exports'
   const waiting = await countRows(
-    trx.selectFrom(table).where('account_id', '=', account_id).where('status', '=', 'queued'),
+    (backlogs[what](trx) as ReturnType<typeof backlogs.jobs>).where('account_id', '=', account_id),
   )
   if (waiting < max) return
   throw new ApiError(

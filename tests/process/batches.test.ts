@@ -1,9 +1,10 @@
 // OpenAI's batches, with OpenAI's own client: requests of a file, answered in the background.
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import OpenAI from 'openai'
+import { openDatabase } from '../../server/db/open.ts'
 import { until } from '../support/client.ts'
 import { dataFolder } from '../support/server.ts'
 import { tiny } from '../support/tiny.ts'
@@ -183,5 +184,51 @@ test('a server killed in the middle of a batch asks no line twice that was answe
   const { completed, failed, total } = end.request_counts!
   assert.deepEqual([completed + failed, total], [count, count])
   assert.equal((await readResults(end.error_file_id)).at(-1)!.error!.code, 'batch_cancelled')
+})
+
+const longLines = (count: number) =>
+  Array.from({ length: count }, (_, index) => line(`${index}`, chat(`${index}?`, { max_tokens: 100, temperature: 2 })))
+const inProgress = (id: string, answers = 0) =>
+  until('it to be answered', async () => {
+    const { status, request_counts } = await openai.batches.retrieve(id)
+    return (status === 'in_progress' && request_counts!.completed >= answers) || undefined
+  })
+
+test('a batch that is cancelled before its file was read ends at once; a suspended account’s rests', async () => {
+  const { id } = await start(longLines(200))
+  await inProgress(id, 1)
+  const other = await start(['a,b', 'no requests'])
+  assert.equal((await openai.batches.retrieve(other.id)).status, 'validating', 'another batch is worked on')
+  const cancelled = await openai.batches.cancel(other.id)
+  assert.deepEqual([cancelled.status, cancelled.output_file_id], ['cancelled', null])
+  await openai.files.delete(other.input_file_id)
+
+  const db = await openDatabase(folder.dataDir)
+  const entry = db.selectFrom('queue_entries').select(['status', 'run_at']).where('ref', '=', id)
+  await db.updateTable('accounts').set({ suspended_at: Date.now() }).execute()
+  await until('it to rest', async () => {
+    const { status, run_at } = await entry.executeTakeFirstOrThrow()
+    return (status === 'waiting' && run_at > Date.now()) || undefined
+  })
+  await db.updateTable('accounts').set({ suspended_at: null }).execute()
+  await db.destroy()
+  await until('the account to be let in again', () => openai.batches.cancel(id).catch(() => undefined))
+  assert.equal((await ended(id)).status, 'cancelled')
+})
+
+test('a batch whose unpublished results are gone, as in a restored backup, is answered again', async () => {
+  const { id } = await start(longLines(20))
+  await inProgress(id, 1)
+  await server.end('SIGKILL')
+  const db = await openDatabase(folder.dataDir)
+  const values = { status: 'finalizing' as const, ending: 'completed' as const, completed: 20 }
+  await db.updateTable('batches').set(values).where('id', '=', id).execute()
+  await db.destroy()
+  rmSync(path.join(folder.dataDir, 'batches', id), { recursive: true })
+  server = await folder.start()
+  openai = clientOf()
+  const batch = await ended(id)
+  assert.deepEqual([batch.status, batch.request_counts!.completed], ['completed', 20])
+  assert.equal((await readResults(batch.output_file_id)).length, 20)
   assert.equal(await server.end('SIGTERM'), 0)
 })

@@ -161,6 +161,34 @@ test('tools are called, whole and streamed, and their results answered', async (
   assert.ok(answer.usage!.input_tokens > made.usage!.input_tokens)
 })
 
+test('what is stored is what the model reads, and what is left of a conversation can be read', async () => {
+  const item = { type: 'message' as const, role: 'user' as const, content: 'hi', more: 'x'.repeat(1000) }
+  const reasoning = { type: 'reasoning' as const, id: 'rs_1', summary: [], encrypted_content: 'x'.repeat(1000) }
+  const first = await openai.responses.create({ ...base, input: [reasoning, item] as never })
+  const [stored, ...others] = (await openai.responses.inputItems.list(first.id)).data
+  assert.deepEqual({ ...stored, id: '' }, { id: '', type: 'message', role: 'user', content: 'hi' })
+  assert.deepEqual(others, [])
+  const second = await openai.responses.create({ ...base, previous_response_id: first.id, input: 'and' })
+  const third = await openai.responses.create({ ...base, previous_response_id: second.id, input: 'now' })
+  await openai.responses.delete(first.id)
+  const goOn = openai.responses.create({ ...base, previous_response_id: third.id, input: 'x' })
+  await assert.rejects(goOn, { code: 'previous_response_not_found', message: new RegExp(`${third.id}.*${first.id}`) })
+  const left = (await openai.responses.inputItems.list(third.id)).data
+  assert.equal(left.length, 1, 'its own')
+})
+
+test('a conversation cannot grow without end', async () => {
+  const { id } = await openai.responses.create({ ...base, input: 'hi' })
+  const { db } = app
+  await db
+    .updateTable('responses')
+    .set({ input_json: `[${' '.repeat(9_000_000)}]` })
+    .where('id', '=', id)
+    .execute()
+  const goOn = openai.responses.create({ ...base, previous_response_id: id, input: 'x' })
+  await refused(goOn, 400, 'context_length_exceeded', 'previous_response_id')
+})
+
 test('a structured answer has the form of its schema', async () => {
   const made = await openai.responses.create({
     ...base,
@@ -182,6 +210,13 @@ test('what is not offered is refused with the name of its field', async () => {
     [{ include: ['file_search_call.results'] }, 'parameter_not_supported', 'include'],
     [{ max_output_tokens: 0 }, 'invalid_request', 'max_output_tokens'],
     [{ input: [] }, 'invalid_request', 'input'],
+    [{ max_tokens: 5 }, 'parameter_not_supported', 'max_tokens'],
+    [{ response_format: { type: 'json_object' } }, 'parameter_not_supported', 'response_format'],
+    [{ stop: ['x'] }, 'parameter_not_supported', 'stop'],
+    [{ reasoning: 5 }, 'invalid_request', 'reasoning'],
+    [{ tool_choice: 'required' }, 'invalid_request', 'tool_choice'],
+    [{ tools: [weather], tool_choice: { type: 'function', name: 'other' } }, 'invalid_request', 'tool_choice.name'],
+    [{ text: { format: { ...colour, name: 'a b' } } }, 'invalid_request', 'text.format.name'],
     [{ input: [{ type: 'item_reference', id: 'x' }] }, 'invalid_request', 'input.0.type'],
     [{ tools: [{ ...weather, name: 'no spaces' }] }, 'invalid_request', 'tools.0.name'],
     [{ input: 'long '.repeat(5000) }, 'context_length_exceeded', 'input'],

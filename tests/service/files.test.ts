@@ -85,7 +85,7 @@ test('files of another account do not exist for this one', async () => {
     await refused(other.files.retrieve(file), 404, 'file_not_found', 'file_id')
     await refused(other.files.content(file), 404, 'file_not_found', 'file_id')
     await refused(other.files.delete(file), 404, 'file_not_found', 'file_id')
-    await refused(other.files.list({ after: file }) as Promise<unknown>, 404, 'file_not_found', 'file_id')
+    await refused(other.files.list({ after: file }) as Promise<unknown>, 404, 'file_not_found', 'after')
   }
   assert.equal((await other.files.list()).data.length, 0)
 })
@@ -94,8 +94,8 @@ test('bad uploads are refused in that API’s shape and leave nothing behind', a
   const [files, datasets] = [onDisk('files'), onDisk('datasets')]
   await refused(upload(rows, 'assistants'), 400, 'invalid_request', 'purpose')
   await refused(upload('', 'user_data'), 400, 'file_empty', 'file')
-  await refused(upload('x'.repeat(1_100_000), 'user_data'), 413, 'file_too_large', null)
-  await refused(upload('\n\n', 'fine-tune'), 400, 'file_empty', null)
+  await refused(upload('x'.repeat(1_100_000), 'user_data'), 413, 'file_too_large', 'file')
+  await refused(upload('\n\n', 'fine-tune'), 400, 'file_empty', 'file')
   const withoutPurpose = new FormData()
   withoutPurpose.set('file', new Blob([rows]), 'rows.jsonl')
   assert.equal((await app.api('POST', '/files', withoutPurpose)).body.error.param, 'purpose')
@@ -117,7 +117,7 @@ test('a file is deleted when its time is over', async () => {
   })
   assert.equal(file.expires_at, file.created_at + 3600)
   await app.services.removeExpiredFiles(Date.now() + 3_599_000)
-  assert.ok(existsSync(path.join(app.dataDir, 'files', file.id)))
+  assert.equal(await (await openai.files.content(file.id)).text(), 'x')
   await app.services.removeExpiredFiles(Date.now() + 3_601_000)
   await refused(openai.files.retrieve(file.id), 404, 'file_not_found', 'file_id')
   assert.ok(!existsSync(path.join(app.dataDir, 'files', file.id)))
@@ -148,6 +148,49 @@ test('an upload in parts becomes one file, in the order that its completion name
   assert.equal(await (await openai.files.content(completed.file!.id)).text(), rows)
   assert.ok(!existsSync(path.join(app.dataDir, 'uploads', upload.id)))
   await refused(openai.uploads.cancel(upload.id), 400, 'upload_not_pending', 'upload_id')
+  const again = await openai.uploads.complete(upload.id, { part_ids: [first, second], md5 })
+  assert.equal(again.file!.id, completed.file!.id, 'a client that lost the answer gets it again, and no second file')
+})
+
+test('of requests that end one upload at once, one does, and parts that come too late are refused', async () => {
+  const { id } = await openai.uploads.create({
+    filename: '../a\u0000b',
+    purpose: 'user_data',
+    bytes: 1,
+    mime_type: 'x',
+  })
+  const data = await toFile(Buffer.from('x'))
+  const part = await openai.uploads.parts.create(id, { data })
+  await refused(openai.uploads.complete(id, { part_ids: [part.id, part.id] }), 400, 'upload_incomplete', 'part_ids')
+  const empty = openai.uploads.parts.create(id, { data: await toFile(Buffer.alloc(0)) })
+  await refused(empty, 400, 'file_empty', 'data')
+  const before = onDisk('files')
+  const ends = await Promise.allSettled([
+    ...[1, 2, 3].map(() => openai.uploads.complete(id, { part_ids: [part.id] })),
+    openai.uploads.cancel(id),
+    openai.uploads.parts.create(id, { data }),
+  ])
+  const statuses = ends.map((each) => (each.status === 'fulfilled' ? 200 : each.reason.status))
+  assert.ok(
+    statuses.every((status) => status === 200 || status === 400),
+    String(statuses),
+  )
+  const completed = ends.flatMap((each) => (each.status === 'fulfilled' && 'file' in each.value ? [each.value] : []))
+  assert.ok(completed.every(({ status }) => status === completed[0]!.status))
+  assert.equal(onDisk('files') - before, completed[0]!.status === 'completed' ? 1 : 0)
+  assert.doesNotMatch(completed[0]!.filename, /\0/)
+})
+
+test('a list goes on after a file that was deleted meanwhile', async () => {
+  const names = ['one', 'two', 'three', 'four', 'five']
+  for (const name of names) await upload(name, 'evals', name)
+  let deleted = 0
+  for await (const file of openai.files.list({ purpose: 'evals', limit: 2 })) {
+    await openai.files.delete(file.id)
+    deleted++
+  }
+  assert.equal(deleted, names.length)
+  assert.equal((await openai.files.list({ purpose: 'evals' })).data.length, 0)
 })
 
 test('a cancelled or overdue upload leaves nothing behind and cannot be completed', async () => {

@@ -25,7 +25,9 @@ def call_of(call: dict) -> dict:
 def tool_of(tool: dict) -> dict:
     """A tool of a row with every field that templates read."""
     function = tool["function"]
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = {"type": "object", "properties": {}}
     return {
         "type": "function",
         "function": {

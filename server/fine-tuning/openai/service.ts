@@ -151,7 +151,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
     },
 
     async list(account_id, query) {
-      const after = query.after === undefined ? undefined : await requireJob(account_id, query.after)
+      const after = query.after === undefined ? undefined : await naming('after', requireJob(account_id, query.after))
       const rows = await store.listJobsByMetadata(db, account_id, metadataFilter(query), query.limit, after)
       return openaiPageOf(rows.map(toResponse), query.limit)
     },
@@ -201,11 +201,15 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
 
 /** The pairs that jobs must have: none at all if `metadata` is given, undefined if there is no filter. */
 function metadataFilter(query: OpenaiJobQuery): Record<string, string> | 'none' | undefined {
-  if (query.metadata !== undefined) return 'none'
   const pairs = Object.entries(query).flatMap(([name, value]) => {
-    const key = /^metadata\[(.+)\]$/s.exec(name)?.[1]
+    const key = /^metadata\[(.*)\]$/s.exec(name)?.[1]
     return key === undefined ? [] : [[key, String(value)]]
   })
+  const refuse = (why: string) => new ApiError('invalid_request', `'metadata': ${why}`, { param: 'metadata' })
+  if (pairs.some(([key]) => key === '')) throw refuse("write pairs as 'metadata[key]=value'.")
+  if (query.metadata !== undefined && pairs.length > 0)
+    throw refuse('null finds jobs without any pair; leave it or the pairs out.')
+  if (query.metadata !== undefined) return 'none'
   return pairs.length > 0 ? Object.fromEntries(pairs) : undefined
 }
 
@@ -217,6 +221,8 @@ const params: Record<string, string> = {
   'config.training_config.epochs': 'n_epochs',
   'config.training_config.batch_size': 'batch_size',
 }
+/** The service's error codes under that API's names. */
+const codes: Partial<Record<ErrorCode, ErrorCode>> = { dataset_not_found: 'file_not_found' }
 const paramByCode: Partial<Record<ErrorCode, string>> = {
   model_not_found: 'model',
   model_not_available: 'model',
@@ -229,7 +235,7 @@ const naming = <T>(param: string | undefined, work: Promise<T>): Promise<T> =>
     if (!(error instanceof ApiError)) throw error
     const own = error.param ?? (error.details?.field as string | undefined)
     const name = param ?? (own === undefined ? paramByCode[error.code] : (params[own] ?? own))
-    throw new ApiError(error.code, error.message, {
+    throw new ApiError(codes[error.code] ?? error.code, error.message, {
       ...(error.details && { details: error.details }),
       ...(name !== undefined && { param: name }),
     })

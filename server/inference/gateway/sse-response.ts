@@ -2,8 +2,10 @@
 // 15 s of silence, where proxies might close the connection, the head and keepalive comments are sent instead, and a
 // later failure becomes an error event.
 import type http from 'node:http'
-import type { FastifyReply } from 'fastify'
+import type { Readable, Writable } from 'node:stream'
+import type { FastifyBaseLogger, FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../../contract/errors.ts'
+import { clientTimeouts } from '../../../lib/http/client-timeouts.ts'
 import { streamHeaders } from '../../http/ndjson-response.ts'
 
 const keepalive_ms = 15_000
@@ -53,4 +55,29 @@ export function openSseResponse(reply: FastifyReply): SseResponse {
       out.end(`data: ${JSON.stringify(errorBody(apiError, true))}\n\n`)
     },
   }
+}
+
+/** Pipes events to a client, and closes its connection if it stops reading. */
+export function pipeToClient(
+  events: Readable,
+  out: Writable,
+  log: FastifyBaseLogger,
+  unread_ms = clientTimeouts.unread_ms,
+): void {
+  let timer: NodeJS.Timeout | undefined
+  const stopTimer = () => clearTimeout(timer)
+  const startTimer = () => {
+    stopTimer()
+    timer = setTimeout(() => out.destroy(), unread_ms).unref()
+  }
+  events.on('pause', startTimer).on('resume', stopTimer).on('end', startTimer)
+  out.on('finish', stopTimer).on('close', () => {
+    stopTimer()
+    events.destroy()
+  })
+  events.on('error', (error) => log.error({ err: error }, 'the stream of a response failed'))
+  events.on('close', () => {
+    if (!events.readableEnded) out.destroy()
+  })
+  events.pipe(out)
 }

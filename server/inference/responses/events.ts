@@ -17,7 +17,8 @@ export interface ResponseBuilder {
   takeEvents(): string
   /** The last event, once the response has ended. */
   closing(): string
-  fail(error: { code: string; message: string }): string
+  /** Closes all items, and ends the response as failed. */
+  fail(error: { code: string; message: string }): void
 }
 
 export function createResponseBuilder(response: Response): ResponseBuilder {
@@ -88,14 +89,23 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
         id: newId('fc'),
         status: 'in_progress',
         call_id: id ?? newId('fc'),
-        name: call.name ?? '',
+        name: call?.name ?? '',
         arguments: '',
       })
       calls.set(index, item)
     }
-    if (call.arguments === '') return
+    // Some servers send the name first, without arguments.
+    if (!call?.arguments) return
     item.arguments += call.arguments
     emit('response.function_call_arguments.delta', { ...placeOf(item), delta: call.arguments })
+  }
+
+  function closeAll(status: 'completed' | 'incomplete'): void {
+    closeText(status)
+    for (const item of calls.values()) {
+      emit('response.function_call_arguments.done', { ...placeOf(item), name: item.name, arguments: item.arguments })
+      finish(item, status)
+    }
   }
 
   return {
@@ -112,15 +122,7 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
     end(finish_reason, usage, time) {
       const cut = finish_reason === 'length'
       const status = cut ? 'incomplete' : 'completed'
-      closeText(status)
-      for (const item of calls.values()) {
-        emit('response.function_call_arguments.done', {
-          ...placeOf(item),
-          name: item.name,
-          arguments: item.arguments,
-        })
-        finish(item, status)
-      }
+      closeAll(status)
       response.status = status
       response.incomplete_details = cut ? { reason: 'max_output_tokens' } : null
       response.completed_at = cut ? null : Math.floor(time / 1000)
@@ -140,9 +142,10 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
     },
     closing: () => `${write(`response.${response.status}`, { response })}data: [DONE]\n\n`,
     fail(error) {
+      closeAll('incomplete')
       response.status = 'failed'
       response.error = error
-      return write('response.failed', { response })
+      emit('response.failed', { response })
     },
   }
 }

@@ -11,7 +11,7 @@ import { answered, mount } from '../../http/mount.ts'
 import type { Aborts } from '../gateway/aborts.ts'
 import { meterFullResponse, relayStream, serverTiming } from '../gateway/relay.ts'
 import { chat } from '../gateway/routes.ts'
-import { openSseResponse } from '../gateway/sse-response.ts'
+import { openSseResponse, pipeToClient } from '../gateway/sse-response.ts'
 import type { Inference } from '../service.ts'
 import { createResponseBuilder } from './events.ts'
 import type { Responses } from './service.ts'
@@ -62,13 +62,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
       const { response, meter } = await ask()
       const events = createResponseStream(builder, () => save(builder.response), now)
       const start = (timing: string | undefined) => {
-        const out = sseResponse.start(timing)
-        events.pipe(out)
-        out.once('close', () => events.destroy())
-        events.once('error', (error) => {
-          request.log.error({ err: error }, 'the stream of a response failed')
-          out.destroy()
-        })
+        pipeToClient(events, sseResponse.start(timing), request.log)
         return events
       }
       await relayStream(response, { start }, meter, { include_usage: true }, cutoff)

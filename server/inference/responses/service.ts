@@ -3,13 +3,19 @@ import { ApiError } from '../../../contract/errors.ts'
 import type { InputItem, listInputItems, OutputItem, Response, ResponseRequest } from '../../../contract/responses.ts'
 import type { Db } from '../../db/open.ts'
 import { openaiPageOf } from '../../db/page.ts'
+import { requireFreeDisk } from '../../storage/durable-files.ts'
 import * as store from './store.ts'
 
 /** Turns of one conversation, at most: as many as a request may have items. */
 const turnsMax = 2000
+/** Characters of a stored conversation, at most: about as much as one request may have. */
+const charsMax = 8 * 1024 * 1024
 
 export interface Responses {
-  /** The items of a stored conversation, and of its last response. Throws previous_response_not_found. */
+  /**
+   * The items of a stored conversation, and of its last response. Throws previous_response_not_found, or
+   * context_length_exceeded.
+   */
   conversation(
     account_id: string,
     previous: ResponseRequest['previous_response_id'],
@@ -24,42 +30,70 @@ export interface Responses {
   delete(account_id: string, id: string): Promise<{ id: string; object: 'response'; deleted: true }>
 }
 
-export function createResponses({ db, now }: { db: Db; now(): number }): Responses {
+interface Options {
+  db: Db
+  dataDir: string
+  min_free_mb: number
+  now(): number
+}
+
+export function createResponses({ db, dataDir, min_free_mb, now }: Options): Responses {
   const notFound = (id: string) =>
-    new ApiError('response_not_found', `There is no stored response '${id}'. Responses are kept for 30 days.`, {
-      param: 'response_id',
-    })
+    new ApiError(
+      'response_not_found',
+      `There is no stored response '${id}'. Responses are kept for 30 days after their conversation last went on.`,
+      {
+        param: 'response_id',
+      },
+    )
 
   async function conversation(
     account_id: string,
     previous: string | null | undefined,
   ): Promise<(InputItem | OutputItem)[]> {
     const turns: (InputItem | OutputItem)[][] = []
-    for (let id = previous; id != null && turns.length < turnsMax; ) {
+    let chars = 0
+    for (let id = previous; id != null; ) {
       const row = await store.find(db, account_id, id)
       if (!row)
         throw new ApiError(
           'previous_response_not_found',
-          `There is no stored response '${id}'. Send the whole conversation as input.`,
+          id === previous
+            ? `There is no stored response '${id}'. Send the whole conversation as input.`
+            : `An earlier turn of '${previous}' was deleted: '${id}'. Send the whole conversation as input.`,
           { param: 'previous_response_id' },
         )
-      turns.unshift([...store.inputOf(row), ...store.responseOf(row).output])
+      chars += row.input_json.length + row.response_json.length
+      if (chars > charsMax || turns.length === turnsMax)
+        throw new ApiError(
+          'context_length_exceeded',
+          'The stored conversation is longer than a request may be. Begin a new one with what still matters as input.',
+          { param: 'previous_response_id' },
+        )
+      turns.push([...store.inputOf(row), ...store.responseOf(row).output])
       id = row.previous_response_id
     }
-    return turns.flat()
+    return turns.reverse().flat()
   }
 
   return {
     conversation,
 
     async save(account_id, input, response) {
-      await store.insert(db, {
-        id: response.id,
-        account_id,
-        previous_response_id: response.previous_response_id,
-        input_json: JSON.stringify(input),
-        response_json: JSON.stringify(response),
-        created_at: now(),
+      await requireFreeDisk(dataDir, min_free_mb)
+      const time = now()
+      const { id, previous_response_id } = response
+      await db.transaction().execute(async (trx) => {
+        await store.insert(trx, {
+          id,
+          account_id,
+          previous_response_id,
+          input_json: JSON.stringify(input),
+          response_json: JSON.stringify(response),
+          used_at: time,
+          created_at: time,
+        })
+        if (previous_response_id !== null) await store.keep(trx, account_id, previous_response_id, time)
       })
     },
 
@@ -72,7 +106,11 @@ export function createResponses({ db, now }: { db: Db; now(): number }): Respons
     async inputItems(account_id, id, { limit, order, after }) {
       const row = await store.find(db, account_id, id)
       if (!row) throw notFound(id)
-      const earlier = await conversation(account_id, row.previous_response_id)
+      // Those of earlier turns are missing if one of these was deleted.
+      const earlier = await conversation(account_id, row.previous_response_id).catch((error) => {
+        if (error instanceof ApiError) return []
+        throw error
+      })
       const items = [...earlier, ...store.inputOf(row)] as { id: string }[]
       if (order === 'desc') items.reverse()
       const from = after === undefined ? 0 : items.findIndex((item) => item.id === after) + 1

@@ -11,7 +11,6 @@ export function createResponseStream(
   store: () => Promise<void>,
   now: () => number,
 ): Transform {
-  let rest = ''
   let finish_reason: string | null = null
   let usage: Usage | null = null
 
@@ -25,10 +24,14 @@ export function createResponseStream(
       return builder.takeEvents() + builder.closing()
     }
     const chunk = JSON.parse(data) as ChatChunk | ErrorBody
-    if ('error' in chunk) return builder.takeEvents() + builder.fail(chunk.error)
+    if ('error' in chunk) {
+      builder.fail(chunk.error)
+      await store()
+      return builder.takeEvents()
+    }
     usage = chunk.usage ?? usage
-    for (const choice of chunk.choices) {
-      builder.add(choice.delta)
+    for (const choice of chunk.choices ?? []) {
+      builder.add(choice.delta ?? {})
       finish_reason = choice.finish_reason ?? finish_reason
     }
     return builder.takeEvents()
@@ -38,10 +41,9 @@ export function createResponseStream(
   return new Transform({
     async transform(bytes: Buffer, _encoding, done) {
       try {
-        const events = (rest + bytes.toString('utf8')).split('\n\n')
-        rest = events.pop()!
+        // The relay passes whole events.
         let text = builder.takeEvents()
-        for (const event of events) text += await read(event)
+        for (const event of bytes.toString('utf8').split('\n\n')) text += await read(event)
         done(null, text)
       } catch (error) {
         done(error as Error)

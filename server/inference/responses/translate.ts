@@ -7,18 +7,47 @@ import { newId } from '../../../lib/ids.ts'
 import { validationError } from '../../http/validation.ts'
 import type { StoredItem } from './store.ts'
 
-/** The items of a request, each with an id. */
+/** The items of a request that the model reads, with the fields that are kept of each, and an id of its own. */
 export function inputItems(input: ResponseRequest['input']): StoredItem[] {
   const items: InputItem[] =
     typeof input === 'string'
       ? [{ type: 'message', role: 'user', content: [{ type: 'input_text', text: input }] }]
       : input
-  return items.map((item) => ({ ...item, type: item.type ?? 'message', id: idOf(item) }) as StoredItem)
+  const ids = new Set<string>()
+  return items
+    .filter((item) => item.type !== 'reasoning')
+    .map((item) => {
+      const given = typeof item.id === 'string' && item.id !== '' ? item.id.slice(0, 100) : undefined
+      const id = given === undefined || ids.has(given) ? newId(prefixes[item.type ?? 'message']) : given
+      ids.add(id)
+      return { id, ...keptFields(item) }
+    })
 }
 
 const prefixes = { message: 'msg', function_call: 'fc', function_call_output: 'fc', reasoning: 'rs' } as const
-const idOf = (item: InputItem) =>
-  typeof item.id === 'string' && item.id !== '' ? item.id.slice(0, 100) : newId(prefixes[item.type ?? 'message'])
+
+/** Unknown fields are dropped: they would be stored and read again at every turn. */
+function keptFields(item: InputItem): InputItem {
+  const { call_id } = item as { call_id: string }
+  switch (item.type) {
+    case 'function_call':
+      return { type: item.type, call_id, name: item.name, arguments: item.arguments } as InputItem
+    case 'function_call_output':
+      return { type: item.type, call_id, output: keptContent(item.output as string | InputPart[]) } as InputItem
+    default: {
+      const { role, content } = item as { role: 'user'; content: string | InputPart[] }
+      return { type: 'message', role, content: keptContent(content) }
+    }
+  }
+}
+
+function keptContent(content: string | InputPart[]): string | InputPart[] {
+  if (typeof content === 'string') return content
+  return content.map((part) => {
+    if (part.type === 'input_image') return { type: part.type, image_url: part.image_url }
+    return part.type === 'refusal' ? { type: part.type, refusal: part.refusal } : { type: part.type, text: part.text }
+  })
+}
 
 /** The chat request of a conversation. Throws an ApiError that names the fields of the Responses API. */
 export function chatRequest(request: ResponseRequest, items: readonly (InputItem | OutputItem)[]): ChatRequest {
@@ -36,11 +65,12 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
     frequency_penalty: request.frequency_penalty,
     max_completion_tokens: request.max_output_tokens,
     parallel_tool_calls: request.parallel_tool_calls,
+    ...(thinksNot(request) && { chat_template_kwargs: { enable_thinking: false } }),
     ...(tools && tools.length > 0 && { tools: tools.map(({ type, ...tool }) => ({ type, function: tool })) }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
         ? { type: 'function', function: { name: tool_choice.name } }
-        : tools && tools.length > 0
+        : (tools && tools.length > 0) || tool_choice === 'required'
           ? tool_choice
           : undefined,
     ...(format && { response_format: responseFormat(format) }),
@@ -49,6 +79,8 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
   if (!parsed.success) throw renamed(validationError(parsed.error.issues, 'request'))
   return parsed.data
 }
+
+const thinksNot = ({ reasoning }: ResponseRequest) => ['none', 'minimal'].includes(reasoning?.effort ?? '')
 
 function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
   if (format.type !== 'json_schema') return format
@@ -105,6 +137,7 @@ const names: [RegExp, string][] = [
   [/^max_(completion_)?tokens$/, 'max_output_tokens'],
   [/^response_format.*/, 'text.format'],
   [/^tools\.(\d+)\.function\./, 'tools.$1.'],
+  [/^tool_choice\.function\./, 'tool_choice.'],
 ]
 
 /** The error of a chat request with the fields of the Responses API. */
@@ -146,7 +179,7 @@ export function newResponse(request: ResponseRequest, created_at: number): Respo
       ...tool,
       description: tool.description ?? null,
       parameters: tool.parameters ?? null,
-      strict: tool.strict ?? true,
+      strict: tool.strict ?? false,
     })),
     text: { ...request.text, format: request.text?.format ?? { type: 'text' } },
     reasoning: { effort: null, summary: null },
