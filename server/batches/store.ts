@@ -1,6 +1,7 @@
 import path from 'node:path'
 import type { Batch, BatchError } from '../../contract/batches.ts'
 import type { CursorQuery } from '../../contract/files.ts'
+import { unixSeconds } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -63,7 +64,7 @@ export async function end(
 export const timesOf = (row: Pick<BatchRow, 'times_json'>) => JSON.parse(row.times_json) as Times
 
 const json = (text: string | null) => (text === null ? null : JSON.parse(text))
-const seconds = (time: number | undefined) => (time === undefined ? null : Math.floor(time / 1000))
+const seconds = (time: number | undefined) => unixSeconds(time ?? null)
 
 export function toResponse(row: BatchRow): Batch {
   const times = timesOf(row)
@@ -79,9 +80,9 @@ export function toResponse(row: BatchRow): Batch {
     status: row.status,
     output_file_id: row.output_file_id,
     error_file_id: row.error_file_id,
-    created_at: Math.floor(row.created_at / 1000),
+    created_at: unixSeconds(row.created_at),
     in_progress_at: seconds(times.in_progress),
-    expires_at: Math.floor(row.expires_at / 1000),
+    expires_at: unixSeconds(row.expires_at),
     finalizing_at: seconds(times.finalizing),
     completed_at: seconds(times.completed),
     failed_at: seconds(times.failed),

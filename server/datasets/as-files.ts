@@ -1,5 +1,7 @@
 // Datasets as OpenAI's files for fine-tuning.
+
 import type { File } from '../../contract/files.ts'
+import { unixSeconds } from '../../lib/utc-day.ts'
 import type { Db } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
 import type { ReadResult } from './reader/main.ts'
@@ -48,7 +50,7 @@ function toEntry(dataset: store.DatasetRow): FileEntry {
       id,
       object: 'file',
       bytes: dataset.size_bytes,
-      created_at: Math.floor(created_at / 1000),
+      created_at: unixSeconds(created_at),
       expires_at: null,
       filename: dataset.name,
       purpose: 'fine-tune',

@@ -1,5 +1,6 @@
 import path from 'node:path'
 import type { File } from '../../contract/files.ts'
+import { unixSeconds } from '../../lib/utc-day.ts'
 import type { FileEntry } from '../datasets/index.ts'
 import type { Db, Trx } from '../db/open.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -85,8 +86,6 @@ export const uploadsDir = (dataDir: string) => path.join(dataDir, 'uploads')
 export const partPath = (dataDir: string, upload_id: string, part_id: string) =>
   path.join(uploadsDir(dataDir), upload_id, part_id)
 
-const seconds = (time: number) => Math.floor(time / 1000)
-
 export const toEntry = ({ id, created_at, ...row }: FileRow): FileEntry => ({
   id,
   created_at,
@@ -94,8 +93,8 @@ export const toEntry = ({ id, created_at, ...row }: FileRow): FileEntry => ({
     id,
     object: 'file',
     bytes: row.size_bytes,
-    created_at: seconds(created_at),
-    expires_at: row.expires_at === null ? null : seconds(row.expires_at),
+    created_at: unixSeconds(created_at),
+    expires_at: row.expires_at === null ? null : unixSeconds(row.expires_at),
     filename: row.filename,
     purpose: row.purpose,
     status: 'processed',

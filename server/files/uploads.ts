@@ -16,7 +16,7 @@ import {
   type UploadPart,
 } from '../../contract/files.ts'
 import { newId } from '../../lib/ids.ts'
-import { hour_ms } from '../../lib/utc-day.ts'
+import { hour_ms, unixSeconds } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
@@ -92,13 +92,12 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
   const removeParts = (id: string) => rm(path.join(uploadsDir(dataDir), id), { recursive: true, force: true })
 
   async function toResponse(upload: store.UploadRow): Promise<Upload> {
-    const seconds = (time: number) => Math.floor(time / 1000)
     return {
       id: upload.id,
       object: 'upload',
       bytes: upload.size_bytes,
-      created_at: seconds(upload.created_at),
-      expires_at: seconds(upload.expires_at),
+      created_at: unixSeconds(upload.created_at),
+      expires_at: unixSeconds(upload.expires_at),
       filename: upload.filename,
       purpose: upload.purpose,
       status: upload.status,
@@ -221,7 +220,7 @@ export function createUploads({ db, datasets, files, dataDir, max_mb, min_free_m
         await rm(file, { force: true })
         throw error
       }
-      return { id, object: 'upload.part', created_at: Math.floor(created_at / 1000), upload_id }
+      return { id, object: 'upload.part', created_at: unixSeconds(created_at), upload_id }
     },
 
     complete: (by, id, { part_ids, md5 }) =>

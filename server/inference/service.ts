@@ -1,6 +1,7 @@
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { ModelCard, ModelList } from '../../contract/inference.ts'
+import { unixSeconds } from '../../lib/utc-day.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Hub } from '../hub/index.ts'
@@ -118,7 +119,7 @@ export function createInference({
     const card = (id: string, model: string, created_at: number, owned_by: string) => ({
       id,
       object: 'model' as const,
-      created: Math.floor(created_at / 1000),
+      created: unixSeconds(created_at),
       owned_by,
       status: statusOf(model),
     })

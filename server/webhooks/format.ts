@@ -1,7 +1,7 @@
 // The two formats of events: this service's own, and that of OpenAI's webhooks, which its clients verify and read.
 import { ApiError } from '../../contract/errors.ts'
 import { type EventName, openaiEventTypes, type WebhookFormat, webhookEventTypes } from '../../contract/webhooks.ts'
-import { isoTime } from '../../lib/utc-day.ts'
+import { isoTime, unixSeconds } from '../../lib/utc-day.ts'
 import type { Row } from '../db/schema.ts'
 import type { EventType } from '../events/outbox.ts'
 
@@ -34,7 +34,7 @@ export function payloadOf({ id, type, created_at, data_json }: Row<'events'>, fo
   return JSON.stringify({
     id,
     object: 'event',
-    created_at: Math.floor(created_at / 1000),
+    created_at: unixSeconds(created_at),
     type: nameIn(format, type),
     data: { id: job_id ?? batch_id ?? webhook_id },
   })

@@ -1,5 +1,7 @@
 // Jobs, events and checkpoints in the shapes of OpenAI's API.
+
 import type { OpenaiCheckpoint, OpenaiJob, OpenaiJobEvent } from '../../../contract/openai-fine-tuning.ts'
+import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { JobEvents } from '../../db/schema.ts'
 import { readResolvedConfig } from '../defaults.ts'
 import { ftName } from '../models/ft-name.ts'
@@ -8,8 +10,7 @@ import { statusOf } from '../store.ts'
 import { openaiRequestOf } from './request.ts'
 import type { StepMetrics } from './step-metrics.ts'
 
-const seconds = (time: number) => Math.floor(time / 1000)
-const secondsOrNull = (time: number | null) => (time === null ? null : seconds(time))
+const secondsOrNull = (time: number | null) => (time === null ? null : unixSeconds(time))
 
 /** `defaultRate` is the learning rate that a multiplier of 1 stands for. */
 export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
@@ -27,7 +28,7 @@ export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
   return {
     id: job.id,
     object: 'fine_tuning.job',
-    created_at: seconds(job.created_at),
+    created_at: unixSeconds(job.created_at),
     finished_at: secondsOrNull(job.finished_at),
     estimated_finish: secondsOrNull(job.estimated_completion),
     model: job.model_id,
@@ -64,7 +65,7 @@ export function toOpenaiEvent({ job_id, seq, type, message, data_json, created_a
   return {
     id: `${eventPrefix}${job_id}-${seq}`,
     object: 'fine_tuning.job.event',
-    created_at: seconds(created_at),
+    created_at: unixSeconds(created_at),
     level: levels[type] ?? 'info',
     message,
     type: type === 'metrics' ? 'metrics' : 'message',
@@ -94,7 +95,7 @@ const metricsOf = (data: Record<string, unknown>) =>
 export const toOpenaiCheckpoint = (model: ModelRow, metrics: StepMetrics | undefined): OpenaiCheckpoint => ({
   id: `ftckpt-${model.id}`,
   object: 'fine_tuning.job.checkpoint',
-  created_at: seconds(model.created_at),
+  created_at: unixSeconds(model.created_at),
   step_number: model.step ?? 0,
   fine_tuned_model_checkpoint: model.ft_name ?? model.id,
   fine_tuning_job_id: model.job_id!,

@@ -1,8 +1,10 @@
 // Turns the pieces of a chat answer into the items of a response, and into the events of its stream.
+
 import type { ChatDelta } from '../../../contract/chat.ts'
 import type { OutputItem, Response } from '../../../contract/responses.ts'
 import type { Usage } from '../../../contract/sampling.ts'
 import { newId } from '../../../lib/ids.ts'
+import { unixSeconds } from '../../../lib/utc-day.ts'
 
 type Item<T extends OutputItem['type']> = Extract<OutputItem, { type: T }>
 type Emit = (type: string, fields: object) => void
@@ -125,7 +127,7 @@ export function createResponseBuilder(response: Response): ResponseBuilder {
       closeAll(status)
       response.status = status
       response.incomplete_details = cut ? { reason: 'max_output_tokens' } : null
-      response.completed_at = cut ? null : Math.floor(time / 1000)
+      response.completed_at = cut ? null : unixSeconds(time)
       if (usage)
         response.usage = {
           input_tokens: usage.prompt_tokens,

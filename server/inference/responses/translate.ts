@@ -1,9 +1,11 @@
 // Between the Responses API and chat completions: the items of a conversation become messages.
+
 import { ChatRequest } from '../../../contract/chat.ts'
 import { ApiError } from '../../../contract/errors.ts'
 import type { InputItem, InputPart, OutputItem, Response, ResponseRequest } from '../../../contract/responses.ts'
 import { samplingDefaults } from '../../../contract/sampling.ts'
 import { newId } from '../../../lib/ids.ts'
+import { unixSeconds } from '../../../lib/utc-day.ts'
 import { validationError } from '../../http/validation.ts'
 import type { StoredItem } from './store.ts'
 
@@ -157,7 +159,7 @@ export function newResponse(request: ResponseRequest, created_at: number): Respo
   return {
     id: newId('resp'),
     object: 'response',
-    created_at: Math.floor(created_at / 1000),
+    created_at: unixSeconds(created_at),
     completed_at: null,
     status: 'in_progress',
     error: null,
