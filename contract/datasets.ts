@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { Deleted, Description, DisplayName, digits, page, SortedQuery, Time } from './common.ts'
+import { objectives } from './hyperparameters.ts'
 import { route } from './route.ts'
 
 export const DatasetFormat = z.enum(['jsonl', 'csv', 'parquet', 'huggingface'])
@@ -11,6 +12,12 @@ export const Dataset = z.object({
   description: z.string(),
   format: DatasetFormat,
   status: z.enum(['preparing', 'ready', 'unreadable']).describe('Whether its rows have been read yet.'),
+  objectives: z
+    .array(z.enum(objectives))
+    .describe(
+      'What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated ' +
+        'answers (`kto`). Empty until they are read.',
+    ),
   rows: z.int(),
   size_mb: z.number(),
   sha256: z.string().describe('Of the file as it was uploaded.'),
@@ -61,7 +68,7 @@ const Tokens = z.object({
         '`total`, `longest` and `cut_tokens` include a lower bound of them.',
     ),
   max_length: z.int().describe('Rows are cut at this many tokens.'),
-  cut_rows: z.int(),
+  cut_rows: z.int().describe('Conversations are cut at their end, preferences at the front of their prompt.'),
   cut_tokens: z.int(),
   no_learned_rows: z
     .int()

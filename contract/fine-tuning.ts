@@ -19,6 +19,7 @@ export const CreateJob = z.strictObject({
 
 export const ResolvedConfig = z.object({
   method: inForce(method.resolved),
+  method_options: z.object(resolvedShape(hyperparameters.method_options)),
   lora_config: z.object(resolvedShape(hyperparameters.lora_config)).nullable().describe('Null for full training.'),
   training_config: z.object(resolvedShape(hyperparameters.training_config)),
   evaluation_config: z.object(resolvedShape(hyperparameters.evaluation_config)),
@@ -43,6 +44,26 @@ export type ResolvedConfig = z.infer<typeof ResolvedConfig>
 export const jobStatuses = ['queued', 'running', 'paused', 'completed', 'failed', 'cancelled'] as const
 export type JobStatus = (typeof jobStatuses)[number]
 
+/** What is measured on the held-out rows beside their loss: of answers, or of preferences. */
+export const validationFigures = {
+  validation_exact: z
+    .number()
+    .optional()
+    .describe('Share of the held-out rows whose every learned token was the first choice.'),
+  validation_accuracy: z
+    .number()
+    .optional()
+    .describe('Share of the learned tokens of the held-out rows that were the first choice.'),
+  validation_reward_margin: z
+    .number()
+    .optional()
+    .describe('Of preferences: how much more the good answers are rewarded than the bad ones, on average.'),
+  validation_reward_accuracy: z
+    .number()
+    .optional()
+    .describe('Share of the held-out preferences on whose side the model is.'),
+}
+
 export const JobMetrics = z.object({
   step: z
     .int()
@@ -63,15 +84,13 @@ export const JobMetrics = z.object({
   predicted_seconds: z.number().optional().describe('The first estimate of `train_seconds`, after three steps.'),
   peak_memory_mb: z.number().optional(),
   predicted_memory_mb: z.number().optional().describe('The prediction of `peak_memory_mb` before the start.'),
+  reward_margin: z
+    .number()
+    .optional()
+    .describe('Of preferences: how much more the good answers of the batch are rewarded than the bad ones.'),
+  reward_accuracy: z.number().optional().describe('Share of the preferences of the batch on whose side the model is.'),
   validation_loss: z.number().optional().describe('Of this step, if it was evaluated.'),
-  validation_exact: z
-    .number()
-    .optional()
-    .describe('Share of the held-out rows whose every learned token was the first choice.'),
-  validation_accuracy: z
-    .number()
-    .optional()
-    .describe('Share of the learned tokens of the held-out rows that were the first choice.'),
+  ...validationFigures,
 })
 export type JobMetrics = z.infer<typeof JobMetrics>
 

@@ -45,7 +45,67 @@ export const method = {
   python: 'str',
 } satisfies Hyperparameter
 
+export const objectives = ['sft', 'dpo', 'kto'] as const
+export type Objective = (typeof objectives)[number]
+
 export const hyperparameters = {
+  method_options: {
+    objective: {
+      description:
+        'What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or ' +
+        'bad (`kto`). The rows must be of that kind.',
+      request: z.enum(objectives),
+      resolved: z.enum(objectives),
+      default: 'sft' as Objective,
+      python: 'str',
+    },
+    beta: {
+      description:
+        'For `dpo` and `kto`: how strongly the model is held near the model that it starts from. Smaller: it may move ' +
+        'further.',
+      request: z.number().gt(0).max(10),
+      resolved: z.number(),
+      default: 0.1,
+      python: 'float',
+    },
+    loss_type: {
+      description:
+        'For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` ' +
+        '(for preferences of which a known share, `label_smoothing`, is wrong).',
+      request: z.enum(['sigmoid', 'ipo', 'robust']),
+      resolved: z.enum(['sigmoid', 'ipo', 'robust']),
+      default: 'sigmoid',
+      python: 'str',
+    },
+    label_smoothing: {
+      description: 'For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.',
+      request: z.number().min(0).max(0.49),
+      resolved: z.number(),
+      default: 0,
+      python: 'float',
+    },
+    sft_weight: {
+      description: 'For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.',
+      request: z.number().min(0).max(100),
+      resolved: z.number(),
+      default: 0,
+      python: 'float',
+    },
+    desirable_weight: {
+      description: 'For `kto`: weight of the answers rated as good. Raise it where they are few.',
+      request: z.number().gt(0).max(100),
+      resolved: z.number(),
+      default: 1,
+      python: 'float',
+    },
+    undesirable_weight: {
+      description: 'For `kto`: weight of the answers rated as bad. Raise it where they are few.',
+      request: z.number().gt(0).max(100),
+      resolved: z.number(),
+      default: 1,
+      python: 'float',
+    },
+  },
   lora_config: {
     r: {
       description: 'Rank of the adapter: how much it can learn, and how large it is.',
@@ -96,7 +156,7 @@ export const hyperparameters = {
       description: 'Learning rate at its peak; it falls to 0 along a cosine.',
       request: z.number().gt(0).max(0.1),
       resolved: z.number(),
-      computed: 'by the size of the base: 0.001 to 0.0002, a tenth of it for `full`',
+      computed: 'by the size of the base: 0.001 to 0.0002; a tenth of it for `full`, and a tenth for `dpo` and `kto`',
       python: 'float',
     },
     warmup_ratio: {

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { digits, ListQuery, page, Time } from './common.ts'
+import { validationFigures } from './fine-tuning.ts'
 import { route } from './route.ts'
 
 const tag = 'Fine-tuning'
@@ -14,14 +15,7 @@ const StepQuery = z.strictObject({
 export const JobEvaluation = z.object({
   step: z.int(),
   validation_loss: z.number().describe('Mean loss on the held-out rows.'),
-  validation_exact: z
-    .number()
-    .optional()
-    .describe('Share of the held-out rows whose every learned token was the first choice.'),
-  validation_accuracy: z
-    .number()
-    .optional()
-    .describe('Share of the learned tokens of the held-out rows that were the first choice.'),
+  ...validationFigures,
   train_loss: z.number().optional().describe('Mean loss of the training rows over the epoch, up to this step.'),
   created_at: Time,
 })
@@ -69,10 +63,18 @@ export const JobRow = z.object({
     .describe(
       'Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.',
     ),
-  loss: z.number().describe('Mean loss of its learned tokens when it was last trained on, before that step.'),
+  loss: z
+    .number()
+    .describe(
+      'Mean loss of its learned tokens, or loss of its preference, when it was last trained on, before that step.',
+    ),
   first_loss: z.number().describe('The same when it was first trained on.'),
   tokens: z.int().describe('How many of its tokens are learned.'),
-  messages: z.array(z.unknown()).nullable().describe('Null where the dataset is gone.'),
+  messages: z
+    .array(z.unknown())
+    .nullable()
+    .describe('Of a pair, with the chosen answer. Null where the dataset is gone.'),
+  rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
 })
 export const listJobRows = route({
   method: 'GET',

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { Deleted, Description, DisplayName, Labels, Metadata, Method, page, SortedQuery, Time } from './common.ts'
+import { objectives } from './hyperparameters.ts'
 import { route } from './route.ts'
 
 export const Comparison = z
@@ -36,6 +37,7 @@ export const LineageStep = z.object({
   job_id: z.string().nullable().describe('The training. Null for an adapter that was uploaded.'),
   step: z.int().nullable().describe('The step of the training whose weights these are.'),
   method: Method.nullable(),
+  objective: z.enum(objectives).nullable().describe('What was learned: answers, or preferences.'),
   dataset: LineageDataset.nullable().describe('As it was when the job was created; it may be deleted by now.'),
   validation_dataset: LineageDataset.nullable(),
 })

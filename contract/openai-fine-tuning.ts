@@ -17,27 +17,41 @@ export const Hyperparameters = z.strictObject({
 })
 export type Hyperparameters = z.infer<typeof Hyperparameters>
 
-const refusedMethod = (what: string) => ({
-  params: { unsupported: true },
-  message: `'${what}' is not offered. Train with 'supervised' on rows that have the wanted answers`,
+export const DpoHyperparameters = Hyperparameters.extend({
+  beta: auto(z.number().gt(0).max(2)).describe(
+    '`beta`: how strongly the model is held near the one that it starts from.',
+  ),
 })
+export type DpoHyperparameters = z.infer<typeof DpoHyperparameters>
 
 export const Method = z
   .strictObject({
     type: z.enum(['supervised', 'dpo', 'reinforcement']),
     supervised: z.strictObject({ hyperparameters: Hyperparameters.nullish() }).nullish(),
-    dpo: z.looseObject({}).nullish(),
+    dpo: z
+      .strictObject({ hyperparameters: DpoHyperparameters.nullish() })
+      .nullish()
+      .describe('Rows of preferences: `input`, `preferred_output` and `non_preferred_output`.'),
     reinforcement: z.looseObject({}).nullish(),
   })
-  .superRefine(({ type, dpo, reinforcement }, context) => {
-    const foreign = type === 'supervised' ? (dpo ? 'dpo' : reinforcement ? 'reinforcement' : undefined) : undefined
-    if (foreign)
+  .superRefine((method, context) => {
+    const { type } = method
+    const foreign = (['supervised', 'dpo', 'reinforcement'] as const).find((each) => method[each] && each !== type)
+    if (type === 'reinforcement')
+      context.addIssue({
+        code: 'custom',
+        path: ['type'],
+        params: { unsupported: true },
+        message:
+          "'reinforcement' is not offered. Train with 'dpo' on pairs of answers, or with 'supervised' on rows that have " +
+          'the wanted answers',
+      })
+    else if (foreign)
       context.addIssue({
         code: 'custom',
         path: [foreign],
         message: `is for the type '${foreign}', and this method has '${type}'. Leave it out`,
       })
-    if (type !== 'supervised') context.addIssue({ code: 'custom', path: ['type'], ...refusedMethod(type) })
   })
 
 export const Integration = z.looseObject({
@@ -102,8 +116,11 @@ export const OpenaiJob = z.object({
   trained_tokens: z.int().nullable().describe('Null until the job has ended.'),
   hyperparameters: UsedHyperparameters,
   method: z.object({
-    type: z.literal('supervised'),
-    supervised: z.object({ hyperparameters: UsedHyperparameters }),
+    type: z
+      .enum(['supervised', 'dpo'])
+      .describe('A job with another objective of this service is shown as supervised.'),
+    supervised: z.object({ hyperparameters: UsedHyperparameters }).optional(),
+    dpo: z.object({ hyperparameters: UsedHyperparameters.extend({ beta: z.number() }) }).optional(),
   }),
   seed: z.int(),
   metadata: Metadata.nullable(),

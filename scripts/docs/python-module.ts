@@ -1,9 +1,10 @@
 // trainer/runtime/hyperparameters.py, generated from contract/hyperparameters.ts in the format of `ruff format`.
-import { entriesOf, type GroupName, type Hyperparameter, method } from '../../contract/hyperparameters.ts'
+import { entriesOf, type GroupName, type Hyperparameter, method, objectives } from '../../contract/hyperparameters.ts'
 
 export const pythonModuleFile = 'trainer/runtime/hyperparameters.py'
 
 const classes: Record<GroupName, { name: string; doc: string }> = {
+  method_options: { name: 'Options', doc: 'What is learned, and by which loss.' },
   lora_config: { name: 'Lora', doc: 'The adapter.' },
   training_config: { name: 'Training', doc: 'The training.' },
   evaluation_config: { name: 'Evaluation', doc: 'What is evaluated and kept during the training.' },
@@ -22,10 +23,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainer.runtime.spec import Dataset
 
-METHODS = (${method.request.options.map((name) => JSON.stringify(name)).join(', ')})
+METHODS = ${tuple(method.request.options)}
+OBJECTIVES = ${tuple(objectives)}
 ${Object.entries(classes)
   .map(([group, { name, doc }]) => pythonClass(name, doc, entriesOf(group as GroupName)))
   .join('')}`
+
+const tuple = (names: readonly string[]) => `(${names.map((name) => JSON.stringify(name)).join(', ')})`
 
 /** A dataclass with a field for each entry. */
 export function pythonClass(name: string, doc: string, entries: [string, Hyperparameter][]): string {

@@ -1,13 +1,13 @@
 import { isUtf8 } from 'node:buffer'
+import type { Objective } from '../../contract/hyperparameters.ts'
 import { createDuplicateFinder } from './duplicates.ts'
-import { type RowMessage, textOf } from './row-message.ts'
+import { isPair, isRated, pairProblem, pairWarnings, ratedProblem } from './preference-rows.ts'
+import { messagesProblem, type Problem, type RowMessage, textOf, toolsProblem } from './row-message.ts'
 
 /** The longest line that is parsed as a row, in bytes. A longer one is reported and never buffered. */
 export const maxLineBytes = 16 * 1024 * 1024
 /** How many errors, and how many warnings, are listed. */
 export const maxListed = 100
-
-export const trainableRoles = ['system', 'developer', 'user', 'assistant', 'tool'] as const
 
 /** An error or a warning about a row. The codes are stable. */
 export interface Issue {
@@ -33,6 +33,8 @@ export interface Check {
   duplicates: number
   /** Rows that repeat an earlier prompt with another answer. */
   conflicts: number
+  /** What all valid rows can teach. Missing in checks of earlier versions, whose rows are conversations. */
+  objectives?: Objective[]
   /** The first line that is not UTF-8, if there is one. */
   not_utf8_line?: number
 }
@@ -62,28 +64,42 @@ export function createCheck() {
     message: `has the prompt of line ${first_line} with another answer. Keep one of them, unless both are meant.`,
     first_line,
   })
+  let objectives: Objective[] | undefined
+
+  function addInvalid(line: number, [code, message]: Problem): void {
+    check.rows++
+    check.error_count++
+    if (check.issues.length === maxListed) return
+    const { issue, error } = describeProblem(line, [code, message])
+    check.issues.push(issue)
+    check.errors.push(error)
+  }
+
   return {
     check,
-    addInvalid(line: number, [code, message]: Problem): void {
+    addInvalid,
+    /** Adds a row without problems. False, and invalid, if it teaches something else than the rows before it. */
+    addValid(line: number, bytes: Buffer, row: object): boolean {
+      const own = objectivesOf(row)
+      const common = objectives?.filter((each) => own.includes(each)) ?? own
+      if (common.length === 0) {
+        addInvalid(line, kindDiffers(own, objectives!))
+        return false
+      }
+      objectives = common
       check.rows++
-      check.error_count++
-      if (check.issues.length === maxListed) return
-      const { issue, error } = describeProblem(line, [code, message])
-      check.issues.push(issue)
-      check.errors.push(error)
-    },
-    addValid(line: number, bytes: Buffer, row: unknown): void {
-      check.rows++
-      finder.add(line, bytes, 'tools' in (row as object) ? [] : (row as Row).messages)
+      finder.add(line, bytes, 'tools' in row || !('messages' in row) ? [] : (row as Row).messages)
       for (const [code, message] of warningsOf(row as Row)) {
         check.warning_count++
         if (check.warnings.length < maxListed) check.warnings.push({ line, code, message })
       }
+      return true
     },
     /** Backpressure of the duplicate finder: resolves when more rows may be added. */
     ready: finder.ready,
     async end(): Promise<Check> {
       const { duplicates, conflicts } = await finder.end()
+      check.objectives = objectives ?? []
       check.duplicates = duplicates.count
       check.conflicts = conflicts.count
       check.warning_count += duplicates.count + conflicts.count
@@ -94,6 +110,12 @@ export function createCheck() {
     },
   }
 }
+
+const kinds: Record<Objective, string> = { sft: 'a conversation', dpo: 'a pair of answers', kto: 'a rated answer' }
+const kindDiffers = (own: Objective[], others: Objective[]): Problem => [
+  'kind_differs',
+  `is ${kinds[own[0]!]}, and the rows before it are each ${kinds[others[0]!]}. A dataset has rows of one kind: divide it.`,
+]
 
 /**
  * Streaming check of a JSONL file: feed chunks in order with `add`, then get the result from `end`. A byte order mark,
@@ -134,7 +156,7 @@ export function createRowChecker() {
     }
     const problem = rowProblem(row)
     if (problem) wrong(line, problem)
-    else good(line, bytes, row)
+    else good(line, bytes, row as object)
   }
 
   return {
@@ -173,12 +195,6 @@ function isDeep(value: object, levels: number): boolean {
   return false
 }
 
-/**
- * A code and a message that continues a sentence about the row ("line 3 …"). A message that is a full sentence begins
- * with a colon.
- */
-export type Problem = [code: string, message: string]
-
 /** A problem of a row as an issue, and as the sentence of `errors`. */
 export function describeProblem(line: number, [code, message]: Problem): { issue: Issue; error: string } {
   const sentence = message.replace(/^: /, '')
@@ -199,11 +215,34 @@ export function rowProblem(row: unknown): Problem | undefined {
   if (typeof row !== 'object' || row === null || Array.isArray(row))
     return ['not_an_object', `is not a JSON object. Each row must be like ${exampleRow}.`]
   if (isDeep(row, maxDepth)) return ['too_deep', `is nested more than ${maxDepth} levels deep.`]
+  const found = objectivesOf(row)
+  if (found.length === 0) return ['messages_missing', `has no 'messages'. Each row must be like ${exampleRow}.`]
+  for (const objective of found) {
+    const problem = problems[objective](row)
+    if (problem) return problem
+  }
+  return undefined
+}
+
+const problems: Record<Objective, (row: object) => Problem | undefined> = {
+  sft: conversationProblem,
+  dpo: pairProblem,
+  kto: ratedProblem,
+}
+
+/** What a row can teach, by the fields that it has. */
+function objectivesOf(row: object): Objective[] {
+  const found: Objective[] = []
+  if ('messages' in row) found.push('sft')
+  if (isPair(row)) found.push('dpo')
+  if (isRated(row)) found.push('kto')
+  return found
+}
+
+function conversationProblem(row: object): Problem | undefined {
   const { messages, tools } = row as { messages?: unknown; tools?: unknown }
   if ('functions' in row)
     return ['functions_outdated', "has 'functions', the old form of tools. Write them as 'tools'."]
-  if (messages === undefined && 'preferred_output' in row) return preferenceProblem(row)
-  if (messages === undefined) return ['messages_missing', `has no 'messages'. Each row must be like ${exampleRow}.`]
   if (!Array.isArray(messages) || messages.length === 0)
     return ['messages_empty', `: 'messages' must be a list with at least one message.`]
   const problem = messagesProblem(messages, 'messages') ?? toolsProblem(tools)
@@ -223,123 +262,12 @@ export function rowProblem(row: unknown): Problem | undefined {
   return undefined
 }
 
-function messagesProblem(messages: unknown[], name: string): Problem | undefined {
-  const calls = new Set<unknown>()
-  for (let index = 0; index < messages.length; index++) {
-    const problem = messageProblem(messages[index], calls)
-    if (problem) return [problem[0], `: ${name}[${index}]${problem[1]}`]
-  }
-  return undefined
-}
-
-/** `calls` has the ids of the calls of earlier messages; those of this one are added. */
-function messageProblem(message: unknown, calls: Set<unknown>): Problem | undefined {
-  if (typeof message !== 'object' || message === null || Array.isArray(message))
-    return ['message_not_object', ` is not an object with 'role' and 'content'.`]
-  const { role, content, weight, tool_calls, tool_call_id, function_call } = message as Record<string, unknown>
-  if (role === 'function' || function_call != null)
-    return [
-      'functions_outdated',
-      " uses 'function_call', the old form of calls. Write it as 'tool_calls' and role 'tool'.",
-    ]
-  if (!trainableRoles.includes(role as 'user'))
-    return [
-      'role_unknown',
-      `.role is ${JSON.stringify(role)?.slice(0, 60) ?? 'missing'}; it must be one of ${trainableRoles.join(', ')}.`,
-    ]
-  const hasCalls = Array.isArray(tool_calls) && tool_calls.length > 0
-  if (!isContent(content) && !(content == null && hasCalls))
-    return ['content_not_text', '.content must be a string, or a list of parts of text.']
-  const text = textOf(message as RowMessage)
-  if (!text.isWellFormed())
-    return ['content_broken', '.content has half of a character (a lone surrogate), which no tokenizer can read.']
-  if (role === 'assistant' && text.trim() === '' && !hasCalls)
-    return ['answer_empty', '.content is empty; an answer to learn needs text.']
-  if (weight !== undefined && weight !== 0 && weight !== 1)
-    return ['weight_invalid', '.weight must be 0 (not learned) or 1 (learned).']
-  if (tool_calls != null) {
-    if (role !== 'assistant' || !Array.isArray(tool_calls))
-      return ['calls_invalid', '.tool_calls must be a list, in a message of the assistant.']
-    for (const [index, call] of tool_calls.entries()) {
-      const problem = callProblem(call)
-      if (problem) return ['call_invalid', `.tool_calls[${index}]${problem}`]
-      calls.add((call as { id: string }).id)
-    }
-  }
-  if (role === 'tool' && !calls.has(tool_call_id))
-    return ['call_unknown', '.tool_call_id is not the id of a call of an earlier message.']
-  return undefined
-}
-
-const isContent = (content: unknown): boolean =>
-  typeof content === 'string' ||
-  (Array.isArray(content) &&
-    content.length > 0 &&
-    content.every((part) => part?.type === 'text' && typeof part.text === 'string'))
-
-function callProblem(call: unknown): string | undefined {
-  const { id, type, function: called } = Object(call)
-  if (typeof id !== 'string' || id === '') return ".id must be a text, which the tool's message repeats."
-  if (type !== 'function') return ".type must be 'function'."
-  if (typeof called?.name !== 'string' || called.name === '') return '.function.name must be the name of a tool.'
-  if (typeof called.arguments !== 'string' || !isJsonObject(called.arguments))
-    return '.function.arguments must be a JSON object, written as a string.'
-  return JSON.stringify(call).isWellFormed() ? undefined : ' has half of a character (a lone surrogate).'
-}
-
-function isJsonObject(text: string): boolean {
-  try {
-    const value = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value)
-  } catch {
-    return false
-  }
-}
-
-function toolsProblem(tools: unknown): Problem | undefined {
-  if (tools == null) return undefined
-  if (!Array.isArray(tools)) return ['tools_invalid', ": 'tools' must be a list."]
-  for (const [index, tool] of tools.entries()) {
-    const { type, function: offered } = Object(tool)
-    const { name, parameters, description } = Object(offered)
-    const isGood =
-      type === 'function' &&
-      typeof name === 'string' &&
-      name !== '' &&
-      (description == null || typeof description === 'string') &&
-      (parameters == null || (typeof parameters === 'object' && !Array.isArray(parameters)))
-    if (!isGood)
-      return [
-        'tools_invalid',
-        `: tools[${index}] must be like {"type":"function","function":{"name":"…","description":"…","parameters":{…}}}.`,
-      ]
-  }
-  return undefined
-}
-
-/** A row of preferences, in OpenAI's form: what is wrong with it, or that only preference tuning learns from it. */
-function preferenceProblem(row: object): Problem {
-  const { input, preferred_output, non_preferred_output } = row as Record<string, unknown>
-  const { messages, tools } = Object(input) as Record<string, unknown>
-  if (!Array.isArray(messages) || messages.length === 0)
-    return ['preference_invalid', ": 'input.messages' must be a list with at least one message."]
-  const found = messagesProblem(messages, 'input.messages') ?? toolsProblem(tools)
-  if (found) return found
-  for (const [name, output] of Object.entries({ preferred_output, non_preferred_output })) {
-    if (!Array.isArray(output) || output.length !== 1 || output[0]?.role !== 'assistant')
-      return ['preference_invalid', `: '${name}' must be a list with one message of the assistant.`]
-    const problem = messagesProblem(output, name)
-    if (problem) return problem
-  }
-  return [
-    'preference_row',
-    'is a row of preferences. Supervised training learns from one answer: write the preferred one as the last message ' +
-      `of a row like ${exampleRow}.`,
-  ]
-}
-
 /** Warnings about a valid row. */
-function warningsOf({ messages }: Row): Problem[] {
+function warningsOf(row: Row): Problem[] {
+  return [...('messages' in row ? conversationWarnings(row) : []), ...(isPair(row) ? pairWarnings(row) : [])]
+}
+
+function conversationWarnings({ messages }: Row): Problem[] {
   const found: Problem[] = []
   if (messages.some((message) => message.role === 'user' && textOf(message).trim() === ''))
     found.push(['question_empty', 'has a message of the user without text.'])

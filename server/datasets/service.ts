@@ -4,6 +4,7 @@ import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
+import type { Objective } from '../../contract/hyperparameters.ts'
 import { newId } from '../../lib/ids.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import { assertNotNeeded, type NeededBy } from '../db/needed-by.ts'
@@ -18,11 +19,12 @@ import { requireFreeDisk, type StoredFile, storeStream } from '../storage/durabl
 import { createDatasetFiles, type DatasetFiles } from './as-files.ts'
 import { createLineCounter } from './counter.ts'
 import { formatOf, headBytes } from './format.ts'
+import { type ShownRow, shownRow } from './preference-rows.ts'
 import { queueKind } from './prepare.ts'
 import type { ReadResult } from './reader/main.ts'
 import type { Check } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf, toResponse } from './store.ts'
+import { filesOf, objectiveOf, objectivesOf, toResponse } from './store.ts'
 import { withTokens } from './token-report.ts'
 import type { Tokens } from './tokens.ts'
 
@@ -69,10 +71,18 @@ export interface Datasets {
    * Waits until the rows have been read. Throws dataset_not_found, dataset_invalid, or dataset_not_ready on timeout.
    */
   ready(account_id: string, id: string): Promise<void>
-  /** The rows to train on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors. */
-  forTraining(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; sha256: string; rows: number }>
+  /**
+   * The rows to train on. Throws dataset_not_found, dataset_not_ready, or dataset_invalid if rows have errors or are not
+   * of the kind that the objective learns from.
+   */
+  forTraining(
+    db: Db | Trx,
+    account_id: string,
+    id: string,
+    objective: Objective,
+  ): Promise<{ path: string; sha256: string; rows: number }>
   /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
-  rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number; messages: unknown[] }> | undefined>
+  rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number } & ShownRow> | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
   asFiles: DatasetFiles
   /** Registers a check of another feature that may need datasets. */
@@ -330,7 +340,13 @@ export function createDatasets(options: Options): Datasets {
       const base = hub.trainable(model_id ?? defaultBase)
       requireValidRows(dataset)
       const rows = filesOf(dataDir, id, dataset.format).rows
-      const request = { hf: base.hf, rows, max_length: requireRowTokens(base, max_length, 'max_length'), row: number }
+      const request = {
+        hf: base.hf,
+        rows,
+        max_length: requireRowTokens(base, max_length, 'max_length'),
+        objective: objectiveOf(dataset),
+        row: number,
+      }
       const found = await orNotFound(dataset, tokens.preview({ account_id, signal }, request))
       if (!found)
         throw new ApiError('invalid_request', `'row' must be from 1 to ${dataset.rows}, the rows of the dataset.`, {
@@ -345,14 +361,14 @@ export function createDatasets(options: Options): Datasets {
 
     async rowsOf(id, rows) {
       const wanted = new Set(rows)
-      const found = new Map<number, { line: number; messages: unknown[] }>()
+      const found = new Map<number, { line: number } & ShownRow>()
       const converted = (await store.byId(db, id))?.format !== 'jsonl'
       try {
         let number = 0
         for await (const { line, json } of readNumberedJsonl(filesOf(dataDir, id, 'jsonl').rows)) {
           if (wanted.has(++number)) {
-            const { messages, source_line } = JSON.parse(json)
-            found.set(number, { line: converted ? (source_line ?? line) : line, messages })
+            const row = JSON.parse(json)
+            found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
           }
           if (found.size === wanted.size) break
         }
@@ -363,9 +379,11 @@ export function createDatasets(options: Options): Datasets {
       return found
     },
 
-    async forTraining(from, account_id, id) {
+    async forTraining(from, account_id, id, objective) {
       const dataset = await requireDataset(account_id, id, from)
       requireValidRows(dataset)
+      const objectives = objectivesOf(dataset)
+      if (!objectives.includes(objective)) throw wrongKind(id, objective, objectives)
       return { path: filesOf(dataDir, id, dataset.format).rows, sha256: dataset.rows_sha256!, rows: dataset.rows }
     },
 
@@ -377,6 +395,20 @@ export function createDatasets(options: Options): Datasets {
     },
   }
 }
+
+const learnedFrom: Record<Objective, string> = {
+  sft: 'conversations (messages)',
+  dpo: 'pairs of answers (prompt, chosen, rejected)',
+  kto: 'rated answers (prompt, completion, label)',
+}
+const wrongKind = (id: string, objective: Objective, objectives: Objective[]) =>
+  new ApiError(
+    'dataset_invalid',
+    `The rows of '${id}' are ${learnedFrom[objectives[0]!]}; the objective '${objective}' learns from ` +
+      `${learnedFrom[objective]}. Choose another dataset or the objective '${objectives[0]}' ` +
+      "(config.method_options.objective; in OpenAI's API method.type).",
+    { details: { objective, objectives } },
+  )
 
 /** The error for a dataset with rows that cannot be trained on. */
 export const invalidDataset = (dataset: { id: string; rows: number }, check: Check) =>

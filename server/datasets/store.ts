@@ -1,10 +1,12 @@
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Dataset, DatasetFormat } from '../../contract/datasets.ts'
+import type { Objective } from '../../contract/hyperparameters.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
+import type { Check } from './rows.ts'
 
 export type DatasetRow = Row<'datasets'>
 
@@ -51,12 +53,21 @@ export const saveTokens = (db: Db, dataset_id: string, base_model_id: string, fo
     .onConflict((conflict) => conflict.doUpdateSet({ found_json }))
     .execute()
 
+/** What the rows of a dataset can teach; none until they are read. Checks of earlier versions are of conversations. */
+export function objectivesOf({ status, check_json }: Pick<DatasetRow, 'status' | 'check_json'>): Objective[] {
+  return status === 'ready' ? ((JSON.parse(check_json) as Check).objectives ?? ['sft']) : []
+}
+
+/** The objective by which a dataset is counted and shown. */
+export const objectiveOf = (dataset: DatasetRow): Objective => objectivesOf(dataset)[0] ?? 'sft'
+
 export const toResponse = (dataset: DatasetRow): Dataset => ({
   id: dataset.id,
   name: dataset.name,
   description: dataset.description,
   format: dataset.format,
   status: dataset.status,
+  objectives: objectivesOf(dataset),
   rows: dataset.rows,
   size_mb: Number((dataset.size_bytes / 1e6).toPrecision(4)),
   sha256: dataset.sha256,

@@ -1,10 +1,12 @@
 // The token part of a validation: token counts for a base, and the rows that the base cannot learn from.
 import type { Validation } from '../../contract/datasets.ts'
+import type { Objective } from '../../contract/hyperparameters.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/index.ts'
-import { describeProblem, type Issue, maxListed, type Problem } from './rows.ts'
+import type { Problem } from './row-message.ts'
+import { describeProblem, type Issue, maxListed } from './rows.ts'
 import * as store from './store.ts'
-import { filesOf } from './store.ts'
+import { filesOf, objectiveOf } from './store.ts'
 import { CountStopped, type Requester, TokenCount, type Tokens } from './tokens.ts'
 
 interface Dependencies {
@@ -27,7 +29,7 @@ export async function withTokens(
   const max_length = requireRowTokens(base, requestedLength, 'max_length')
   try {
     const found = await count(dependencies, dataset, base, max_length, requester)
-    return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found)
+    return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, objectiveOf(dataset))
   } catch (error) {
     if (error instanceof CountStopped) return { ...structure, tokens_unknown: error.message }
     throw error
@@ -51,27 +53,37 @@ async function count(
   const cached = await findCached()
   if (cached) return cached
   const rows = filesOf(dataDir, dataset.id, dataset.format).rows
+  const objective = objectiveOf(dataset)
   // Rows of a converted file have their original line number.
   const found = await tokens.count(
     requester,
-    { hf: base.hf, rows, max_length, source_lines: dataset.format !== 'jsonl' },
+    { hf: base.hf, rows, max_length, objective, source_lines: dataset.format !== 'jsonl' },
     findCached,
   )
   await store.saveTokens(db, dataset.id, base.id, JSON.stringify(found))
   return found
 }
 
-function report(structure: Validation, base: LocalBase, found: TokenCount): Validation {
+const noLearnedTokens = (
+  { tokens, at_least }: TokenCount['no_learned'][number],
+  max_length: number,
+  preferences: boolean,
+): Problem => [
+  'no_learned_tokens',
+  `has ${at_least ? 'more than ' : ''}${tokens} tokens, and ${
+    preferences
+      ? `one of its answers is longer than ${max_length}: preferences are cut at the front of their prompt, never in ` +
+        'an answer, so the row is left out. Shorten the answer, or raise max_length.'
+      : `nothing of its answers is within the first ${max_length}, at which rows are cut: it teaches nothing. Shorten ` +
+        'what comes before the answer, or raise max_length.'
+  }`,
+]
+
+function report(structure: Validation, base: LocalBase, found: TokenCount, objective: Objective): Validation {
   const { tokens, rows, cut, no_learned, refused, parse_control_tokens: _, ...figures } = found
-  const withoutLearnedTokens = no_learned.map(({ line, tokens, at_least }) => {
-    const problem: Problem = [
-      'no_learned_tokens',
-      `has ${at_least ? 'more than ' : ''}${tokens} tokens, and nothing of its answers is within the first ` +
-        `${found.max_length}, at which rows are cut: it teaches nothing. Shorten what comes before the ` +
-        'answer, or raise max_length.',
-    ]
-    return describeProblem(line, problem)
-  })
+  const withoutLearnedTokens = no_learned.map((row) =>
+    describeProblem(row.line, noLearnedTokens(row, found.max_length, objective !== 'sft')),
+  )
   const problems = refused.map(({ line, message }) => describeProblem(line, ['not_for_this_base', `: ${message}`]))
   const nothingLearned = rows > 0 && found.no_learned_rows === rows
   const wrong = nothingLearned ? [...problems, ...withoutLearnedTokens] : problems

@@ -3,6 +3,7 @@
 import path from 'node:path'
 import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import type { Objective } from '../../contract/hyperparameters.ts'
 import { runToEnd } from '../../lib/child-process.ts'
 import { createFairMutex } from '../../lib/mutex.ts'
 import { root } from '../../lib/root.ts'
@@ -43,6 +44,7 @@ interface BaseRequest {
   hf: string
   rows: string
   max_length: number
+  objective: Objective
 }
 
 /** The account to schedule the work for, and the signal that aborts it. */

@@ -7,6 +7,8 @@ import {
   type GroupName,
   hyperparameters,
   method as methodEntry,
+  type Objective,
+  objectives,
   type ValueSource,
 } from '../../contract/hyperparameters.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
@@ -20,8 +22,14 @@ export function adapterLearningRate(parameters: number): number {
   return 2e-4
 }
 
-/** Adapters need about ten times the learning rate of full training. */
-const fullLearningRate = (parameters: number) => adapterLearningRate(parameters) / 10
+/**
+ * Default learning rate of a job. Adapters need about ten times the rate of full training, and answers about ten times
+ * that of preferences.
+ */
+export function defaultLearningRate(parameters: number, method: Method, objective: Objective): number {
+  const ofMethod = adapterLearningRate(parameters) / (method === 'full' ? 10 : 1)
+  return objective === 'sft' ? ofMethod : ofMethod / 10
+}
 
 /** Inputs of the defaults. All are known for a base in the catalogue before its weights are downloaded. */
 export interface BaseInfo {
@@ -45,13 +53,14 @@ type Resolved<G extends GroupName> = NonNullable<ResolvedConfig[G]>
 const computedDefaults: {
   [G in GroupName]: { [K in ComputedName<G> & keyof Resolved<G>]: (inputs: Inputs) => Resolved<G>[K] }
 } = {
+  method_options: {},
   lora_config: {
     alpha: ({ config }) => byDefault(2 * (config.lora_config?.r ?? hyperparameters.lora_config.r.default)),
     target_modules: ({ linear_modules }) => byDefault(linear_modules ?? allLinear),
   },
   training_config: {
-    learning_rate: ({ base, method }) => ({
-      value: (method === 'full' ? fullLearningRate : adapterLearningRate)(base.parameters),
+    learning_rate: ({ base, method, config }) => ({
+      value: defaultLearningRate(base.parameters, method, config.method_options?.objective ?? 'sft'),
       source: 'base_size',
     }),
     max_length: ({ base }) => byDefault(maxRowTokens(base)),
@@ -96,6 +105,7 @@ export function readResolvedConfig(json: string): ResolvedConfig {
   }
   return {
     ...config,
+    method_options: filled('method_options'),
     lora_config: config.lora_config && filled('lora_config'),
     training_config: filled('training_config'),
     evaluation_config: filled('evaluation_config'),
@@ -109,13 +119,15 @@ export function readResolvedConfig(json: string): ResolvedConfig {
  */
 export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules: string[] | undefined): ResolvedConfig {
   const { base, adapter } = info
-  const { method = methodEntry.default, training_config = {}, evaluation_config = {} } = config
+  const { method = methodEntry.default, method_options = {}, training_config = {}, evaluation_config = {} } = config
   const inputs = { config, method, base, linear_modules }
   const lora_config = method === 'full' ? refuseLora(config) : resolveLora(inputs, adapter)
   requireRowTokens(base, training_config.max_length, 'config.training_config.max_length')
+  checkOptions(method_options)
   checkEvaluation(evaluation_config)
   return {
     method: config.method ? byRequest(method) : byDefault(method),
+    method_options: resolveGroup('method_options', method_options, inputs),
     lora_config,
     training_config: resolveGroup('training_config', training_config, inputs),
     evaluation_config: resolveGroup(
@@ -124,6 +136,30 @@ export function resolveConfig(config: JobConfig, info: BaseInfo, linear_modules:
       inputs,
     ),
   }
+}
+
+/** The options that each objective has. */
+const optionsOf: Record<Objective, readonly string[]> = {
+  sft: ['objective'],
+  dpo: ['objective', 'beta', 'loss_type', 'label_smoothing', 'sft_weight'],
+  kto: ['objective', 'beta', 'desirable_weight', 'undesirable_weight'],
+}
+
+function checkOptions(requested: NonNullable<JobConfig['method_options']>): void {
+  const refuse = (name: string, why: string) => {
+    const field = `config.method_options.${name}`
+    throw new ApiError('invalid_request', `'${field}' ${why}`, { details: { field } })
+  }
+  const { objective = 'sft', loss_type = 'sigmoid', label_smoothing = 0 } = requested
+  const foreign = Object.keys(requested).find((name) => !optionsOf[objective].includes(name))
+  if (foreign) {
+    const owners = objectives.filter((each) => optionsOf[each].includes(foreign)).join(' or ')
+    refuse(foreign, `is for the objective ${owners}, and this job has '${objective}'. Set it, or leave the field out.`)
+  }
+  if (loss_type === 'ipo' && label_smoothing > 0)
+    refuse('label_smoothing', "is for the loss types sigmoid and robust: 'ipo' has none. Leave it out.")
+  if (loss_type === 'robust' && label_smoothing === 0)
+    refuse('label_smoothing', "must be above 0 for 'robust': the share of the preferences that is wrong (0.1, say).")
 }
 
 type RequestedEvaluation = NonNullable<JobConfig['evaluation_config']>

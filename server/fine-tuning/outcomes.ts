@@ -84,8 +84,10 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
       purpose: 'fine-tune-results',
       created_at,
     })
+    const evaluated = (await store.evaluations(trx, job.id)).find(({ step }) => step === result.step)
+    const { train_loss: _, ...figures } = JSON.parse(evaluated?.data_json ?? '{}')
     const validation = {
-      ...(validation_loss !== null && { validation_loss }),
+      ...(validation_loss !== null && { ...figures, validation_loss }),
       ...(validation_exact !== null && { validation_exact }),
     }
     const costs = {

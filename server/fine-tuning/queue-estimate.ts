@@ -53,10 +53,14 @@ function durationOf(
   job: Pick<store.JobRow, 'recipe_json' | 'progress'>,
   completed: store.CompletedJob[],
 ): number | null {
-  const { method, ...recipe } = recipeOf(job)
+  const { method, objective, ...recipe } = recipeOf(job)
   const volume = trainingVolume(recipe)
   const last = completed.find(
-    (each) => recipeOf(each).method === method && trainingVolume(recipeOf(each)) && trained_ms(each) > 0,
+    (each) =>
+      recipeOf(each).method === method &&
+      recipeOf(each).objective === objective &&
+      trainingVolume(recipeOf(each)) &&
+      trained_ms(each) > 0,
   )
   if (!last || !volume) return null
   const train_ms = trained_ms(last) * (volume / trainingVolume(recipeOf(last))!)

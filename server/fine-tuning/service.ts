@@ -198,10 +198,11 @@ export function createFineTuning(options: Options): FineTuning {
       const created_at = now()
       await db.transaction().execute(async (trx) => {
         // Inside the transaction, so that the dataset cannot be deleted in between.
-        await datasets.forTraining(trx, account_id, dataset_id)
+        const objective = resolved.method_options.objective.value
+        await datasets.forTraining(trx, account_id, dataset_id, objective)
         await assertBacklogLimit(trx, 'jobs', account_id, max_waiting)
         if (start.from_model) await requireModel(trx, account_id, model_id)
-        if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id)
+        if (validation_dataset_id) await datasets.forTraining(trx, account_id, validation_dataset_id, objective)
         await store.insertJob(trx, {
           id,
           account_id,

@@ -43,7 +43,7 @@ async function trainingSpec(
 ) {
   const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, model_id)
   const dataset = async (id: string) => {
-    const { path, sha256 } = await datasets.forTraining(db, account_id, id)
+    const { path, sha256 } = await datasets.forTraining(db, account_id, id, config.method_options.objective.value)
     return { path, sha256 }
   }
   const validation_id = config.evaluation_config.validation_dataset_id.value
@@ -52,6 +52,7 @@ async function trainingSpec(
     start: await adapterSpec(startingModel),
     dataset: await dataset(dataset_id),
     method: config.method.value,
+    options: specGroup('method_options', config.method_options),
     lora: config.lora_config && specGroup('lora_config', config.lora_config),
     training: specGroup('training_config', config.training_config),
     evaluation: {

@@ -157,7 +157,7 @@ export async function checkpoints(
 
 /** Evaluations of a job, latest step first: all, or up to `limit` + 1 of the steps below `after`. */
 export async function evaluations(
-  db: Db,
+  db: Db | Trx,
   job_id: string,
   limit?: number,
   after?: number,

@@ -1,5 +1,5 @@
 // Trainer events in the database: the job's event stream, its progress, metrics and evaluations.
-import type { JobMetrics } from '../../contract/fine-tuning.ts'
+import { type JobMetrics, validationFigures } from '../../contract/fine-tuning.ts'
 import type { Trx } from '../db/open.ts'
 import type { NewEvent } from '../events/event-streams.ts'
 import type { Claim } from '../queue/queue.ts'
@@ -33,10 +33,11 @@ export async function recordTrainerEvent(
       metrics_json: JSON.stringify(metrics),
       ...(tokens !== undefined && { trained_tokens: tokens }),
     })
-    const { validation_loss, validation_exact, validation_accuracy, train_loss } = data
+    const { validation_loss, train_loss } = data
     const step = number('step')
     if (step !== undefined && typeof validation_loss === 'number') {
-      const data_json = JSON.stringify({ validation_loss, validation_exact, validation_accuracy, train_loss })
+      const figures = Object.fromEntries(figureNames.map((name) => [name, data[name]]))
+      const data_json = JSON.stringify({ validation_loss, ...figures, train_loss })
       await store.saveEvaluation(trx, { job_id, step, data_json, created_at: time })
     }
   }
@@ -50,6 +51,8 @@ export async function recordTrainerEvent(
   }
   if (event.type === 'checkpoint') await store.updateJob(trx, job_id, { crashes: 0 })
 }
+
+const figureNames = Object.keys(validationFigures)
 
 const slowdownMessages = {
   serving: 'Answers of this service take the processor',
@@ -89,10 +92,11 @@ const metricNames = [
   'train_loss',
   'learning_rate',
   'tokens_per_second',
+  'reward_margin',
+  'reward_accuracy',
   'validation_loss',
-  'validation_exact',
-  'validation_accuracy',
-] as const
+  ...figureNames,
+]
 
 /** Merges new values into the metrics of the same step. Values of an earlier step are dropped. */
 export function metricsAfter(before: JobMetrics, data: Record<string, unknown>): JobMetrics {

@@ -167,8 +167,13 @@ test('bad jobs are refused in that API’s shape, and the message says what to d
   await refused(create({ training_file: batch.id }), 400, 'invalid_request', 'training_file', /purpose 'fine-tune'/)
   const bad = await openai.files.create({ file: new File(['{"messages":[]}\n'], 'x.jsonl'), purpose: 'fine-tune' })
   await refused(create({ training_file: bad.id }), 400, 'dataset_invalid', 'training_file')
-  for (const type of ['dpo', 'reinforcement'])
-    await refused(create({ method: { type } }), 400, 'parameter_not_supported', 'method.type', /supervised/)
+  const reinforcement = { method: { type: 'reinforcement' } }
+  await refused(create(reinforcement), 400, 'parameter_not_supported', 'method.type', /supervised/)
+  await refused(create({ method: { type: 'dpo' } }), 400, 'dataset_invalid', 'training_file', /conversations.*pairs/)
+  const mixed = { method: { type: 'supervised', dpo: { hyperparameters: {} } } }
+  await refused(create(mixed), 400, 'invalid_request', 'method.dpo')
+  await refused(create(hyperparameters({ beta: 0.1 })), 400, 'unknown_field', `${at}.beta`)
+  await refused(create({ n_epochs: 3 }), 400, 'parameter_not_supported', 'n_epochs', /method\.supervised/)
   await refused(create(hyperparameters({ n_epochs: 51 })), 400, 'invalid_request', `${at}.n_epochs`)
   await refused(
     create(hyperparameters({ learning_rate_multiplier: 500 })),

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { rowMaker } from '../../server/datasets/reader/columns.ts'
-import { rowProblem } from '../../server/datasets/rows.ts'
+import { createRowChecker, rowProblem } from '../../server/datasets/rows.ts'
 
 const call = {
   id: 'call_1',
@@ -56,15 +56,83 @@ test('a wrong tool or call is reported with its place', () => {
   }
 })
 
-test('a row of preferences is checked, and is not one to learn an answer from', () => {
+test('rows of preferences are checked in each of their forms', () => {
   const preferences = {
     input: { messages: [{ role: 'user', content: 'hi' }], tools: [] },
     preferred_output: [{ role: 'assistant', content: 'Hello.' }],
     non_preferred_output: [{ role: 'assistant', content: 'What?' }],
   }
-  assert.equal(rowProblem(preferences)?.[0], 'preference_row')
-  assert.equal(rowProblem({ ...preferences, non_preferred_output: [] })?.[0], 'preference_invalid')
-  assert.equal(rowProblem({ ...preferences, input: {} })?.[0], 'preference_invalid')
+  const { input, preferred_output: chosen, non_preferred_output: rejected } = preferences
+  const prompt = input.messages
+  const good: object[] = [
+    preferences,
+    { prompt: 'hi', chosen: 'Hello.', rejected: 'What?' },
+    { system: 'Be short.', prompt: 'hi', chosen, rejected },
+    { prompt, chosen, rejected },
+    { chosen: [...prompt, ...chosen], rejected: [...prompt, ...rejected] },
+    { prompt: 'hi', completion: 'Hello.', label: true },
+    { prompt, completion: chosen, label: false },
+    { messages: [...prompt, ...chosen], label: false },
+    { messages: [...prompt, ...chosen], label: 'a field that nothing reads' },
+  ]
+  for (const row of good) assert.equal(rowProblem(row), undefined, JSON.stringify(row))
+  const bad: [object, string, RegExp][] = [
+    [{ ...preferences, non_preferred_output: [] }, 'answer_invalid', /non_preferred_output/],
+    [{ ...preferences, input: {} }, 'prompt_missing', /input\.messages/],
+    [{ prompt: 'hi', chosen: 'Hello.' }, 'answer_invalid', /rejected/],
+    [{ chosen: 'Hello.', rejected: 'What?' }, 'prompt_missing', /prompt/],
+    [{ prompt: 'hi', chosen: [{ role: 'user', content: 'x' }], rejected: 'x' }, 'answer_invalid', /chosen/],
+    [{ chosen: [...prompt, ...chosen], rejected: [...chosen, ...rejected] }, 'prompts_differ', /prompt/],
+    [{ prompt: 'hi', chosen: ' ', rejected: 'What?' }, 'answer_empty', /chosen\[0\]/],
+    [{ prompt: 'hi', completion: 'x', label: 'good' }, 'label_invalid', /true.*false/],
+    [{ prompt: 'hi', completion: 'x' }, 'messages_missing', /messages/],
+  ]
+  for (const [row, code, message] of bad) {
+    const problem = rowProblem(row)
+    assert.deepEqual([problem?.[0], message.test(problem?.[1] ?? '')], [code, true], JSON.stringify([row, problem]))
+  }
+})
+
+test('a dataset has rows of one kind; rows that fit two are of the kind that all have', async () => {
+  const talk = { messages: [row.messages[0], { role: 'assistant', content: 'x' }] }
+  const pair = { prompt: 'hi', chosen: 'a', rejected: 'b' }
+  const check = async (...rows: object[]) => {
+    const checker = createRowChecker()
+    checker.add(Buffer.from(rows.map((each) => `${JSON.stringify(each)}\n`).join('')))
+    return checker.end()
+  }
+  assert.deepEqual((await check(talk, talk)).objectives, ['sft'])
+  assert.deepEqual((await check({ ...talk, ...pair }, pair)).objectives, ['dpo'])
+  assert.deepEqual((await check({ ...talk, label: true })).objectives, ['sft', 'kto'])
+  const mixed = await check(talk, pair)
+  assert.deepEqual([mixed.error_count, mixed.issues[0]!.line, mixed.issues[0]!.code], [1, 2, 'kind_differs'])
+  const same = await check({ ...pair, rejected: 'a' })
+  assert.deepEqual(
+    same.warnings.map(({ code }) => code),
+    ['answers_equal'],
+  )
+})
+
+test('tables may have preferences as texts or messages, and labels as numbers', () => {
+  const make = rowMaker(['prompt', 'chosen', 'rejected'])!
+  const answer = [{ role: 'assistant', content: 'a' }]
+  assert.deepEqual(make({ prompt: 'hi', chosen: JSON.stringify(answer), rejected: 'b' }), {
+    prompt: 'hi',
+    chosen: answer,
+    rejected: 'b',
+  })
+  const rated = rowMaker(['prompt', 'completion', 'label'])!
+  for (const [label, expected] of [
+    ['TRUE', true],
+    [0n, false],
+    ['1', true],
+    ['no', 'no'],
+  ])
+    assert.deepEqual(rated({ prompt: 'hi', completion: 'x', label }), {
+      prompt: 'hi',
+      completion: 'x',
+      label: expected,
+    })
 })
 
 test('tables may have tools in a column, as JSON or as values without their nulls', () => {

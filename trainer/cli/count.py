@@ -1,9 +1,9 @@
 """Counts a dataset's tokens for a base: `python -m trainer.cli.count REQUEST`, where REQUEST is JSON. Prints one JSON
 object.
 
-{"hf", "rows", "max_length", "parse_control_tokens"}: counts every valid row of the file `rows` as the trainer sees it,
-and lists rows without learned tokens. With "row": the tokens of that row, and which of them the loss counts.
-`source_lines`: whether rows name their line in the original file.
+{"hf", "rows", "max_length", "objective", "source_lines", "parse_control_tokens"}: counts every valid row of the file
+`rows` as the trainer sees it, and lists rows without learned tokens. With "row": the tokens of that row, and which of
+them the loss counts. `source_lines`: whether rows name their line in the original file.
 """
 
 import importlib.util
@@ -43,17 +43,23 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, bytes | None]]:
                 yield row, line, text if whole else None
 
 
-def learnable_conversation(text: bytes, line: int):
-    """The row's conversation; None if the service rejects the row."""
-    from trainer.data.dataset import conversation
-    from trainer.data.loss_mask import learned
+def learnable_row(text: bytes, line: int, objective: str):
+    """The row; None if the service rejects it."""
+    from trainer.data.dataset import conversations_of
+    from trainer.data.rows import parse_row
 
     try:
-        messages = conversation(text, line)
+        row = parse_row(text, line, objective)
     except JobError:
         return None
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _depth(json.loads(text)) > MAX_DEPTH:
         return None
+    return row if all(map(_learnable, conversations_of(row))) else None
+
+
+def _learnable(messages) -> bool:
+    from trainer.data.loss_mask import learned
+
     answers = [
         message["content"].strip() or "tool_calls" in message for message in messages if message["role"] == "assistant"
     ]
@@ -61,8 +67,8 @@ def learnable_conversation(text: bytes, line: int):
         "".join(message["content"] for message in messages).encode()
         json.dumps([messages, messages.tools], ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return None
-    return messages if all(answers) and any(map(learned, messages)) else None
+        return False
+    return all(answers) and any(map(learned, messages))
 
 
 def _depth(value: object) -> int:
@@ -70,23 +76,27 @@ def _depth(value: object) -> int:
     return 0 if parts is None else 1 + max(map(_depth, parts), default=0)
 
 
-def rows_of(path: Path, source_lines: bool) -> Iterator[tuple[int, list[dict]]]:
-    """The number of each valid row, and its conversation."""
-    for row, line, text in lines_of(path):
-        messages = learnable_conversation(text, line) if text is not None else None
-        if messages is not None:
+def rows_of(path: Path, source_lines: bool, objective: str) -> Iterator[tuple[int, list]]:
+    """The number of each valid row, and its conversations: one, or two of a pair."""
+    from trainer.data.dataset import conversations_of
+
+    for number, line, text in lines_of(path):
+        row = learnable_row(text, line, objective) if text is not None else None
+        if row is not None:
+            conversations = conversations_of(row)
             if not source_lines:
-                messages.line = line
-            yield row, messages
+                for conversation in conversations:
+                    conversation.line = line
+            yield number, conversations
 
 
 def batches_of(rows: Iterator) -> Iterator[list]:
     from trainer.data.dataset import CHARACTERS_AT_ONCE, TOKENIZE_AT_ONCE
 
     batch, characters = [], 0
-    for row, messages in rows:
-        batch.append((row, messages))
-        characters += sum(len(message["content"]) for message in messages)
+    for row, conversations in rows:
+        batch.append((row, conversations))
+        characters += sum(len(message["content"]) for messages in conversations for message in messages)
         if characters >= CHARACTERS_AT_ONCE or len(batch) == TOKENIZE_AT_ONCE:
             yield batch
             batch, characters = [], 0
@@ -95,10 +105,10 @@ def batches_of(rows: Iterator) -> Iterator[list]:
 
 
 class Count:
-    """Running counts over the rows."""
+    """Running counts over the rows. The length of a pair is that of its longer conversation."""
 
-    def __init__(self, tokenizer, max_length: int) -> None:
-        self.tokenizer, self.max_length = tokenizer, max_length
+    def __init__(self, tokenizer, max_length: int, preferences: bool) -> None:
+        self.tokenizer, self.max_length, self.preferences = tokenizer, max_length, preferences
         self.bars = [0] * (len(BARS) + 1)
         self.numbers = {"rows": 0, "tokens": 0, "longest": 0, "bounded_rows": 0, "cut_rows": 0, "cut_tokens": 0}
         self.numbers |= {"no_learned_rows": 0, "refused_rows": 0}
@@ -109,51 +119,50 @@ class Count:
         from trainer.data.loss_mask import rendering
 
         rendered = []
-        for row, messages in batch:
+        for row, conversations in batch:
             try:
-                rendered.append((row, messages, rendering(messages, self.tokenizer)))
+                rendered.append((row, conversations, [rendering(each, self.tokenizer) for each in conversations]))
             except JobError as problem:
-                self._refuse(row, messages, problem)
-        texts = [each for _, _, each in rendered]
+                self._refuse(row, conversations, problem)
+        texts = [text for *_, row_texts in rendered for text in row_texts]
         try:
             counted = control_text(self.tokenizer).count(texts, self.max_length)
         except JobError:
             # One of the batch is refused: count one by one.
             if len(batch) > 1:
-                for row, messages, _ in rendered:
-                    self.add([(row, messages)])
+                for row, conversations, _ in rendered:
+                    self.add([(row, conversations)])
                 return
             try:
                 control_text(self.tokenizer).encode(texts, self.max_length)
             except JobError as problem:
                 self._refuse(*batch[0], problem)
             return
-        for (row, messages, _), (length, exact) in zip(rendered, counted, strict=True):
-            self._add_row(row, messages, length, exact)
+        remaining = iter(counted)
+        for row, conversations, _ in rendered:
+            self._add_row(row, conversations, [next(remaining) for _ in conversations])
 
-    def _add_row(self, row: int, messages, length: int, exact: bool) -> None:
+    def _add_row(self, row: int, conversations: list, counted: list[tuple[int, bool]]) -> None:
+        length, exact = max(length for length, _ in counted), all(exact for _, exact in counted)
         numbers, over = self.numbers, length - self.max_length
         numbers["rows"] += 1
-        numbers["tokens"] += length
+        numbers["tokens"] += sum(length for length, _ in counted)
         numbers["longest"] = max(numbers["longest"], length)
         numbers["bounded_rows"] += not exact
         self.bars[next((index for index, bar in enumerate(BARS) if length <= bar), len(BARS))] += 1
         if over <= 0:
             return
-        row_facts = {"row": row, "line": messages.line, "tokens": length, "at_least": not exact}
+        row_facts = {"row": row, "line": conversations[0].line, "tokens": length, "at_least": not exact}
         self._list("cut", {**row_facts, "cut_tokens": over})
         numbers["cut_tokens"] += over
-        if not self._learned(row, messages):
+        if not self._learned(row, conversations):
             self._list("no_learned", row_facts)
 
-    def _learned(self, row: int, messages) -> bool:
-        from trainer.data.dataset import tokenize_rows
+    def _learned(self, row: int, conversations: list) -> bool:
+        return bool(cut_row(conversations, self.tokenizer, self.max_length, row, self.preferences))
 
-        ((*_, sequences),) = tokenize_rows([messages], self.tokenizer, self.max_length, [row])
-        return any(sequence.trained[: self.max_length].any() for sequence in sequences)
-
-    def _refuse(self, row: int, messages, problem: Exception) -> None:
-        self._list("refused", {"row": row, "line": messages.line, "message": str(problem)})
+    def _refuse(self, row: int, conversations: list, problem: Exception) -> None:
+        self._list("refused", {"row": row, "line": conversations[0].line, "message": str(problem)})
 
     def _list(self, kind: str, found: dict) -> None:
         self.numbers[f"{kind}_rows"] += 1
@@ -167,27 +176,42 @@ class Count:
         return {**self.numbers, "max_length": self.max_length, "histogram": histogram, **self.listed}
 
 
-def count(tokenizer, path: Path, max_length: int, source_lines: bool = False) -> dict:
-    found = Count(tokenizer, max_length)
-    for batch in batches_of(rows_of(path, source_lines)):
+def cut_row(conversations: list, tokenizer, max_length: int, row: int, preferences: bool) -> list:
+    """The sequences of a row that are learned from, cut to `max_length`."""
+    from trainer.data.dataset import cut_end, cut_front, tokenize_rows
+
+    length = None if preferences else max_length
+    tokenized = tokenize_rows(conversations, tokenizer, length, [row] * len(conversations))
+    sequences = [sequence for *_, found in tokenized for sequence in found]
+    return cut_front(sequences, max_length) if preferences else cut_end(sequences, max_length)
+
+
+def count(tokenizer, path: Path, max_length: int, source_lines: bool = False, objective: str = "sft") -> dict:
+    found = Count(tokenizer, max_length, objective != "sft")
+    for batch in batches_of(rows_of(path, source_lines, objective)):
         found.add(batch)
     return found.summary()
 
 
-def preview(tokenizer, path: Path, row: int, max_length: int) -> dict:
-    from trainer.data.dataset import conversation, tokenize_rows
+def preview(tokenizer, path: Path, row: int, max_length: int, objective: str = "sft") -> dict:
+    from trainer.data.dataset import conversations_of, tokenize_rows
+    from trainer.data.rows import parse_row
 
     line, text = next(((line, text) for number, line, text in lines_of(path) if number == row), (0, None))
     if text is None:
         return {"missing": True}
-    messages = conversation(text, line)
-    ((*_, whole),) = tokenize_rows([messages], tokenizer, max_length, [row])
+    conversations, preferences = conversations_of(parse_row(text, line, objective)), objective != "sft"
+    tokenized = tokenize_rows(conversations, tokenizer, None if preferences else max_length, [row] * len(conversations))
+    whole = [sequence for *_, found in tokenized for sequence in found]
+    over = max(0, max(len(sequence.ids) for sequence in whole) - max_length) if preferences else 0
     sequences = []
     for sequence in whole:
-        pieces = zip(sequence.ids[:max_length].tolist(), sequence.trained.tolist(), strict=False)
+        # Preferences are cut at the front, both conversations of a pair alike.
+        shown = slice(over, over + max_length)
+        pieces = zip(sequence.ids[shown].tolist(), sequence.trained[shown].tolist(), strict=True)
         tokens = [{"id": id, "text": tokenizer.decode([id]), "trained": trained} for id, trained in pieces]
-        sequences.append({"tokens": tokens, "cut_tokens": max(0, len(sequence.ids) - max_length)})
-    return {"messages": list(messages), "sequences": sequences}
+        sequences.append({"tokens": tokens, "cut_tokens": over or max(0, len(sequence.ids) - max_length)})
+    return {"messages": list(conversations[0]), "sequences": sequences}
 
 
 def hide_torch() -> None:
@@ -207,11 +231,10 @@ def main() -> None:
     parse = tokenizer.parse_control_tokens = request.get("parse_control_tokens", False)
     path = Path(request["rows"])
     if "row" in request:
-        found = preview(tokenizer, path, request["row"], request["max_length"])
+        found = preview(tokenizer, path, request["row"], request["max_length"], request["objective"])
     else:
-        found = count(tokenizer, path, request["max_length"], request.get("source_lines", False)) | {
-            "parse_control_tokens": parse
-        }
+        counted = count(tokenizer, path, request["max_length"], request["source_lines"], request["objective"])
+        found = {**counted, "parse_control_tokens": parse}
     print(json.dumps(found))
 
 

@@ -5,6 +5,7 @@ The largest batch runs first: it warms up, and its memory is the run's peak. The
 `result` line has the numbers.
 """
 
+import math
 import time
 from pathlib import Path
 
@@ -24,8 +25,17 @@ def estimate(spec: Spec, folder: Path, protocol: Protocol) -> bool:
     loop, _, predicted = prepare_run(spec, folder, protocol)
     setup_seconds = time.monotonic() - started
     size = spec.training.batch_size
-    loop.step(sorted(loop.data.rows, key=lambda row: -row.tokens)[:size])
-    batches = [loop.batch(index % loop.steps_per_epoch) for index in range(TIMED_STEPS)]
+    longest = sorted(loop.data.rows, key=lambda row: -row.tokens)[:size]
+    loop.reference_of(longest)
+    loop.step(longest)
+    steps = [index % loop.steps_per_epoch for index in range(TIMED_STEPS)]
+    batches = [loop.batch(step) for step in steps]
+    # Preferences are scored once before the first step.
+    scored = [row for step in set(steps) for row in loop.batch(step)]
+    loop.objective.reference.fill_(math.nan)
+    started = time.monotonic()
+    loop.reference_of(scored)
+    setup_seconds += (time.monotonic() - started) / sum(row.tokens for row in scored) * loop.data.tokens
     if loop.cuda_graphs:
         # The first batch of each size captures its CUDA graph, which a long run does only at the start.
         for batch in batches:

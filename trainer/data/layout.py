@@ -22,14 +22,14 @@ def supports_varlen(device: torch.device) -> bool:
 @dataclass(frozen=True)
 class Layout:
     """How a pack's tokens are laid out in padded rows for attention: documents of similar length together, each with
-    the shared prefix.
+    the prefix that it shares.
 
-    A pack is `shared` prefix tokens, then each document's own tokens. Padding goes at the end of a document, where
+    A pack is `shared` tokens of prefixes, then each document's own tokens. Padding goes at the end of a document, where
     causal order hides it from every token before it. Indices are int64.
 
     `scatter_index` [rows]: the token of each row (padding repeats the document's last token).
     `own_rows` [tokens - shared]: the row of each own token.
-    `prefix_rows` [documents x shared]: the rows of the shared prefix in each document.
+    `prefix_rows` [sharing x shared]: the rows of the prefixes' tokens in each of the documents that share them.
     `position` [tokens]: the row from which a token's result is read.
     `result_tokens` [rows]: the token whose result is read from the row, or `tokens` if none is.
     `blocks`: (documents, padded length) of each attention call.
@@ -47,37 +47,44 @@ class Layout:
     ends: torch.Tensor | None = None
 
 
-def layout_of(shared: int, lengths: list[int], device: torch.device = CPU) -> Layout:
-    """The layout of a prefix of `shared` tokens followed by documents of `lengths` tokens."""
-    varlen_supported = supports_varlen(device)
+def layout_of(prefixes: list[int], lengths: list[int], device: torch.device = CPU) -> Layout:
+    """The layout of documents of `lengths` tokens behind the prefixes that they share, which have `prefixes` tokens.
+
+    Consecutive documents share a prefix, as many for each prefix; with one prefix all documents share it.
+    """
+    shared, varlen_supported = sum(prefixes), supports_varlen(device)
     if varlen_supported and not shared:
         return Layout(0, None, None, None, None, None, [(1, length) for length in lengths], _ends(lengths, device))
-    tokens = shared + sum(lengths)
+    tokens, sharing = shared + sum(lengths), len(lengths) // len(prefixes)
     starts = [shared + sum(lengths[:index]) for index in range(len(lengths))]
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    prefix_starts = [sum(prefixes[:index]) for index in range(len(prefixes))]
+    order = sorted(range(len(lengths)), key=lambda index: -prefixes[index // sharing] - lengths[index])
     blocks: list[tuple[int, int]] = []
-    scatter_index, prefix_rows = [], []
+    scatter_index, seen, row = [], [0] * len(prefixes), 0
+    prefix_rows = torch.empty(sharing, shared, dtype=torch.int64)
     own_rows, result_tokens = torch.empty(tokens - shared, dtype=torch.int64), []
-    prefix, row = torch.arange(shared), 0
     for index in order:
-        length = shared + lengths[index]
+        own, which = lengths[index], index // sharing
+        prefix = torch.arange(prefix_starts[which], prefix_starts[which] + prefixes[which])
+        length = len(prefix) + own
         if blocks and not varlen_supported and (length >= SIMILAR * blocks[-1][1] or blocks[-1][1] <= SHORT):
             blocks[-1] = (blocks[-1][0] + 1, blocks[-1][1])
         else:
             blocks.append((1, length))
         padded = blocks[-1][1]
-        own_tokens = torch.arange(starts[index], starts[index] + lengths[index])
+        own_tokens = torch.arange(starts[index], starts[index] + own)
         padding = padded - length
         scatter_index.append(torch.cat([prefix, own_tokens, own_tokens[-1:].expand(padding)]))
-        own_rows[own_tokens - shared] = torch.arange(row + shared, row + length)
-        # The prefix has the same results in every document; they are read from the first.
-        first = prefix if not prefix_rows else torch.full_like(prefix, tokens)
+        own_rows[own_tokens - shared] = torch.arange(row + len(prefix), row + length)
+        # A prefix has the same results in each of its documents; they are read from the first.
+        first = prefix if seen[which] == 0 else torch.full_like(prefix, tokens)
         result_tokens.append(torch.cat([first, own_tokens, own_tokens.new_full((padding,), tokens)]))
-        prefix_rows.append(row + prefix)
+        prefix_rows[seen[which], prefix] = torch.arange(row, row + len(prefix))
+        seen[which] += 1
         row += padded
     position = torch.cat([prefix_rows[0], own_rows])
     indices = to_device(
-        device, torch.cat(scatter_index), own_rows, torch.cat(prefix_rows), position, torch.cat(result_tokens)
+        device, torch.cat(scatter_index), own_rows, prefix_rows.flatten(), position, torch.cat(result_tokens)
     )
     return Layout(
         shared, *indices, blocks, _ends([length for _, length in blocks], device) if varlen_supported else None

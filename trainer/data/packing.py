@@ -1,19 +1,22 @@
 """Packs a batch's sequences end to end, so that nothing is computed for padding."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 
-from trainer.data.dataset import Sequence
+from trainer.data.dataset import Row, Sequence
 from trainer.data.layout import CPU, Layout, layout_of, to_device
+
+Part = TypeVar("Part", Sequence, Row)
 
 
 @dataclass(frozen=True)
 class Pack:
     """Inputs of one forward pass, on its device.
 
-    `ids`, `positions`: int64 [1, tokens]. `shared`: length of the prefix that all documents share, present once.
+    `ids`, `positions`: int64 [1, tokens]. `shared`: tokens of the prefixes that documents share, present once.
     `layout`: the documents' layout for attention. `chosen`: int64 [targets], positions whose next token is learned;
     `next_ids`: int64 [targets], those tokens.
     """
@@ -47,18 +50,20 @@ class Limits:
     documents: int | None = None
 
 
-def split(sequences: list[Sequence], limits: Limits) -> list[list[Sequence]]:
-    """Splits a batch into groups that each fit into one pass; a sequence over a limit is its own group."""
-    groups: list[list[Sequence]] = []
+def split(parts: list[Part], limits: Limits) -> list[list[Part]]:
+    """Splits the sequences or rows of a batch into groups that each fit into one pass; one over a limit is its own
+    group.
+    """
+    groups: list[list[Part]] = []
     tokens = targets = 0
-    for sequence in sequences:
-        tokens += len(sequence.ids)
-        targets += sequence.targets
+    for part in parts:
+        tokens += part.tokens
+        targets += part.targets
         full = groups and len(groups[-1]) == limits.documents
         if not groups or full or tokens > limits.tokens or targets > limits.targets:
             groups.append([])
-            tokens, targets = len(sequence.ids), sequence.targets
-        groups[-1].append(sequence)
+            tokens, targets = part.tokens, part.targets
+        groups[-1].append(part)
     return groups
 
 
@@ -79,27 +84,41 @@ def shared_prefix(sequences: list[Sequence]) -> int:
     return max(limit, 0)
 
 
-def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = True) -> Pack:
-    """The inputs of one forward pass, on the device."""
-    shared = shared_prefix(sequences) if share else 0
-    ids, positions = [sequences[0].ids[:shared]], [np.arange(shared)]
+def _prefixes(sequences: list[Sequence], together: int) -> list[int]:
+    """The lengths of the prefixes that are worth sharing: one of all sequences, or one of each `together`."""
+    whole = shared_prefix(sequences)
+    if together == 1 or together == len(sequences):
+        return [whole]
+    own = [shared_prefix(sequences[start : start + together]) for start in range(0, len(sequences), together)]
+    return own if sum(own) * (together - 1) > whole * (len(sequences) - 1) else [whole]
+
+
+def pack(sequences: list[Sequence], device: torch.device = CPU, share: bool = True, together: int = 1) -> Pack:
+    """The inputs of one forward pass, on the device.
+
+    `together`: how many consecutive sequences have one prompt, which is then computed once.
+    """
+    prefixes = _prefixes(sequences, together) if share else [0]
+    sharing = len(sequences) // len(prefixes)
+    ids = [sequences[index * sharing].ids[:length] for index, length in enumerate(prefixes)]
+    positions = [np.arange(length) for length in prefixes]
     chosen, next_ids, lengths = [], [], []
-    start = shared
-    for sequence in sequences:
-        own_length = len(sequence.ids) - shared
+    start = sum(prefixes)
+    for index, sequence in enumerate(sequences):
+        prefix = prefixes[index // sharing]
         targets = np.nonzero(sequence.trained)[0]
-        chosen.append(targets - 1 - shared + start)
+        chosen.append(targets - 1 - prefix + start)
         next_ids.append(sequence.ids[targets])
-        ids.append(sequence.ids[shared:])
-        positions.append(np.arange(shared, len(sequence.ids)))
-        lengths.append(own_length)
-        start += own_length
+        ids.append(sequence.ids[prefix:])
+        positions.append(np.arange(prefix, len(sequence.ids)))
+        lengths.append(len(sequence.ids) - prefix)
+        start += lengths[-1]
 
     def concatenated(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
-    layout = layout_of(shared, lengths, device)
+    layout = layout_of(prefixes, lengths, device)
     ids, positions, chosen, next_ids = to_device(
         device, concatenated(ids), concatenated(positions), concatenated(chosen), concatenated(next_ids)
     )
-    return Pack(ids[None], positions[None], shared, layout, chosen, next_ids)
+    return Pack(ids[None], positions[None], sum(prefixes), layout, chosen, next_ids)

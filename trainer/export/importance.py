@@ -5,7 +5,6 @@ and the types with the fewest bits require it. Measured once for each model and 
 safetensors with one float32 vector [inputs] for each matrix, by the checkpoint's names.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trainer.data.loss_mask import token_ids
+from trainer.data.rows import example_of
 from trainer.export.spec import Export
 from trainer.runtime.errors import JobError
 from trainer.runtime.files import atomic_write
@@ -110,7 +110,7 @@ def _conversations(spec: Export, fallback: list[list[dict]]) -> Iterator[list[di
                 last = at
                 if line := file.readline():
                     rows += 1
-                    yield json.loads(line)["messages"]
+                    yield example_of(line)
     except OSError:
         pass
     if not rows:

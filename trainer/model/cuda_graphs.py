@@ -5,6 +5,8 @@ A pass through the layers of a small base is thousands of short kernels, and the
 the GPU to compute them (measured on an H100: 407 ms a step, 48 of them on the GPU).
 """
 
+from collections.abc import Callable
+
 import torch
 
 from trainer.data.layout import Layout, supports_varlen
@@ -35,14 +37,13 @@ class CudaGraphs:
         # Graphs run one after the other, so all share one memory pool.
         self.pool = torch.cuda.graph_pool_handle()
 
-    def gradients(self, packed: Pack, targets: int) -> torch.Tensor:
-        """The loss of each learned token of a pack without a shared prefix. Adds the gradients of their sum divided by
-        `targets`.
+    def gradients(self, packed: Pack, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Adds the gradients of a loss that `loss_of` makes of the loss of each learned token [targets] of a pack
+        without a shared prefix.
         """
         captured_pass = self._captured_for(packed)
         hidden = captured_pass.forward(packed).index_select(0, packed.chosen).requires_grad_()
-        losses = HeadLoss.apply(hidden, self.head, packed.next_ids)
-        (losses.sum() / targets).backward()
+        loss_of(HeadLoss.apply(hidden, self.head, packed.next_ids)).backward()
         if any(
             parameter.grad is not gradient_sum
             for parameter, gradient_sum in zip(self.parameters, self.gradient_sums, strict=True)
@@ -53,7 +54,6 @@ class CudaGraphs:
                     gradient_sum.copy_(parameter.grad)
                 parameter.grad = gradient_sum
         captured_pass.backward(packed.chosen, hidden.grad)
-        return losses.detach()
 
     def _captured_for(self, packed: Pack) -> "CapturedPass":
         tokens, lengths = packed.ids.shape[1], [length for _, length in packed.layout.blocks]

@@ -16,8 +16,8 @@ from trainer.runtime.spec import Candidate, Spec
 
 @dataclass
 class Totals:
-    """Running totals of a run. `epoch_loss` is the sum of the current epoch's loss over `epoch_targets` learned
-    tokens.
+    """Running totals of a run. `epoch_loss` is the sum of the current epoch's loss over `epoch_targets` learned tokens,
+    or rows of preferences.
     """
 
     step: int = 0
@@ -38,13 +38,14 @@ class Written:
 @dataclass
 class State:
     """The full state of a run at a step. `row_losses` [rows, 2]: each row's mean loss when it was first and last
-    trained on, or NaN.
+    trained on, or NaN. `reference`: what a preference training compares with, or empty.
     """
 
     parameters: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
     precision: torch.dtype
     row_losses: torch.Tensor
+    reference: torch.Tensor
     totals: Totals = field(default_factory=Totals)
     validation: dict = field(default_factory=dict)
 
@@ -64,7 +65,8 @@ def write(folder: Path, state: State, spec: Spec) -> Written:
         {name: p.detach().contiguous() for name, p in state.parameters.items()}, temporary / "weights.safetensors"
     )
     save_file(moments, temporary / "optimizer.safetensors")
-    save_file({"losses": state.row_losses}, temporary / "rows.safetensors")
+    rows = {"losses": state.row_losses, **({"reference": state.reference} if state.reference.numel() else {})}
+    save_file(rows, temporary / "rows.safetensors")
     run_fields = {
         "fingerprint": spec.fingerprint(),
         "threads": spec.threads,
@@ -124,7 +126,10 @@ def resume(state: State, spec: Spec, protocol: Protocol) -> Candidate | None:
                 state.optimizer.state[parameter] = {kind: value.to(parameter.device) for kind, value in kinds.items()}
         stored = json.loads((path / "state.json").read_text())
         state.totals, state.validation = Totals(**stored["totals"]), stored["validation"]
-        state.row_losses.copy_(load_file(path / "rows.safetensors")["losses"])
+        rows = load_file(path / "rows.safetensors")
+        state.row_losses.copy_(rows["losses"])
+        if state.reference.numel():
+            state.reference.copy_(rows["reference"])
         return candidate
     if spec.resume_from:
         protocol.emit("warning", "None of the checkpoints can be used; the training starts from the beginning.")

@@ -77,7 +77,7 @@ def generate_answers(
         logits = model(
             input_ids=torch.tensor([[token for index in active for token in sequences[index]]], device=device),
             position_ids=torch.cat([torch.arange(length) for length in lengths])[None].to(device),
-            layout=layout_of(0, lengths, device),
+            layout=layout_of([0], lengths, device),
             logits_to_keep=last.to(device),
             use_cache=False,
         ).logits[0]

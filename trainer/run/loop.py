@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from trainer.data.dataset import Prepared, Row
-from trainer.data.packing import Limits, pack, split
+from trainer.data.packing import Limits, split
 from trainer.model.attention import packable
 from trainer.model.cuda_graphs import CudaGraphs, worth_capturing
 from trainer.model.load import trainable
 from trainer.run import checkpoint, memory
 from trainer.run.checkpoint import State
-from trainer.run.evaluate import losses
+from trainer.run.objective import objective_of
 from trainer.run.progress import Estimate
 from trainer.run.schedule import learning_rate, order_of
 from trainer.run.validation import Validation
@@ -26,6 +26,8 @@ from trainer.runtime.spec import Spec
 # Checkpoints may take this share of the run's time; with slow writes they become rarer than the spec asks for.
 CHECKPOINT_SHARE = 0.02
 TRIM_STEPS = 10
+# Rows that are scored before a stop is obeyed and a checkpoint may be written.
+REFERENCE_ROWS = 32
 # The share of a GPU's total memory that passes are sized for. Total, not free memory: a resumed run must make the same
 # passes.
 GPU_SHARE = 0.8
@@ -78,18 +80,28 @@ class Loop:
             fused=True,
         )
         self.limits = limits_of(model.config, spec, device)
+        self.objective = objective_of(spec, data, held_out, device)
         self.row_index = {row.number: index for index, row in enumerate(data.rows)}
         self.steps_per_epoch = math.ceil(len(data.rows) / training.batch_size)
         self.steps_total = self.steps_per_epoch * training.epochs
+        # The batches of one epoch, by row, and its number.
+        self.epoch_batches: tuple[int, list[list[int]]] = (-1, [])
         first = [
             [sequence for row in self.batch(step) for sequence in row.sequences]
             for step in range(min(8, self.steps_per_epoch))
         ]
         capturable = worth_capturing(model, first, self.limits, device)
         self.cuda_graphs = CudaGraphs(model, list(self.parameters.values()), device) if capturable else None
-        self.validation = Validation(spec, model, tokenizer, held_out, folder, self.limits, protocol)
+        self.objective.set_batches([self.batch(step) for step in range(self.steps_per_epoch)])
+        self.validation = Validation(spec, model, tokenizer, held_out, folder, self.objective, self.limits, protocol)
         precision = model.get_input_embeddings().weight.dtype
-        self.state = State(self.parameters, self.optimizer, precision, torch.full((len(data.rows), 2), math.nan))
+        self.state = State(
+            self.parameters,
+            self.optimizer,
+            precision,
+            torch.full((len(data.rows), 2), math.nan),
+            self.objective.reference,
+        )
         self.resumed = checkpoint.resume(self.state, spec, protocol)
         self.totals = self.state.totals
         self.validation.restore(self.state.validation)
@@ -98,6 +110,7 @@ class Loop:
         self.estimate = Estimate(data.tokens * training.epochs, self.totals.tokens)
         self.written_at = time.monotonic()
         self.written_step = self.totals.step
+        self.unsaved_reference = False
         self.write_seconds = 0.0
 
     def run(self) -> bool:
@@ -106,7 +119,7 @@ class Loop:
             return self._train()
         except StopRequested:
             # The interrupted work is repeated identically when the run resumes from the last finished step.
-            if self.totals.step > self.written_step:
+            if self.totals.step > self.written_step or self.unsaved_reference:
                 self._checkpoint()
             return False
 
@@ -124,17 +137,19 @@ class Loop:
         if self.distributed.is_first:
             with self._interruptible():
                 self.validation.answer_with_base(self.device)
+        if not self._compute_reference():
+            return False
         if self.validation.unfinished_at == self.totals.step and self.totals.step > 0:
             self.totals.ended_early = self._evaluate()
         while self.totals.step < self.steps_total and not self.totals.ended_early:
             started, started_cpu = time.monotonic(), time.process_time()
             batch = self.batch(self.totals.step)
-            loss, norm, rate = self.step(batch)
+            loss, norm, rate, figures = self.step(batch)
             if self.totals.step % TRIM_STEPS == 0:
                 memory.trim_heap(self.predicted, self.device)
             seconds = time.monotonic() - started
             self._count(batch, loss, seconds, time.process_time() - started_cpu)
-            self._report(batch, loss, norm, rate, seconds)
+            self._report(batch, loss, norm, rate, seconds, figures)
             if self.validation.due(self.totals.step, self.steps_per_epoch, self.steps_total):
                 self.totals.ended_early = self._evaluate()
             if self.distributed.any_rank(self.protocol.stop_requested, self.device):
@@ -143,6 +158,35 @@ class Loop:
             if self.totals.step == self.steps_total or self.totals.ended_early or self._checkpoint_due():
                 self._checkpoint()
         return True
+
+    def _compute_reference(self) -> bool:
+        """Computes the missing references of a preference training, in pieces between which a checkpoint may be
+        written. False if a stop was requested.
+        """
+        rows = [*self.data.rows, *(self.validation.rows.rows if self.validation.rows else [])]
+        missing = self.objective.missing(rows)
+        if not missing:
+            return True
+        self.protocol.emit("status", "Scoring the answers with the model as it is", phase="reference")
+        for start in range(0, len(missing), REFERENCE_ROWS):
+            self.reference_of(missing[start : start + REFERENCE_ROWS])
+            self.unsaved_reference = True
+            if self.distributed.any_rank(self.protocol.stop_requested, self.device):
+                self._checkpoint()
+                return False
+            if self._checkpoint_due():
+                self._checkpoint()
+        self.protocol.emit("log", f"{len(missing)} rows are scored", rows=len(missing))
+        return True
+
+    def reference_of(self, rows: list[Row]) -> None:
+        """Computes the references of rows that have none."""
+        missing = self.objective.missing(rows)
+        own = self.distributed.shard([row.tokens for row in missing])
+        for group in split([missing[index] for index in own], self.limits):
+            with self._interruptible():
+                self.objective.compute_reference(self.model, group, self.limits)
+        self.objective.gather_references(missing, own, self.distributed)
 
     def _evaluate(self) -> bool:
         evaluate = self.validation.evaluate
@@ -153,18 +197,20 @@ class Loop:
 
     @property
     def train_loss(self) -> float:
-        """Mean loss of a learned token over the last epoch."""
+        """Mean loss over the last epoch: of a learned token, or of a row of preferences."""
         return self.totals.epoch_loss / max(1, self.totals.epoch_targets)
 
     def batch(self, step: int) -> list[Row]:
         epoch, index = divmod(step, self.steps_per_epoch)
-        size = self.spec.training.batch_size
-        order = order_of(epoch, len(self.data.rows), self.spec.training.seed)
-        return [self.data.rows[i] for i in order[index * size : (index + 1) * size]]
+        if self.epoch_batches[0] != epoch:
+            training = self.spec.training
+            order = order_of(epoch, len(self.data.rows), training.seed)
+            self.epoch_batches = epoch, self.objective.batches(order, epoch, training.batch_size, training.seed)
+        return [self.data.rows[row] for row in self.epoch_batches[1][index]]
 
-    def step(self, batch: list[Row]) -> tuple[float, float, float]:
-        """One optimizer step. Returns the mean loss of a learned token, the gradient's norm before clipping, and the
-        learning rate.
+    def step(self, batch: list[Row]) -> tuple[float, float, float, dict[str, float]]:
+        """One optimizer step. Returns the batch's loss, the gradient's norm before clipping, the learning rate, and
+        figures of the batch.
         """
         training, step = self.spec.training, self.totals.step
         # Seeds dropout by the step: a resumed run draws the same noise without stored state.
@@ -173,7 +219,7 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with self._interruptible():
-            loss = self.gradients(batch)
+            loss, figures = self.gradients(batch)
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), training.max_grad_norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise JobError(
@@ -186,55 +232,57 @@ class Loop:
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss, norm, rate
+        return loss, norm, rate, figures
 
-    def gradients(self, batch: list[Row]) -> float:
-        """Accumulates the batch's gradients. Returns its loss: the mean over all learned tokens, however the batch is
-        split.
-        """
-        sequences = [sequence for row in batch for sequence in row.sequences]
-        targets = sum(sequence.targets for sequence in sequences)
-        own_indices = self.distributed.shard([len(sequence.ids) for sequence in sequences])
-        sequence_losses: list[torch.Tensor] = []
-        for group in split([sequences[index] for index in own_indices], self.limits):
+    def gradients(self, batch: list[Row]) -> tuple[float, dict[str, float]]:
+        """Accumulates the batch's gradients. Returns its loss, however the batch is split, and figures of its rows."""
+        objective = self.objective
+        objective.begin(self.model, batch, self.limits, self.distributed)
+        units, weight = objective.units(batch), objective.weight(batch)
+        own_indices = self.distributed.shard([unit.tokens for unit in units])
+        tables: list[torch.Tensor] = []
+        for group in split([units[index] for index in own_indices], self.limits):
+
+            def loss_of(token_losses: torch.Tensor, group: list[Row] = group) -> torch.Tensor:
+                table = objective.losses(group, token_losses)
+                tables.append(table.detach())
+                return table[:, 0].sum() / weight
+
             if self.cuda_graphs:
-                token_losses = self.cuda_graphs.gradients(pack(group, self.device, share=False), targets)
+                self.cuda_graphs.gradients(objective.pack(group, share=False), loss_of)
             else:
-                token_losses = losses(self.model, pack(group, self.device))
-                (token_losses.sum() / targets).backward()
-            sequence_losses += [
-                part.sum() for part in token_losses.detach().split([sequence.targets for sequence in group])
-            ]
+                loss_of(objective.token_losses(self.model, group, self.limits)).backward()
+        self.distributed.all_reduce_gradients(list(self.parameters.values()))
         # Read once, at the end: each read waits for the GPU to finish its queue.
-        sums = torch.stack(sequence_losses).tolist() if sequence_losses else []
-        sums = self.distributed.all_reduce_gradients(list(self.parameters.values()), sums, own_indices, len(sequences))
-        return self._record_row_losses(batch, sums) / targets
+        table = torch.cat(tables).tolist() if tables else []
+        columns = 1 + len(objective.columns)
+        table = self.distributed.gather(table, own_indices, len(units), columns, self.device)
+        self._record_row_losses(objective.row_losses(batch, iter([line[0] for line in table])))
+        return sum(line[0] for line in table) / weight, objective.summary([line[1:] for line in table])
 
-    def _record_row_losses(self, batch: list[Row], sums: list[float]) -> float:
-        """Records each row's mean loss from the sums of its sequences, in order. Returns the sum of all."""
-        remaining = iter(sums)
-        for row in batch:
-            mean = sum(next(remaining) for _ in row.sequences) / row.targets
+    def _record_row_losses(self, losses: list[tuple[Row, float]]) -> None:
+        for row, loss in losses:
             first_and_last = self.state.row_losses[self.row_index[row.number]]
-            first_and_last[1] = mean
+            first_and_last[1] = loss
             if first_and_last[0].isnan():
-                first_and_last[0] = mean
-        return sum(sums)
+                first_and_last[0] = loss
 
     def _count(self, batch: list[Row], loss: float, seconds: float, cpu_seconds: float) -> None:
         totals, tokens = self.totals, sum(row.tokens for row in batch)
         if totals.step % self.steps_per_epoch == 0:
             totals.epoch_loss, totals.epoch_targets = 0.0, 0
-        targets = sum(row.targets for row in batch)
+        weight = self.objective.weight(batch)
         totals.step += 1
         totals.tokens += tokens
         totals.seconds += seconds
-        totals.epoch_loss += loss * targets
+        totals.epoch_loss += loss * weight
         self.unreported.append((totals.step, loss))
-        totals.epoch_targets += targets
+        totals.epoch_targets += weight
         self.estimate.step(tokens, seconds, cpu_seconds if self.device.type == "cpu" else None)
 
-    def _report(self, batch: list[Row], loss: float, norm: float, rate: float, seconds: float) -> None:
+    def _report(
+        self, batch: list[Row], loss: float, norm: float, rate: float, seconds: float, figures: dict[str, float]
+    ) -> None:
         totals = self.totals
         if not self.protocol.metrics_due(last=totals.step == self.steps_total):
             return
@@ -252,6 +300,7 @@ class Loop:
             tokens=totals.tokens,
             grad_norm=norm,
             losses=self._take_unreported(),
+            **figures,
         )
         progress, left = self.estimate.progress(), self.estimate.seconds_left()
         message = f"{progress:.0%} done" + ("" if left is None else f", about {left:.0f} s left")
@@ -277,6 +326,7 @@ class Loop:
         written = checkpoint.write(self.folder, self.state, self.spec)
         self.written_at = time.monotonic()
         self.written_step = self.totals.step
+        self.unsaved_reference = False
         self.write_seconds = self.written_at - started
         step = self.totals.step
         message = f"Checkpoint at step {step} of {self.steps_total}"

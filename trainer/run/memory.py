@@ -10,7 +10,7 @@ from trainer.data.packing import Limits, padded_size, split
 from trainer.model.fast_head import CHUNK_TOKENS
 from trainer.model.fast_layers import FAMILY
 from trainer.runtime.errors import JobError
-from trainer.runtime.spec import ModelSpec
+from trainer.runtime.spec import ModelSpec, Spec
 
 # Python with torch, transformers and peft imported.
 PROGRAM_BYTES = 600e6
@@ -48,11 +48,14 @@ def shape_of(config) -> ModelShape:
     return ModelShape(layers * per_layer + embeddings, layers, hidden_size, mlp_size, qkv_size, vocabulary, family)
 
 
-def largest_pack(rows: Prepared, batch_size: int, limits: Limits) -> tuple[int, int]:
+def largest_pack(rows: Prepared, spec: Spec, limits: Limits) -> tuple[int, int]:
     """Tokens and learned tokens of the largest pass that any batch can need: the one with the longest rows."""
-    longest = sorted(rows.rows, key=lambda row: -row.tokens)[:batch_size]
-    packs = split([sequence for row in longest for sequence in row.sequences], limits)
-    return max(sum(len(each.ids) for each in pack) for pack in packs), max(
+    longest = sorted(rows.rows, key=lambda row: -row.tokens)[: spec.training.batch_size]
+    supervised = spec.options.objective == "sft"
+    # A pass computes rows of preferences whole.
+    parts = [sequence for row in longest for sequence in row.sequences] if supervised else longest
+    packs = split(parts, limits)
+    return max(sum(each.tokens for each in pack) for pack in packs), max(
         sum(each.targets for each in pack) for pack in packs
     )
 

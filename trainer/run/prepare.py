@@ -16,7 +16,8 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     from transformers import AutoConfig
     from transformers.utils.logging import disable_progress_bar
 
-    from trainer.data.dataset import prepare_splits, read_conversations
+    from trainer.data.dataset import prepare_splits
+    from trainer.data.rows import read_rows
     from trainer.data.tokenizer_identity import require_unchanged
     from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
@@ -34,11 +35,11 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     tokenizer = load_tokenizer(spec)
     require_unchanged(tokenizer, spec)
     config = AutoConfig.from_pretrained(spec.base.path, local_files_only=True, trust_remote_code=False)
-    conversations = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
+    rows = read_rows(Path(spec.dataset.path), spec.dataset.sha256, spec.options.objective)
     max_length = min(spec.training.max_length, config.max_position_embeddings)
-    data, held_out = prepare_splits(spec, conversations, tokenizer, max_length, protocol)
+    data, held_out = prepare_splits(spec, rows, tokenizer, max_length, protocol)
 
-    largest = memory.largest_pack(data, spec.training.batch_size, limits_of(config, spec, device))
+    largest = memory.largest_pack(data, spec, limits_of(config, spec, device))
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device)
     # Processes on the CPU share its memory; each GPU has its own.
     memory.require_fits(predicted, memory.available_bytes(device) // (distributed.world if device.type == "cpu" else 1))

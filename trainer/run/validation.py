@@ -10,6 +10,7 @@ import torch
 from trainer.data.dataset import Prepared
 from trainer.data.packing import Limits
 from trainer.run import evaluate, snapshots
+from trainer.run.objective import Objective, in_batches
 from trainer.run.snapshots import Snapshot
 from trainer.runtime.protocol import Protocol
 from trainer.runtime.spec import Spec
@@ -19,16 +20,20 @@ class Validation:
     """Evaluates at the steps that the spec asks for. A run resumed with its `state` continues identically."""
 
     def __init__(
-        self, spec: Spec, model, tokenizer, rows: Prepared | None, folder: Path, limits: Limits, protocol: Protocol
+        self,
+        spec: Spec,
+        model,
+        tokenizer,
+        rows: Prepared | None,
+        folder: Path,
+        objective: Objective,
+        limits: Limits,
+        protocol: Protocol,
     ) -> None:
-        self.spec, self.model, self.tokenizer, self.rows, self.limits, self.protocol = (
-            spec,
-            model,
-            tokenizer,
-            rows,
-            limits,
-            protocol,
-        )
+        self.spec, self.model, self.tokenizer, self.rows = spec, model, tokenizer, rows
+        self.objective, self.limits, self.protocol = objective, limits, protocol
+        if rows:
+            objective.set_batches(in_batches(rows.rows, spec.training.batch_size))
         self.folder = folder / "snapshots"
         self.best: Snapshot | None = None
         self.recent: list[Snapshot] = []
@@ -87,7 +92,7 @@ class Validation:
         if self.unfinished_at != step:
             self.unfinished_at, self.scored = step, False
         if not self.scored:
-            self._score(position, train_loss, parameters, device, interruptible)
+            self._score(position, train_loss, parameters, interruptible)
         with interruptible():
             answers = self._answers(device)
         for prompt, base, answer in zip(self.spec.evaluation.prompts, self.base_answers or [], answers, strict=False):
@@ -108,26 +113,19 @@ class Validation:
         position: dict[str, int],
         train_loss: float,
         parameters: dict[str, torch.nn.Parameter],
-        device: torch.device,
         interruptible: Callable[[], AbstractContextManager],
     ) -> None:
-        loss = exact = None
+        loss, figures = None, {}
         if self.rows:
             with interruptible():
-                loss, exact, accuracy = evaluate.score(self.model, self.rows, self.limits, device)
+                scores = self.objective.score(self.model, self.rows, self.limits, self.spec.training.batch_size)
+            loss, figures = scores.loss, scores.figures
             better = self.best is None or loss < self.best.loss
             self.evaluations_without_improvement = 0 if better else self.evaluations_without_improvement + 1
-            message = (
-                f"Step {position['step']} of {position['steps_total']}: validation loss {loss:.4f}, {exact:.0%} "
-                "of the held-out rows exact"
-            )
-            scores = {
-                "validation_loss": loss,
-                "validation_exact": exact,
-                "validation_accuracy": accuracy,
-                "train_loss": train_loss,
-            }
-            self.protocol.emit("metrics", message, **position, **scores, best=better)
+            message = f"Step {position['step']} of {position['steps_total']}: {scores.text}"
+            losses = {"validation_loss": loss, "train_loss": train_loss}
+            self.protocol.emit("metrics", message, **position, **losses, **figures, best=better)
+        exact = figures.get("validation_exact")
         self._snapshot(parameters, position["step"], loss=loss, exact=exact, train_loss=train_loss)
         self.scored = True
 

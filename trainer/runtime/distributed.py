@@ -16,6 +16,13 @@ class Distributed:
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
+    @classmethod
+    def alone(cls) -> "Distributed":
+        """A process that communicates with no other, for what one of several does by itself."""
+        alone = cls()
+        alone.rank, alone.world = 0, 1
+        return alone
+
     @property
     def is_first(self) -> bool:
         """Whether this process (rank 0) evaluates, writes files and reports."""
@@ -39,14 +46,10 @@ class Distributed:
             assigned[least].append(index)
         return sorted(assigned[self.rank])
 
-    def all_reduce_gradients(
-        self, parameters: list[torch.nn.Parameter], sums: list[float], own_indices: list[int], total: int
-    ) -> list[float]:
-        """Sums the gradients of all ranks in place. Returns all `total` sums of losses; `sums` are those at
-        `own_indices`.
-        """
+    def all_reduce_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Sums the gradients of all ranks in place."""
         if self.world == 1:
-            return sums
+            return
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -55,10 +58,24 @@ class Distributed:
         dist.all_reduce(flat)
         for gradient, added in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
             gradient.copy_(added)
-        all_sums = torch.zeros(total, dtype=torch.float64, device=flat.device)
-        all_sums[own_indices] = torch.tensor(sums, dtype=torch.float64, device=flat.device)
-        dist.all_reduce(all_sums)
-        return all_sums.tolist()
+
+    def gather(
+        self, table: list[list[float]], own_indices: list[int], total: int, columns: int, device: torch.device
+    ) -> list[list[float]]:
+        """All `total` lines of a table with `columns` columns; `table` has those at `own_indices`."""
+        if self.world == 1:
+            return table
+        all_lines = torch.zeros(total, columns, dtype=torch.float64, device=device)
+        if own_indices:
+            all_lines[own_indices] = torch.tensor(table, dtype=torch.float64, device=device)
+        dist.all_reduce(all_lines)
+        return all_lines.tolist()
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum of a value over all ranks."""
+        if self.world > 1:
+            dist.all_reduce(value)
+        return value
 
     def any_rank(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set on any rank; the result is the same on all."""

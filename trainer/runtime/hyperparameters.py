@@ -10,6 +10,30 @@ if TYPE_CHECKING:
     from trainer.runtime.spec import Dataset
 
 METHODS = ("lora", "qlora", "full")
+OBJECTIVES = ("sft", "dpo", "kto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is learned, and by which loss."""
+
+    # What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad
+    # (`kto`). The rows must be of that kind.
+    objective: str = "sft"
+    # For `dpo` and `kto`: how strongly the model is held near the model that it starts from. Smaller: it may move
+    # further.
+    beta: float = 0.1
+    # For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for
+    # preferences of which a known share, `label_smoothing`, is wrong).
+    loss_type: str = "sigmoid"
+    # For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.
+    label_smoothing: float = 0.0
+    # For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.
+    sft_weight: float = 0.0
+    # For `kto`: weight of the answers rated as good. Raise it where they are few.
+    desirable_weight: float = 1.0
+    # For `kto`: weight of the answers rated as bad. Raise it where they are few.
+    undesirable_weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from trainer.runtime.errors import JobError
-from trainer.runtime.hyperparameters import METHODS, Evaluation, Lora, Training
+from trainer.runtime.hyperparameters import METHODS, OBJECTIVES, Evaluation, Lora, Options, Training
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Spec(ModelSpec):
     start: Start | None = None
     dataset: Dataset
     training: Training
+    options: Options = field(default_factory=Options)
     checkpoint: CheckpointPolicy
     resume_from: list[Candidate]
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -115,6 +116,8 @@ class Spec(ModelSpec):
             evaluation.every_steps,
             evaluation.patience,
         ]
+        # Checkpoints older than the objectives come from supervised training.
+        deciding += [] if self.options == Options() else [asdict(self.options)]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
@@ -151,6 +154,7 @@ def read_spec(folder: Path) -> Spec:
         values["dataset"] = _typed(Dataset, values["dataset"])
         values["lora"] = _typed(Lora, values["lora"]) if values.get("lora") else None
         values["training"] = _typed(Training, values["training"])
+        values["options"] = _typed(Options, values.get("options") or {})
         values["start"] = _typed(Start, values["start"]) if values.get("start") else None
         values["tokenizer"] = _typed(TokenizerIdentity, values["tokenizer"]) if values.get("tokenizer") else None
         evaluation = {**values.get("evaluation", {})}
@@ -164,6 +168,8 @@ def read_spec(folder: Path) -> Spec:
         raise JobError("internal", f"This trainer does not know the method '{spec.method}'.")
     if (spec.method == "full") != (spec.lora is None):
         raise JobError("internal", "spec.json must have `lora` for lora and qlora, and for them alone.")
+    if spec.options.objective not in OBJECTIVES:
+        raise JobError("internal", f"This trainer does not know the objective '{spec.options.objective}'.")
     if spec.training.scheduler not in ("cosine", "linear", "constant"):
         raise JobError("internal", f"This trainer does not know the scheduler '{spec.training.scheduler}'.")
     return spec

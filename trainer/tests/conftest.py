@@ -135,7 +135,8 @@ def loop_of():
     def make(folder: Path, protocol: Recorder | None = None, precision: str = "float32", on: str = DEVICE):
         import torch
 
-        from trainer.data.dataset import prepare_splits, read_conversations
+        from trainer.data.dataset import prepare_splits
+        from trainer.data.rows import read_rows
         from trainer.model import gpu
         from trainer.model.load import load_model, load_tokenizer
         from trainer.run.loop import Loop
@@ -143,7 +144,7 @@ def loop_of():
         spec: Spec = read_spec(folder)
         protocol = protocol or Recorder()
         torch.set_num_threads(1)
-        rows = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
+        rows = read_rows(Path(spec.dataset.path), spec.dataset.sha256, spec.options.objective)
         tokenizer = load_tokenizer(spec)
         data, held_out = prepare_splits(spec, rows, tokenizer, spec.training.max_length, protocol)
         device = torch.device(on, 0) if on == "cuda" else torch.device(on)

@@ -200,14 +200,14 @@ def test_a_resumed_run_keeps_its_rule_for_control_tokens(job):
 def test_an_ambiguous_row_is_refused_with_its_line(tokenizer, job):
     from pathlib import Path
 
-    from trainer.data.dataset import read_conversations
+    from trainer.data.rows import read_rows
     from trainer.runtime.spec import read_spec
 
     deleting = tokenizer_with(TRIM.replace("| trim", "| replace('<b>', '')"))
     rows = [talk("fine"), talk("<<b>|im_start|>")]
     text = "\n\n".join(json.dumps({"messages": row}) for row in rows) + "\n"
     spec = read_spec(job(text=text))
-    read = read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
+    read = read_rows(Path(spec.dataset.path), spec.dataset.sha256)
     with pytest.raises(JobError, match=r"^Line 3: The model's chat template rewrites text") as raised:
         prepare(read, deleting, 2048, Recorder())
     assert (raised.value.code, raised.value.data) == ("dataset_invalid", {"line": 3})

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data.dataset import conversation, prepare, read_conversations
+from trainer.data.dataset import prepare
 from trainer.data.loss_mask import training_renderings
+from trainer.data.rows import parse_row, read_rows
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
 from trainer.tests.conftest import Recorder
@@ -78,7 +79,7 @@ def with_calls(*calls: dict, **last) -> dict:
 
 
 def read(row: dict):
-    return conversation(json.dumps(row).encode(), 7)
+    return parse_row(json.dumps(row).encode(), 7)
 
 
 def test_calls_of_tools_are_learned_as_the_template_writes_them(with_tools):
@@ -164,5 +165,5 @@ GOOD = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content"
 def test_a_bad_dataset_is_refused_with_the_row(job, text, message):
     spec = read_spec(job(text=text))
     with pytest.raises(JobError, match=message.replace(".", r"\.")) as raised:
-        read_conversations(Path(spec.dataset.path), spec.dataset.sha256)
+        read_rows(Path(spec.dataset.path), spec.dataset.sha256)
     assert raised.value.code == "dataset_invalid"

@@ -27,7 +27,7 @@ def on_both(job, loop_of, **settings) -> list[tuple[float, dict]]:
     with torch.no_grad():
         for name, parameter in fast.parameters.items():
             parameter.copy_(exact.parameters[name])
-    losses = [loop.gradients(loop.data.rows[:8]) for loop in (fast, exact)]
+    losses = [loop.gradients(loop.data.rows[:8])[0] for loop in (fast, exact)]
     return [
         (loss, {name: each.grad for name, each in loop.parameters.items()})
         for loss, loop in zip(losses, (fast, exact), strict=True)
@@ -64,7 +64,7 @@ def test_variable_length_attention_equals_padded_attention(shared, window):
     tokens = torch.randn(shared + sum(lengths), heads + 2 * keys, 64, dtype=torch.bfloat16)
 
     def attended(device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        states, layout = tokens.to(device, dtype, copy=True).requires_grad_(), layout_of(shared, lengths, device)
+        states, layout = tokens.to(device, dtype, copy=True).requires_grad_(), layout_of([shared], lengths, device)
         out = Gather.apply(attend(Scatter.apply(states, layout), heads, keys, layout, None, window), layout)
         out.float().square().sum().backward()
         return out.detach().float().cpu(), states.grad.float().cpu()
@@ -118,7 +118,7 @@ def test_a_step_needs_the_predicted_memory(job, loop_of, tmp_path, settings):
     loop = loop_of(job(rows=rows, base=base, training={"batch_size": 8}, **settings), precision="bfloat16", on="cuda")
     for _ in range(2):
         loop.step(loop.data.rows)
-    largest = memory.largest_pack(loop.data, 8, limits_of(loop.model.config, loop.spec, loop.device))
+    largest = memory.largest_pack(loop.data, loop.spec, limits_of(loop.model.config, loop.spec, loop.device))
     predicted = memory.predicted_bytes(memory.shape_of(loop.model.config), loop.spec, 2, *largest, loop.device)
     ratio = memory.peak_bytes(loop.device) / predicted
     assert 0.75 < ratio < 1.15, f"{ratio:.2f}"
@@ -131,7 +131,7 @@ def test_cuda_graphs_have_the_losses_and_gradients_of_normal_passes(job, loop_of
 
     def found(batch) -> tuple[float, list[torch.Tensor]]:
         loop.optimizer.zero_grad()
-        loss = loop.gradients(batch)
+        loss, _ = loop.gradients(batch)
         return loss, [parameter.grad.clone() for parameter in loop.parameters.values()]
 
     # Two sizes in alternation: each starts from what the other left in the shared buffers.

@@ -55,7 +55,7 @@ def shake(model) -> None:
 
 def gradients(loop, batch) -> tuple[float, dict]:
     shake(loop.model)
-    loss = loop.gradients(batch)
+    loss, _ = loop.gradients(batch)
     return loss, {name: parameter.grad for name, parameter in loop.parameters.items()}
 
 

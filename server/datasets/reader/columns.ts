@@ -1,13 +1,27 @@
-import type { Problem } from '../rows.ts'
+import type { Problem } from '../row-message.ts'
 
 /** The columns of the supported layouts; others are ignored. */
-export const knownColumns = ['messages', 'tools', 'system', 'prompt', 'completion', 'instruction', 'input', 'output']
+export const knownColumns = [
+  'messages',
+  'tools',
+  'system',
+  'prompt',
+  'completion',
+  'instruction',
+  'input',
+  'output',
+  'chosen',
+  'rejected',
+  'label',
+]
 
-export type ToRow = (record: Record<string, unknown>) => { messages: unknown; tools?: unknown } | Problem
+export type ToRow = (record: Record<string, unknown>) => Record<string, unknown> | Problem
 
 /** The conversion from a table row with these columns to a conversation; undefined for an unsupported layout. */
 export function rowMaker(columns: string[]): ToRow | undefined {
   const has = (name: string) => columns.includes(name)
+  if (has('chosen') && has('rejected')) return pairColumns
+  if (has('label') && has('prompt') && has('completion')) return ratedColumns
   if (has('messages')) return messagesColumn
   if (has('prompt') && has('completion')) return promptColumns
   if (has('instruction') && has('output')) return instructionColumns
@@ -15,7 +29,8 @@ export function rowMaker(columns: string[]): ToRow | undefined {
 }
 
 export const columnsNeeded =
-  "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and " + "'input')"
+  "a column 'messages', or 'prompt' and 'completion' (and 'system'), or 'instruction' and 'output' (and 'input'), " +
+  "or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
 
 /** Both columns may have values or their JSON. */
 function messagesColumn({ messages, tools }: Record<string, unknown>): ReturnType<ToRow> {
@@ -24,6 +39,45 @@ function messagesColumn({ messages, tools }: Record<string, unknown>): ReturnTyp
     if (value instanceof SyntaxError)
       return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
   return read.tools === undefined ? { messages: read.messages } : read
+}
+
+const pairColumns: ToRow = (record) => preferenceColumns(record, ['chosen', 'rejected'])
+
+function ratedColumns(record: Record<string, unknown>): ReturnType<ToRow> {
+  const row = preferenceColumns(record, ['completion'])
+  return Array.isArray(row) ? row : { ...row, label: toBoolean(record.label) }
+}
+
+/** A prompt and answers as texts or messages. */
+function preferenceColumns(record: Record<string, unknown>, answers: string[]): ReturnType<ToRow> {
+  const row: Record<string, unknown> = {}
+  for (const name of ['messages', 'tools']) {
+    const value = parsed(record[name])
+    if (value instanceof SyntaxError)
+      return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
+    if (value !== undefined) row[name] = value
+  }
+  if (record.system) row.system = text(record.system)
+  for (const name of ['prompt', ...answers]) {
+    const value = record[name]
+    if (value !== null && value !== undefined) row[name] = textOrMessages(value)
+  }
+  return row
+}
+
+/** A cell with a JSON list of objects is messages; any other text is a text. */
+function textOrMessages(value: unknown): unknown {
+  if (typeof value !== 'string') return withoutNulls(value)
+  if (!value.startsWith('[{')) return value
+  const read = parsed(value)
+  return Array.isArray(read) ? read : value
+}
+
+/** Tables have true and false as values, as text, or as 1 and 0. Others are left, to be reported. */
+function toBoolean(value: unknown): unknown {
+  const name = String(value).toLowerCase()
+  if (['true', '1'].includes(name)) return true
+  return ['false', '0'].includes(name) ? false : value
 }
 
 function parsed(value: unknown): unknown {

@@ -1,5 +1,5 @@
-// Child process that reads one untrusted file: `node main.ts REQUEST`. Writes the rows as canonical JSONL of
-// {"messages":[…]}, and its result as one line of JSON on standard output. The parent may kill it.
+// Child process that reads one untrusted file: `node main.ts REQUEST`. Writes the rows as canonical JSONL,
+// and its result as one line of JSON on standard output. The parent may kill it.
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { createReadStream, createWriteStream } from 'node:fs'
@@ -105,8 +105,7 @@ async function convert(
     const made = 'problem' in each ? each.problem : each.row
     const problem = Array.isArray(made) ? made : rowProblem(made)
     if (problem) wrong(each.line, problem)
-    else {
-      good(each.line, Buffer.from(JSON.stringify(made)), made)
+    else if (good(each.line, Buffer.from(JSON.stringify(made)), made)) {
       // `source_line` is the line in the uploaded file, for later messages about this row.
       const line = Buffer.from(`${JSON.stringify({ ...made, source_line: each.line })}\n`)
       bytes += line.length

@@ -90,10 +90,12 @@ export function createExportSource({ db, hub, datasets, dataDir }: Options) {
     if (!job) return { rows: null, card: { ...provenance, dataset: null, settings: null, results: null } }
     // The dataset may be gone.
     const dataset = await datasets.get(account_id, job.dataset_id).catch(() => undefined)
-    const files = await datasets.forTraining(db, account_id, job.dataset_id).catch(() => undefined)
-    const { method, lora_config, training_config } = readResolvedConfig(job.resolved_config_json)
+    const { method, method_options, lora_config, training_config } = readResolvedConfig(job.resolved_config_json)
+    const objective = method_options.objective.value
+    const files = await datasets.forTraining(db, account_id, job.dataset_id, objective).catch(() => undefined)
     const settings = {
       method: method.value,
+      ...(objective !== 'sft' && { preferences: plainValues(method_options) }),
       ...(lora_config && { lora: plainValues(lora_config) }),
       training: plainValues(training_config),
     }

@@ -2,6 +2,7 @@
 // snapshot of their inputs, so the lineage survives the deletion of models and datasets in between.
 
 import type { ResolvedConfig } from '../../../contract/fine-tuning.ts'
+import type { Objective } from '../../../contract/hyperparameters.ts'
 import type { Lineage, LineageDataset, LineageStep } from '../../../contract/models.ts'
 import type { Datasets } from '../../datasets/index.ts'
 import type { Db } from '../../db/open.ts'
@@ -21,6 +22,8 @@ type Dataset = LineageDataset & { size_mb: number | null }
 /** Inputs of a job. */
 export interface Recipe {
   method: ResolvedConfig['method']['value']
+  /** Missing in jobs of earlier versions, which are supervised. */
+  objective?: Objective
   epochs: number
   dataset: Dataset
   validation_dataset: Dataset | null
@@ -33,7 +36,7 @@ export async function sourceColumns(
   account_id: string,
   { model_id, dataset_id, config }: { model_id: string; dataset_id: string; config: ResolvedConfig },
 ) {
-  const { method, training_config, evaluation_config } = config
+  const { method, method_options, training_config, evaluation_config } = config
   const validation_dataset_id = evaluation_config.validation_dataset_id.value
   const model = await store.findModel(db, account_id, model_id)
   const parent: Parent | null = model
@@ -45,6 +48,7 @@ export async function sourceColumns(
   }
   const recipe: Recipe = {
     method: method.value,
+    objective: method_options.objective.value,
     epochs: training_config.epochs.value,
     dataset: await describe(dataset_id),
     validation_dataset: validation_dataset_id ? await describe(validation_dataset_id) : null,
@@ -73,7 +77,8 @@ export async function lineageOf(db: Db, model: store.ModelRow): Promise<Lineage>
     const job: store.JobRow | undefined =
       ancestor.job_id === null ? undefined : await store.jobById(db, ancestor.job_id)
     const { model_id, name, job_id, step, sha256 }: Parent = ancestor
-    const { method = null, dataset = null, validation_dataset = null } = job ? recipeOf(job) : {}
+    const recipe = job && recipeOf(job)
+    const { method = null, dataset = null, validation_dataset = null } = recipe ?? {}
     steps.unshift({
       model_id,
       name,
@@ -81,6 +86,7 @@ export async function lineageOf(db: Db, model: store.ModelRow): Promise<Lineage>
       job_id,
       step,
       method,
+      objective: recipe ? (recipe.objective ?? 'sft') : null,
       dataset: withoutSize(dataset),
       validation_dataset: withoutSize(validation_dataset),
     })

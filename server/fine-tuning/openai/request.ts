@@ -1,7 +1,8 @@
 // What OpenAI's API was asked for when it created a job, and what that means here.
 import { ApiError } from '../../../contract/errors.ts'
+import type { Objective } from '../../../contract/hyperparameters.ts'
 import type { JobConfig } from '../../../contract/job-config.ts'
-import type { CreateOpenaiJob, Hyperparameters, Integration } from '../../../contract/openai-fine-tuning.ts'
+import type { CreateOpenaiJob, DpoHyperparameters, Integration } from '../../../contract/openai-fine-tuning.ts'
 import type { JobRow } from '../store.ts'
 
 /** Stored with the job. */
@@ -29,18 +30,19 @@ export function storedRequest({ suffix, integrations }: CreateOpenaiJob): Openai
 }
 
 /** Where the hyperparameters of a request are, for messages. */
-function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { given: Hyperparameters; at: string } {
-  const inMethod = method?.supervised?.hyperparameters
+function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { given: DpoHyperparameters; at: string } {
+  const type = method?.type === 'dpo' ? 'dpo' : 'supervised'
+  const at = `method.${type}.hyperparameters`
+  const inMethod = method?.[type]?.hyperparameters
   if (inMethod && hyperparameters)
-    throw new ApiError(
-      'invalid_request',
-      "'hyperparameters' and 'method.supervised.hyperparameters' say the same thing: give one of them.",
-      { param: 'hyperparameters' },
-    )
-  return inMethod
-    ? { given: inMethod, at: 'method.supervised.hyperparameters' }
-    : { given: hyperparameters ?? {}, at: 'hyperparameters' }
+    throw new ApiError('invalid_request', `'hyperparameters' and '${at}' say the same thing: give one of them.`, {
+      param: 'hyperparameters',
+    })
+  return inMethod ? { given: inMethod, at } : { given: hyperparameters ?? {}, at: 'hyperparameters' }
 }
+
+/** What is asked for is learned from rows of this kind. */
+export const objectiveOf = ({ method }: CreateOpenaiJob): Objective => (method?.type === 'dpo' ? 'dpo' : 'sft')
 
 /**
  * The config of the job. `defaultRate` is the default learning rate of the model, which the multiplier multiplies.
@@ -48,7 +50,7 @@ function hyperparametersOf({ method, hyperparameters }: CreateOpenaiJob): { give
  */
 export function configOf(request: CreateOpenaiJob, defaultRate: number): JobConfig {
   const { given, at } = hyperparametersOf(request)
-  const number = (name: keyof Hyperparameters) => (typeof given[name] === 'number' ? given[name] : undefined)
+  const number = (name: keyof DpoHyperparameters) => (typeof given[name] === 'number' ? given[name] : undefined)
   const [epochs, batch_size] = [number('n_epochs'), number('batch_size')]
   const multiplier = number('learning_rate_multiplier')
   if (multiplier !== undefined && multiplier * defaultRate > learning_rate_max)
@@ -58,7 +60,11 @@ export function configOf(request: CreateOpenaiJob, defaultRate: number): JobConf
         `the base rate of the model is ${defaultRate}.`,
       { param: `${at}.learning_rate_multiplier` },
     )
+  const beta = number('beta')
   return {
+    ...(objectiveOf(request) === 'dpo' && {
+      method_options: { objective: 'dpo' as const, ...(beta !== undefined && { beta }) },
+    }),
     training_config: {
       ...(epochs !== undefined && { epochs }),
       ...(batch_size !== undefined && { batch_size }),

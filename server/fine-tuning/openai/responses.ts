@@ -14,7 +14,7 @@ const secondsOrNull = (time: number | null) => (time === null ? null : unixSecon
 
 /** `defaultRate` is the learning rate that a multiplier of 1 stands for. */
 export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
-  const { training_config } = readResolvedConfig(job.resolved_config_json)
+  const { training_config, method_options } = readResolvedConfig(job.resolved_config_json)
   const request = openaiRequestOf(job)
   const status = statusOf(job)
   const rate = training_config.learning_rate
@@ -41,7 +41,10 @@ export function toOpenaiJob(job: JobRow, defaultRate: number): OpenaiJob {
     result_files: job.result_file_id ? [job.result_file_id] : [],
     trained_tokens: status === 'completed' ? job.trained_tokens : null,
     hyperparameters,
-    method: { type: 'supervised', supervised: { hyperparameters } },
+    method:
+      method_options.objective.value === 'dpo'
+        ? { type: 'dpo', dpo: { hyperparameters: { ...hyperparameters, beta: method_options.beta.value } } }
+        : { type: 'supervised', supervised: { hyperparameters } },
     seed: training_config.seed.value,
     metadata: Object.keys(metadata).length > 0 ? metadata : null,
     integrations: request?.integrations ?? null,

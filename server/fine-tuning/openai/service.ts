@@ -1,6 +1,7 @@
 // OpenAI's fine-tuning API: another spelling of the jobs and models of this service.
 import { ApiError, type ErrorCode } from '../../../contract/errors.ts'
 import type { CursorQuery } from '../../../contract/files.ts'
+import type { Objective } from '../../../contract/hyperparameters.ts'
 import type {
   CreateOpenaiJob,
   OpenaiCheckpoint,
@@ -14,11 +15,11 @@ import { openaiPageOf } from '../../db/page.ts'
 import type { AccountActor } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
 import type { Hub } from '../../hub/index.ts'
-import { adapterLearningRate } from '../defaults.ts'
+import { defaultLearningRate, readResolvedConfig } from '../defaults.ts'
 import type { TunedModels } from '../models/registry.ts'
 import type { FineTuning } from '../service.ts'
 import * as store from '../store.ts'
-import { configOf, storedRequest } from './request.ts'
+import { configOf, objectiveOf, storedRequest } from './request.ts'
 import { seqOf, toOpenaiCheckpoint, toOpenaiEvent, toOpenaiJob } from './responses.ts'
 import { metricsByStep } from './step-metrics.ts'
 
@@ -60,10 +61,9 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
 
   /** What a learning rate multiplier of 1 stands for in a job. */
   function defaultRate(job: store.JobRow): number {
-    const { method } = JSON.parse(job.config_json) as { method?: string }
+    const { method, method_options } = readResolvedConfig(job.resolved_config_json)
     const base = hub.localOrUndefined(job.base_model_id) ?? hub.downloadable(job.base_model_id)
-    const rate = adapterLearningRate(base?.parameters ?? 0)
-    return method === 'full' ? rate / 10 : rate
+    return defaultLearningRate(base?.parameters ?? 0, method.value, method_options.objective.value)
   }
 
   const toResponse = (job: store.JobRow) => toOpenaiJob(job, defaultRate(job))
@@ -91,7 +91,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
   }
 
   /** Throws an error that names the parameter unless the file has rows to train on. */
-  async function requireRows(account_id: string, id: string, param: string): Promise<void> {
+  async function requireRows(account_id: string, id: string, param: string, objective: Objective): Promise<void> {
     if (!(await datasets.asFiles.find(account_id, id))) {
       const other = await files.pathOf(account_id, id)
       throw other
@@ -103,7 +103,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
         : new ApiError('file_not_found', `'${param}': there is no file '${id}'.`, { param })
     }
     await naming(param, datasets.ready(account_id, id))
-    await naming(param, datasets.forTraining(db, account_id, id))
+    await naming(param, datasets.forTraining(db, account_id, id, objective))
   }
 
   function requireTracker({ integrations }: CreateOpenaiJob): void {
@@ -131,10 +131,12 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
       requireTracker(request)
       const { training_file, validation_file } = request
       const model_id = await modelToTrain(account_id, request.model)
-      const { training_config } = await naming('model', fineTuning.resolvedConfig(by, model_id, {}))
+      const objective = objectiveOf(request)
+      const defaults = fineTuning.resolvedConfig(by, model_id, { method_options: { objective } })
+      const { training_config } = await naming('model', defaults)
       const config = configOf(request, training_config.learning_rate.value)
-      await requireRows(account_id, training_file, 'training_file')
-      if (validation_file != null) await requireRows(account_id, validation_file, 'validation_file')
+      await requireRows(account_id, training_file, 'training_file', objective)
+      if (validation_file != null) await requireRows(account_id, validation_file, 'validation_file', objective)
       const { id } = await naming(
         undefined,
         fineTuning.create(by, {

@@ -1,0 +1,281 @@
+"""What a training minimizes: the loss of learned tokens, or of preferences against the model that it starts from."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import logsigmoid
+
+from trainer.data.dataset import Prepared, Row, Sequence
+from trainer.data.packing import Limits, Pack, pack, split
+from trainer.run import evaluate
+from trainer.run.schedule import order_of
+from trainer.runtime.distributed import Distributed
+from trainer.runtime.spec import Options, Spec
+
+
+def in_batches(rows: list, size: int) -> list[list]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def objective_of(spec: Spec, data: Prepared, held_out: Prepared | None, device: torch.device) -> "Objective":
+    if spec.options.objective == "sft":
+        return Objective(device)
+    rows = [*data.rows, *(held_out.rows if held_out else [])]
+    kind = Dpo if spec.options.objective == "dpo" else Kto
+    return kind(spec, rows, device)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the held-out rows: the loss, by which states are compared, a sentence, and all figures but the loss."""
+
+    loss: float
+    text: str
+    figures: dict[str, float]
+
+
+class Objective:
+    """Supervised training: the mean loss of a learned token."""
+
+    # Consecutive sequences with one prompt.
+    together = 1
+    # What is measured of a row beside its loss.
+    columns: tuple[str, ...] = ()
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        # The log-probabilities under the model at the start: [rows, of each], or NaN.
+        self.reference = torch.empty(0, 0)
+
+    def batches(self, order: list[int], epoch: int, size: int, seed: int) -> list[list[int]]:
+        """The batches of an epoch, from the order of its rows."""
+        return in_batches(order, size)
+
+    def set_batches(self, batches: list[list[Row]]) -> None:
+        """Tells which rows come in one batch."""
+
+    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+        """Computes what the losses of a batch's rows depend on."""
+
+    def units(self, batch: list[Row]) -> list[Row]:
+        """The parts of a batch that a pass computes whole."""
+        return [Row(row.number, [sequence], row.label) for row in batch for sequence in row.sequences]
+
+    def weight(self, batch: list[Row]) -> float:
+        """What the batch's loss is divided by."""
+        return sum(row.targets for row in batch)
+
+    def row_losses(self, batch: list[Row], units: Iterator[float]) -> list[tuple[Row, float]]:
+        """The loss of each row of a batch, from those of its units."""
+        return [(row, sum(next(units) for _ in row.sequences) / row.targets) for row in batch]
+
+    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+        """The losses of units [units, 1 + columns] from those of their learned tokens [targets]: what adds up to the
+        batch's loss, then the columns.
+        """
+        return torch.stack([part.sum() for part in found.split([unit.targets for unit in group])])[:, None]
+
+    def summary(self, table: list[list[float]]) -> dict[str, float]:
+        """Figures of rows from their `columns`."""
+        return {}
+
+    def missing(self, rows: list[Row]) -> list[Row]:
+        """The rows without a reference."""
+        return []
+
+    def score(self, model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+        loss, exact, accuracy = evaluate.score(model, data, limits, self.device)
+        text = f"validation loss {loss:.4f}, {exact:.0%} of the held-out rows exact"
+        return Scores(loss, text, {"validation_exact": exact, "validation_accuracy": accuracy})
+
+    def pack(self, group: list[Row], share: bool = True) -> Pack:
+        sequences = [sequence for unit in group for sequence in unit.sequences]
+        return pack(sequences, self.device, share, self.together)
+
+    def token_losses(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+        """The loss of each learned token of units [targets], in one pass if the model can pack."""
+        if limits.documents is None or self.together == 1:
+            return evaluate.losses(model, self.pack(group))
+        return torch.cat(
+            [evaluate.losses(model, pack([sequence], self.device)) for unit in group for sequence in unit.sequences]
+        )
+
+
+class Preferences(Objective):
+    """Losses of whole answers: of a row's log-probabilities compared with those at the start of the training."""
+
+    def __init__(self, spec: Spec, rows: list[Row], device: torch.device) -> None:
+        super().__init__(device)
+        self.options: Options = spec.options
+        self.index = {id(row): position for position, row in enumerate(rows)}
+        self.reference = torch.full((len(rows), 2), math.nan)
+
+    def units(self, batch: list[Row]) -> list[Row]:
+        return batch
+
+    def weight(self, batch: list[Row]) -> float:
+        return len(batch)
+
+    def row_losses(self, batch: list[Row], units: Iterator[float]) -> list[tuple[Row, float]]:
+        return list(zip(batch, units, strict=True))
+
+    def missing(self, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if self.reference[self.index[id(row)]].isnan().any()]
+
+    def references_of(self, group: list[Row]) -> torch.Tensor:
+        return self.reference[[self.index[id(row)] for row in group]].to(self.device)
+
+    def log_probabilities(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+        """Of each sequence, the sum of its learned tokens [units, sequences of each]."""
+        targets = [sequence.targets for unit in group for sequence in unit.sequences]
+        return -torch.stack([part.sum() for part in found.split(targets)]).view(len(group), -1)
+
+    @torch.no_grad()
+    def compute_reference(self, model, group: list[Row], limits: Limits) -> None:
+        """Stores the log-probabilities of rows under the model as it is: at the start, before the first step."""
+        was_training = model.training
+        model.eval()
+        found = self.reference_log_probabilities(model, group, limits)
+        for row, values in zip(group, found.cpu(), strict=True):
+            self.reference[self.index[id(row)]] = values
+        model.train(was_training)
+
+    def gather_references(self, rows: list[Row], own: list[int], distributed: Distributed) -> None:
+        """Shares what each rank computed for its `own` rows."""
+        positions = [self.index[id(row)] for row in rows]
+        own_values = [self.reference[positions[index]].tolist() for index in own]
+        values = distributed.gather(own_values, own, len(rows), 2, self.device)
+        self.reference[positions] = torch.tensor(values).view(-1, 2)
+
+    @torch.no_grad()
+    def score(self, model, data: Prepared, limits: Limits, batch_size: int) -> Scores:
+        was_training = model.training
+        model.eval()
+        table: list[list[float]] = []
+        for batch in in_batches(data.rows, batch_size):
+            self.begin(model, batch, limits, Distributed.alone())
+            for group in split(batch, limits):
+                table += self.losses(group, self.token_losses(model, group, limits)).tolist()
+        model.train(was_training)
+        loss = sum(line[0] for line in table) / len(table)
+        figures = {f"validation_{name}": value for name, value in self.summary([line[1:] for line in table]).items()}
+        text = f"validation loss {loss:.4f}, {figures['validation_reward_accuracy']:.0%} of the preferences kept"
+        return Scores(loss, text, figures)
+
+    def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+        return self.log_probabilities(group, self.token_losses(model, group, limits))
+
+
+class Dpo(Preferences):
+    """Direct preference optimization (Rafailov et al., 2023, arXiv 2305.18290), with the losses ipo (Azar et al., 2023,
+    arXiv 2310.12036, over the mean of an answer's tokens, as their authors compute it) and robust (Chowdhury et al.,
+    2024, arXiv 2403.00409).
+    """
+
+    together = 2
+    columns = ("margin", "accuracy")
+
+    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+        self.chosen_targets = sum(row.sequences[0].targets for row in batch) / len(batch)
+
+    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+        options = self.options
+        log_probabilities = self.log_probabilities(group, found)
+        ratios = log_probabilities - self.references_of(group)
+        margin = options.beta * (ratios[:, 0] - ratios[:, 1])
+        if options.loss_type == "ipo":
+            targets = [[sequence.targets for sequence in unit.sequences] for unit in group]
+            means = ratios / torch.tensor(targets, device=self.device)
+            loss = (means[:, 0] - means[:, 1] - 1 / (2 * options.beta)) ** 2
+        else:
+            right, wrong = -logsigmoid(margin), -logsigmoid(-margin)
+            share = options.label_smoothing
+            if options.loss_type == "robust":
+                loss = ((1 - share) * right - share * wrong) / (1 - 2 * share)
+            else:
+                loss = (1 - share) * right + share * wrong
+        if options.sft_weight:
+            # The batch's mean over the tokens of its chosen answers, as a sum over its rows.
+            loss = loss - options.sft_weight * log_probabilities[:, 0] / self.chosen_targets
+        return torch.stack([loss, margin.detach(), (margin > 0).float()], 1)
+
+    def summary(self, table: list[list[float]]) -> dict[str, float]:
+        margins, hits = zip(*table, strict=True)
+        return {"reward_margin": sum(margins) / len(margins), "reward_accuracy": sum(hits) / len(hits)}
+
+
+class Kto(Preferences):
+    """Kahneman-Tversky optimization (Ethayarajh et al., 2024, arXiv 2402.01306).
+
+    How far the model has moved is estimated in each batch from answers that belong to other prompts: each row's prompt
+    with the answer of the row before it. So that the reference of these is computed once, too, the rows of a batch stay
+    together in all epochs.
+    """
+
+    columns = ("reward", "label")
+
+    def __init__(self, spec: Spec, rows: list[Row], device: torch.device) -> None:
+        super().__init__(spec, rows, device)
+        self.max_length = spec.training.max_length
+        # Each row with another row's answer, by the row's position; filled as batches are made.
+        self.mismatched: dict[int, Row] = {}
+        self.moved = torch.zeros(())
+
+    def batches(self, order: list[int], epoch: int, size: int, seed: int) -> list[list[int]]:
+        fixed = order_of(0, len(order), seed)
+        batches = super().batches(fixed, 0, size, seed)
+        return batches if epoch == 0 else [batches[index] for index in order_of(epoch, len(batches), seed)]
+
+    def set_batches(self, batches: list[list[Row]]) -> None:
+        """Gives each row of the batches the answer of the row before it."""
+        rows = [row for batch in batches for row in batch]
+        for batch in batches:
+            for index, row in enumerate(batch):
+                # A batch of one row has none before it.
+                other = batch[index - 1] if len(batch) > 1 else rows[0]
+                self.mismatched[self.index[id(row)]] = Row(row.number, [self._with_answer(row, other)], row.label)
+
+    def _with_answer(self, row: Row, other: Row) -> Sequence:
+        ids, answer = row.sequences[0], other.sequences[0]
+        start, begin = int(np.argmax(ids.trained)), int(np.argmax(answer.trained))
+        joined = np.concatenate([ids.ids[:start], answer.ids[begin:]])[: self.max_length]
+        trained = np.concatenate([np.zeros(start, dtype=bool), answer.trained[begin:]])[: self.max_length]
+        return Sequence(joined, trained)
+
+    def reference_log_probabilities(self, model, group: list[Row], limits: Limits) -> torch.Tensor:
+        own = super().reference_log_probabilities(model, group, limits)
+        return torch.cat([own, self._mismatched_log_probabilities(model, group, limits)], 1)
+
+    def _mismatched_log_probabilities(self, model, rows: list[Row], limits: Limits) -> torch.Tensor:
+        """[rows, 1]"""
+        found = []
+        for group in split([self.mismatched[self.index[id(row)]] for row in rows], limits):
+            found.append(self.log_probabilities(group, self.token_losses(model, group, limits)))
+        return torch.cat(found) if found else torch.empty(0, 1, device=self.device)
+
+    def begin(self, model, batch: list[Row], limits: Limits, distributed: Distributed) -> None:
+        mismatched = [self.mismatched[self.index[id(row)]] for row in batch]
+        own = [batch[index] for index in distributed.shard([row.tokens for row in mismatched])]
+        with torch.no_grad():
+            found = self._mismatched_log_probabilities(model, own, limits)[:, 0]
+            change = (found - self.references_of(own)[:, 1]).sum() if own else found.sum()
+        self.moved = (distributed.sum(change) / len(batch)).clamp(min=0)
+
+    def losses(self, group: list[Row], found: torch.Tensor) -> torch.Tensor:
+        options = self.options
+        reward = options.beta * (self.log_probabilities(group, found)[:, 0] - self.references_of(group)[:, 0])
+        good = torch.tensor([float(unit.label) for unit in group], device=self.device)
+        direction, weight = 2 * good - 1, torch.where(good > 0, options.desirable_weight, options.undesirable_weight)
+        loss = weight * (1 - torch.sigmoid(direction * (reward - options.beta * self.moved)))
+        return torch.stack([loss, reward.detach(), good], 1)
+
+    def summary(self, table: list[list[float]]) -> dict[str, float]:
+        """The accuracy is the share of rows whose reward has the sign of their label; the margin needs both labels."""
+        good = [reward for reward, label in table if label]
+        bad = [reward for reward, label in table if not label]
+        margin = {"reward_margin": sum(good) / len(good) - sum(bad) / len(bad)} if good and bad else {}
+        hits = sum(reward > 0 for reward in good) + sum(reward < 0 for reward in bad)
+        return {**margin, "reward_accuracy": hits / len(table)}
