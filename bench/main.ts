@@ -8,6 +8,7 @@ const benches: Record<string, [command: string, ...args: string[]]> = {
   serving: [process.execPath, 'bench/serving/main.ts'],
   gateway: [process.execPath, 'bench/serving/main.ts', '--only', 'gateway'],
   training: [python, '-m', 'bench.training.run'],
+  preferences: [python, '-m', 'bench.training.preferences'],
   validation: [python, '-m', 'bench.validation'],
   upload: [process.execPath, 'bench/upload.ts'],
   comparison: [process.execPath, 'bench/comparison.ts'],

@@ -2,7 +2,7 @@
 JSON line.
 
 python -m bench.training.ours MODEL_DIR ROWS [--steps N] [--batch B] [--seed S] [--precision P] [--heldout ROWS]
-[--adapter FOLDER]
+[--adapter FOLDER] [--objective dpo|kto]
 """
 
 import argparse
@@ -17,7 +17,7 @@ os.environ.update(
 
 
 def spec_of(args: argparse.Namespace, threads: int, steps: int):
-    from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Spec, Training
+    from trainer.runtime.spec import Base, CheckpointPolicy, Dataset, Lora, Options, Spec, Training
 
     training = Training(
         epochs=1,
@@ -36,6 +36,7 @@ def spec_of(args: argparse.Namespace, threads: int, steps: int):
         method=args.method,
         lora=None if args.method == "full" else Lora(r=args.rank, alpha=2 * args.rank, target_modules="all-linear"),
         training=training,
+        options=Options(objective=args.objective),
         threads=threads,
         checkpoint=CheckpointPolicy(every_seconds=None),
         resume_from=[],
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--method", choices=["lora", "qlora", "full"], default="lora")
+    parser.add_argument("--objective", choices=["sft", "dpo", "kto"], default="sft")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--rank", type=int, default=16)
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument(
         "--adapter", type=Path, help="load this PEFT adapter, train nothing, print its loss on --heldout"
     )
+    parser.add_argument("--order", action="store_true", help="train nothing, print the numbers of the rows in order")
     args = parser.parse_args()
     threads = len(os.sched_getaffinity(0))
     from trainer.runtime.process import torch_settings
@@ -77,10 +80,10 @@ def main() -> None:
     import torch
 
     from trainer.data.dataset import prepare
+    from trainer.data.rows import parse_row
     from trainer.model import gpu
     from trainer.model.load import device_and_dtype, load_model, load_tokenizer
     from trainer.run import memory
-    from trainer.run.evaluate import score
     from trainer.run.loop import Loop
     from trainer.runtime.protocol import SilentProtocol
 
@@ -92,16 +95,19 @@ def main() -> None:
     tokenizer, model = load_tokenizer(spec), load_model(spec, device, dtype)
 
     def rows_of(path: Path):
-        return prepare(
-            [json.loads(line)["messages"] for line in path.read_text().splitlines()],
-            tokenizer,
-            args.max_length,
-            SilentProtocol(),
-        )
+        lines = path.read_bytes().splitlines()
+        parsed = [parse_row(line, number, args.objective) for number, line in enumerate(lines, 1)]
+        return prepare(parsed, tokenizer, args.max_length, SilentProtocol())
 
-    data = rows_of(args.rows)
-    loop = Loop(spec, model, tokenizer, data, None, Path("unused"), device, SilentProtocol())
+    data, heldout = rows_of(args.rows), args.heldout and rows_of(args.heldout)
+    loop = Loop(spec, model, tokenizer, data, heldout, Path("unused"), device, SilentProtocol())
     report: dict[str, object] = {"precision": str(dtype).removeprefix("torch.")}
+    if args.order:
+        # The order of the rows, for a trainer that takes them as they come.
+        print(json.dumps([row.number - 1 for step in range(args.steps) for row in loop.batch(step)]))
+        return
+    if heldout:
+        loop.reference_of(heldout.rows)
     if args.adapter:
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
@@ -110,6 +116,12 @@ def main() -> None:
             set_peft_model_state_dict(model, load_file(args.adapter / "adapter_model.safetensors"))
     else:
         losses, tokens, started = [], 0, 0.0
+        counted = [row for step in range(args.warm_up, args.steps) for row in loop.batch(step)]
+        warm_up = [row for step in range(args.warm_up) for row in loop.batch(step)]
+        loop.reference_of(warm_up)
+        scored = synchronized_time(device)
+        loop.reference_of(counted)
+        reference_seconds = synchronized_time(device) - scored
         for step in range(args.steps):
             if step == args.warm_up:
                 started = synchronized_time(device)
@@ -118,7 +130,8 @@ def main() -> None:
             if step >= args.warm_up:
                 tokens += sum(row.tokens for row in batch)
             loop.totals.step += 1
-        seconds = synchronized_time(device) - started
+        # Preferences are scored once before the first step.
+        seconds = synchronized_time(device) - started + reference_seconds
         report["peak_memory_mb"] = round(memory.peak_bytes(device) / 1e6)
         report |= {
             "real_tokens": tokens,
@@ -126,8 +139,8 @@ def main() -> None:
             "tokens_per_second": round(tokens / seconds, 1),
             "losses": losses,
         }
-    if args.heldout:
-        report["heldout_loss"], _ = score(loop.model, rows_of(args.heldout), loop.limits, device)
+    if heldout:
+        report["heldout_loss"] = loop.objective.score(loop.model, heldout, loop.limits, args.batch).loss
     print(json.dumps(report))
 
 

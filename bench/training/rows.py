@@ -57,6 +57,27 @@ def full_rows(count: int, seed: int) -> list[dict]:
     ]
 
 
+def pairs(count: int, seed: int) -> list[dict]:
+    """A question, the documentation that answers it, and that of another function; at most 400 characters each."""
+    drawn = mixed_rows(2 * count, seed)
+    return [
+        {
+            "prompt": row["messages"][0]["content"],
+            "chosen": row["messages"][1]["content"][:400],
+            "rejected": other["messages"][1]["content"][:400],
+        }
+        for row, other in zip(drawn[:count], drawn[count:], strict=True)
+    ]
+
+
+def rated(count: int, seed: int) -> list[dict]:
+    """One answer of each pair, good and bad in turn."""
+    return [
+        {"prompt": row["prompt"], "completion": row["rejected" if index % 2 else "chosen"], "label": index % 2 == 0}
+        for index, row in enumerate(pairs(count, seed))
+    ]
+
+
 def write(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

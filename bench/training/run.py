@@ -37,6 +37,15 @@ def peer_python() -> Path:
     return python
 
 
+def describe_machine() -> None:
+    import torch
+
+    capabilities = torch.cpu.get_capabilities()
+    has = [name for name, there in capabilities.items() if there is True]
+    cores = len(os.sched_getaffinity(0))
+    print(f"{capabilities.get('cpu_name', 'CPU')}, {cores} cores: {' '.join(sorted(has))}\n", flush=True)
+
+
 def run_json(command: list[str]) -> dict:
     """Runs a trainer and returns the JSON line that it prints at its end."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -152,14 +161,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["speed", "loss", "peak"])
     args = parser.parse_args()
     modes = tuple(args.modes.split(","))
-    import torch
-
-    has = [name for name, there in torch.cpu.get_capabilities().items() if there is True]
-    print(
-        f"{torch.cpu.get_capabilities().get('cpu_name', 'CPU')}, {len(os.sched_getaffinity(0))} cores: "
-        f"{' '.join(sorted(has))}\n",
-        flush=True,
-    )
+    describe_machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.only in (None, "speed"):
