@@ -9,6 +9,7 @@ import type { Config } from './config.ts'
 import { createDatasetsFeature } from './datasets/feature.ts'
 import { type Db, openThreadedDatabase } from './db/open.ts'
 import { createDeploymentsFeature } from './deployments/feature.ts'
+import { createEvaluationsFeature } from './evaluations/feature.ts'
 import { startSweeping } from './events/retention.ts'
 import { createExportsFeature } from './exports/feature.ts'
 import type { Context, Feature, Running } from './feature.ts'
@@ -75,6 +76,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const withInference = createInferenceFeature(context, { plans, limits, engine, hub, models, usage })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
+  const withEvaluations = createEvaluationsFeature(context, { accounts, limits, datasets, files, models, inference })
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads })
   const { deployments } = withDeployments
   const withExports = createExportsFeature(context, { accounts, models, deployments })
@@ -88,6 +90,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     tuning,
     withInference,
     withBatches,
+    withEvaluations,
     withDeployments,
     withExports,
     withWebhooks,

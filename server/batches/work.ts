@@ -4,16 +4,12 @@ import { rm } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import type { BatchEndpoint, BatchError } from '../../contract/batches.ts'
-import { ChatRequest } from '../../contract/chat.ts'
-import { CompletionRequest } from '../../contract/completions.ts'
-import { EmbeddingsRequest } from '../../contract/embeddings.ts'
-import { ApiError, errorBody } from '../../contract/errors.ts'
+import { errorBody } from '../../contract/errors.ts'
 import { endOfDay } from '../../lib/utc-day.ts'
 import type { Accounts } from '../accounts/index.ts'
 import type { Db } from '../db/open.ts'
 import type { Files, NewFile } from '../files/index.ts'
-import { validationError } from '../http/validation.ts'
-import { type Inference, meterFullResponse, type Operation, ReplicaFailure } from '../inference/index.ts'
+import { askInBackground, backgroundOperations, type Inference } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
@@ -43,29 +39,16 @@ const report_ms = 1000
 const suspended_ms = 30_000
 /** How long a batch whose turn is over may still wait for answers in flight. */
 const grace_ms = 10_000
-/** Failures of a request inside the service, and losses of its servers, before it is given up. */
-const failuresMax = 5
-const lossesMax = 2
-const retryMax_ms = 30_000
+/** Delay before work that failed is tried again. */
+const retry_ms = 30_000
 
-const operations: Record<BatchEndpoint, { operation: Operation; body: typeof ChatRequest; concurrency: number }> = {
-  '/v1/chat/completions': {
-    operation: { kind: 'chat', path: '/chat/completions' },
-    body: ChatRequest,
-    concurrency: 16,
-  },
-  '/v1/completions': {
-    operation: { kind: 'completion', path: '/completions' },
-    body: CompletionRequest as unknown as typeof ChatRequest,
-    concurrency: 16,
-  },
-  // The engine computes embeddings one after the other: a longer queue would delay live requests.
-  '/v1/embeddings': {
-    operation: { kind: 'embedding', path: '/embeddings' },
-    body: EmbeddingsRequest as unknown as typeof ChatRequest,
-    concurrency: 1,
-  },
-}
+const operations = {
+  '/v1/chat/completions': backgroundOperations.chat,
+  '/v1/completions': backgroundOperations.completion,
+  '/v1/embeddings': backgroundOperations.embedding,
+} satisfies Record<BatchEndpoint, unknown>
+/** Requests of a batch in flight. The engine computes embeddings one after the other: more would delay live requests. */
+const concurrencyOf = (endpoint: BatchEndpoint) => (endpoint === '/v1/embeddings' ? 1 : 16)
 
 type Ending = NonNullable<store.BatchRow['ending']>
 const unansweredMessages = {
@@ -98,7 +81,7 @@ const requeue = (work: BatchWork, claim: Claim, run_at: number) =>
 /** Tries again later; once the batch has expired, ends it as failed. */
 async function retryOrFail(work: BatchWork, claim: Claim): Promise<void> {
   const row = await store.byId(work.db, claim.ref)
-  if (!row || row.expires_at > work.now()) return await requeue(work, claim, work.now() + retryMax_ms)
+  if (!row || row.expires_at > work.now()) return await requeue(work, claim, work.now() + retry_ms)
   const message = 'Something failed inside the service. Its log has the cause.'
   await fail(work, claim, [{ code: 'internal_error', message, param: null, line: null }])
 }
@@ -179,7 +162,6 @@ async function answerLines(
   results: Results,
   stopping: AbortSignal,
 ): Promise<'done' | 'later'> {
-  const { concurrency } = operations[row.endpoint]
   const turnEnds = work.now() + turn_ms
   /** Aborts when the batch has expired, was cancelled, or has to let others go on. */
   const turn = new AbortController()
@@ -224,7 +206,7 @@ async function answerLines(
     }
   }
   const reporting = reportWhile(report, failure)
-  const workers = Array.from({ length: concurrency }, () =>
+  const workers = Array.from({ length: concurrencyOf(row.endpoint) }, () =>
     answerAll().catch((error) => {
       if (!signal.aborted) failure.abort(error)
     }),
@@ -265,45 +247,23 @@ const countsOf = ({ completed, failed, prompt_tokens, cached_tokens, completion_
   completion_tokens,
 })
 
-/** Answers one request, again if it failed inside the service. Throws if the signal aborts. */
+/** Answers one request. Throws if the signal aborts. */
 async function answer(
   work: BatchWork,
   row: store.BatchRow,
-  { line, custom_id, body: given }: BatchLine,
+  { line, custom_id, body }: BatchLine,
   signal: AbortSignal,
 ): Promise<{ result: Result; tokens?: Tokens }> {
-  const { operation, body: schema } = operations[row.endpoint]
   const request_id = `${row.id}.${line}`
   const caller = { account_id: row.account_id, key_id: row.key_id }
-  const failed = (error: ApiError): { result: Result } => ({
-    result: { custom_id, request_id, status: error.status, body: JSON.stringify(errorBody(error, true)) },
-  })
-  const parsed = schema.safeParse({ ...given, stream: undefined, stream_options: undefined })
-  if (!parsed.success) return failed(validationError(parsed.error.issues, 'request'))
-  for (let tries = 1, failures = 0; ; tries++) {
-    try {
-      const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
-      const { response, meter } = await work.inference.answer(operation, request, signal)
-      const { bytes, counts } = meterFullResponse(response, meter)
-      return { result: { custom_id, request_id, status: 200, body: bytes.toString('utf8').trim() }, tokens: counts }
-    } catch (error) {
-      signal.throwIfAborted()
-      const known = error instanceof ApiError ? error : undefined
-      if (known && known.status < 500 && known.status !== 429) return failed(known)
-      if (!known) work.log.error({ err: error, batch: row.id, line }, 'a request of a batch failed')
-      // A full queue of live requests, or a server that is away, is no failure of this request: it waits. One that lost
-      // its servers may be what killed them.
-      const waits = known?.code === 'overloaded' || (known?.code === 'engine_unavailable' && !isLost(known))
-      if (!waits && ++failures >= (known && isLost(known) ? lossesMax : failuresMax))
-        return failed(
-          known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
-        )
-      await sleep(Math.min(retryMax_ms, 500 * 2 ** Math.min(tries, 8)), undefined, { signal })
-    }
+  const answered = await askInBackground(work, operations[row.endpoint], { caller, request_id, body }, signal)
+  if ('error' in answered) {
+    const { error } = answered
+    return { result: { custom_id, request_id, status: error.status, body: JSON.stringify(errorBody(error, true)) } }
   }
+  const { bytes, counts } = answered
+  return { result: { custom_id, request_id, status: 200, body: bytes.toString('utf8').trim() }, tokens: counts }
 }
-
-const isLost = (error: ApiError) => error instanceof ReplicaFailure && error.lost
 
 /** Turns the results into files of the account and ends the batch, in one transaction. */
 async function publish(work: BatchWork, claim: Claim, id: string, input: string, results: Results): Promise<void> {

@@ -81,6 +81,8 @@ export interface Datasets {
     id: string,
     objective: Objective,
   ): Promise<{ path: string; sha256: string; rows: number }>
+  /** The file with the rows of a dataset of any kind, how many these are, and its name. Throws what forTraining throws. */
+  source(db: Db | Trx, account_id: string, id: string): Promise<{ path: string; total: number; name: string }>
   /** Rows by number, from 1, with their lines in the uploaded file; undefined if the dataset's files are gone. */
   rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number } & ShownRow> | undefined>
   /** The datasets as OpenAI's files, and the uploaded file of each. */
@@ -377,6 +379,12 @@ export function createDatasets(options: Options): Datasets {
         throw error
       }
       return found
+    },
+
+    async source(from, account_id, id) {
+      const dataset = await requireDataset(account_id, id, from)
+      requireValidRows(dataset)
+      return { path: filesOf(dataDir, id, dataset.format).rows, total: dataset.rows, name: dataset.name }
     },
 
     async forTraining(from, account_id, id, objective) {

@@ -6,6 +6,7 @@ type ListedTable =
   | 'datasets'
   | 'files'
   | 'batches'
+  | 'evaluations'
   | 'tuning_jobs'
   | 'models'
   | 'deployments'

@@ -152,6 +152,54 @@ export type BatchStatus =
   | 'cancelled'
 
 /** A response that is kept for the next turn of its conversation. */
+interface Evaluations {
+  id: string
+  account_id: string
+  /** The key that its answers are metered on. */
+  key_id: string
+  name: string
+  description: string
+  metadata_json: string
+  status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
+  error_json: string | null
+  /** As it was asked for; `model_id` is what the name stood for. */
+  model: string
+  model_id: string
+  baseline: string | null
+  baseline_id: string | null
+  /** A dataset, or a file with the purpose `evals`. */
+  dataset_id: string
+  graders_json: string
+  template_json: string | null
+  sampling_json: string
+  /** Rows of the dataset, and how many of them are evaluated. */
+  total_rows: number
+  rows: number
+  /** Answers that are scored. */
+  done: number
+  /** Of an evaluation that has ended. */
+  result_json: string | null
+  created_at: number
+  started_at: number | null
+  finished_at: number | null
+}
+
+interface EvaluationAnswers {
+  evaluation_id: string
+  row: number
+  side: 'model' | 'baseline'
+  item_json: string
+  output: string | null
+  tool_calls_json: string | null
+  score: number
+  passed: number
+  graders_json: string
+  error_json: string | null
+  latency_ms: number | null
+  prompt_tokens: number
+  completion_tokens: number
+}
+
 interface Responses {
   id: string
   account_id: string
@@ -441,6 +489,8 @@ export interface Schema {
   upload_parts: UploadParts
   batches: Batches
   responses: Responses
+  evaluations: Evaluations
+  evaluation_answers: EvaluationAnswers
   tuning_jobs: TuningJobs
   job_events: JobEvents
   jobs_awaiting_weights: JobsAwaitingWeights

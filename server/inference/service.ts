@@ -57,6 +57,8 @@ export interface Inference {
   load(target: Target): Promise<void>
   /** Compares the served model with its training. Throws model_disagrees if they differ. */
   requireVerified(account_id: string, model: string): Promise<void>
+  /** The id of the model that a name stands for now. Throws what `target` throws. */
+  modelId(account_id: string, name: string): Promise<string>
   setAliases(aliases: ModelAliases): void
   /** Call it after a deployment changes, so that the next request sees it. */
   aliasesChanged(): void
@@ -143,6 +145,7 @@ export function createInference({
   return {
     target: resolver.target,
     isBase: resolver.isBase,
+    modelId: async (account_id, name) => (await resolver.resolve(account_id, name)).model_id,
     setAliases: resolver.setAliases,
     aliasesChanged: resolver.invalidate,
     baseId: async (account_id, model) => (await models.find(account_id, model))?.base_model_id ?? model,

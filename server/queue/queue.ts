@@ -257,6 +257,7 @@ export function createLeaseWrites(context: LeaseContext, claim: Claim): LeaseWri
 const backlogs = {
   jobs: (trx: Trx) => trx.selectFrom('tuning_jobs').where('status', '=', 'queued'),
   exports: (trx: Trx) => trx.selectFrom('exports').where('status', '=', 'queued'),
+  evaluations: (trx: Trx) => trx.selectFrom('evaluations').where('status', 'in', ['queued', 'running']),
   uploads: (trx: Trx) => trx.selectFrom('uploads').where('status', '=', 'pending'),
   batches: (trx: Trx) =>
     trx.selectFrom('batches').where('status', 'in', ['validating', 'in_progress', 'finalizing', 'cancelling']),

@@ -1,0 +1,190 @@
+import { z } from 'zod'
+import { Deleted, Description, DisplayName, digits, ListQuery, Metadata, page, Time } from './common.ts'
+import { Graders } from './graders.ts'
+import { route } from './route.ts'
+
+/** Rows of one evaluation, at most. */
+export const evaluationRowsMax = 10_000
+
+export const evaluationStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
+export type EvaluationStatus = (typeof evaluationStatuses)[number]
+
+const Template = z
+  .array(
+    z.strictObject({ role: z.enum(['system', 'developer', 'user', 'assistant']), content: z.string().max(100_000) }),
+  )
+  .min(1)
+  .max(50)
+
+export const CreateEvaluation = z.strictObject({
+  model: z.string().min(1).max(256).describe('What is evaluated: a model, or the name of a deployment.'),
+  baseline: z.string().min(1).max(256).optional().describe('A model that answers the same rows, to compare with.'),
+  dataset: z
+    .string()
+    .min(1)
+    .max(100)
+    .describe('The rows: a dataset of the account, or a file with the purpose `evals`.'),
+  graders: Graders.describe('How an answer is scored. With several the score of a row is their mean.'),
+  template: Template.optional().describe(
+    'The messages of each request, with `{{item.…}}` for fields of the row. Default: the messages of the row before its answer.',
+  ),
+  rows: z
+    .int()
+    .min(1)
+    .max(evaluationRowsMax)
+    .optional()
+    .describe(`How many rows, drawn at random but always the same ones. Default: all, up to ${evaluationRowsMax}.`),
+  sampling: z
+    .strictObject({
+      temperature: z.number().min(0).max(2).default(0).describe('Temperature of the answers.'),
+      max_tokens: z.int().min(1).max(4096).default(512).describe('Length of an answer, in tokens.'),
+      seed: z.int().default(42).describe('Seed of the answers.'),
+    })
+    .default({ temperature: 0, max_tokens: 512, seed: 42 })
+    .describe('How the answers are made.'),
+  name: DisplayName.optional().describe('Default: the names of the model and the dataset.'),
+  description: Description.default('').describe('What you want to remember of it.'),
+  metadata: Metadata.default({}).describe('Up to 16 pairs of your own.'),
+})
+export type CreateEvaluation = z.infer<typeof CreateEvaluation>
+
+const Interval = z.object({
+  mean: z.number(),
+  low: z.number().nullable().describe('Lower end of the 95 % confidence interval. Null for fewer than two rows.'),
+  high: z.number().nullable(),
+})
+
+const Side = z.object({
+  model: z.string(),
+  score: Interval.nullable().describe('Null until a row is scored.'),
+  pass_rate: z.number().nullable().describe('Share of the rows that pass every grader.'),
+  graders: z.record(z.string(), z.number().nullable()).describe('Mean score of each grader.'),
+  errors: z.int().describe('Rows without an answer or a score; they count as 0.'),
+  latency_ms: z.object({ p50: z.number(), p95: z.number() }).nullable(),
+  prompt_tokens: z.int(),
+  completion_tokens: z.int(),
+})
+export type Side = z.infer<typeof Side>
+
+export const Evaluation = z.object({
+  id: z.string(),
+  name: z.string(),
+  description: z.string(),
+  metadata: Metadata,
+  status: z.enum(evaluationStatuses),
+  error: z.object({ code: z.string(), message: z.string() }).nullable(),
+  model: z.string(),
+  baseline: z.string().nullable(),
+  dataset: z.string(),
+  graders: z.array(z.looseObject({})),
+  template: Template.nullable(),
+  sampling: z.object({ temperature: z.number(), max_tokens: z.int(), seed: z.int() }),
+  rows: z.int().describe('How many rows are evaluated.'),
+  done: z.int().describe('Answers that are scored, of both models.'),
+  result: z
+    .object({
+      model: Side,
+      baseline: Side.nullable(),
+      difference: Interval.extend({
+        test: z.string().describe('The test behind the interval.'),
+        better: z.int().describe('Rows on which the model scores higher than the baseline.'),
+        worse: z.int(),
+        equal: z.int(),
+      })
+        .nullable()
+        .describe('Score of the model less that of the baseline, row by row.'),
+    })
+    .nullable()
+    .describe('Of the rows that are scored so far.'),
+  created_at: Time,
+  started_at: Time.nullable(),
+  finished_at: Time.nullable(),
+})
+export type Evaluation = z.infer<typeof Evaluation>
+
+const Answer = z.object({
+  output: z.string().nullable(),
+  tool_calls: z.array(z.unknown()).optional(),
+  score: z.number(),
+  passed: z.boolean(),
+  graders: z.record(
+    z.string(),
+    z.object({ score: z.number(), passed: z.boolean(), label: z.string().optional(), error: z.string().optional() }),
+  ),
+  error: z.object({ code: z.string(), message: z.string() }).nullable(),
+  latency_ms: z.number().nullable(),
+})
+export type Answer = z.infer<typeof Answer>
+
+export const EvaluationRow = z.object({
+  row: z.int().describe('Its number in the dataset, counted from 1.'),
+  item: z.record(z.string(), z.unknown()),
+  model: Answer.nullable(),
+  baseline: Answer.nullable(),
+  difference: z.number().nullable().describe('Score of the model less that of the baseline.'),
+})
+export type EvaluationRow = z.infer<typeof EvaluationRow>
+
+const tag = 'Evaluations'
+const IdParams = z.object({ evaluation_id: z.string() })
+
+export const createEvaluation = route({
+  method: 'POST',
+  path: '/evaluations',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Let a model answer the rows of a dataset, and score its answers, beside those of a baseline',
+  body: CreateEvaluation,
+  responses: { 201: Evaluation },
+})
+export const listEvaluationRuns = route({
+  method: 'GET',
+  path: '/evaluations',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The evaluations of the account, newest first',
+  query: ListQuery,
+  responses: { 200: page(Evaluation) },
+})
+export const getEvaluation = route({
+  method: 'GET',
+  path: '/evaluations/{evaluation_id}',
+  scope: 'tuning:read',
+  tag,
+  summary: 'One evaluation, with the result so far',
+  params: IdParams,
+  responses: { 200: Evaluation },
+})
+export const listEvaluationRows = route({
+  method: 'GET',
+  path: '/evaluations/{evaluation_id}/rows',
+  scope: 'tuning:read',
+  tag,
+  summary: 'The answers and their scores: what got worse first',
+  params: IdParams,
+  query: z.strictObject({
+    limit: ListQuery.shape.limit,
+    after: digits(1).optional().describe('The row after which the page begins.'),
+  }),
+  responses: { 200: page(EvaluationRow) },
+})
+export const cancelEvaluation = route({
+  method: 'POST',
+  path: '/evaluations/{evaluation_id}/cancel',
+  scope: 'tuning:write',
+  frees: true,
+  tag,
+  summary: 'Cancel an evaluation; what is scored is kept',
+  params: IdParams,
+  body: z.strictObject({}).nullish(),
+  responses: { 200: Evaluation },
+})
+export const deleteEvaluation = route({
+  method: 'DELETE',
+  path: '/evaluations/{evaluation_id}',
+  scope: 'tuning:write',
+  tag,
+  summary: 'Delete an evaluation that has ended, with its answers',
+  params: IdParams,
+  responses: { 200: Deleted },
+})

@@ -1,0 +1,156 @@
+// Graders: how an answer of an evaluation is scored, in the JSON of OpenAI's API, and some more.
+import { z } from 'zod'
+
+const Name = z.string().min(1).max(64)
+/** Text with `{{item.…}}` (fields of the row) and `{{sample.…}}` (the answer). */
+const Template = z.string().max(100_000)
+
+const output = Template.default('{{sample.output_text}}').describe('What is graded. Default: the text of the answer.')
+const reference = Template.default('{{item.reference}}').describe(
+  'What it is compared with. Default: the answer of the row.',
+)
+
+const JudgeMessage = z.strictObject({
+  type: z.literal('message').optional(),
+  role: z.enum(['user', 'assistant', 'system', 'developer']),
+  content: z.union([Template, z.strictObject({ type: z.literal('input_text'), text: Template })]),
+})
+const judge = {
+  model: z.string().min(1).max(256).describe('A model of this service that judges.'),
+  input: z.array(JudgeMessage).min(1).max(20),
+}
+
+const StringCheck = z.strictObject({
+  type: z.literal('string_check'),
+  name: Name,
+  input: Template,
+  reference: Template,
+  operation: z
+    .enum(['eq', 'ne', 'like', 'ilike'])
+    .describe('Equal, not equal, contains, contains whatever the case of letters.'),
+})
+
+export const similarityMetrics = [
+  'fuzzy_match',
+  'bleu',
+  'gleu',
+  'rouge_1',
+  'rouge_2',
+  'rouge_3',
+  'rouge_4',
+  'rouge_5',
+  'rouge_l',
+] as const
+const TextSimilarity = z.strictObject({
+  type: z.literal('text_similarity'),
+  name: Name,
+  input: Template,
+  reference: Template,
+  evaluation_metric: z.enum(similarityMetrics, {
+    error: `must be one of ${similarityMetrics.join(', ')}`,
+  }),
+  pass_threshold: z.number().min(0).max(1).default(0.5),
+})
+
+const LabelModel = z.strictObject({
+  type: z.literal('label_model'),
+  name: Name,
+  ...judge,
+  labels: z.array(z.string().min(1).max(100)).min(2).max(20),
+  passing_labels: z.array(z.string().min(1).max(100)).min(1).max(20),
+})
+
+const ScoreModel = z.strictObject({
+  type: z.literal('score_model'),
+  name: Name,
+  ...judge,
+  range: z.tuple([z.number(), z.number()]).default([0, 1]).describe('The lowest and the highest score.'),
+  pass_threshold: z.number().optional().describe('Default: the middle of the range.'),
+})
+
+const JsonSchema = z.strictObject({
+  type: z.literal('json_schema'),
+  name: Name,
+  input: output,
+  schema: z.record(z.string(), z.unknown()).describe('The JSON Schema that the answer must satisfy.'),
+})
+
+const JsonEqual = z.strictObject({
+  type: z.literal('json_equal'),
+  name: Name,
+  input: output,
+  reference,
+  fields: z
+    .array(z.string().min(1).max(200))
+    .min(1)
+    .max(100)
+    .optional()
+    .describe('The fields that are compared, such as `address.city`. Default: all of the reference.'),
+})
+
+const Contains = z.strictObject({
+  type: z.literal('contains'),
+  name: Name,
+  input: output,
+  reference,
+  ignore_case: z.boolean().default(false),
+})
+
+const Regex = z.strictObject({
+  type: z.literal('regex'),
+  name: Name,
+  input: output,
+  pattern: z
+    .string()
+    .min(1)
+    .max(1000)
+    .describe('Of RE2: no back-references and no look-around, so that every text is searched in linear time.'),
+  ignore_case: z.boolean().default(false),
+  negate: z.boolean().default(false).describe('Whether the answer must not match.'),
+})
+
+const ToolCall = z.strictObject({
+  type: z.literal('tool_call'),
+  name: Name,
+  function: z.string().min(1).max(64).optional().describe('Default: the call of the row’s answer.'),
+  arguments: z
+    .record(z.string(), z.unknown())
+    .optional()
+    .describe('Arguments that the call must have; it may have more. Default: those of the row’s answer.'),
+})
+
+const simple = [
+  StringCheck,
+  TextSimilarity,
+  LabelModel,
+  ScoreModel,
+  JsonSchema,
+  JsonEqual,
+  Contains,
+  Regex,
+  ToolCall,
+] as const
+const types = { error: `must be one of ${[...simple.map(({ shape }) => shape.type.value), 'multi'].join(', ')}` }
+export const SimpleGrader = z.discriminatedUnion('type', simple, types)
+export type SimpleGrader = z.infer<typeof SimpleGrader>
+
+const Multi = z.strictObject({
+  type: z.literal('multi'),
+  name: Name,
+  graders: z.record(z.string().regex(/^[a-zA-Z_]\w{0,63}$/, 'must be a name of letters, digits and _'), SimpleGrader),
+  calculate_output: z
+    .string()
+    .min(1)
+    .max(1000)
+    .describe('Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`.'),
+  pass_threshold: z.number().default(0.5),
+})
+
+export const Grader = z.discriminatedUnion('type', [...simple, Multi], types)
+export type Grader = z.infer<typeof Grader>
+
+export const Graders = z
+  .array(Grader)
+  .min(1)
+  .max(20)
+  .refine((graders) => new Set(graders.map(({ name }) => name)).size === graders.length, 'have a name twice')

@@ -1,0 +1,32 @@
+import type { Accounts } from '../accounts/index.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Files } from '../files/index.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import type { Inference } from '../inference/index.ts'
+import type { Limits } from '../limits/index.ts'
+import { startWorker } from '../queue/worker.ts'
+import { evaluationRoutes } from './routes.ts'
+import { createEvaluations, type Evaluations, queueKind } from './service.ts'
+import { workOnEvaluation } from './work.ts'
+
+interface Needs {
+  accounts: Accounts
+  limits: Limits
+  datasets: Datasets
+  files: Files
+  models: TunedModels
+  inference: Inference
+}
+
+export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
+  const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
+  const work = { ...context, ...needs, evaluations, notifyEvents: () => {} }
+  return {
+    evaluations,
+    mount: (app) => evaluationRoutes(app, evaluations),
+    start: async () => [
+      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnEvaluation(work, claim, signal) }),
+    ],
+  }
+}

@@ -1,0 +1,2 @@
+// Evaluations: models answer rows, graders score the answers. What the rest of the service may import.
+export type { Evaluations } from './service.ts'

@@ -1,0 +1,127 @@
+// The rows of an evaluation: what the model is asked, and the fields that templates read.
+
+import type { CreateEvaluation } from '../../contract/evaluations.ts'
+import { readNumberedJsonl } from '../../lib/jsonl.ts'
+import { fill, GraderError } from './graders/template.ts'
+
+/** Longest row, in characters. */
+const rowMax = 1_000_000
+
+export interface EvaluationItem {
+  row: number
+  item: Record<string, unknown>
+  messages: unknown[]
+  tools?: unknown
+}
+
+type Fields = Record<string, unknown>
+type Template = NonNullable<CreateEvaluation['template']>
+
+/** Which of `total` rows are evaluated: `count` of them at random, but always the same ones. Counted from 1. */
+export function drawnRows(total: number, count: number): Set<number> {
+  const rows = Int32Array.from({ length: total }, (_, index) => index + 1)
+  let state = 42
+  for (let index = 0; index < count; index++) {
+    // A linear congruential generator (Numerical Recipes): which rows are drawn has to be the same, not unpredictable.
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
+    const other = index + Math.floor((state / 2 ** 32) * (total - index))
+    const moved = rows[index]!
+    rows[index] = rows[other]!
+    rows[other] = moved
+  }
+  return new Set(rows.subarray(0, count))
+}
+
+/** Yields the rows of a file. Throws GraderError with the row for one that cannot be asked. */
+export async function* readItems(
+  file: string,
+  wanted: ReadonlySet<number>,
+  template: Template | undefined,
+): AsyncGenerator<EvaluationItem> {
+  let row = 0
+  for await (const { json } of readNumberedJsonl(file)) {
+    if (!wanted.has(++row)) continue
+    yield { row, ...itemOf(row, json, template) }
+  }
+}
+
+function itemOf(row: number, json: string, template: Template | undefined): Omit<EvaluationItem, 'row'> {
+  if (json.length > rowMax) throw new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
+  const fields = fieldsOf(row, json)
+  const { messages, tools, ...reference } = partsOf(fields)
+  const item = { ...reference, ...fields }
+  if (template) {
+    const made = template.map(({ role, content }) => ({ role, content: fill(content, { item }) }))
+    return { item, messages: made, ...(tools !== undefined && { tools }) }
+  }
+  if (!Array.isArray(messages) || messages.length === 0)
+    throw new GraderError(`Row ${row} has no messages to answer. Give a template that makes them of its fields.`)
+  return { item, messages, ...(tools !== undefined && { tools }) }
+}
+
+/** The fields of a line; of OpenAI's files for `evals` those below `item`. */
+function fieldsOf(row: number, json: string): Fields {
+  let value: unknown
+  try {
+    value = JSON.parse(json)
+  } catch {
+    value = undefined
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw new GraderError(`Row ${row} is not a JSON object.`)
+  const { item } = value as { item?: unknown }
+  return typeof item === 'object' && item !== null && !Array.isArray(item) ? (item as Fields) : (value as Fields)
+}
+
+interface Parts {
+  messages?: unknown
+  tools?: unknown
+  reference?: string
+  reference_calls?: unknown
+}
+
+interface Message {
+  role?: unknown
+  content?: unknown
+  tool_calls?: unknown
+}
+
+/** The prompt and the known answer of a row of any kind. */
+function partsOf(fields: Fields): Parts {
+  const { messages, tools, prompt, input, completion, chosen, preferred_output } = fields
+  const asMessages = (value: unknown) => (typeof value === 'string' ? [{ role: 'user', content: value }] : value)
+  if (Array.isArray(messages)) {
+    const last = messages.at(-1) as Message | undefined
+    const answered = last?.role === 'assistant'
+    const asked = answered ? messages.slice(0, -1) : messages
+    return { messages: asked.map(withoutWeight), tools, ...(answered && referenceOf(last)) }
+  }
+  if (Array.isArray((input as Fields | undefined)?.messages))
+    return { messages: (input as Fields).messages, tools: (input as Fields).tools, ...referenceOf(preferred_output) }
+  const asked = asMessages(prompt)
+  if (!Array.isArray(asked) && Array.isArray(chosen)) return { messages: chosen.slice(0, -1), ...referenceOf(chosen) }
+  const system = fields.system ? [{ role: 'system', content: fields.system }] : []
+  return {
+    ...(Array.isArray(asked) && { messages: [...system, ...asked] }),
+    tools,
+    ...referenceOf(chosen ?? completion),
+  }
+}
+
+function withoutWeight(message: unknown): unknown {
+  if (typeof message !== 'object' || message === null) return message
+  const { weight: _, ...rest } = message as Fields
+  return rest
+}
+
+function referenceOf(answer: unknown): Pick<Parts, 'reference' | 'reference_calls'> {
+  const message = (Array.isArray(answer) ? answer.at(-1) : answer) as Message | string | undefined
+  if (typeof message === 'string') return { reference: message }
+  if (typeof message !== 'object' || message === null) return {}
+  const { content, tool_calls } = message
+  const text = Array.isArray(content) ? content.map((part) => part?.text ?? '').join('') : content
+  return {
+    ...(typeof text === 'string' && { reference: text }),
+    ...(Array.isArray(tool_calls) && tool_calls.length > 0 && { reference_calls: tool_calls }),
+  }
+}

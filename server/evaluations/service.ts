@@ -1,0 +1,249 @@
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../contract/evaluations.ts'
+import { evaluationRowsMax } from '../../contract/evaluations.ts'
+import { newId } from '../../lib/ids.ts'
+import { readJsonl } from '../../lib/jsonl.ts'
+import { isoTime } from '../../lib/utc-day.ts'
+import type { Datasets } from '../datasets/index.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import type { Files } from '../files/index.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import type { Inference } from '../inference/index.ts'
+import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
+import { checkGraders, judgesOf } from './check.ts'
+import { differences, resultOf } from './result.ts'
+import * as store from './store.ts'
+
+export const queueKind = 'evaluation'
+
+/** Writes of another feature in the transaction that ends an evaluation. */
+export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
+
+export interface Evaluations {
+  create(by: AccountActor & { key_id: string | null }, request: CreateEvaluation): Promise<Evaluation>
+  list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
+  get(account_id: string, id: string): Promise<Evaluation>
+  rows(
+    account_id: string,
+    id: string,
+    query: { limit: number; after?: number | undefined },
+  ): Promise<Page<EvaluationRow>>
+  cancel(by: AccountActor, id: string): Promise<Evaluation>
+  delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** Registers what another feature writes when an evaluation ends. */
+  onEnded(also: OnEnded): void
+  ended: OnEnded
+}
+
+interface Options {
+  db: Db
+  queue: Queue
+  datasets: Pick<Datasets, 'ready' | 'asFiles' | 'onNeeded' | 'source'>
+  files: Pick<Files, 'pathOf' | 'onNeeded'>
+  models: Pick<TunedModels, 'onNeeded'>
+  inference: Pick<Inference, 'modelId'>
+  max_waiting: number
+  now(): number
+}
+
+export function createEvaluations(options: Options): Evaluations {
+  const { db, queue, datasets, files, models, inference, max_waiting, now } = options
+  const endings: OnEnded[] = []
+
+  const neededBy = (found: { id: string } | undefined) => found && `the evaluation ${found.id}`
+  datasets.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
+  files.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfSource(trx, id)))
+  models.onNeeded(async (trx, _account, id) => neededBy(await store.activeOfModel(trx, id)))
+
+  async function requireEvaluation(from: Db | Trx, account_id: string, id: string): Promise<store.EvaluationRow> {
+    const found = await store.find(from, account_id, id)
+    if (!found)
+      throw new ApiError('evaluation_not_found', `There is no evaluation '${id}'.`, { param: 'evaluation_id' })
+    return found
+  }
+
+  async function toResponse(row: store.EvaluationRow): Promise<Evaluation> {
+    const result = row.result_json
+      ? JSON.parse(row.result_json)
+      : resultOf(await store.figures(db, row.id), row.model, row.baseline)
+    return {
+      id: row.id,
+      name: row.name,
+      description: row.description,
+      metadata: JSON.parse(row.metadata_json),
+      status: row.status,
+      error: row.error_json ? JSON.parse(row.error_json) : null,
+      model: row.model,
+      baseline: row.baseline,
+      dataset: row.dataset_id,
+      graders: JSON.parse(row.graders_json),
+      template: row.template_json ? JSON.parse(row.template_json) : null,
+      sampling: JSON.parse(row.sampling_json),
+      rows: row.rows,
+      done: row.done,
+      result,
+      created_at: isoTime(row.created_at),
+      started_at: isoTime(row.started_at),
+      finished_at: isoTime(row.finished_at),
+    }
+  }
+
+  /** The rows of the source, and its name. */
+  async function sourceOf(account_id: string, id: string): Promise<{ total: number; name: string }> {
+    if (await datasets.asFiles.find(account_id, id)) {
+      await datasets.ready(account_id, id)
+      return datasets.source(db, account_id, id)
+    }
+    const file = await files.pathOf(account_id, id)
+    if (!file) throw new ApiError('dataset_not_found', `There is no dataset or file '${id}'.`, { param: 'dataset' })
+    let total = 0
+    for await (const _ of readJsonl(file.path)) total++
+    return { total, name: file.filename }
+  }
+
+  return {
+    onEnded: (also) => void endings.push(also),
+    async ended(trx, evaluation) {
+      for (const also of endings) await also(trx, evaluation)
+    },
+
+    async create(by, request) {
+      const { account_id } = by
+      const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
+      checkGraders(graders, template)
+      const model_id = await inference.modelId(account_id, model)
+      const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
+      for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
+      const { total, name } = await sourceOf(account_id, dataset)
+      const rows = Math.min(total, request.rows ?? total)
+      if (rows > evaluationRowsMax)
+        throw new ApiError(
+          'invalid_request',
+          `'dataset': it has ${total} rows, and an evaluation has at most ${evaluationRowsMax}. Give 'rows' to draw some.`,
+          { param: 'rows', details: { max: evaluationRowsMax } },
+        )
+      if (rows === 0) throw new ApiError('dataset_invalid', 'The dataset has no rows.', { param: 'dataset' })
+      const id = newId('eval')
+      const created_at = now()
+      const row: store.EvaluationRow = {
+        id,
+        account_id,
+        key_id: by.key_id ?? '',
+        name: request.name ?? `${model}, ${name}`.slice(0, 200),
+        description,
+        metadata_json: JSON.stringify(metadata),
+        status: 'queued',
+        error_json: null,
+        model,
+        model_id,
+        baseline: baseline ?? null,
+        baseline_id,
+        dataset_id: dataset,
+        graders_json: JSON.stringify(graders),
+        template_json: template ? JSON.stringify(template) : null,
+        sampling_json: JSON.stringify(sampling),
+        total_rows: total,
+        rows,
+        done: 0,
+        result_json: null,
+        created_at,
+        started_at: null,
+        finished_at: null,
+      }
+      await db.transaction().execute(async (trx) => {
+        await assertBacklogLimit(trx, 'evaluations', account_id, max_waiting)
+        await store.insert(trx, row)
+        await queue.enqueue(trx, queueKind, id)
+        await recordAuditEntry(trx, by, 'evaluation.created', id, { model, baseline, dataset }, created_at)
+      })
+      queue.wake()
+      return toResponse(row)
+    },
+
+    async list(account_id, query) {
+      const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
+      const found = await store.list(db, account_id, query, after)
+      return pageOf(await Promise.all(found.map(toResponse)), query.limit)
+    },
+
+    get: async (account_id, id) => toResponse(await requireEvaluation(db, account_id, id)),
+
+    async rows(account_id, id, { limit, after }) {
+      const evaluation = await requireEvaluation(db, account_id, id)
+      const figures = await store.figures(db, id)
+      // What got worse first; without a baseline the lowest scores.
+      const rank = new Map<number, number>(
+        evaluation.baseline === null
+          ? figures.map(({ row, score }) => [row, score])
+          : differences(figures).map(({ row, difference }) => [row, difference]),
+      )
+      const rows = [...new Set(figures.map(({ row }) => row))].sort(
+        (a, b) => (rank.get(a) ?? Number.POSITIVE_INFINITY) - (rank.get(b) ?? Number.POSITIVE_INFINITY) || a - b,
+      )
+      const from = after === undefined ? 0 : rows.indexOf(after) + 1
+      const shown = rows.slice(from, from + limit + 1)
+      const answers = await store.answersOf(db, id, shown)
+      const of = (row: number, side: store.SideName) =>
+        answers.find((answer) => answer.row === row && answer.side === side)
+      return pageOf(
+        shown.map((row): EvaluationRow => {
+          const [own, other] = [of(row, 'model'), of(row, 'baseline')]
+          return {
+            row,
+            item: JSON.parse((own ?? other)!.item_json),
+            model: own ? toAnswer(own) : null,
+            baseline: other ? toAnswer(other) : null,
+            difference: own && other ? own.score - other.score : null,
+          }
+        }),
+        limit,
+      )
+    },
+
+    async cancel(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const evaluation = await requireEvaluation(trx, by.account_id, id)
+        if (evaluation.status === 'cancelled') return
+        if (!store.isActive(evaluation))
+          throw new ApiError('evaluation_not_cancellable', `The evaluation is ${evaluation.status} already.`, {
+            details: { status: evaluation.status },
+          })
+        await queue.cancel(trx, queueKind, id)
+        const result = resultOf(await store.figures(trx, id), evaluation.model, evaluation.baseline)
+        const ended = {
+          status: 'cancelled' as const,
+          finished_at: now(),
+          result_json: result && JSON.stringify(result),
+        }
+        await store.update(trx, id, ended)
+        await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
+        for (const also of endings) await also(trx, { ...evaluation, ...ended })
+      })
+      return toResponse(await requireEvaluation(db, by.account_id, id))
+    },
+
+    async delete(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const evaluation = await requireEvaluation(trx, by.account_id, id)
+        if (store.isActive(evaluation))
+          throw new ApiError('in_use', `The evaluation is ${evaluation.status}. Cancel it, then delete it.`)
+        await store.remove(trx, id)
+        await recordAuditEntry(trx, by, 'evaluation.deleted', id, { name: evaluation.name }, now())
+      })
+      return { id, deleted: true }
+    },
+  }
+}
+
+const toAnswer = (row: store.AnswerRow) => ({
+  output: row.output,
+  ...(row.tool_calls_json && { tool_calls: JSON.parse(row.tool_calls_json) }),
+  score: row.score,
+  passed: row.passed === 1,
+  graders: JSON.parse(row.graders_json),
+  error: row.error_json ? JSON.parse(row.error_json) : null,
+  latency_ms: row.latency_ms,
+})

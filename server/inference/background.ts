@@ -1,0 +1,68 @@
+// Requests that nobody waits for: batches and evaluations. They are computed while the engine has no live request, and
+// wait out what passes.
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
+import { ChatRequest } from '../../contract/chat.ts'
+import { CompletionRequest } from '../../contract/completions.ts'
+import { EmbeddingsRequest } from '../../contract/embeddings.ts'
+import { ApiError } from '../../contract/errors.ts'
+import { validationError } from '../http/validation.ts'
+import { meterFullResponse } from './gateway/relay.ts'
+import type { TokenCounts } from './gateway/usage-scanner.ts'
+import { ReplicaFailure } from './replicas/replica.ts'
+import type { Inference, InferenceRequest, Operation } from './service.ts'
+
+const schemas = { chat: ChatRequest, completion: CompletionRequest, embedding: EmbeddingsRequest }
+export const backgroundOperations = {
+  chat: { kind: 'chat', path: '/chat/completions' },
+  completion: { kind: 'completion', path: '/completions' },
+  embedding: { kind: 'embedding', path: '/embeddings' },
+} as const satisfies Record<string, Operation & { kind: keyof typeof schemas }>
+type BackgroundOperation = (typeof backgroundOperations)[keyof typeof backgroundOperations]
+
+/** Failures of a request inside the service, and losses of its servers, before it is given up. */
+const failuresMax = 5
+const lossesMax = 2
+const retryMax_ms = 30_000
+
+interface Tools {
+  inference: Pick<Inference, 'answer'>
+  log: Logger
+}
+
+interface BackgroundRequest extends Pick<InferenceRequest, 'caller' | 'request_id'> {
+  /** As the client wrote it. It is answered whole, whatever it says of streams. */
+  body: Record<string, unknown>
+}
+
+/** Resolves with the answer, or with the error that repeating would not mend. Throws if the signal aborts. */
+export async function askInBackground(
+  { inference, log }: Tools,
+  operation: BackgroundOperation,
+  { caller, request_id, body }: BackgroundRequest,
+  signal: AbortSignal,
+): Promise<{ bytes: Buffer; counts: TokenCounts } | { error: ApiError }> {
+  const parsed = schemas[operation.kind].safeParse({ ...body, stream: undefined, stream_options: undefined })
+  if (!parsed.success) return { error: validationError(parsed.error.issues, 'request') }
+  const request = { caller, request_id, body: parsed.data, text: undefined, stream: false, background: true }
+  for (let tries = 1, failures = 0; ; tries++) {
+    try {
+      const { response, meter } = await inference.answer(operation, request, signal)
+      return meterFullResponse(response, meter)
+    } catch (error) {
+      signal.throwIfAborted()
+      const known = error instanceof ApiError ? error : undefined
+      if (known && known.status < 500 && known.status !== 429) return { error: known }
+      if (!known) log.error({ err: error, request_id }, 'a request in the background failed')
+      // A full queue of live requests, or a server that is away, is no failure of this request: it waits. One that lost
+      // its servers may be what killed them.
+      const isLost = known instanceof ReplicaFailure && known.lost
+      const waits = known?.code === 'overloaded' || (known?.code === 'engine_unavailable' && !isLost)
+      if (!waits && ++failures >= (isLost ? lossesMax : failuresMax))
+        return {
+          error: known ?? new ApiError('internal_error', 'Something failed inside the service. Its log has the cause.'),
+        }
+      await sleep(Math.min(retryMax_ms, 500 * 2 ** Math.min(tries, 8)), undefined, { signal })
+    }
+  }
+}

@@ -1,0 +1,149 @@
+// Graders, their templates and formulas, and the statistics of a result.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { compileFormula, FormulaError } from '../../server/evaluations/graders/formula.ts'
+import { gradeLocally, type LocalGrader } from '../../server/evaluations/graders/local.ts'
+import { similarity } from '../../server/evaluations/graders/similarity.ts'
+import { fill, GraderError, templateProblem } from '../../server/evaluations/graders/template.ts'
+import { createGradingThread, GraderTooSlow } from '../../server/evaluations/graders/thread.ts'
+import { drawnRows } from '../../server/evaluations/items.ts'
+import { resultOf } from '../../server/evaluations/result.ts'
+import { meanInterval, t975 } from '../../server/evaluations/statistics.ts'
+
+const item = { text: 'a', list: [{ name: 'b' }], object: { x: 1 }, empty: null }
+const near = (found: number, expected: number, within = 1e-3) =>
+  assert.ok(Math.abs(found - expected) <= within, `${found}, not ${expected}`)
+
+test('templates read fields of the row and the answer, and nothing else', () => {
+  const sample = { output_text: 'out', output_json: { city: 'Oslo' } }
+  const values = { item, sample }
+  assert.equal(fill('{{item.text}} {{ item.list.0.name }} {{item.object}}', values), 'a b {"x":1}')
+  assert.equal(fill('{{sample.output_text}}, {{sample.output_json.city}}', values), 'out, Oslo')
+  assert.equal(fill('$& $1 {single}', values), '$& $1 {single}')
+  for (const name of ['item.constructor', 'item.__proto__.x', 'item.text.length', 'item.nothing', 'item.empty'])
+    assert.throws(() => fill(`{{${name}}}`, values), GraderError, name)
+  const long = { item: { text: 'x'.repeat(200_000) } }
+  assert.throws(() => fill('{{item.text}}'.repeat(6), long), /longer than/)
+  for (const name of ['process.env', 'items.x', 'sample.', 'item..x', ''])
+    assert.ok(templateProblem(`{{${name}}}`), name)
+  assert.equal(templateProblem('{{item.x}} {{sample}}'), undefined)
+})
+
+test('formulas are arithmetic over the scores', () => {
+  const scores = { a: 0.5, b: 2 }
+  for (const [text, value] of [
+    ['a + b * 2', 4.5],
+    ['(a + b) * 2', 5],
+    ['2 ** 3 ** 2', 512],
+    ['-a - -b', 1.5],
+    ['max(a, b, 3) / min(a, 1)', 6],
+    ['1e-2 * 0.5 * b', 0.01],
+    ['round(sqrt(b + 7))', 3],
+  ] as const)
+    assert.equal(compileFormula(text, ['a', 'b'])(scores), value, text)
+  for (const text of ['c', 'a +', 'a b', 'constructor(a)', 'eval(a)', 'a; b', '"a"', '('.repeat(60), 'a.b', ''])
+    assert.throws(() => compileFormula(text, ['a', 'b']), FormulaError, text)
+})
+
+test('similarities have their known values', () => {
+  assert.equal(similarity('fuzzy_match', 'kitten', 'kitten'), 1)
+  near(similarity('fuzzy_match', 'kitten', 'sitting'), 8 / 13)
+  near(similarity('rouge_1', 'the cat sat', 'the cat ate'), 2 / 3)
+  near(similarity('rouge_2', 'the cat sat', 'the cat ate'), 1 / 2)
+  near(similarity('rouge_l', 'the cat on the mat', 'the cat is on the mat'), 10 / 11)
+  near(similarity('gleu', 'the cat sat', 'the cat ate'), 3 / 6)
+  assert.equal(similarity('bleu', 'the cat is on the mat', 'the cat is on the mat'), 1)
+  assert.ok(similarity('bleu', 'something else entirely', 'the cat is on the mat') < 0.1)
+  for (const metric of ['fuzzy_match', 'bleu', 'gleu', 'rouge_3', 'rouge_l'] as const) {
+    assert.equal(similarity(metric, '', ''), 1, metric)
+    assert.equal(similarity(metric, '', 'words'), 0, metric)
+  }
+  assert.throws(() => similarity('fuzzy_match', 'x'.repeat(20_000), 'x'), GraderError)
+})
+
+test('each grader scores what it says', () => {
+  const call = (name: string, args: object) => ({ function: { name, arguments: JSON.stringify(args) } })
+  const values = (output_text: string, more: object = {}, row: object = {}) => ({
+    item: { reference: '{"city":"Oslo","days":2}', ...row },
+    sample: { output_text, output_tools: [], ...more },
+  })
+  const score = (grader: object, given: ReturnType<typeof values>) =>
+    gradeLocally(
+      { name: 'x', input: '{{sample.output_text}}', reference: '{{item.reference}}', ...grader } as LocalGrader,
+      given,
+    ).score
+  const check = (operation: string, text: string) =>
+    score({ type: 'string_check', reference: 'Oslo', operation }, values(text))
+  assert.deepEqual(
+    [check('eq', 'Oslo'), check('ne', 'Oslo'), check('like', 'in Oslo'), check('ilike', 'OSLO!')],
+    [1, 0, 1, 1],
+  )
+  assert.equal(score({ type: 'json_equal' }, values('{"days":2,"city":"Oslo","more":1}')), 1)
+  assert.equal(score({ type: 'json_equal' }, values('```json\n{"city":"Oslo","days":3}\n```')), 0.5)
+  assert.equal(score({ type: 'json_equal', fields: ['city'] }, values('{"city":"Oslo","days":3}')), 1)
+  assert.equal(score({ type: 'json_equal' }, values('no json')), 0)
+  const schema = { type: 'object', required: ['city'], properties: { city: { enum: ['Oslo'] } } }
+  assert.equal(score({ type: 'json_schema', schema }, values('{"city":"Oslo"}')), 1)
+  assert.equal(score({ type: 'json_schema', schema }, values('{"city":"Lima"}')), 0)
+  assert.equal(score({ type: 'regex', pattern: '^o', ignore_case: true, negate: false }, values('Oslo')), 1)
+  assert.equal(score({ type: 'regex', pattern: 'x', ignore_case: false, negate: true }, values('Oslo')), 1)
+  const made = { output_tools: [call('weather', { city: 'Oslo', unit: 'c' })] }
+  const known = { reference_calls: [call('weather', { city: 'Oslo' })] }
+  assert.equal(score({ type: 'tool_call' }, values('', made, known)), 1)
+  assert.equal(score({ type: 'tool_call', function: 'weather', arguments: { city: 'Lima' } }, values('', made)), 0)
+  assert.throws(() => score({ type: 'tool_call' }, values('', made)), GraderError)
+})
+
+test('a grader that takes too long costs its thread, and the next one has another', async () => {
+  const thread = createGradingThread()
+  const regex = (pattern: string) =>
+    ({ type: 'regex', name: 'x', input: '{{item.text}}', pattern, ignore_case: false, negate: false }) as const
+  const values = { item: { text: `${'a'.repeat(40)}!` } }
+  await assert.rejects(thread.grade(regex('^(a+)+$'), values), GraderTooSlow)
+  assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
+  await assert.rejects(thread.grade(regex('x'), { item: {} }), GraderError)
+  await thread.close()
+})
+
+test('the interval is that of Student’s t, and the difference is paired', () => {
+  for (const [freedom, quantile] of [
+    [1, 12.7062],
+    [2, 4.3027],
+    [3, 3.1824],
+    [5, 2.5706],
+    [10, 2.2281],
+    [30, 2.0423],
+    [1000, 1.9623],
+  ] as const)
+    near(t975(freedom), quantile, freedom < 5 ? 0.02 : 0.002)
+  assert.deepEqual(meanInterval([]), null)
+  assert.deepEqual(meanInterval([1]), { mean: 1, low: null, high: null })
+  const { low, high } = meanInterval([0, 0, 1, 1])!
+  near(low!, 0.5 - 0.9186, 0.01)
+  near(high!, 0.5 + 0.9186, 0.01)
+  const figure = (row: number, side: 'model' | 'baseline', score: number) => ({
+    row,
+    side,
+    score,
+    passed: score,
+    graders_json: JSON.stringify({ same: { score, passed: score === 1 } }),
+    latency_ms: 10 * row,
+    prompt_tokens: 1,
+    completion_tokens: 2,
+    error_json: null,
+  })
+  const pairs = [1, 2, 3].flatMap((row) => [figure(row, 'model', 1), figure(row, 'baseline', row === 3 ? 1 : 0)])
+  const result = resultOf([...pairs, figure(4, 'model', 0)], 'a', 'b')!
+  assert.deepEqual([result.difference!.better, result.difference!.equal, result.difference!.worse], [2, 1, 0])
+  near(result.difference!.mean, 2 / 3)
+  near(result.model.pass_rate!, 3 / 4)
+  assert.deepEqual(result.model.latency_ms, { p50: 30, p95: 40 })
+})
+
+test('the same rows are drawn each time, all of them different', () => {
+  const rows = drawnRows(1000, 100)
+  assert.equal(rows.size, 100)
+  assert.deepEqual(rows, drawnRows(1000, 100))
+  assert.ok(Math.min(...rows) >= 1 && Math.max(...rows) <= 1000)
+  assert.equal(drawnRows(5, 5).size, 5)
+})
