@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, page, SortedQuery, Time } from './common.ts'
+import { Deleted, ListQuery, page, SortedQuery, Time } from './common.ts'
 import { route } from './route.ts'
 
 export const DeploymentName = z
@@ -8,6 +8,20 @@ export const DeploymentName = z
     /^(?!\.+$)[a-z0-9._-]{1,64}$/,
     'must be 1 to 64 characters of a-z, 0-9, dot, underscore and hyphen, not dots alone',
   )
+
+export const Gate = z.strictObject({
+  evaluation: z
+    .string()
+    .min(1)
+    .max(100)
+    .describe('An evaluation of the account: the new model answers its rows, and its graders score the answers.'),
+  min_score: z.number().optional().describe('The score that the new model must reach.'),
+  not_worse_than_current: z
+    .boolean()
+    .default(true)
+    .describe('Whether to refuse a model that is worse than the current one by more than chance.'),
+})
+export type Gate = z.infer<typeof Gate>
 
 export const deploymentStatuses = ['starting', 'ready', 'failed', 'stopped'] as const
 
@@ -18,6 +32,11 @@ export const Deployment = z.object({
   base_model_id: z.string(),
   status: z.enum(deploymentStatuses),
   error: z.object({ code: z.string(), message: z.string() }).nullable(),
+  former_model: z.string().nullable().describe('What it served before; a roll-back returns to it.'),
+  pending: z
+    .object({ model: z.string(), evaluation: z.string(), gate: Gate })
+    .nullable()
+    .describe('The model that serves next if the evaluation passes the gate.'),
   replicas: z.int(),
   created_at: Time,
   updated_at: Time,
@@ -46,9 +65,12 @@ export const switchDeployment = route({
   path: '/deployments/{name}',
   scope: 'deployments:write',
   tag,
-  summary: 'Let the name serve another model; requests under way finish on the old one',
+  summary: 'Let the name serve another model, at once or once a gate passes; requests under way finish on the old one',
   params: NameParams,
-  body: z.strictObject({ model: z.string().min(1).max(256) }),
+  body: z.strictObject({
+    model: z.string().min(1).max(256),
+    gate: Gate.optional().describe('Switch only if an evaluation of the new model, beside the current one, allows it.'),
+  }),
   responses: { 200: Deployment },
 })
 export const listDeployments = route({
@@ -68,6 +90,41 @@ export const getDeployment = route({
   summary: 'One deployment',
   params: NameParams,
   responses: { 200: Deployment },
+})
+export const rollbackDeployment = route({
+  method: 'POST',
+  path: '/deployments/{name}/rollback',
+  scope: 'deployments:write',
+  frees: true,
+  tag,
+  summary: 'Return to the model that the name served before',
+  params: NameParams,
+  body: z.strictObject({}).nullish(),
+  responses: { 200: Deployment },
+})
+
+export const DeploymentChange = z.object({
+  id: z.string(),
+  action: z
+    .enum(['created', 'switched', 'gate_passed', 'gate_refused', 'rolled_back'])
+    .describe('`gate_refused`: the model did not serve.'),
+  model: z.string(),
+  former_model: z.string().nullable(),
+  evaluation: z.string().nullable().describe('The evaluation that decided.'),
+  reason: z.string().nullable(),
+  created_at: Time,
+})
+export type DeploymentChange = z.infer<typeof DeploymentChange>
+
+export const listDeploymentChanges = route({
+  method: 'GET',
+  path: '/deployments/{name}/history',
+  scope: 'deployments:read',
+  tag,
+  summary: 'What the name served when, and why, newest first',
+  params: NameParams,
+  query: ListQuery,
+  responses: { 200: page(DeploymentChange) },
 })
 export const deleteDeployment = route({
   method: 'DELETE',

@@ -28,6 +28,7 @@ export const errorCodes = {
   upload_not_pending: 400,
   upload_incomplete: 400,
   batch_not_cancellable: 400,
+  gate_pending: 400,
   evaluation_not_found: 404,
   evaluation_not_cancellable: 400,
   evaluation_invalid: 400,

@@ -77,7 +77,8 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
   const withEvaluations = createEvaluationsFeature(context, { accounts, limits, datasets, files, models, inference })
-  const withDeployments = createDeploymentsFeature(context, { models, inference, downloads })
+  const { evaluations } = withEvaluations
+  const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations })
   const { deployments } = withDeployments
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets })

@@ -10,6 +10,7 @@ type ListedTable =
   | 'tuning_jobs'
   | 'models'
   | 'deployments'
+  | 'deployment_history'
   | 'exports'
   | 'accounts'
   | 'users'

@@ -318,8 +318,24 @@ interface Deployments {
   model: string
   status: 'starting' | 'ready' | 'failed' | 'stopped'
   error_json: string | null
+  /** What it served before. */
+  former_model: string | null
+  /** The model that is to serve next, with its gate and its evaluation. */
+  pending_json: string | null
   created_at: number
   updated_at: number
+}
+
+interface DeploymentHistory {
+  id: string
+  account_id: string
+  deployment_id: string
+  action: 'created' | 'switched' | 'gate_passed' | 'gate_refused' | 'rolled_back'
+  model: string
+  former_model: string | null
+  evaluation_id: string | null
+  reason: string | null
+  created_at: number
 }
 
 interface QueueEntries {
@@ -498,6 +514,7 @@ export interface Schema {
   job_evaluations: JobEvaluations
   models: Models
   deployments: Deployments
+  deployment_history: DeploymentHistory
   exports: Exports
   export_events: ExportEvents
   export_repositories: ExportRepositories

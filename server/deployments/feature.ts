@@ -1,11 +1,16 @@
 import type { Context, Feature } from '../feature.ts'
+import { startWorker } from '../queue/worker.ts'
 import { deploymentRoutes } from './routes.ts'
-import { createDeployments, type Deployments, type DeploymentsNeeds } from './service.ts'
+import { createDeployments, type Deployments, type DeploymentsNeeds, queueKind } from './service.ts'
 
 export function createDeploymentsFeature(
   context: Context,
   needs: DeploymentsNeeds,
 ): Feature & { deployments: Deployments } {
   const deployments = createDeployments({ ...context, ...needs })
-  return { deployments, mount: (app) => deploymentRoutes(app, deployments) }
+  return {
+    deployments,
+    mount: (app) => deploymentRoutes(app, deployments),
+    start: async () => [startWorker({ ...context, kind: queueKind, handle: (claim) => deployments.finishGate(claim) })],
+  }
 }

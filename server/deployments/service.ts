@@ -1,20 +1,37 @@
-import type { Deployment, DeploymentQuery } from '../../contract/deployments.ts'
+import type { ListQuery } from '../../contract/common.ts'
+import type { Deployment, DeploymentChange, DeploymentQuery, Gate } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
 import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
-import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
+import type { Evaluations } from '../evaluations/index.ts'
+import { type AccountActor, recordAuditEntry, serviceActor } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Downloads } from '../hub/index.ts'
 import type { Inference } from '../inference/index.ts'
+import type { Claim, Queue } from '../queue/queue.ts'
+import { decide, type Pending } from './gate.ts'
 import * as store from './store.ts'
+
+type KeyActor = AccountActor & { key_id: string | null }
+
+/** The queue entries of deployments whose model has passed its gate. */
+export const queueKind = 'deployment'
 
 export interface Deployments {
   create(by: AccountActor, request: { model: string; name: string }): Promise<Deployment>
-  /** Points a deployment at another model, which is loaded first, so that requests are served without a gap. */
-  switch(by: AccountActor, name: string, model: string): Promise<Deployment>
+  /**
+   * Points a deployment at another model, which is loaded first, so that requests are served without a gap. With a gate
+   * an evaluation decides; the deployment is `pending` until then.
+   */
+  switch(by: KeyActor, name: string, request: { model: string; gate?: Gate | undefined }): Promise<Deployment>
+  /** Returns to the model that was served before. */
+  rollback(by: AccountActor, name: string): Promise<Deployment>
+  history(account_id: string, name: string, query: ListQuery): Promise<Page<DeploymentChange>>
+  /** Lets a model serve that has passed its gate. */
+  finishGate(claim: Claim): Promise<void>
   list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>>
   get(account_id: string, name: string): Promise<Deployment>
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
@@ -26,15 +43,18 @@ export interface DeploymentsNeeds {
   models: TunedModels
   inference: Inference
   downloads: Downloads
+  evaluations: Evaluations
 }
 
 export function createDeployments({
   db,
+  queue,
   models,
   inference,
   downloads,
+  evaluations,
   now,
-}: DeploymentsNeeds & { db: Db; now: () => number }): Deployments {
+}: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
   inference.setAliases({
     find: (account_id, name) => store.find(db, account_id, name),
     list: (account_id) => store.listAll(db, account_id),
@@ -44,6 +64,36 @@ export function createDeployments({
     const deployment = await store.findServing(trx, account_id, model_id)
     return deployment && `the deployment ${deployment.name}`
   })
+
+  evaluations.onEnded(async (trx, evaluation) => {
+    const deployment = await store.findPending(trx, evaluation.account_id, evaluation.id)
+    if (!deployment) return
+    const { gate, model } = pendingOf(deployment)!
+    const { passes, reason } = decide(gate, evaluation)
+    if (passes) return await queue.enqueue(trx, queueKind, deployment.id)
+    await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+    await record(trx, deployment, 'gate_refused', model, { evaluation_id: evaluation.id, reason })
+  })
+
+  /** Adds a change to the history of a deployment. */
+  const record = (
+    trx: Trx,
+    { id, account_id, model: former_model }: Pick<store.DeploymentRow, 'id' | 'account_id' | 'model'>,
+    action: store.ChangeRow['action'],
+    model: string,
+    more: { evaluation_id?: string; reason?: string } = {},
+  ) =>
+    store.insertChange(trx, {
+      id: newId('chg'),
+      account_id,
+      deployment_id: id,
+      action,
+      model,
+      former_model: action === 'created' ? null : former_model,
+      evaluation_id: more.evaluation_id ?? null,
+      reason: more.reason ?? null,
+      created_at: now(),
+    })
 
   /** Checks again in the transaction: the model may have been deleted while it was compared and loaded. */
   async function requireModelExists(trx: Trx, account_id: string, model: string): Promise<void> {
@@ -64,6 +114,8 @@ export function createDeployments({
       base_model_id: await inference.baseId(deployment.account_id, deployment.model),
       status: deployment.status,
       error: deployment.error_json ? JSON.parse(deployment.error_json) : null,
+      former_model: deployment.former_model,
+      pending: pendingOf(deployment) ?? null,
       replicas: 1,
       created_at: isoTime(deployment.created_at),
       updated_at: isoTime(deployment.updated_at),
@@ -133,6 +185,41 @@ export function createDeployments({
     })
   }
 
+  /** Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches. */
+  async function switchTo(
+    by: AccountActor,
+    deployment: store.DeploymentRow,
+    model: string,
+    action: 'switched' | 'gate_passed' | 'rolled_back',
+    more: { evaluation_id?: string; reason?: string } = {},
+    also: (trx: Trx) => Promise<void> = async () => {},
+  ): Promise<void> {
+    const { account_id } = by
+    const { name } = deployment
+    const target = await inference.target(account_id, model)
+    await inference.requireVerified(account_id, model)
+    await inference.load(target)
+    await db.transaction().execute(async (trx) => {
+      await requireModelExists(trx, account_id, model)
+      const updated = await store.update(trx, deployment.id, {
+        model,
+        former_model: deployment.model,
+        status: 'ready',
+        error_json: null,
+        updated_at: now(),
+        ...(action === 'gate_passed' && { pending_json: null }),
+      })
+      if (updated.numUpdatedRows === 0n)
+        throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+      await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
+      await record(trx, deployment, action, model, more)
+      const change = { name, from: deployment.model, to: model }
+      await recordAuditEntry(trx, by, 'deployment.switched', deployment.id, change, now())
+      await also(trx)
+    })
+    inference.aliasesChanged()
+  }
+
   return {
     async create(by, { model, name }) {
       const { account_id } = by
@@ -155,6 +242,8 @@ export function createDeployments({
         model,
         status: 'starting' as const,
         error_json: null,
+        former_model: null,
+        pending_json: null,
         created_at: time,
         updated_at: time,
       }
@@ -162,6 +251,7 @@ export function createDeployments({
         await db.transaction().execute(async (trx) => {
           await requireModelExists(trx, account_id, model)
           await store.insert(trx, deployment)
+          await record(trx, deployment, 'created', model)
           await recordAuditEntry(trx, by, 'deployment.created', deployment.id, { name, model }, time)
           if (needsWeights) await downloads.request(trx, by, model)
         })
@@ -175,34 +265,81 @@ export function createDeployments({
       return toResponse(await requireDeployment(account_id, name))
     },
 
-    async switch(by, name, model) {
+    async switch(by, name, { model, gate }) {
       const { account_id } = by
       const deployment = await requireDeployment(account_id, name)
-      const target = await inference.target(account_id, model)
-      await inference.requireVerified(account_id, model)
-      await inference.load(target)
-      await db.transaction().execute(async (trx) => {
-        await requireModelExists(trx, account_id, model)
-        const updated = await store.update(trx, deployment.id, {
-          model,
-          status: 'ready',
-          error_json: null,
-          updated_at: now(),
-        })
-        if (updated.numUpdatedRows === 0n)
-          throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
-        await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
-        await recordAuditEntry(
-          trx,
-          by,
-          'deployment.switched',
-          deployment.id,
-          { name, from: deployment.model, to: model },
-          now(),
+      const pending = pendingOf(deployment)
+      if (pending)
+        throw new ApiError(
+          'gate_pending',
+          `'${name}' waits for the evaluation ${pending.evaluation}. Wait for it, or cancel it: ` +
+            `POST /v1/evaluations/${pending.evaluation}/cancel.`,
+          { details: { evaluation: pending.evaluation } },
         )
+      if (!gate) {
+        await switchTo(by, deployment, model, 'switched')
+        return toResponse(await requireDeployment(account_id, name))
+      }
+      await inference.target(account_id, model)
+      await inference.requireVerified(account_id, model)
+      await db.transaction().execute(async (trx) => {
+        const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: deployment.model })
+        const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
+        await store.update(trx, deployment.id, { pending_json, updated_at: now() })
+        await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())
       })
-      inference.aliasesChanged()
+      evaluations.wake()
       return toResponse(await requireDeployment(account_id, name))
+    },
+
+    async rollback(by, name) {
+      const deployment = await requireDeployment(by.account_id, name)
+      if (deployment.former_model === null)
+        throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
+      await switchTo(by, deployment, deployment.former_model, 'rolled_back')
+      return toResponse(await requireDeployment(by.account_id, name))
+    },
+
+    async history(account_id, name, query) {
+      const { id } = await requireDeployment(account_id, name)
+      const after = query.after === undefined ? undefined : await store.findChange(db, id, query.after)
+      if (query.after !== undefined && !after)
+        throw new ApiError('invalid_request', `'after': there is no change '${query.after}'.`, { param: 'after' })
+      const rows = await store.listChanges(db, id, query.limit, after)
+      return pageOf(
+        rows.map(({ id, action, model, former_model, evaluation_id, reason, created_at }) => ({
+          id,
+          action,
+          model,
+          former_model,
+          evaluation: evaluation_id,
+          reason,
+          created_at: isoTime(created_at),
+        })),
+        query.limit,
+      )
+    },
+
+    async finishGate(claim) {
+      const deployment = await store.byAnyId(db, claim.ref)
+      const pending = deployment && pendingOf(deployment)
+      if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      const { account_id } = deployment
+      const decided = await evaluations.result(account_id, pending.evaluation)
+      const { reason } = decide(pending.gate, decided)
+      const by = { ...serviceActor, account_id }
+      const more = { evaluation_id: pending.evaluation, reason }
+      try {
+        await switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.status >= 500) throw error
+        await db.transaction().execute(async (trx) => {
+          await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+          const refused = { ...more, reason: `${reason} But it cannot be served: ${error.message}` }
+          await record(trx, deployment, 'gate_refused', pending.model, refused)
+          await queue.finish(trx, claim, 'done')
+        })
+      }
     },
 
     async list(account_id, query) {
@@ -233,3 +370,6 @@ export function createDeployments({
     },
   }
 }
+
+const pendingOf = ({ pending_json }: Pick<store.DeploymentRow, 'pending_json'>): Pending | undefined =>
+  pending_json === null ? undefined : (JSON.parse(pending_json) as Pending)

@@ -1,9 +1,10 @@
 import type { DeploymentQuery } from '../../contract/deployments.ts'
 import type { Db, Trx } from '../db/open.ts'
-import { sortedPage } from '../db/page.ts'
+import { newestFirst, sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
 
 export type DeploymentRow = Row<'deployments'>
+export type ChangeRow = Row<'deployment_history'>
 
 export const insert = (trx: Trx, deployment: NewRow<'deployments'>) =>
   trx.insertInto('deployments').values(deployment).execute()
@@ -45,6 +46,38 @@ export const findServing = (trx: Trx, account_id: string, model: string) =>
     .where('model', '=', model)
     .limit(1)
     .executeTakeFirst()
+
+/** The deployment that waits for an evaluation. */
+export async function findPending(
+  trx: Trx,
+  account_id: string,
+  evaluation_id: string,
+): Promise<DeploymentRow | undefined> {
+  const waiting = await trx
+    .selectFrom('deployments')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('pending_json', 'is not', null)
+    .execute()
+  return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
+}
+
+export const byAnyId = (db: Db, id: string) =>
+  db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
+
+export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>
+  trx.insertInto('deployment_history').values(change).execute()
+
+export const findChange = (db: Db, deployment_id: string, id: string) =>
+  db
+    .selectFrom('deployment_history')
+    .selectAll()
+    .where('deployment_id', '=', deployment_id)
+    .where('id', '=', id)
+    .executeTakeFirst()
+
+export const listChanges = (db: Db, deployment_id: string, limit: number, after: ChangeRow | undefined) =>
+  newestFirst(db.selectFrom('deployment_history').selectAll().where('deployment_id', '=', deployment_id), limit, after)
 
 export const listStarting = (db: Db | Trx) =>
   db.selectFrom('deployments').selectAll().where('status', '=', 'starting').execute()

@@ -33,6 +33,19 @@ export interface Evaluations {
   ): Promise<Page<EvaluationRow>>
   cancel(by: AccountActor, id: string): Promise<Evaluation>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /**
+   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
+   * after it has committed. Throws evaluation_not_found, or dataset_not_found if its rows are gone.
+   */
+  repeat(
+    trx: Trx,
+    by: AccountActor & { key_id: string | null },
+    id: string,
+    models: { model: string; baseline: string },
+  ): Promise<string>
+  wake(): void
+  /** How an evaluation ended. Throws evaluation_not_found. */
+  result(account_id: string, id: string): Promise<store.EvaluationRow>
   /** Registers what another feature writes when an evaluation ends. */
   onEnded(also: OnEnded): void
   ended: OnEnded
@@ -162,6 +175,41 @@ export function createEvaluations(options: Options): Evaluations {
       queue.wake()
       return toResponse(row)
     },
+
+    async repeat(trx, by, id, { model, baseline }) {
+      const { account_id } = by
+      const known = await requireEvaluation(trx, account_id, id)
+      const { dataset_id } = known
+      const source =
+        (await datasets.asFiles.find(account_id, dataset_id)) ?? (await files.pathOf(account_id, dataset_id))
+      if (!source)
+        throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
+      await assertBacklogLimit(trx, 'evaluations', account_id, max_waiting)
+      const repeated = newId('eval')
+      const created_at = now()
+      await store.insert(trx, {
+        ...known,
+        id: repeated,
+        key_id: by.key_id ?? '',
+        name: `${model}, ${known.name}`.slice(0, 200),
+        status: 'queued',
+        error_json: null,
+        model,
+        model_id: model,
+        baseline,
+        baseline_id: baseline,
+        done: 0,
+        result_json: null,
+        created_at,
+        started_at: null,
+        finished_at: null,
+      })
+      await queue.enqueue(trx, queueKind, repeated)
+      await recordAuditEntry(trx, by, 'evaluation.created', repeated, { model, baseline, like: id }, created_at)
+      return repeated
+    },
+    wake: () => queue.wake(),
+    result: (account_id, id) => requireEvaluation(db, account_id, id),
 
     async list(account_id, query) {
       const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
