@@ -8,6 +8,15 @@ export const CreateJob = z.strictObject({
   model_id: z.string().min(1).max(256).describe('A base model of the hub, or a model of the account to continue from.'),
   dataset_id: z.string().min(1).max(100).describe('The dataset to train on.'),
   config: JobConfig.default({}).describe('How to train; everything in it may be left out.'),
+  evaluation: z
+    .string()
+    .min(1)
+    .max(100)
+    .optional()
+    .describe(
+      'An evaluation of the account. When the job is done, its result answers the same rows beside the model that ' +
+        'training started from, and the same graders score the answers.',
+    ),
   name: DisplayName.optional().describe(
     'Of the job and of the model that it makes. Default: made of the names of the dataset and the base.',
   ),
@@ -130,6 +139,8 @@ export const Job = z.object({
   resolved_config: ResolvedConfig,
   trained_tokens: z.int().describe('Non-padding tokens, prompts included, times epochs.'),
   model: z.string().nullable().describe('The result, once completed: an id that inference and deployments take.'),
+  evaluation: z.string().nullable().describe('The evaluation that the job named.'),
+  result_evaluation: z.string().nullable().describe('The evaluation of the result, once completed.'),
 })
 export type Job = z.infer<typeof Job>
 

@@ -76,7 +76,15 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const withInference = createInferenceFeature(context, { plans, limits, engine, hub, models, usage })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
-  const withEvaluations = createEvaluationsFeature(context, { accounts, limits, datasets, files, models, inference })
+  const withEvaluations = createEvaluationsFeature(context, {
+    accounts,
+    limits,
+    datasets,
+    files,
+    fineTuning,
+    models,
+    inference,
+  })
   const { evaluations } = withEvaluations
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations })
   const { deployments } = withDeployments

@@ -257,7 +257,10 @@ interface TuningJobs extends Labelled {
   paused: 0 | 1
   /** Trainer crashes since the last checkpoint. */
   crashes: number
-  /** Of a job created through OpenAI's API: its suffix, hyperparameters and integrations as they were requested. */
+  /** The evaluation that its result is evaluated like, and the evaluation of the result. */
+  evaluation_id: string | null
+  result_evaluation_id: string | null
+  /** Of a job created through OpenAI's API: its suffix and integrations. */
   openai_json: string | null
   /** The file with the losses of its steps, once completed. */
   result_file_id: string | null

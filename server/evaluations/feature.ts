@@ -2,7 +2,7 @@ import type { Accounts } from '../accounts/index.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Context, Feature } from '../feature.ts'
 import type { Files } from '../files/index.ts'
-import type { TunedModels } from '../fine-tuning/index.ts'
+import type { FineTuning, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { startWorker } from '../queue/worker.ts'
@@ -15,12 +15,14 @@ interface Needs {
   limits: Limits
   datasets: Datasets
   files: Files
+  fineTuning: FineTuning
   models: TunedModels
   inference: Inference
 }
 
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
   const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
+  needs.fineTuning.setEvaluations(evaluations)
   const work = { ...context, ...needs, evaluations, notifyEvents: () => {} }
   return {
     evaluations,

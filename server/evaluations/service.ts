@@ -44,6 +44,8 @@ export interface Evaluations {
     models: { model: string; baseline: string },
   ): Promise<string>
   wake(): void
+  /** Throws evaluation_not_found. */
+  require(account_id: string, id: string): Promise<void>
   /** How an evaluation ended. Throws evaluation_not_found. */
   result(account_id: string, id: string): Promise<store.EvaluationRow>
   /** Registers what another feature writes when an evaluation ends. */
@@ -209,6 +211,7 @@ export function createEvaluations(options: Options): Evaluations {
       return repeated
     },
     wake: () => queue.wake(),
+    require: async (account_id, id) => void (await requireEvaluation(db, account_id, id)),
     result: (account_id, id) => requireEvaluation(db, account_id, id),
 
     async list(account_id, query) {

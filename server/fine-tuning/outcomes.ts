@@ -1,8 +1,10 @@
 // Outcomes of an attempt at a job: completed, failed, paused, or requeued to resume later.
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { ApiError } from '../../contract/errors.ts'
 import type { JobMetrics } from '../../contract/fine-tuning.ts'
 import type { Trx } from '../db/open.ts'
+import { serviceActor } from '../events/audit.ts'
 import { type NewEvent, statusEvent } from '../events/event-streams.ts'
 import { recordEvent } from '../events/outbox.ts'
 import { type Claim, withLease } from '../queue/queue.ts'
@@ -125,6 +127,7 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
         [{ type: 'warning', message: comparison.problem, data: { code: 'model_disagrees', ...comparison } }],
         time,
       )
+    if (job.evaluation_id !== null) await evaluateResult(work, trx, job, model.id, time)
     await store.appendEvents(
       trx,
       job.id,
@@ -147,7 +150,28 @@ export async function complete(work: FineTuningWork, claim: Claim, job: store.Jo
     await work.files.drop(resultFile)
     throw error
   })
+  if (job.evaluation_id !== null) work.resultEvaluations().wake()
   await rm(path.dirname(runDir(work.dataDir, job.id, claim.attempt)), { recursive: true, force: true })
+}
+
+/** Begins the evaluation that the job names. If it cannot be made, the job is done all the same. */
+async function evaluateResult(
+  work: FineTuningWork,
+  trx: Trx,
+  job: store.JobRow,
+  model: string,
+  time: number,
+): Promise<void> {
+  const by = { ...serviceActor, account_id: job.account_id, key_id: job.key_id }
+  try {
+    const models = { model, baseline: job.model_id }
+    const result_evaluation_id = await work.resultEvaluations().repeat(trx, by, job.evaluation_id!, models)
+    await store.updateJob(trx, job.id, { result_evaluation_id })
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error
+    const message = `The result is not evaluated: ${error.message}`
+    await store.appendEvents(trx, job.id, [{ type: 'warning', message, data: { code: error.code } }], time)
+  }
 }
 
 /**

@@ -59,6 +59,9 @@ export interface FineTuning extends JobHistory {
   events(account_id: string, id: string, after: number, signal: AbortSignal): Promise<AsyncGenerator<JobEvent | null>>
   /** Wakes readers of a job's events. */
   notifyEvents(job_id: string): void
+  /** Registers the feature that evaluates results. */
+  setEvaluations(evaluations: ResultEvaluations): void
+  resultEvaluations(): ResultEvaluations
   /** See `FineTuningWork`. */
   stopSignal(job_id: string): AbortSignal
   clearStopRequest(job_id: string): void
@@ -71,6 +74,20 @@ export interface FineTuning extends JobHistory {
   sweep(): Promise<void>
   /** Removes the run folders of jobs that ended 30 days before `now`: the logs of failed and cancelled ones. */
   removeExpiredRuns(now: number): Promise<void>
+}
+
+/** What a later feature does for jobs that name an evaluation. */
+export interface ResultEvaluations {
+  /** Throws evaluation_not_found. */
+  require(account_id: string, id: string): Promise<void>
+  /** Evaluates a result like an evaluation, in the transaction that registers it. Resolves with the new one's id. */
+  repeat(
+    trx: Trx,
+    by: AccountActor & { key_id: string | null },
+    id: string,
+    models: { model: string; baseline: string },
+  ): Promise<string>
+  wake(): void
 }
 
 interface Options {
@@ -108,6 +125,7 @@ export function createFineTuning(options: Options): FineTuning {
   } = options
   const { parse_control_tokens } = options
   const changes = createChangeNotifier()
+  let evaluations: ResultEvaluations
   const stopRequests = createAbortSignals()
   const pendingWeights = createPendingWeights({
     db,
@@ -181,8 +199,14 @@ export function createFineTuning(options: Options): FineTuning {
   return {
     resolvedConfig: async (by, model_id, config) => (await pendingWeights.resolveStart(by, model_id, config)).resolved,
 
-    async create(by, { model_id, dataset_id, config, name, description, metadata, openai }) {
+    setEvaluations(registered) {
+      evaluations = registered
+    },
+    resultEvaluations: () => evaluations,
+
+    async create(by, { model_id, dataset_id, config, evaluation, name, description, metadata, openai }) {
       const { account_id } = by
+      if (evaluation !== undefined) await evaluations.require(account_id, evaluation)
       const start = await pendingWeights.resolveStart(by, model_id, config)
       const { resolved } = start
       await requireFreeDisk(dataDir, min_free_mb)
@@ -230,6 +254,8 @@ export function createFineTuning(options: Options): FineTuning {
           running_since: null,
           crashes: 0,
           model: null,
+          evaluation_id: evaluation ?? null,
+          result_evaluation_id: null,
           openai_json: openai ? JSON.stringify(openai) : null,
           created_at,
           started_at: null,

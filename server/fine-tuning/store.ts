@@ -288,6 +288,8 @@ export const serializeJob = (job: JobRow, estimate?: QueueEstimate): Job => ({
   current_epoch: job.current_epoch,
   metrics: JSON.parse(job.metrics_json),
   slowed_by: job.status === 'running' ? job.slowed_by : null,
+  evaluation: job.evaluation_id,
+  result_evaluation: job.result_evaluation_id,
   queue_position: estimate?.queue_position ?? null,
   estimated_start: isoTime(estimate?.estimated_start ?? null),
   estimated_completion: isoTime(job.estimated_completion),

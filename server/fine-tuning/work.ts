@@ -8,6 +8,7 @@ import type { Queue } from '../queue/queue.ts'
 import type { CoreShare } from './core-share.ts'
 import type { JobMeter } from './metering.ts'
 import type { TunedModels } from './models/registry.ts'
+import type { ResultEvaluations } from './service.ts'
 import type { Tracking } from './tracking.ts'
 
 /** What a user requested of a running job. */
@@ -32,6 +33,8 @@ export interface FineTuningWork {
   track: Tracking
   meter: JobMeter
   acquireSlot: AcquireSlot
+  /** Evaluates the results of jobs that name an evaluation. */
+  resultEvaluations(): ResultEvaluations
   /** Wakes readers of a job's events. */
   notifyEvents(job_id: string): void
   /** Aborts when the job's trainer in this process must stop; its `reason` is a StopRequest. */

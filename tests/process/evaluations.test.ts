@@ -148,6 +148,20 @@ test('an evaluation is cancelled, deleted, and not seen by others; its dataset c
   assert.equal((await app.api('DELETE', `/datasets/${dataset}`)).status, 200)
 })
 
+test('a job that names an evaluation evaluates its result beside the model that it started from', async () => {
+  const dataset = await upload()
+  const like = (await create({ dataset, graders: [same] })).body.id
+  const training_config = { epochs: 1, batch_size: 4 }
+  const request = { model_id: tiny, dataset_id: dataset, evaluation: like, config: { training_config } }
+  const job = await app.untilEnded((await app.api('POST', '/fine-tuning/jobs', request)).body.id)
+  assert.deepEqual([job.status, job.evaluation], ['completed', like], JSON.stringify(job.error))
+  const evaluation = await ended(job.result_evaluation!)
+  assert.deepEqual([evaluation.status, evaluation.model, evaluation.baseline], ['completed', job.model, tiny])
+  assert.equal(evaluation.done, 8)
+  const unknown = await app.api('POST', '/fine-tuning/jobs', { ...request, evaluation: 'eval_none' })
+  assert.deepEqual([unknown.status, unknown.body.error.code], [404, 'evaluation_not_found'])
+})
+
 test('a server killed in the middle of an evaluation scores no answer twice', async () => {
   const folder = dataFolder('evaluations')
   const server = await folder.start()

@@ -19,6 +19,8 @@ export const jobRow = (more: Partial<JobRow>): JobRow => ({
   current_epoch: 0,
   metrics_json: '{}',
   slowed_by: null,
+  evaluation_id: null,
+  result_evaluation_id: null,
   openai_json: null,
   result_file_id: null,
   estimated_completion: null,

@@ -143,6 +143,7 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
           model_id,
           dataset_id: training_file,
           config,
+          evaluation: undefined,
           name: undefined,
           description: '',
           metadata: request.metadata ?? {},
