@@ -36,6 +36,8 @@ function printable(text: z.ZodString, refused: string) {
 
 /** A name, one line. */
 export const DisplayName = printable(z.string().trim().min(1).max(200), unsafe)
+/** A name of a part, one line. */
+export const ShortName = printable(z.string().trim().min(1).max(64), unsafe)
 /** A description; may have line breaks and tabs. */
 export const Description = printable(z.string().max(2000), unsafeInText)
 

@@ -1,7 +1,7 @@
 // Graders: how an answer of an evaluation is scored, in the JSON of OpenAI's API, and some more.
 import { z } from 'zod'
+import { ShortName } from './common.ts'
 
-const Name = z.string().min(1).max(64)
 /** Text with `{{item.…}}` (fields of the row) and `{{sample.…}}` (the answer). */
 const Template = z.string().max(100_000)
 
@@ -22,7 +22,7 @@ const judge = {
 
 const StringCheck = z.strictObject({
   type: z.literal('string_check'),
-  name: Name,
+  name: ShortName,
   input: Template,
   reference: Template,
   operation: z
@@ -43,7 +43,7 @@ export const similarityMetrics = [
 ] as const
 const TextSimilarity = z.strictObject({
   type: z.literal('text_similarity'),
-  name: Name,
+  name: ShortName,
   input: Template,
   reference: Template,
   evaluation_metric: z.enum(similarityMetrics, {
@@ -54,7 +54,7 @@ const TextSimilarity = z.strictObject({
 
 const LabelModel = z.strictObject({
   type: z.literal('label_model'),
-  name: Name,
+  name: ShortName,
   ...judge,
   labels: z.array(z.string().min(1).max(100)).min(2).max(20),
   passing_labels: z.array(z.string().min(1).max(100)).min(1).max(20),
@@ -62,7 +62,7 @@ const LabelModel = z.strictObject({
 
 const ScoreModel = z.strictObject({
   type: z.literal('score_model'),
-  name: Name,
+  name: ShortName,
   ...judge,
   range: z.tuple([z.number(), z.number()]).default([0, 1]).describe('The lowest and the highest score.'),
   pass_threshold: z.number().optional().describe('Default: the middle of the range.'),
@@ -70,14 +70,14 @@ const ScoreModel = z.strictObject({
 
 const JsonSchema = z.strictObject({
   type: z.literal('json_schema'),
-  name: Name,
+  name: ShortName,
   input: output,
   schema: z.record(z.string(), z.unknown()).describe('The JSON Schema that the answer must satisfy.'),
 })
 
 const JsonEqual = z.strictObject({
   type: z.literal('json_equal'),
-  name: Name,
+  name: ShortName,
   input: output,
   reference,
   fields: z
@@ -90,7 +90,7 @@ const JsonEqual = z.strictObject({
 
 const Contains = z.strictObject({
   type: z.literal('contains'),
-  name: Name,
+  name: ShortName,
   input: output,
   reference,
   ignore_case: z.boolean().default(false),
@@ -98,7 +98,7 @@ const Contains = z.strictObject({
 
 const Regex = z.strictObject({
   type: z.literal('regex'),
-  name: Name,
+  name: ShortName,
   input: output,
   pattern: z
     .string()
@@ -111,7 +111,7 @@ const Regex = z.strictObject({
 
 const ToolCall = z.strictObject({
   type: z.literal('tool_call'),
-  name: Name,
+  name: ShortName,
   function: z.string().min(1).max(64).optional().describe('Default: the call of the row’s answer.'),
   arguments: z
     .record(z.string(), z.unknown())
@@ -136,7 +136,7 @@ export type SimpleGrader = z.infer<typeof SimpleGrader>
 
 const Multi = z.strictObject({
   type: z.literal('multi'),
-  name: Name,
+  name: ShortName,
   graders: z.record(z.string().regex(/^[a-zA-Z_]\w{0,63}$/, 'must be a name of letters, digits and _'), SimpleGrader),
   calculate_output: z
     .string()

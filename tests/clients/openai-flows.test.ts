@@ -80,6 +80,31 @@ test('a job trains a model that answers at once, with events, checkpoints and a 
   assert.deepEqual((await openai.models.delete(job.fine_tuned_model!)).deleted, true)
 })
 
+test('a job learns from preferences by dpo', async () => {
+  const pairs = Object.entries(colours).map(([name, code]) => ({
+    input: { messages: [{ role: 'user', content: `code of ${name}?` }], tools: [], parallel_tool_calls: true },
+    preferred_output: [{ role: 'assistant', content: code }],
+    non_preferred_output: [{ role: 'assistant', content: `I am not sure about ${name}.` }],
+  }))
+  const { id: training } = await file(pairs.map((pair) => JSON.stringify(pair)).join('\n'), 'fine-tune')
+  await openai.files.waitForProcessing(training, { pollInterval: 100 })
+  const { id } = await openai.fineTuning.jobs.create({
+    model,
+    training_file: training,
+    method: { type: 'dpo', dpo: { hyperparameters: { beta: 0.2, n_epochs: 1, batch_size: 2 } } },
+  })
+  await until(async () => ['succeeded', 'failed'].includes(await statusOf(id)))
+  const job = await openai.fineTuning.jobs.retrieve(id)
+  assert.equal(job.status, 'succeeded', JSON.stringify(job.error))
+  assert.equal(job.method!.dpo!.hyperparameters!.beta, 0.2)
+  const answer = await openai.chat.completions.create({
+    model: job.fine_tuned_model!,
+    messages: [{ role: 'user', content: 'code of red?' }],
+    max_tokens: 4,
+  })
+  assert.equal(answer.model, job.fine_tuned_model)
+})
+
 test('a job is paused, resumed and cancelled', async () => {
   const { id } = await train(20)
   await until(async () => (await statusOf(id)) === 'running')

@@ -95,6 +95,32 @@ def test_a_job_is_paused_resumed_and_cancelled(client: openai.OpenAI, model: str
     assert client.fine_tuning.jobs.cancel(made.id).status == "cancelled"
 
 
+def test_a_job_learns_from_preferences_by_dpo(client: openai.OpenAI, model: str) -> None:
+    pairs = [
+        {
+            "input": {"messages": [{"role": "user", "content": f"code of {name}?"}], "tools": []},
+            "preferred_output": [{"role": "assistant", "content": code}],
+            "non_preferred_output": [{"role": "assistant", "content": f"I am not sure about {name}."}],
+        }
+        for name, code in [("red", "r-1"), ("blue", "b-2"), ("green", "g-3"), ("black", "k-4")]
+    ]
+    data = "\n".join(map(json.dumps, pairs)).encode()
+    file = client.files.wait_for_processing(client.files.create(file=("pairs.jsonl", data), purpose="fine-tune").id)
+    hyperparameters = {"beta": 0.2, "n_epochs": 1, "batch_size": 2}
+    made = client.fine_tuning.jobs.create(
+        model=model, training_file=file.id, method={"type": "dpo", "dpo": {"hyperparameters": hyperparameters}}
+    )
+    job = until(lambda: (found := client.fine_tuning.jobs.retrieve(made.id)).status in ENDED and found)
+    assert job.status == "succeeded", job.error
+    assert job.method.type == "dpo" and job.method.dpo.hyperparameters.beta == 0.2
+    steps = client.fine_tuning.jobs.checkpoints.list(job.id).data
+    assert steps and steps[0].metrics.train_loss is not None
+    answer = client.chat.completions.create(
+        model=job.fine_tuned_model, messages=[{"role": "user", "content": "code of red?"}], max_tokens=4
+    )
+    assert answer.choices[0].message.content is not None
+
+
 def test_a_batch_is_answered(client: openai.OpenAI, model: str) -> None:
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(5)]

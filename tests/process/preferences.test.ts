@@ -97,7 +97,7 @@ test('a dataset tells what it teaches, its tokens and what is cut; a job of anot
   await refused(create(id, { objective: 'dpo', beta: 0 }), 'invalid_request', /beta/)
 })
 
-test('a program for OpenAI’s API trains by dpo', async () => {
+test('a program for OpenAI’s API trains by dpo', full, async () => {
   const rows = pairs.map(({ prompt, chosen, rejected }) => ({
     input: { messages: [{ role: 'user', content: prompt }], tools: [], parallel_tool_calls: true },
     preferred_output: [{ role: 'assistant', content: chosen }],
@@ -127,7 +127,7 @@ test('an estimate of a preference job counts both answers, and the scoring befor
   assert.ok(estimate.body.seconds > 0 && estimate.body.tokens > 0)
 })
 
-test('preferences lift a score that the written answers alone do not', async () => {
+test('preferences lift a score that the written answers alone do not', full, async () => {
   // One of four written answers is the wanted one.
   const written = colours.flatMap((colour) =>
     ['ask billing', 'refund it', 'refund it', 'refund it'].map((answer) => ({

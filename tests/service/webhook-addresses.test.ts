@@ -208,14 +208,15 @@ test('DNS rebinding: each attempt resolves once and connects to the checked addr
         socket.end('HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n')
       })
   })
-  await new Promise<void>((done) => outside.listen(0, '127.0.0.2', done))
-  const { port } = outside.address() as net.AddressInfo
   let strangers = 0
   const trap = net.createServer((socket) => {
     strangers++
     socket.destroy()
   })
-  await new Promise<void>((done) => trap.listen(port, '127.0.0.1', done))
+  // The trap takes any free port first: other tests listen on 127.0.0.1, and none on 127.0.0.2.
+  await new Promise<void>((done) => trap.listen(0, '127.0.0.1', done))
+  const { port } = trap.address() as net.AddressInfo
+  await new Promise<void>((done) => outside.listen(port, '127.0.0.2', done))
   let lookups = 0
   const rebinding = async () => [lookups++ === 0 ? '127.0.0.2' : '127.0.0.1']
   const one = send('127.0.0.2/32', rebinding)

@@ -166,7 +166,7 @@ def test_a_fresh_adapter_has_the_loss_of_a_coin(dpo, loop_of):
     assert loop.gradients(loop.batch(0))[0] == pytest.approx(0.693147, abs=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["dpo", "kto"])
+@pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])
 def test_a_run_prefers_what_it_was_taught_and_resumes_exactly(dpo, kto, loop_of, objective):
     make = {"dpo": dpo, "kto": kto}[objective]
     changes = {"training": {"epochs": 6}, "evaluation": {"split": 0.2}, "checkpoint": {"keep": 9}}
