@@ -77,6 +77,11 @@ export const ListQuery = z.strictObject({
 })
 export type ListQuery = z.infer<typeof ListQuery>
 
+export const RowsQuery = z.strictObject({
+  limit: ListQuery.shape.limit,
+  after: digits(1).optional().describe('The row after which the page begins.'),
+})
+
 /** Query of a list with time filters and a sort direction. */
 export const TimedQuery = ListQuery.extend({
   created_after: Time.optional().describe('Those created later than this.'),

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, Description, DisplayName, digits, ListQuery, Metadata, page, Time } from './common.ts'
+import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery, Time } from './common.ts'
 import { Graders } from './graders.ts'
 import { route } from './route.ts'
 
@@ -162,10 +162,7 @@ export const listEvaluationRows = route({
   tag,
   summary: 'The answers and their scores: what got worse first',
   params: IdParams,
-  query: z.strictObject({
-    limit: ListQuery.shape.limit,
-    after: digits(1).optional().describe('The row after which the page begins.'),
-  }),
+  query: RowsQuery,
   responses: { 200: page(EvaluationRow) },
 })
 export const cancelEvaluation = route({

@@ -61,7 +61,7 @@ export const hyperparameters = {
     },
     beta: {
       description:
-        'For `dpo` and `kto`: how strongly the model is held near the model that it starts from. Smaller: it may move ' +
+        'For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move ' +
         'further.',
       request: z.number().gt(0).max(10),
       resolved: z.number(),

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { digits, ListQuery, page, Time } from './common.ts'
+import { digits, ListQuery, page, RowsQuery, Time } from './common.ts'
 import { validationFigures } from './fine-tuning.ts'
 import { route } from './route.ts'
 
@@ -83,9 +83,6 @@ export const listJobRows = route({
   tag,
   summary: 'The rows that a completed job found strangest, worst first: where to look for wrong examples',
   params: IdParams,
-  query: z.strictObject({
-    limit: ListQuery.shape.limit,
-    after: digits(1).optional().describe('The row after which the page begins.'),
-  }),
+  query: RowsQuery,
   responses: { 200: page(JobRow) },
 })

@@ -19,7 +19,7 @@ export type Hyperparameters = z.infer<typeof Hyperparameters>
 
 export const DpoHyperparameters = Hyperparameters.extend({
   beta: auto(z.number().gt(0).max(2)).describe(
-    '`beta`: how strongly the model is held near the one that it starts from.',
+    '`beta`: how strongly the model is kept near the one that it starts from.',
   ),
 })
 export type DpoHyperparameters = z.infer<typeof DpoHyperparameters>

@@ -49,13 +49,12 @@ class Clock(TrainerCallback):
         self.seconds = now - self.start
 
 
-def main() -> None:
+def parser_of(modes: dict[str, dict]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("rows")
-    parser.add_argument("--mode", choices=list(MODES), default="default")
+    parser.add_argument("--mode", choices=list(modes), default="default")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--warm-up", type=int, default=1)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--max-length", type=int, default=512)
     parser.add_argument("--rank", type=int, default=16)
@@ -63,38 +62,34 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--out", default="trl-out")
     parser.add_argument("--save", action="store_true")
-    args = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    rows = load_dataset("json", data_files=args.rows, split="train")
-    rows = rows.map(
-        lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
-    )
-    clock = Clock(args.warm_up)
-    config = SFTConfig(
-        output_dir=args.out,
-        per_device_train_batch_size=args.batch,
-        max_steps=args.steps,
-        learning_rate=args.rate,
-        lr_scheduler_type="linear",
-        max_length=args.max_length,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=not torch.cuda.is_available(),
-        disable_tqdm=True,
-        seed=args.seed,
-        **MODES[args.mode],
-    )
-    trainer = SFTTrainer(
-        AutoModelForCausalLM.from_pretrained(
-            args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32
-        ),
-        args=config,
-        train_dataset=rows,
-        processing_class=AutoTokenizer.from_pretrained(args.model),
-        peft_config=LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear"),
-        callbacks=[clock],
-    )
+    return parser
+
+
+def settings_of(args: argparse.Namespace, modes: dict[str, dict]) -> dict:
+    """Of every trainer's configuration."""
+    return {
+        "output_dir": args.out,
+        "per_device_train_batch_size": args.batch,
+        "max_steps": args.steps,
+        "learning_rate": args.rate,
+        "lr_scheduler_type": "linear",
+        "max_length": args.max_length,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": not torch.cuda.is_available(),
+        "disable_tqdm": True,
+        "seed": args.seed,
+        **modes[args.mode],
+    }
+
+
+def adapter_of(args: argparse.Namespace) -> LoraConfig:
+    return LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear")
+
+
+def train(trainer, clock: Clock, args: argparse.Namespace) -> list[float]:
+    """Counts the tokens without padding. Returns the loss of each step."""
     compute_loss = trainer.compute_loss
 
     def counting_loss(model, inputs, *rest, **named):
@@ -107,7 +102,30 @@ def main() -> None:
     trainer.train()
     if args.save:
         trainer.save_model(args.out)
-    losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+    return [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+
+
+def main() -> None:
+    parser = parser_of(MODES)
+    parser.add_argument("--warm-up", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    rows = load_dataset("json", data_files=args.rows, split="train")
+    rows = rows.map(
+        lambda row: {"prompt": row["messages"][:-1], "completion": row["messages"][-1:]}, remove_columns=["messages"]
+    )
+    clock = Clock(args.warm_up)
+    trainer = SFTTrainer(
+        AutoModelForCausalLM.from_pretrained(
+            args.model, dtype=torch.bfloat16 if args.mode in IN_BF16 else torch.float32
+        ),
+        args=SFTConfig(**settings_of(args, MODES)),
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(args.model),
+        peft_config=adapter_of(args),
+        callbacks=[clock],
+    )
+    losses = train(trainer, clock, args)
     peak = round(torch.cuda.max_memory_reserved() / 1e6) if torch.cuda.is_available() else None
     result = {
         "mode": args.mode,

@@ -17,7 +17,7 @@ interface Needs {
 
 export function createBatchesFeature(context: Context, { accounts, limits, files, inference }: Needs): Feature {
   const batches = createBatches({ ...context, files, max_waiting: context.config.max_waiting_jobs })
-  const work = { ...context, accounts, limits, files, inference, notifyEvents: () => {} }
+  const work = { ...context, accounts, limits, files, inference }
   return {
     mount: (app) => batchRoutes(app, batches),
     sweep: batches.sweep,

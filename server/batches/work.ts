@@ -28,7 +28,6 @@ export interface BatchWork {
   dataDir: string
   min_free_mb: number
   log: Logger
-  notifyEvents(ref: string): void
   now(): number
 }
 

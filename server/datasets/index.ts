@@ -1,3 +1,4 @@
 // Datasets: upload, preparation, validation and tokens. What the rest of the service may import.
 export type { FileEntry } from './as-files.ts'
+export { promptOf } from './preference-rows.ts'
 export type { Datasets, Received } from './service.ts'

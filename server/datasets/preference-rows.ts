@@ -15,7 +15,8 @@ interface PreferenceRow {
 /** A text is the one message of a role. */
 const messagesOf = (value: unknown, role: string) => (typeof value === 'string' ? [{ role, content: value }] : value)
 
-function promptOf({ prompt, system }: Fields): unknown {
+/** A prompt as messages, where it can be read as such. */
+export function promptOf({ prompt, system }: Fields): unknown {
   const messages = messagesOf(prompt, 'user')
   return system && Array.isArray(messages) ? [{ role: 'system', content: system }, ...messages] : messages
 }

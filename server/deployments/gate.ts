@@ -10,9 +10,9 @@ export interface Pending {
   gate: Gate
 }
 
-const percent = (score: number) => score.toFixed(3)
+const rounded = (score: number) => score.toFixed(3)
 
-/** Why the gate refuses the model, or undefined and why it passes. */
+/** Whether the gate lets the model serve, and why. */
 export function decide(
   gate: Gate,
   { status, error_json, result_json }: Pick<EndedEvaluation, 'status' | 'error_json' | 'result_json'>,
@@ -26,16 +26,16 @@ export function decide(
   const score = result?.model.score?.mean
   if (score === undefined) return { passes: false, reason: 'No row was scored.' }
   if (gate.min_score !== undefined && score < gate.min_score)
-    return { passes: false, reason: `Its score is ${percent(score)}, below ${gate.min_score}.` }
+    return { passes: false, reason: `Its score is ${rounded(score)}, below ${gate.min_score}.` }
   const difference = result?.difference
   if (gate.not_worse_than_current && difference) {
     const { mean, high, test } = difference
     // One row has no interval: then its difference decides.
     if ((high ?? mean) < 0)
-      return { passes: false, reason: `It is worse than the current model by ${percent(-mean)} (${test}).` }
+      return { passes: false, reason: `It is worse than the current model by ${rounded(-mean)} (${test}).` }
   }
   const compared = difference
-    ? `, ${difference.mean >= 0 ? '+' : ''}${percent(difference.mean)} to the current model`
+    ? `, ${difference.mean >= 0 ? '+' : ''}${rounded(difference.mean)} to the current model`
     : ''
-  return { passes: true, reason: `Its score is ${percent(score)}${compared}.` }
+  return { passes: true, reason: `Its score is ${rounded(score)}${compared}.` }
 }

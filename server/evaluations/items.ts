@@ -2,6 +2,7 @@
 
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
+import { promptOf } from '../datasets/index.ts'
 import { fill, GraderError } from './graders/template.ts'
 
 /** Longest row, in characters. */
@@ -88,8 +89,7 @@ interface Message {
 
 /** The prompt and the known answer of a row of any kind. */
 function partsOf(fields: Fields): Parts {
-  const { messages, tools, prompt, input, completion, chosen, preferred_output } = fields
-  const asMessages = (value: unknown) => (typeof value === 'string' ? [{ role: 'user', content: value }] : value)
+  const { messages, tools, input, completion, chosen, preferred_output } = fields
   if (Array.isArray(messages)) {
     const last = messages.at(-1) as Message | undefined
     const answered = last?.role === 'assistant'
@@ -98,11 +98,10 @@ function partsOf(fields: Fields): Parts {
   }
   if (Array.isArray((input as Fields | undefined)?.messages))
     return { messages: (input as Fields).messages, tools: (input as Fields).tools, ...referenceOf(preferred_output) }
-  const asked = asMessages(prompt)
+  const asked = promptOf(fields)
   if (!Array.isArray(asked) && Array.isArray(chosen)) return { messages: chosen.slice(0, -1), ...referenceOf(chosen) }
-  const system = fields.system ? [{ role: 'system', content: fields.system }] : []
   return {
-    ...(Array.isArray(asked) && { messages: [...system, ...asked] }),
+    ...(Array.isArray(asked) && { messages: asked }),
     tools,
     ...referenceOf(chosen ?? completion),
   }

@@ -10,7 +10,7 @@ import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Files } from '../files/index.ts'
-import type { TunedModels } from '../fine-tuning/index.ts'
+import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { checkGraders, judgesOf } from './check.ts'
@@ -22,7 +22,7 @@ export const queueKind = 'evaluation'
 /** Writes of another feature in the transaction that ends an evaluation. */
 export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
 
-export interface Evaluations {
+export interface Evaluations extends ResultEvaluations {
   create(by: AccountActor & { key_id: string | null }, request: CreateEvaluation): Promise<Evaluation>
   list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
   get(account_id: string, id: string): Promise<Evaluation>
@@ -33,24 +33,17 @@ export interface Evaluations {
   ): Promise<Page<EvaluationRow>>
   cancel(by: AccountActor, id: string): Promise<Evaluation>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
-  /**
-   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
-   * after it has committed. Throws evaluation_not_found, or dataset_not_found if its rows are gone.
-   */
-  repeat(
-    trx: Trx,
-    by: AccountActor & { key_id: string | null },
-    id: string,
-    models: { model: string; baseline: string },
-  ): Promise<string>
-  wake(): void
-  /** Throws evaluation_not_found. */
-  require(account_id: string, id: string): Promise<void>
   /** How an evaluation ended. Throws evaluation_not_found. */
   result(account_id: string, id: string): Promise<store.EvaluationRow>
   /** Registers what another feature writes when an evaluation ends. */
   onEnded(also: OnEnded): void
-  ended: OnEnded
+  /** Ends an evaluation with the result of what is scored, and writes what others registered. */
+  end(
+    trx: Trx,
+    evaluation: store.EvaluationRow,
+    status: 'completed' | 'failed' | 'cancelled',
+    error?: { code: string; message: string },
+  ): Promise<void>
 }
 
 interface Options {
@@ -119,11 +112,46 @@ export function createEvaluations(options: Options): Evaluations {
     return { total, name: file.filename }
   }
 
+  async function enqueue(
+    trx: Trx,
+    by: AccountActor,
+    row: store.EvaluationRow,
+    details: Record<string, unknown>,
+  ): Promise<void> {
+    await assertBacklogLimit(trx, 'evaluations', row.account_id, max_waiting)
+    await store.insert(trx, row)
+    await queue.enqueue(trx, queueKind, row.id)
+    await recordAuditEntry(trx, by, 'evaluation.created', row.id, details, row.created_at)
+  }
+
+  /** What is the same of every evaluation that has not begun. */
+  const fresh = (by: { key_id: string | null }) => ({
+    id: newId('eval'),
+    key_id: by.key_id ?? '',
+    status: 'queued' as const,
+    error_json: null,
+    done: 0,
+    result_json: null,
+    created_at: now(),
+    started_at: null,
+    finished_at: null,
+  })
+
+  async function end(...[trx, evaluation, status, error]: Parameters<Evaluations['end']>): Promise<void> {
+    const result = resultOf(await store.figures(trx, evaluation.id), evaluation.model, evaluation.baseline)
+    const ended = {
+      status,
+      finished_at: now(),
+      error_json: error ? JSON.stringify(error) : null,
+      result_json: result && JSON.stringify(result),
+    }
+    await store.update(trx, evaluation.id, ended)
+    for (const also of endings) await also(trx, { ...evaluation, ...ended })
+  }
+
   return {
     onEnded: (also) => void endings.push(also),
-    async ended(trx, evaluation) {
-      for (const also of endings) await also(trx, evaluation)
-    },
+    end,
 
     async create(by, request) {
       const { account_id } = by
@@ -141,17 +169,12 @@ export function createEvaluations(options: Options): Evaluations {
           { param: 'rows', details: { max: evaluationRowsMax } },
         )
       if (rows === 0) throw new ApiError('dataset_invalid', 'The dataset has no rows.', { param: 'dataset' })
-      const id = newId('eval')
-      const created_at = now()
       const row: store.EvaluationRow = {
-        id,
+        ...fresh(by),
         account_id,
-        key_id: by.key_id ?? '',
         name: request.name ?? `${model}, ${name}`.slice(0, 200),
         description,
         metadata_json: JSON.stringify(metadata),
-        status: 'queued',
-        error_json: null,
         model,
         model_id,
         baseline: baseline ?? null,
@@ -162,18 +185,8 @@ export function createEvaluations(options: Options): Evaluations {
         sampling_json: JSON.stringify(sampling),
         total_rows: total,
         rows,
-        done: 0,
-        result_json: null,
-        created_at,
-        started_at: null,
-        finished_at: null,
       }
-      await db.transaction().execute(async (trx) => {
-        await assertBacklogLimit(trx, 'evaluations', account_id, max_waiting)
-        await store.insert(trx, row)
-        await queue.enqueue(trx, queueKind, id)
-        await recordAuditEntry(trx, by, 'evaluation.created', id, { model, baseline, dataset }, created_at)
-      })
+      await db.transaction().execute((trx) => enqueue(trx, by, row, { model, baseline, dataset }))
       queue.wake()
       return toResponse(row)
     },
@@ -186,29 +199,10 @@ export function createEvaluations(options: Options): Evaluations {
         (await datasets.asFiles.find(account_id, dataset_id)) ?? (await files.pathOf(account_id, dataset_id))
       if (!source)
         throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
-      await assertBacklogLimit(trx, 'evaluations', account_id, max_waiting)
-      const repeated = newId('eval')
-      const created_at = now()
-      await store.insert(trx, {
-        ...known,
-        id: repeated,
-        key_id: by.key_id ?? '',
-        name: `${model}, ${known.name}`.slice(0, 200),
-        status: 'queued',
-        error_json: null,
-        model,
-        model_id: model,
-        baseline,
-        baseline_id: baseline,
-        done: 0,
-        result_json: null,
-        created_at,
-        started_at: null,
-        finished_at: null,
-      })
-      await queue.enqueue(trx, queueKind, repeated)
-      await recordAuditEntry(trx, by, 'evaluation.created', repeated, { model, baseline, like: id }, created_at)
-      return repeated
+      const name = `${model}, ${known.name}`.slice(0, 200)
+      const row = { ...known, ...fresh(by), name, model, model_id: model, baseline, baseline_id: baseline }
+      await enqueue(trx, by, row, { model, baseline, like: id })
+      return row.id
     },
     wake: () => queue.wake(),
     require: async (account_id, id) => void (await requireEvaluation(db, account_id, id)),
@@ -263,15 +257,8 @@ export function createEvaluations(options: Options): Evaluations {
             details: { status: evaluation.status },
           })
         await queue.cancel(trx, queueKind, id)
-        const result = resultOf(await store.figures(trx, id), evaluation.model, evaluation.baseline)
-        const ended = {
-          status: 'cancelled' as const,
-          finished_at: now(),
-          result_json: result && JSON.stringify(result),
-        }
-        await store.update(trx, id, ended)
+        await end(trx, evaluation, 'cancelled')
         await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
-        for (const also of endings) await also(trx, { ...evaluation, ...ended })
       })
       return toResponse(await requireEvaluation(db, by.account_id, id))
     },

@@ -27,7 +27,9 @@ export async function remove(trx: Trx, id: string): Promise<void> {
   await trx.deleteFrom('evaluations').where('id', '=', id).execute()
 }
 
-export const isActive = ({ status }: Pick<EvaluationRow, 'status'>) => status === 'queued' || status === 'running'
+const active = ['queued', 'running'] as const
+
+export const isActive = ({ status }: Pick<EvaluationRow, 'status'>) => (active as readonly string[]).includes(status)
 
 /** An evaluation that has not ended and reads its rows from this dataset or file. */
 export const activeOfSource = (trx: Trx, id: string) =>
@@ -35,7 +37,7 @@ export const activeOfSource = (trx: Trx, id: string) =>
     .selectFrom('evaluations')
     .select('id')
     .where('dataset_id', '=', id)
-    .where('status', 'in', ['queued', 'running'])
+    .where('status', 'in', active)
     .limit(1)
     .executeTakeFirst()
 
@@ -45,7 +47,7 @@ export const activeOfModel = (trx: Trx, model_id: string) =>
     .selectFrom('evaluations')
     .select('id')
     .where((or) => or.or([or('model_id', '=', model_id), or('baseline_id', '=', model_id)]))
-    .where('status', 'in', ['queued', 'running'])
+    .where('status', 'in', active)
     .limit(1)
     .executeTakeFirst()
 

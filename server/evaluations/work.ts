@@ -16,7 +16,6 @@ import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
 import { drawnRows, type EvaluationItem, readItems } from './items.ts'
-import { resultOf } from './result.ts'
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
@@ -28,9 +27,8 @@ export interface EvaluationWork {
   inference: Pick<Inference, 'answer'>
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
-  evaluations: Pick<Evaluations, 'ended'>
+  evaluations: Pick<Evaluations, 'end'>
   log: Logger
-  notifyEvents(ref: string): void
   now(): number
 }
 
@@ -90,20 +88,15 @@ const reasonOf = (error: unknown) =>
       ? { code: 'evaluation_invalid', message: error.message }
       : { code: 'internal_error', message: 'Something failed inside the service. Its log has the cause.' }
 
-/** Ends the evaluation, with what others write when it ends. */
-function end(work: EvaluationWork, claim: Claim, status: 'completed' | 'failed', error?: object): Promise<void> {
+function end(
+  work: EvaluationWork,
+  claim: Claim,
+  status: 'completed' | 'failed',
+  error?: { code: string; message: string },
+): Promise<void> {
   return withLease(work, claim, async (trx) => {
-    const evaluation = (await store.byId(trx, claim.ref))!
-    const result = resultOf(await store.figures(trx, claim.ref), evaluation.model, evaluation.baseline)
-    const ended = {
-      status,
-      finished_at: work.now(),
-      error_json: error ? JSON.stringify(error) : null,
-      result_json: result && JSON.stringify(result),
-    }
-    await store.update(trx, claim.ref, ended)
+    await work.evaluations.end(trx, (await store.byId(trx, claim.ref))!, status, error)
     await work.queue.finish(trx, claim, 'done')
-    await work.evaluations.ended(trx, { ...evaluation, ...ended })
   })
 }
 

@@ -2,5 +2,5 @@
 export { modelFiles } from './artifacts.ts'
 export { type ExportSource, importanceMatrixFile, referenceAnswersFile } from './models/export-source.ts'
 export type { ServableModel, ServedBase, TunedModels } from './models/registry.ts'
-export type { FineTuning } from './service.ts'
+export type { FineTuning, ResultEvaluations } from './service.ts'
 export { runProgram, runTrainer, type TrainerEvent, type TrainerExit } from './trainer.ts'

@@ -80,7 +80,11 @@ export interface FineTuning extends JobHistory {
 export interface ResultEvaluations {
   /** Throws evaluation_not_found. */
   require(account_id: string, id: string): Promise<void>
-  /** Evaluates a result like an evaluation, in the transaction that registers it. Resolves with the new one's id. */
+  /**
+   * Evaluates other models on the rows and with the graders of an evaluation, in the caller's transaction. Call `wake`
+   * after it has committed. Resolves with the new one's id. Throws evaluation_not_found, or dataset_not_found if its
+   * rows are gone.
+   */
   repeat(
     trx: Trx,
     by: AccountActor & { key_id: string | null },

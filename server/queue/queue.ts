@@ -206,8 +206,8 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
 export interface LeaseContext {
   db: Db
   queue: Queue
-  /** Notifies event streams of this ref that there are new events. */
-  notifyEvents(ref: string): void
+  /** Notifies event streams of this ref that there are new events; missing where there are no such streams. */
+  notifyEvents?(ref: string): void
 }
 
 /** Runs one transaction of a worker. Throws LeaseLost if another attempt has taken over; notifies readers on commit. */
@@ -220,7 +220,7 @@ export async function withLease<T>(
     await queue.assertLease(trx, claim)
     return write(trx)
   })
-  notifyEvents(claim.ref)
+  notifyEvents?.(claim.ref)
   return result
 }
 

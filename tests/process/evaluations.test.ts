@@ -4,6 +4,7 @@ import { after, before, test } from 'node:test'
 import type { Evaluation } from '../../contract/evaluations.ts'
 import { openDatabase } from '../../server/db/open.ts'
 import { client, until } from '../support/client.ts'
+import { evaluationEnded, same, uploadItems } from '../support/evaluations.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -24,20 +25,8 @@ const rows = colours.map((colour) =>
   }),
 )
 const upload = async (lines: string[] = rows) => (await app.upload(lines.join('\n'))).body.id as string
-const same = {
-  type: 'string_check',
-  name: 'same',
-  input: '{{sample.output_text}}',
-  reference: '{{item.reference}}',
-  operation: 'eq',
-}
 const create = (body: object) => app.api('POST', '/evaluations', { model: tiny, sampling: { max_tokens: 8 }, ...body })
-async function ended(id: string): Promise<Evaluation> {
-  return until('the evaluation to end', async () => {
-    const { body } = await app.api('GET', `/evaluations/${id}`)
-    return ['queued', 'running'].includes(body.status) ? undefined : body
-  })
-}
+const ended = (id: string) => evaluationEnded(app, id)
 async function evaluated(body: object): Promise<Evaluation> {
   const made = await create(body)
   assert.equal(made.status, 201, JSON.stringify(made.body))
@@ -84,7 +73,7 @@ test('a judge of this service labels and scores; templates make the requests', a
       },
     ],
   })
-  assert.equal(result!.model.graders.label, 1, 'the answer is held to the labels')
+  assert.equal(result!.model.graders.label, 1, 'the answer is one of the labels')
   const [row] = (await app.api('GET', `/evaluations/${id}/rows`)).body.items
   assert.match(row.model.graders.label.label, /^(yes|no)$/)
   assert.ok([0, 0.5].includes(row.model.graders.both.score))
@@ -114,11 +103,8 @@ test('graders that could never score are refused with their field', async () => 
 })
 
 test('a pattern that explodes ends its evaluation, and nothing else waits for it', async () => {
-  const form = new FormData()
-  form.set('purpose', 'evals')
   const item = { messages: [{ role: 'user', content: 'hi' }], text: `${'a'.repeat(40)}!` }
-  form.set('file', new Blob([JSON.stringify({ item })]), 'items.jsonl')
-  const dataset = (await app.api('POST', '/files', form)).body.id
+  const dataset = await uploadItems(app, [item])
   const explode = { type: 'regex', name: 'explode', input: '{{item.text}}', pattern: '^(a+)+$' }
   const made = await create({ dataset, graders: [explode] })
   const [evaluation, other] = await Promise.all([
@@ -180,10 +166,7 @@ test('a server killed in the middle of an evaluation scores no answer twice', as
     assert.ok(kept.length > 0 && kept.length < 80, `${kept.length} of 80`)
     const again = await folder.start()
     const after = client(again.url, folder.key())
-    const evaluation = await until('the evaluation to end', async () => {
-      const { body } = await after.api('GET', `/evaluations/${id}`)
-      return ['queued', 'running'].includes(body.status) ? undefined : body
-    })
+    const evaluation = await evaluationEnded(after, id)
     assert.deepEqual([evaluation.status, evaluation.done], ['completed', 80])
     const later = await openDatabase(folder.dataDir)
     const all = await later

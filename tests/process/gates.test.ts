@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { client, until } from '../support/client.ts'
+import { same, uploadItems } from '../support/evaluations.ts'
 import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -16,13 +17,6 @@ before(async () => {
 after(() => app.stop())
 
 const prompts = ['code of red?', 'code of green?', 'code of blue?', 'code of white?', 'hi', 'who?']
-const same = {
-  type: 'string_check',
-  name: 'same',
-  input: '{{sample.output_text}}',
-  reference: '{{item.reference}}',
-  operation: 'eq',
-}
 const sampling = { max_tokens: 8, temperature: 0 }
 const answerOf = async (model: string, prompt: string): Promise<{ status: number; text: string }> => {
   const request = { model, messages: [{ role: 'user', content: prompt }], ...sampling }
@@ -39,15 +33,12 @@ const settled = (name: string) =>
 
 /** An evaluation in which `best` scores 1 and every model that answers otherwise less. */
 async function evaluationFor(best: string): Promise<string> {
-  const rows: string[] = []
+  const items: object[] = []
   for (const content of prompts) {
     const reference = (await answerOf(best, content)).text
-    rows.push(JSON.stringify({ item: { messages: [{ role: 'user', content }], reference } }))
+    items.push({ messages: [{ role: 'user', content }], reference })
   }
-  const form = new FormData()
-  form.set('purpose', 'evals')
-  form.set('file', new Blob([rows.join('\n')]), 'items.jsonl')
-  const dataset = (await app.api('POST', '/files', form)).body.id
+  const dataset = await uploadItems(app, items)
   const { body } = await app.api('POST', '/evaluations', { model: best, dataset, graders: [same], sampling })
   return body.id
 }

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import type { Route } from '../../contract/route.ts'
 import { client, colourRows, until } from '../support/client.ts'
+import { evaluationEnded, same } from '../support/evaluations.ts'
 import { contractRoutes } from '../support/routes.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -61,12 +62,9 @@ before(async () => {
     async () => (await api('GET', `/batches/${theirs.batch_id}`)).body.status === 'failed',
   )
   theirs.evaluation_id = (
-    await api('POST', '/evaluations', { model: tiny, dataset: theirs.dataset_id, graders, rows: 1 })
+    await api('POST', '/evaluations', { model: tiny, dataset: theirs.dataset_id, graders: [same], rows: 1 })
   ).body.id
-  await until(
-    'the evaluation to end',
-    async () => (await api('GET', `/evaluations/${theirs.evaluation_id}`)).body.status === 'completed',
-  )
+  assert.equal((await evaluationEnded(app, theirs.evaluation_id!)).status, 'completed')
   theirs.response_id = (await api('POST', '/responses', { model: tiny, input: 'hi', max_output_tokens: 1 })).body.id
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
@@ -74,8 +72,6 @@ before(async () => {
 })
 after(() => app.stop())
 
-const reference = '{{item.messages.1.content}}'
-const graders = [{ type: 'string_check', name: 'same', operation: 'eq', input: '{{sample.output_text}}', reference }]
 const messages = [{ role: 'user', content: 'hello' }]
 /** A valid body for each route that takes one, for the account that owns `ids`. */
 const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
@@ -93,7 +89,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),
   'POST /fine_tuning/jobs': ({ dataset_id }) => ({ model: tiny, training_file: dataset_id }),
   'POST /fine_tuning/checkpoints/{checkpoint*}/permissions': () => ({ project_ids: ['x'] }),
-  'POST /evaluations': ({ model_id, dataset_id }) => ({ model: model_id, dataset: dataset_id, graders }),
+  'POST /evaluations': ({ model_id, dataset_id }) => ({ model: model_id, dataset: dataset_id, graders: [same] }),
   'POST /uploads': () => undefined,
   'POST /batches': ({ file_id }) => ({
     input_file_id: file_id,

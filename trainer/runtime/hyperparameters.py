@@ -20,7 +20,7 @@ class Options:
     # What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad
     # (`kto`). The rows must be of that kind.
     objective: str = "sft"
-    # For `dpo` and `kto`: how strongly the model is held near the model that it starts from. Smaller: it may move
+    # For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move
     # further.
     beta: float = 0.1
     # For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for

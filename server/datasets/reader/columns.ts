@@ -33,12 +33,20 @@ export const columnsNeeded =
   "or 'prompt', 'chosen' and 'rejected', or 'prompt', 'completion' and 'label'"
 
 /** Both columns may have values or their JSON. */
-function messagesColumn({ messages, tools }: Record<string, unknown>): ReturnType<ToRow> {
-  const read = { messages: parsed(messages), tools: parsed(tools) }
-  for (const [name, value] of Object.entries(read))
+function messagesColumn(record: Record<string, unknown>): ReturnType<ToRow> {
+  const row = jsonColumns(record)
+  return Array.isArray(row) ? row : { messages: undefined, ...row }
+}
+
+function jsonColumns(record: Record<string, unknown>): ReturnType<ToRow> {
+  const row: Record<string, unknown> = {}
+  for (const name of ['messages', 'tools']) {
+    const value = parsed(record[name])
     if (value instanceof SyntaxError)
       return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
-  return read.tools === undefined ? { messages: read.messages } : read
+    if (value !== undefined) row[name] = value
+  }
+  return row
 }
 
 const pairColumns: ToRow = (record) => preferenceColumns(record, ['chosen', 'rejected'])
@@ -50,13 +58,8 @@ function ratedColumns(record: Record<string, unknown>): ReturnType<ToRow> {
 
 /** A prompt and answers as texts or messages. */
 function preferenceColumns(record: Record<string, unknown>, answers: string[]): ReturnType<ToRow> {
-  const row: Record<string, unknown> = {}
-  for (const name of ['messages', 'tools']) {
-    const value = parsed(record[name])
-    if (value instanceof SyntaxError)
-      return ['invalid_json', `: the column '${name}' is not valid JSON: ${value.message.slice(0, 200)}`]
-    if (value !== undefined) row[name] = value
-  }
+  const row = jsonColumns(record)
+  if (Array.isArray(row)) return row
   if (record.system) row.system = text(record.system)
   for (const name of ['prompt', ...answers]) {
     const value = record[name]

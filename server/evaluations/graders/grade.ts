@@ -61,7 +61,7 @@ function gradeSimple(grader: SimpleGrader, values: Values, { thread, ask }: Tool
 
 type Judge<T extends 'label_model' | 'score_model'> = Extract<SimpleGrader, { type: T }>
 
-/** The judge's answer is held to the form by the engine, so that no text has to be searched. */
+/** The engine constrains the judge's answer to the form, so that no text has to be searched. */
 const judgeRequest = ({ model, input }: Judge<'label_model' | 'score_model'>, values: Values, result: object) => ({
   model,
   messages: input.map(({ role, content }) => ({

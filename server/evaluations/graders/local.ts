@@ -60,13 +60,15 @@ function parsed(text: string): { value: unknown } | undefined {
   }
 }
 
-const validators = new WeakMap<object, (value: unknown) => boolean>()
+// By the schema's JSON: each answer comes to the thread with its own copy of the grader.
+const validators = new Map<string, (value: unknown) => boolean>()
 
 function validator(schema: Record<string, unknown>): (value: unknown) => boolean {
-  let found = validators.get(schema)
+  const key = JSON.stringify(schema)
+  let found = validators.get(key)
   if (!found) {
     found = new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
-    validators.set(schema, found)
+    validators.set(key, found)
   }
   return found
 }

@@ -11,10 +11,8 @@ const wordsMax = 5000
 export function similarity(metric: Metric, text: string, reference: string): number {
   if (metric === 'fuzzy_match') {
     requireShort(text.length, reference.length, charsMax, 'characters')
-    const all = text.length + reference.length
-    return all === 0
-      ? 1
-      : (2 * longestCommonSubsequence([...text], [...reference])) / ([...text].length + [...reference].length)
+    const [own, theirs] = [[...text], [...reference]]
+    return fMeasure(longestCommonSubsequence(own, theirs), own.length, theirs.length)
   }
   const [words, expected] = [wordsOf(text), wordsOf(reference)]
   requireShort(words.length, expected.length, wordsMax, 'words')
