@@ -9,6 +9,7 @@ import { backup, check, restore } from './backup.ts'
 import { bundle } from './bundle.ts'
 import { exportModel } from './export.ts'
 import { importOpenai } from './import-openai.ts'
+import { importOpenaiEvals } from './import-openai-evals.ts'
 import { keys } from './keys.ts'
 import { models } from './models.ts'
 import { UsageError } from './usage.ts'
@@ -31,6 +32,8 @@ const usage = `Usage: ./tunery COMMAND
                         resume an export
   import openai JOB.json --model BASE --training FILE [--validation FILE] [--dry-run] [--json]
                         start the training of a job of OpenAI's API here, and say what differs
+  import openai-evals FILE.json... [--judge MODEL] [--model MODEL] [--dry-run] [--json]
+                        make evals of OpenAI's API here, grade the answers of their runs again, and let MODEL answer
   bundle MODEL -o FOLDER [--quantization Q4_K_M] [--gguf FILE] [--name NAME] [--adapter NAME=FILE.gguf]...
                         [--gpu cuda]
                         write a folder that serves one model by itself, with or without Docker; MODEL is exported
@@ -60,6 +63,7 @@ async function main(args: string[]): Promise<void> {
       'adapter-only': { type: 'boolean', default: false },
       gguf: { type: 'string' },
       model: { type: 'string' },
+      judge: { type: 'string' },
       training: { type: 'string' },
       validation: { type: 'string' },
       'dry-run': { type: 'boolean', default: false },
@@ -79,6 +83,7 @@ async function main(args: string[]): Promise<void> {
   if (command === 'accounts' && action && rest.length <= 1) return accounts(action, rest[0], values)
   if (command === 'export' && action && rest.length === 0) return exportModel(action, values)
   if (command === 'import' && action === 'openai' && rest.length === 1) return importOpenai(rest[0]!, values)
+  if (command === 'import' && action === 'openai-evals') return importOpenaiEvals(rest, values)
   if (command === 'models' && action === 'add' && rest.length === 1) return models(rest[0]!, values.from)
   if (command === 'bundle' && action && rest.length === 0) return bundle(action, values)
   throw new UsageError(`'${positionals.join(' ')}' is not a command.\n\n${usage}`)

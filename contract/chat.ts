@@ -103,6 +103,10 @@ const unsupported = {
   web_search_options: onlyIf(() => false, { enum: [null] }),
 }
 
+export const ChatTemplateKwargs = JsonObject.describe(
+  'Further variables of the model’s chat template, such as enable_thinking.',
+)
+
 /** A conversation, with a limit on the parts of all its messages together. */
 export const Messages = list(ChatMessage, {
   min: 1,
@@ -139,9 +143,7 @@ const ChatFields = z.object({
   tools: list(Tool, { max: 128 }).nullish(),
   tool_choice: ToolChoice.nullish().describe('Default: auto where there are tools.'),
   parallel_tool_calls: z.boolean().nullish().describe('Whether one answer may hold several calls. Default true.'),
-  chat_template_kwargs: JsonObject.nullish().describe(
-    'Further variables of the model’s chat template, such as enable_thinking.',
-  ),
+  chat_template_kwargs: ChatTemplateKwargs.nullish(),
   ...unsupported,
 })
 

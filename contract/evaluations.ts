@@ -1,6 +1,8 @@
 import { z } from 'zod'
+import { ChatTemplateKwargs, ResponseFormat, Tool } from './chat.ts'
 import { Deleted, Description, DisplayName, ListQuery, Metadata, page, RowsQuery, Time } from './common.ts'
-import { Graders } from './graders.ts'
+import { Graders, TemplateMessage } from './graders.ts'
+import { list } from './lists.ts'
 import { route } from './route.ts'
 
 /** Rows of one evaluation, at most. */
@@ -9,12 +11,22 @@ export const evaluationRowsMax = 10_000
 export const evaluationStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 export type EvaluationStatus = (typeof evaluationStatuses)[number]
 
-const Template = z
-  .array(
-    z.strictObject({ role: z.enum(['system', 'developer', 'user', 'assistant']), content: z.string().max(100_000) }),
-  )
-  .min(1)
-  .max(50)
+const Template = z.union([
+  z.array(TemplateMessage).min(1).max(50),
+  z.strictObject({
+    item_reference: z.string().regex(/^item(\.[^\s.{}]+)+$/, 'must be a field of the row, such as item.input'),
+  }),
+])
+
+const Sampling = z.strictObject({
+  temperature: z.number().min(0).max(2).default(0).describe('Temperature of the answers.'),
+  max_tokens: z.int().min(1).max(4096).default(512).describe('Length of an answer, in tokens.'),
+  seed: z.int().default(42).describe('Seed of the answers.'),
+  top_p: z.number().gt(0).max(1).optional(),
+  chat_template_kwargs: ChatTemplateKwargs.optional(),
+  response_format: ResponseFormat.optional().describe('The form of the answers, as in chat completions.'),
+  tools: list(Tool, { max: 128 }).optional().describe('Tools of the requests. Those of a row go before.'),
+})
 
 export const CreateEvaluation = z.strictObject({
   model: z.string().min(1).max(256).describe('What is evaluated: a model, or the name of a deployment.'),
@@ -26,7 +38,7 @@ export const CreateEvaluation = z.strictObject({
     .describe('The rows: a dataset of the account, or a file with the purpose `evals`.'),
   graders: Graders.describe('How an answer is scored. With several the score of a row is their mean.'),
   template: Template.optional().describe(
-    'The messages of each request, with `{{item.…}}` for fields of the row. Default: the messages of the row before its answer.',
+    'The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer.',
   ),
   rows: z
     .int()
@@ -34,14 +46,7 @@ export const CreateEvaluation = z.strictObject({
     .max(evaluationRowsMax)
     .optional()
     .describe(`How many rows, drawn at random but always the same ones. Default: all, up to ${evaluationRowsMax}.`),
-  sampling: z
-    .strictObject({
-      temperature: z.number().min(0).max(2).default(0).describe('Temperature of the answers.'),
-      max_tokens: z.int().min(1).max(4096).default(512).describe('Length of an answer, in tokens.'),
-      seed: z.int().default(42).describe('Seed of the answers.'),
-    })
-    .default({ temperature: 0, max_tokens: 512, seed: 42 })
-    .describe('How the answers are made.'),
+  sampling: Sampling.default({ temperature: 0, max_tokens: 512, seed: 42 }).describe('How the answers are made.'),
   name: DisplayName.optional().describe('Default: the names of the model and the dataset.'),
   description: Description.default('').describe('What you want to remember of it.'),
   metadata: Metadata.default({}).describe('Up to 16 pairs of your own.'),
@@ -55,13 +60,17 @@ const Interval = z.object({
 })
 
 const Side = z.object({
-  model: z.string(),
+  model: z.string().nullable().describe('Null if the rows bring their answers.'),
   score: Interval.nullable().describe('Null until a row is scored.'),
   pass_rate: z.number().nullable().describe('Share of the rows that pass every grader.'),
-  graders: z.record(z.string(), z.number().nullable()).describe('Mean score of each grader.'),
+  rows: z.int().describe('Rows that are answered and scored.'),
+  passed: z.int().describe('Rows that pass every grader.'),
+  graders: z.record(z.string(), z.number()).describe('Mean score of each grader.'),
+  passed_by_grader: z.record(z.string(), z.int()).describe('Rows that pass each grader.'),
   errors: z.int().describe('Rows without an answer or a score; they count as 0.'),
   latency_ms: z.object({ p50: z.number(), p95: z.number() }).nullable(),
   prompt_tokens: z.int(),
+  cached_tokens: z.int().describe('Of the prompt tokens.'),
   completion_tokens: z.int(),
 })
 export type Side = z.infer<typeof Side>
@@ -73,12 +82,13 @@ export const Evaluation = z.object({
   metadata: Metadata,
   status: z.enum(evaluationStatuses),
   error: z.object({ code: z.string(), message: z.string() }).nullable(),
-  model: z.string(),
+  model: z.string().nullable().describe('Null if the rows bring their answers.'),
   baseline: z.string().nullable(),
   dataset: z.string(),
+  eval: z.string().nullable().describe('The eval of OpenAI’s API that it is a run of.'),
   graders: z.array(z.looseObject({})),
   template: Template.nullable(),
-  sampling: z.object({ temperature: z.number(), max_tokens: z.int(), seed: z.int() }),
+  sampling: Sampling,
   rows: z.int().describe('How many rows are evaluated.'),
   done: z.int().describe('Answers that are scored, of both models.'),
   result: z
@@ -112,6 +122,7 @@ const Answer = z.object({
     z.object({ score: z.number(), passed: z.boolean(), label: z.string().optional(), error: z.string().optional() }),
   ),
   error: z.object({ code: z.string(), message: z.string() }).nullable(),
+  finish_reason: z.string().nullable().describe('`length`: the answer was cut at `max_tokens`.'),
   latency_ms: z.number().nullable(),
 })
 export type Answer = z.infer<typeof Answer>

@@ -10,15 +10,46 @@ const reference = Template.default('{{item.reference}}').describe(
   'What it is compared with. Default: the answer of the row.',
 )
 
-const JudgeMessage = z.strictObject({
+const TextPart = z.strictObject({ type: z.enum(['input_text', 'output_text']), text: Template })
+const Content = z.union(
+  [
+    Template,
+    TextPart,
+    z
+      .array(z.union([Template, TextPart]))
+      .min(1)
+      .max(20),
+  ],
+  {
+    error: 'must be text: a string, or parts of the type input_text or output_text',
+  },
+)
+type Content = z.infer<typeof Content>
+
+/** The text of a content, its parts one after the other. */
+export function contentText(content: Content): string {
+  if (typeof content === 'string') return content
+  return Array.isArray(content) ? content.map(contentText).join('') : content.text
+}
+
+/** A message of a template, in the forms of OpenAI's API. */
+export const TemplateMessage = z.strictObject({
   type: z.literal('message').optional(),
   role: z.enum(['user', 'assistant', 'system', 'developer']),
-  content: z.union([Template, z.strictObject({ type: z.literal('input_text'), text: Template })]),
+  content: Content,
 })
 const judge = {
   model: z.string().min(1).max(256).describe('A model of this service that judges.'),
-  input: z.array(JudgeMessage).min(1).max(20),
+  input: z.array(TemplateMessage).min(1).max(20),
 }
+
+const JudgeSampling = z.strictObject({
+  temperature: z.number().min(0).max(2).nullish().describe('Default 0.'),
+  top_p: z.number().gt(0).max(1).nullish(),
+  seed: z.int().nullish(),
+  max_completions_tokens: z.int().min(1).max(4096).nullish().describe('Default 64.'),
+  reasoning_effort: z.string().nullish().describe('Without effect: a judge answers in a form.'),
+})
 
 const StringCheck = z.strictObject({
   type: z.literal('string_check'),
@@ -65,7 +96,8 @@ const ScoreModel = z.strictObject({
   name: ShortName,
   ...judge,
   range: z.tuple([z.number(), z.number()]).default([0, 1]).describe('The lowest and the highest score.'),
-  pass_threshold: z.number().optional().describe('Default: the middle of the range.'),
+  pass_threshold: z.number().nullish().describe('Default: the middle of the range.'),
+  sampling_params: JudgeSampling.nullish().describe('How the judge answers.'),
 })
 
 const JsonSchema = z.strictObject({

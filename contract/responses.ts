@@ -44,7 +44,7 @@ export const InputItem = z.union([MessageItem, FunctionCallItem, FunctionCallOut
 export type InputItem = z.infer<typeof InputItem>
 
 const JsonObject = z.record(z.string(), z.unknown())
-const FunctionTool = z.looseObject({
+export const FunctionTool = z.looseObject({
   type: z.literal('function', {
     error: "must be 'function': hosted tools are not offered here; run them in your program",
   }),
@@ -54,7 +54,7 @@ const FunctionTool = z.looseObject({
   strict: z.boolean().nullish(),
 })
 const FunctionChoice = z.looseObject({ type: z.literal('function'), name: z.string().min(1).max(64) })
-const TextFormat = z.discriminatedUnion('type', [
+export const TextFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('text') }),
   z.looseObject({ type: z.literal('json_object') }),
   z.looseObject({

@@ -53,6 +53,7 @@ export type IdPrefix =
   | 'fc'
   | 'rs'
   | 'eval'
+  | 'evaldef'
   | 'chg'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */

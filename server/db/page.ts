@@ -6,6 +6,7 @@ type ListedTable =
   | 'datasets'
   | 'files'
   | 'batches'
+  | 'evals'
   | 'evaluations'
   | 'tuning_jobs'
   | 'models'
@@ -75,13 +76,13 @@ export function sortedPage<T extends 'datasets' | 'tuning_jobs' | 'models' | 'de
 /** The same for tables without a name column: filtered and sorted by time. */
 export const timedPage = <T extends ListedTable, O>(
   query: SelectQueryBuilder<Schema, T, O>,
-  page: TimedQuery,
-  after: { created_at: number; id: string } | undefined,
+  page: TimedQuery & { by?: 'created_at' | 'updated_at' },
+  after: { created_at: number; updated_at?: number; id: string } | undefined,
 ): Promise<O[]> => {
-  const { limit, order = 'desc' } = page
+  const { limit, order = 'desc', by = 'created_at' } = page
   return keyset(
     between(query, page),
-    { column: sql`created_at`, last: after && sql`${after.created_at}`, order },
+    { column: sql.ref(by), last: after && sql`${after[by]}`, order },
     limit,
     after?.id,
   )

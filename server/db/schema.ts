@@ -152,6 +152,17 @@ export type BatchStatus =
   | 'cancelled'
 
 /** A response that is kept for the next turn of its conversation. */
+interface Evals {
+  id: string
+  account_id: string
+  name: string
+  metadata_json: string
+  /** What its rows are: `data_source_config` as it was asked for. */
+  source_config_json: string
+  graders_json: string
+  updated_at: number
+  created_at: number
+}
 interface Evaluations {
   id: string
   account_id: string
@@ -162,7 +173,7 @@ interface Evaluations {
   metadata_json: string
   status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
   error_json: string | null
-  /** As it was asked for; `model_id` is what the name stood for. */
+  /** As it was asked for; `model_id` is what the name stood for. Both are empty if the rows bring their answers. */
   model: string
   model_id: string
   baseline: string | null
@@ -179,6 +190,9 @@ interface Evaluations {
   done: number
   /** Of an evaluation that has ended. */
   result_json: string | null
+  /** The eval of OpenAI's API that it is a run of, and the run's `data_source` as it was asked for. */
+  eval_id: string | null
+  data_source_json: string | null
   created_at: number
   started_at: number | null
   finished_at: number | null
@@ -195,8 +209,10 @@ interface EvaluationAnswers {
   passed: number
   graders_json: string
   error_json: string | null
+  finish_reason: string | null
   latency_ms: number | null
   prompt_tokens: number
+  cached_tokens: number
   completion_tokens: number
 }
 
@@ -508,6 +524,7 @@ export interface Schema {
   upload_parts: UploadParts
   batches: Batches
   responses: Responses
+  evals: Evals
   evaluations: Evaluations
   evaluation_answers: EvaluationAnswers
   tuning_jobs: TuningJobs

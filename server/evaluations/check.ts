@@ -2,18 +2,24 @@
 import { Ajv } from 'ajv'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
-import type { Grader, SimpleGrader } from '../../contract/graders.ts'
+import { contentText, type Grader, type SimpleGrader } from '../../contract/graders.ts'
 import { compileFormula } from './graders/formula.ts'
 import { templateProblem } from './graders/template.ts'
 
 /** Longest schema, in characters of JSON. */
 const schemaMax = 100_000
 
-/** Throws invalid_request with the field of the first problem. */
-export function checkGraders(graders: readonly Grader[], template: CreateEvaluation['template']): void {
-  for (const [index, { content }] of (template ?? []).entries()) checkTemplate(`template.${index}.content`, content)
+/** Throws invalid_request with the field of the first problem. `field` is where the template is. */
+export function checkMessages(template: CreateEvaluation['template'], field = 'template'): void {
+  if (!Array.isArray(template)) return
+  for (const [index, { content }] of template.entries())
+    checkTemplate(`${field}.${index}.content`, contentText(content))
+}
+
+/** Throws invalid_request with the field of the first problem. `field` is where the graders are. */
+export function checkGraders(graders: readonly Grader[], field = 'graders'): void {
   for (const [index, grader] of graders.entries()) {
-    const at = `graders.${index}`
+    const at = `${field}.${index}`
     if (grader.type !== 'multi') {
       checkSimple(at, grader)
       continue
@@ -26,7 +32,7 @@ export function checkGraders(graders: readonly Grader[], template: CreateEvaluat
 function checkSimple(at: string, grader: SimpleGrader): void {
   if (grader.type === 'label_model' || grader.type === 'score_model')
     for (const [index, { content }] of grader.input.entries())
-      checkTemplate(`${at}.input.${index}.content`, typeof content === 'string' ? content : content.text)
+      checkTemplate(`${at}.input.${index}.content`, contentText(content))
   else if ('input' in grader) checkTemplate(`${at}.input`, grader.input)
   if ('reference' in grader) checkTemplate(`${at}.reference`, grader.reference)
   switch (grader.type) {
@@ -34,11 +40,7 @@ function checkSimple(at: string, grader: SimpleGrader): void {
       attempt(`${at}.pattern`, () => new RegExp(grader.pattern, 'u'))
       break
     case 'json_schema':
-      if (JSON.stringify(grader.schema).length > schemaMax)
-        throw refused(`${at}.schema`, `is longer than ${schemaMax} characters`)
-      attempt(`${at}.schema`, () =>
-        new Ajv({ strict: false, validateFormats: false }).validateSchema(grader.schema, true),
-      )
+      checkSchema(grader.schema, `${at}.schema`)
       break
     case 'label_model': {
       const unknown = grader.passing_labels.find((label) => !grader.labels.includes(label))
@@ -49,6 +51,12 @@ function checkSimple(at: string, grader: SimpleGrader): void {
       if (grader.range[0] >= grader.range[1]) throw refused(`${at}.range`, 'must begin with the lower score')
       break
   }
+}
+
+/** Throws invalid_request for a JSON Schema that is none. */
+export function checkSchema(schema: Record<string, unknown>, field: string): void {
+  if (JSON.stringify(schema).length > schemaMax) throw refused(field, `is longer than ${schemaMax} characters`)
+  attempt(field, () => new Ajv({ strict: false, validateFormats: false }).validateSchema(schema, true))
 }
 
 function checkTemplate(field: string, template: string): void {

@@ -6,6 +6,8 @@ import type { FineTuning, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { startWorker } from '../queue/worker.ts'
+import { openaiEvalRoutes } from './openai/routes.ts'
+import { createOpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
 import { createEvaluations, type Evaluations, queueKind } from './service.ts'
 import { workOnEvaluation } from './work.ts'
@@ -26,7 +28,10 @@ export function createEvaluationsFeature(context: Context, needs: Needs): Featur
   const work = { ...context, ...needs, evaluations }
   return {
     evaluations,
-    mount: (app) => evaluationRoutes(app, evaluations),
+    mount(app) {
+      evaluationRoutes(app, evaluations)
+      openaiEvalRoutes(app, createOpenaiEvals({ ...context, ...needs, evaluations }))
+    },
     start: async () => [
       startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnEvaluation(work, claim, signal) }),
     ],

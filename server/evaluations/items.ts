@@ -1,22 +1,31 @@
 // The rows of an evaluation: what the model is asked, and the fields that templates read.
 
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
+import { contentText } from '../../contract/graders.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
 import { promptOf } from '../datasets/index.ts'
-import { fill, GraderError } from './graders/template.ts'
+import { fill, GraderError, valueAt } from './graders/template.ts'
 
 /** Longest row, in characters. */
 const rowMax = 1_000_000
 
-export interface EvaluationItem {
-  row: number
-  item: Record<string, unknown>
+type Fields = Record<string, unknown>
+type Template = NonNullable<CreateEvaluation['template']>
+
+interface Request {
   messages: unknown[]
   tools?: unknown
 }
 
-type Fields = Record<string, unknown>
-type Template = NonNullable<CreateEvaluation['template']>
+export interface EvaluationItem {
+  row: number
+  /** The fields of the row, and those that are made of its answer. */
+  item: Fields
+  /** The fields of the row as they were given. */
+  given: Fields
+  /** The answer that the row brings. */
+  sample: Fields
+}
 
 /** Which of `total` rows are evaluated: `count` of them at random, but always the same ones. Counted from 1. */
 export function drawnRows(total: number, count: number): Set<number> {
@@ -33,45 +42,52 @@ export function drawnRows(total: number, count: number): Set<number> {
   return new Set(rows.subarray(0, count))
 }
 
-/** Yields the rows of a file. Throws GraderError with the row for one that cannot be asked. */
-export async function* readItems(
-  file: string,
-  wanted: ReadonlySet<number>,
-  template: Template | undefined,
-): AsyncGenerator<EvaluationItem> {
+/** Yields the rows of a file. Throws GraderError with the row for one that cannot be read. */
+export async function* readItems(file: string, wanted: ReadonlySet<number>): AsyncGenerator<EvaluationItem> {
   let row = 0
   for await (const { json } of readNumberedJsonl(file)) {
     if (!wanted.has(++row)) continue
-    yield { row, ...itemOf(row, json, template) }
+    const { item: given, sample } = lineOf(row, json)
+    const { messages: _, tools: __, ...reference } = partsOf(given)
+    yield { row, item: { ...reference, ...given }, given, sample }
   }
 }
 
-function itemOf(row: number, json: string, template: Template | undefined): Omit<EvaluationItem, 'row'> {
-  if (json.length > rowMax) throw new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
-  const fields = fieldsOf(row, json)
-  const { messages, tools, ...reference } = partsOf(fields)
-  const item = { ...reference, ...fields }
+/** What the model is asked for a row. Throws GraderError for a row that cannot be asked. */
+export function requestOf(
+  { row, item }: Pick<EvaluationItem, 'row' | 'item'>,
+  template: Template | undefined,
+): Request {
+  const { messages, tools } = partsOf(item)
+  const request = (made: unknown[]) => ({ messages: made, ...(tools !== undefined && { tools }) })
+  if (Array.isArray(template))
+    return request(template.map(({ role, content }) => ({ role, content: fill(contentText(content), { item }) })))
   if (template) {
-    const made = template.map(({ role, content }) => ({ role, content: fill(content, { item }) }))
-    return { item, messages: made, ...(tools !== undefined && { tools }) }
+    const found = valueAt(template.item_reference, { item })
+    if (typeof found === 'string') return request([{ role: 'user', content: found }])
+    if (Array.isArray(found)) return request(found)
+    throw new GraderError(`'${template.item_reference}' of row ${row} is no text and no list of messages.`)
   }
   if (!Array.isArray(messages) || messages.length === 0)
     throw new GraderError(`Row ${row} has no messages to answer. Give a template that makes them of its fields.`)
-  return { item, messages, ...(tools !== undefined && { tools }) }
+  return request(messages)
 }
 
-/** The fields of a line; of OpenAI's files for `evals` those below `item`. */
-function fieldsOf(row: number, json: string): Fields {
+const isFields = (value: unknown): value is Fields =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+
+/** The fields of a line; of OpenAI's files for `evals` those below `item`, beside those below `sample`. */
+function lineOf(row: number, json: string): { item: Fields; sample: Fields } {
+  if (json.length > rowMax) throw new GraderError(`Row ${row} is longer than ${rowMax} characters.`)
   let value: unknown
   try {
     value = JSON.parse(json)
   } catch {
     value = undefined
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw new GraderError(`Row ${row} is not a JSON object.`)
-  const { item } = value as { item?: unknown }
-  return typeof item === 'object' && item !== null && !Array.isArray(item) ? (item as Fields) : (value as Fields)
+  if (!isFields(value)) throw new GraderError(`Row ${row} is not a JSON object.`)
+  const { item, sample } = value
+  return isFields(item) ? { item, sample: isFields(sample) ? sample : {} } : { item: value, sample: {} }
 }
 
 interface Parts {

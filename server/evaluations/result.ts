@@ -7,7 +7,7 @@ import type { Figures, SideName } from './store.ts'
 export type Result = NonNullable<Evaluation['result']>
 
 /** Null while nothing is scored. */
-export function resultOf(figures: Figures[], model: string, baseline: string | null): Result | null {
+export function resultOf(figures: Figures[], model: string | null, baseline: string | null): Result | null {
   if (figures.length === 0) return null
   const of = (side: SideName) => figures.filter((each) => each.side === side)
   const compared = differences(figures)
@@ -36,25 +36,29 @@ export function differences(figures: Pick<Figures, 'row' | 'side' | 'score'>[]):
   })
 }
 
-function sideOf(model: string, figures: Figures[]): Side {
-  const byGrader = new Map<string, number[]>()
+function sideOf(model: string | null, figures: Figures[]): Side {
+  const byGrader = new Map<string, { score: number; passed: number }>()
   for (const { graders_json } of figures)
-    for (const [name, { score }] of Object.entries(JSON.parse(graders_json) as Record<string, Score>)) {
-      const scores = byGrader.get(name) ?? []
-      scores.push(score)
-      byGrader.set(name, scores)
+    for (const [name, { score, passed }] of Object.entries(JSON.parse(graders_json) as Record<string, Score>)) {
+      const sums = byGrader.get(name) ?? { score: 0, passed: 0 }
+      byGrader.set(name, { score: sums.score + score, passed: sums.passed + (passed ? 1 : 0) })
     }
   const latencies = figures.flatMap(({ latency_ms }) => latency_ms ?? []).sort((a, b) => a - b)
   const sum = (values: number[]) => values.reduce((total, value) => total + value, 0)
+  const passed = sum(figures.map((each) => each.passed))
   return {
     model,
     score: meanInterval(figures.map(({ score }) => score)),
-    pass_rate: figures.length === 0 ? null : sum(figures.map(({ passed }) => passed)) / figures.length,
+    rows: figures.length,
+    passed,
+    pass_rate: figures.length === 0 ? null : passed / figures.length,
     // Of a row without an answer no grader has a score: it counts as 0.
-    graders: Object.fromEntries([...byGrader].map(([name, scores]) => [name, sum(scores) / figures.length])),
+    graders: Object.fromEntries([...byGrader].map(([name, { score }]) => [name, score / figures.length])),
+    passed_by_grader: Object.fromEntries([...byGrader].map(([name, sums]) => [name, sums.passed])),
     errors: figures.filter(({ error_json }) => error_json !== null).length,
     latency_ms: latencies.length === 0 ? null : { p50: quantile(latencies, 0.5), p95: quantile(latencies, 0.95) },
     prompt_tokens: sum(figures.map(({ prompt_tokens }) => prompt_tokens)),
+    cached_tokens: sum(figures.map(({ cached_tokens }) => cached_tokens)),
     completion_tokens: sum(figures.map(({ completion_tokens }) => completion_tokens)),
   }
 }

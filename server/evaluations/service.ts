@@ -2,6 +2,7 @@ import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { CreateEvaluation, Evaluation, EvaluationRow } from '../../contract/evaluations.ts'
 import { evaluationRowsMax } from '../../contract/evaluations.ts'
+import type { Grader } from '../../contract/graders.ts'
 import { newId } from '../../lib/ids.ts'
 import { readJsonl } from '../../lib/jsonl.ts'
 import { isoTime } from '../../lib/utc-day.ts'
@@ -13,8 +14,8 @@ import type { Files } from '../files/index.ts'
 import type { ResultEvaluations, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
-import { checkGraders, judgesOf } from './check.ts'
-import { differences, resultOf } from './result.ts'
+import { checkGraders, checkMessages, judgesOf } from './check.ts'
+import { differences, type Result, resultOf } from './result.ts'
 import * as store from './store.ts'
 
 export const queueKind = 'evaluation'
@@ -22,8 +23,21 @@ export const queueKind = 'evaluation'
 /** Writes of another feature in the transaction that ends an evaluation. */
 export type OnEnded = (trx: Trx, evaluation: store.EvaluationRow) => Promise<void>
 
+type Actor = AccountActor & { key_id: string | null }
+
+/** A run of an eval: its rows may bring their answers, and then no model is asked. */
+export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'rows'> {
+  model: string | null
+  eval_id: string
+  /** As it is shown in the shape of OpenAI's API. */
+  data_source: object
+}
+
 export interface Evaluations extends ResultEvaluations {
-  create(by: AccountActor & { key_id: string | null }, request: CreateEvaluation): Promise<Evaluation>
+  create(by: Actor, request: CreateEvaluation): Promise<Evaluation>
+  createRun(by: Actor, run: NewRun): Promise<store.EvaluationRow>
+  /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
+  checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
   list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
   get(account_id: string, id: string): Promise<Evaluation>
   rows(
@@ -33,7 +47,9 @@ export interface Evaluations extends ResultEvaluations {
   ): Promise<Page<EvaluationRow>>
   cancel(by: AccountActor, id: string): Promise<Evaluation>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
-  /** How an evaluation ended. Throws evaluation_not_found. */
+  /** Of what is scored so far; null while nothing is. */
+  resultOf(evaluation: store.EvaluationRow): Promise<Result | null>
+  /** An evaluation with its result so far. Throws evaluation_not_found. */
   result(account_id: string, id: string): Promise<store.EvaluationRow>
   /** Registers what another feature writes when an evaluation ends. */
   onEnded(also: OnEnded): void
@@ -73,10 +89,15 @@ export function createEvaluations(options: Options): Evaluations {
     return found
   }
 
+  /** Of what is scored so far. */
+  async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
+    return row.result_json
+      ? (JSON.parse(row.result_json) as Result)
+      : resultOf(await store.figures(db, row.id), row.model || null, row.baseline)
+  }
+
   async function toResponse(row: store.EvaluationRow): Promise<Evaluation> {
-    const result = row.result_json
-      ? JSON.parse(row.result_json)
-      : resultOf(await store.figures(db, row.id), row.model, row.baseline)
+    const result = await resultOfRow(row)
     return {
       id: row.id,
       name: row.name,
@@ -84,12 +105,13 @@ export function createEvaluations(options: Options): Evaluations {
       metadata: JSON.parse(row.metadata_json),
       status: row.status,
       error: row.error_json ? JSON.parse(row.error_json) : null,
-      model: row.model,
+      model: row.model || null,
       baseline: row.baseline,
       dataset: row.dataset_id,
+      eval: row.eval_id,
       graders: JSON.parse(row.graders_json),
-      template: row.template_json ? JSON.parse(row.template_json) : null,
-      sampling: JSON.parse(row.sampling_json),
+      template: store.templateOf(row) ?? null,
+      sampling: store.samplingOf(row),
       rows: row.rows,
       done: row.done,
       result,
@@ -138,7 +160,7 @@ export function createEvaluations(options: Options): Evaluations {
   })
 
   async function end(...[trx, evaluation, status, error]: Parameters<Evaluations['end']>): Promise<void> {
-    const result = resultOf(await store.figures(trx, evaluation.id), evaluation.model, evaluation.baseline)
+    const result = resultOf(await store.figures(trx, evaluation.id), evaluation.model || null, evaluation.baseline)
     const ended = {
       status,
       finished_at: now(),
@@ -149,47 +171,72 @@ export function createEvaluations(options: Options): Evaluations {
     for (const also of endings) await also(trx, { ...evaluation, ...ended })
   }
 
+  async function checkAll(account_id: string, graders: readonly Grader[], field: string): Promise<void> {
+    checkGraders(graders, field)
+    for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
+  }
+
+  async function insert(
+    by: Actor,
+    request: Omit<NewRun, 'eval_id' | 'data_source'> & { eval_id: string | null; data_source: object | null },
+    wanted: number | undefined,
+    baseline: string | undefined,
+    baseline_id: string | null,
+  ): Promise<store.EvaluationRow> {
+    const { account_id } = by
+    const { model, dataset, graders, template, sampling, description, metadata, eval_id, data_source } = request
+    const model_id = model === null ? '' : await inference.modelId(account_id, model)
+    const { total, name } = await sourceOf(account_id, dataset)
+    const rows = Math.min(total, wanted ?? total)
+    if (rows > evaluationRowsMax)
+      throw new ApiError(
+        'invalid_request',
+        `'dataset': it has ${total} rows, and an evaluation has at most ${evaluationRowsMax}. ` +
+          (eval_id === null ? "Give 'rows' to draw some." : 'Divide them into several files, with a run of each.'),
+        { param: 'rows', details: { max: evaluationRowsMax } },
+      )
+    if (rows === 0) throw new ApiError('dataset_invalid', 'The dataset has no rows.', { param: 'dataset' })
+    const row: store.EvaluationRow = {
+      ...fresh(by),
+      account_id,
+      name: request.name ?? `${model ?? 'answers'}, ${name}`.slice(0, 200),
+      description,
+      metadata_json: JSON.stringify(metadata),
+      model: model ?? '',
+      model_id,
+      baseline: baseline ?? null,
+      baseline_id,
+      dataset_id: dataset,
+      graders_json: JSON.stringify(graders),
+      template_json: template ? JSON.stringify(template) : null,
+      sampling_json: JSON.stringify(sampling),
+      total_rows: total,
+      rows,
+      eval_id,
+      data_source_json: data_source && JSON.stringify(data_source),
+    }
+    await db.transaction().execute((trx) => enqueue(trx, by, row, { model, baseline, dataset }))
+    queue.wake()
+    return row
+  }
+
   return {
     onEnded: (also) => void endings.push(also),
     end,
 
+    checkGraders: checkAll,
+    resultOf: resultOfRow,
+
     async create(by, request) {
       const { account_id } = by
-      const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
-      checkGraders(graders, template)
-      const model_id = await inference.modelId(account_id, model)
+      checkMessages(request.template)
+      await checkAll(account_id, request.graders, 'graders')
+      const { baseline, rows } = request
       const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
-      for (const judge of judgesOf(graders)) await inference.modelId(account_id, judge)
-      const { total, name } = await sourceOf(account_id, dataset)
-      const rows = Math.min(total, request.rows ?? total)
-      if (rows > evaluationRowsMax)
-        throw new ApiError(
-          'invalid_request',
-          `'dataset': it has ${total} rows, and an evaluation has at most ${evaluationRowsMax}. Give 'rows' to draw some.`,
-          { param: 'rows', details: { max: evaluationRowsMax } },
-        )
-      if (rows === 0) throw new ApiError('dataset_invalid', 'The dataset has no rows.', { param: 'dataset' })
-      const row: store.EvaluationRow = {
-        ...fresh(by),
-        account_id,
-        name: request.name ?? `${model}, ${name}`.slice(0, 200),
-        description,
-        metadata_json: JSON.stringify(metadata),
-        model,
-        model_id,
-        baseline: baseline ?? null,
-        baseline_id,
-        dataset_id: dataset,
-        graders_json: JSON.stringify(graders),
-        template_json: template ? JSON.stringify(template) : null,
-        sampling_json: JSON.stringify(sampling),
-        total_rows: total,
-        rows,
-      }
-      await db.transaction().execute((trx) => enqueue(trx, by, row, { model, baseline, dataset }))
-      queue.wake()
-      return toResponse(row)
+      return toResponse(await insert(by, { ...request, eval_id: null, data_source: null }, rows, baseline, baseline_id))
     },
+
+    createRun: (by, run) => insert(by, run, undefined, undefined, null),
 
     async repeat(trx, by, id, { model, baseline }) {
       const { account_id } = by
@@ -206,7 +253,10 @@ export function createEvaluations(options: Options): Evaluations {
     },
     wake: () => queue.wake(),
     require: async (account_id, id) => void (await requireEvaluation(db, account_id, id)),
-    result: (account_id, id) => requireEvaluation(db, account_id, id),
+    async result(account_id, id) {
+      const row = await requireEvaluation(db, account_id, id)
+      return { ...row, result_json: JSON.stringify(await resultOfRow(row)) }
+    },
 
     async list(account_id, query) {
       const after = query.after === undefined ? undefined : await requireEvaluation(db, account_id, query.after)
@@ -283,5 +333,6 @@ const toAnswer = (row: store.AnswerRow) => ({
   passed: row.passed === 1,
   graders: JSON.parse(row.graders_json),
   error: row.error_json ? JSON.parse(row.error_json) : null,
+  finish_reason: row.finish_reason,
   latency_ms: row.latency_ms,
 })

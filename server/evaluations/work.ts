@@ -15,7 +15,7 @@ import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
 import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
-import { drawnRows, type EvaluationItem, readItems } from './items.ts'
+import { drawnRows, type EvaluationItem, readItems, requestOf } from './items.ts'
 import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
@@ -109,14 +109,13 @@ async function answerRows(
 ): Promise<void> {
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
-  const template = evaluation.template_json ? JSON.parse(evaluation.template_json) : undefined
-  const items = readItems(file, drawnRows(evaluation.total_rows, evaluation.rows), template)
+  const drawn = drawnRows(evaluation.total_rows, evaluation.rows)
+  if (known.size === 0) await checkRows(work, evaluation, thread, readItems(file, drawn), stopping)
+  const items = readItems(file, drawn)
   const failure = new AbortController()
   const signal = AbortSignal.any([stopping, failure.signal])
-  const sides: [store.SideName, string][] = [
-    ['model', evaluation.model_id],
-    ...(evaluation.baseline_id === null ? [] : [['baseline', evaluation.baseline_id] as [store.SideName, string]]),
-  ]
+  const sides: [store.SideName, string][] = [['model', evaluation.model_id]]
+  if (evaluation.baseline_id !== null) sides.push(['baseline', evaluation.baseline_id])
   let scored: NewRow<'evaluation_answers'>[] = []
   let writing = Promise.resolve()
   const flush = () => {
@@ -154,6 +153,31 @@ async function answerRows(
   failure.signal.throwIfAborted()
 }
 
+/** Before the first answer: throws GraderError for a row that cannot be asked, or that its eval does not take. */
+async function checkRows(
+  work: EvaluationWork,
+  evaluation: store.EvaluationRow,
+  thread: GradingThread,
+  items: AsyncIterable<EvaluationItem>,
+  stopping: AbortSignal,
+): Promise<void> {
+  const template = store.templateOf(evaluation)
+  const schema = await itemSchemaOf(work.db, evaluation)
+  for await (const each of items) {
+    stopping.throwIfAborted()
+    if (evaluation.model_id !== '') requestOf(each, template)
+    if (!schema) continue
+    const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
+    const { passed } = await thread.grade(grader, { item: { given: each.given } })
+    if (!passed) throw new GraderError(`Row ${each.row} does not satisfy the item_schema of the eval.`)
+  }
+}
+
+async function itemSchemaOf(db: Db, { eval_id }: store.EvaluationRow): Promise<Record<string, unknown> | undefined> {
+  const found = eval_id === null ? undefined : await store.evalById(db, eval_id)
+  return found && JSON.parse(found.source_config_json).item_schema
+}
+
 async function fileOf(work: EvaluationWork, { account_id, dataset_id }: store.EvaluationRow): Promise<string> {
   if (await work.datasets.asFiles.find(account_id, dataset_id))
     return (await work.datasets.source(work.db, account_id, dataset_id)).path
@@ -166,12 +190,13 @@ async function answerRow(
   work: EvaluationWork,
   evaluation: store.EvaluationRow,
   thread: GradingThread,
-  { row, item, messages, tools }: EvaluationItem,
+  each: EvaluationItem,
   side: store.SideName,
   model: string,
   signal: AbortSignal,
 ): Promise<NewRow<'evaluation_answers'>> {
   const { id, account_id, key_id } = evaluation
+  const { row, item } = each
   const common = { evaluation_id: id, row, side, item_json: JSON.stringify(item) }
   let calls = 0
   const ask = async (request: Record<string, unknown>) => {
@@ -189,43 +214,77 @@ async function answerRow(
     if ('error' in answered) return answered
     return { answer: JSON.parse(answered.bytes.toString('utf8')) as ChatResponse, counts: answered.counts }
   }
-  const started = performance.now()
-  const sampling = JSON.parse(evaluation.sampling_json) as Record<string, unknown>
-  const answered = await ask({ model, messages, ...(tools !== undefined && { tools }), ...sampling })
-  const latency_ms = Math.round(performance.now() - started)
-  const empty = { output: null, tool_calls_json: null, score: 0, passed: 0, graders_json: '{}', latency_ms: null }
-  if ('error' in answered)
-    return {
-      ...common,
-      ...empty,
-      prompt_tokens: 0,
-      completion_tokens: 0,
-      error_json: JSON.stringify(textOf(answered.error)),
-    }
-  const { content, tool_calls } = answered.answer.choices[0]!.message
-  const output = content ?? ''
-  const sample = { output_text: output, output_tools: tool_calls ?? [], ...jsonOf(output) }
   const judge = async (request: Record<string, unknown>) => {
     const judged = await ask(request)
     if ('error' in judged) throw new GraderError(`The judge did not answer: ${judged.error.message}`)
     return judged.answer.choices[0]!.message.content ?? ''
   }
-  const graded: Graded = await gradeAnswer(
-    JSON.parse(evaluation.graders_json),
-    { item, sample },
-    { thread, ask: judge },
-  )
+  const grade = async (sample: Sample): Promise<NewRow<'evaluation_answers'>> => {
+    const graders = JSON.parse(evaluation.graders_json)
+    const graded: Graded = await gradeAnswer(graders, { item, sample: sample.values }, { thread, ask: judge })
+    return {
+      ...common,
+      output: sample.output,
+      tool_calls_json: sample.tool_calls.length > 0 ? JSON.stringify(sample.tool_calls) : null,
+      score: graded.score,
+      passed: graded.passed ? 1 : 0,
+      graders_json: JSON.stringify(graded.graders),
+      error_json: null,
+      finish_reason: sample.finish_reason,
+      latency_ms: sample.latency_ms,
+      ...sample.counts,
+    }
+  }
+  if (model === '') return grade(givenSample(each.sample))
+  const { tools: own, ...sampling } = store.samplingOf(evaluation)
+  const { messages, tools: theirs } = requestOf(each, store.templateOf(evaluation))
+  const tools = theirs ?? own
+  const started = performance.now()
+  const answered = await ask({ model, messages, ...(tools !== undefined && { tools }), ...sampling })
+  const latency_ms = Math.round(performance.now() - started)
+  if ('error' in answered)
+    return {
+      ...common,
+      output: null,
+      tool_calls_json: null,
+      score: 0,
+      passed: 0,
+      graders_json: '{}',
+      error_json: JSON.stringify(textOf(answered.error)),
+      finish_reason: null,
+      latency_ms: null,
+      ...noTokens,
+    }
+  const { message, finish_reason } = answered.answer.choices[0]!
+  const output = message.content ?? ''
+  const tool_calls = message.tool_calls ?? []
+  const values = { output_text: output, output_tools: tool_calls, ...jsonOf(output) }
+  return grade({ values, output, tool_calls, finish_reason, latency_ms, counts: answered.counts })
+}
+
+/** An answer, and what graders see of it. */
+interface Sample {
+  values: Record<string, unknown>
+  output: string | null
+  tool_calls: unknown[]
+  finish_reason: string | null
+  latency_ms: number | null
+  counts: { prompt_tokens: number; cached_tokens: number; completion_tokens: number }
+}
+
+const noTokens = { prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0 }
+
+/** The answer that a row brings. */
+function givenSample(values: Record<string, unknown>): Sample {
+  const { output_text, output_tools } = values
+  const output = typeof output_text === 'string' ? output_text : null
   return {
-    ...common,
+    values: output === null ? values : { ...jsonOf(output), output_tools: [], ...values },
     output,
-    tool_calls_json: tool_calls ? JSON.stringify(tool_calls) : null,
-    score: graded.score,
-    passed: graded.passed ? 1 : 0,
-    graders_json: JSON.stringify(graded.graders),
-    error_json: null,
-    latency_ms,
-    prompt_tokens: answered.counts.prompt_tokens,
-    completion_tokens: answered.counts.completion_tokens,
+    tool_calls: Array.isArray(output_tools) ? output_tools : [],
+    finish_reason: null,
+    latency_ms: null,
+    counts: noTokens,
   }
 }
 

@@ -28,6 +28,11 @@ async function until<T>(condition: () => Promise<T | undefined | false>): Promis
 }
 const file = (text: string, purpose: 'fine-tune' | 'batch') =>
   openai.files.create({ file: new File([text], 'rows.jsonl'), purpose })
+async function all<T>(pages: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = []
+  for await (const each of pages) found.push(each)
+  return found
+}
 const statusOf = async (id: string) => (await openai.fineTuning.jobs.retrieve(id)).status
 
 let training_file: string
@@ -131,6 +136,79 @@ test('a batch is answered', async () => {
   })
   const answers = await (await openai.files.content(batch.output_file_id!)).text()
   assert.equal(answers.trim().split('\n').length, 3)
+})
+
+test('an eval has runs that ask a model or grade given answers', async () => {
+  const evaluation = await openai.evals.create({
+    name: 'codes',
+    data_source_config: { type: 'custom', item_schema: { type: 'object' }, include_sample_schema: true },
+    testing_criteria: [
+      {
+        type: 'string_check',
+        name: 'code',
+        input: '{{ sample.output_text }}',
+        reference: '{{ item.code }}',
+        operation: 'eq',
+      },
+    ],
+  })
+  const items = Object.entries(colours).map(([name, code]) => ({ item: { name, code } }))
+  const { id } = await openai.files.create({
+    file: new File([items.map((each) => JSON.stringify(each)).join('\n')], 'items.jsonl'),
+    purpose: 'evals',
+  })
+  const eval_id = evaluation.id
+  const ended = (run_id: string) =>
+    until(async () => {
+      const run = await openai.evals.runs.retrieve(run_id, { eval_id })
+      return !['queued', 'in_progress'].includes(run.status) && run
+    })
+  const asked = await openai.evals.runs.create(eval_id, {
+    name: 'asked',
+    data_source: {
+      type: 'completions',
+      model,
+      input_messages: { type: 'template', template: [{ role: 'user', content: 'code of {{item.name}}?' }] },
+      source: { type: 'file_id', id },
+      sampling_params: { max_completion_tokens: 8 },
+    },
+  })
+  const given = await openai.evals.runs.create(eval_id, {
+    name: 'given',
+    data_source: {
+      type: 'jsonl',
+      source: {
+        type: 'file_content',
+        content: items.map(({ item }, row) => ({ item, sample: { output_text: row === 0 ? 'no' : item.code } })),
+      },
+    },
+  })
+  assert.equal((await ended(asked.id)).status, 'completed')
+  assert.deepEqual((await ended(given.id)).result_counts, { total: 5, passed: 4, failed: 1, errored: 0 })
+  const failed = await all(openai.evals.runs.outputItems.list(given.id, { eval_id, status: 'fail' }))
+  assert.deepEqual(
+    failed.map(({ datasource_item }) => datasource_item.name),
+    ['red'],
+  )
+  const [item] = await all(openai.evals.runs.outputItems.list(asked.id, { eval_id, limit: 1 }))
+  assert.equal(item!.sample.input[0]!.content, 'code of red?')
+  assert.equal(
+    (await openai.evals.runs.outputItems.retrieve(item!.id, { eval_id, run_id: asked.id })).results[0]!.name,
+    'code',
+  )
+  const runs = await all(openai.evals.runs.list(eval_id, { order: 'desc' }))
+  assert.deepEqual(
+    runs.map(({ name }) => name),
+    ['given', 'asked'],
+  )
+  await assert.rejects(
+    openai.evals.runs.create(eval_id, { data_source: { type: 'jsonl', source: { type: 'file_id', id: 'file-no' } } }),
+    { status: 404 },
+  )
+  assert.equal((await openai.evals.update(eval_id, { name: 'renamed' })).name, 'renamed')
+  assert.ok((await openai.evals.runs.delete(given.id, { eval_id })).deleted)
+  assert.ok((await openai.evals.delete(eval_id)).deleted)
+  await assert.rejects(openai.evals.retrieve(eval_id), { status: 404 })
 })
 
 test('responses are whole and streamed, call tools and go on', async () => {

@@ -201,3 +201,83 @@ def test_a_webhook_is_verified_by_the_client(client: openai.OpenAI) -> None:
         client.webhooks.unwrap(received[0][0] + " ", received[0][1], secret=webhook["secret"])
     client.delete(f"/webhooks/{webhook['id']}", cast_to=dict)
     server.shutdown()
+
+
+def test_an_eval_is_run_listed_cancelled_and_deleted(client: openai.OpenAI, model: str) -> None:
+    made = client.evals.create(
+        name="codes",
+        metadata={"team": "paint"},
+        data_source_config={
+            "type": "custom",
+            "item_schema": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "code": {"type": "string"}},
+                "required": ["name", "code"],
+            },
+            "include_sample_schema": True,
+        },
+        testing_criteria=[
+            {
+                "type": "text_similarity",
+                "name": "near",
+                "input": "{{sample.output_text}}",
+                "reference": "{{item.code}}",
+                "evaluation_metric": "fuzzy_match",
+                "pass_threshold": 0.8,
+            },
+            {
+                "type": "label_model",
+                "name": "judge",
+                "model": model,
+                "input": [
+                    {"role": "developer", "content": "Say whether the answer is a code."},
+                    {"role": "user", "content": {"type": "input_text", "text": "{{sample.output_text}}"}},
+                ],
+                "labels": ["yes", "no"],
+                "passing_labels": ["yes", "no"],
+            },
+        ],
+    )
+    assert made.object == "eval" and made.metadata == {"team": "paint"}
+    assert set(made.data_source_config.schema_["properties"]) == {"item", "sample"}
+    assert made.id in [each.id for each in client.evals.list(order="desc", limit=5)]
+    items = [{"item": {"name": name, "code": code}} for name, code in [("red", "r-1"), ("blue", "b-2")]]
+
+    def run(rows: list[dict]):
+        return client.evals.runs.create(
+            made.id,
+            data_source={
+                "type": "responses",
+                "model": model,
+                "input_messages": {
+                    "type": "template",
+                    "template": [{"role": "user", "content": "code of {{item.name}}?"}],
+                },
+                "source": {"type": "file_content", "content": rows},
+                "sampling_params": {"max_completion_tokens": 8, "temperature": 0},
+            },
+        )
+
+    started = run(items)
+    ended = until(
+        lambda: (
+            (found := client.evals.runs.retrieve(started.id, eval_id=made.id)).status not in ("queued", "in_progress")
+            and found
+        )
+    )
+    assert ended.status == "completed"
+    assert ended.result_counts.total == 2 and ended.result_counts.errored == 0
+    assert {each.testing_criteria: each.passed for each in ended.per_testing_criteria_results}["judge"] == 2
+    assert ended.per_model_usage[0].invocation_count == 2
+    answers = list(client.evals.runs.output_items.list(started.id, eval_id=made.id, limit=1))
+    assert [each.datasource_item["name"] for each in answers] == ["red", "blue"]
+    assert answers[0].sample.output[0].role == "assistant" and answers[0].sample.usage.total_tokens > 0
+    long = run(items * 200)
+    assert client.evals.runs.cancel(long.id, eval_id=made.id).status == "canceled"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.evals.create(
+            data_source_config={"type": "custom", "item_schema": {}},
+            testing_criteria=[{"type": "python", "name": "x", "source": "print()"}],
+        )
+    assert refused.value.param == "testing_criteria.0.type"
+    assert client.evals.delete(made.id).deleted

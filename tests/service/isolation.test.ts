@@ -65,6 +65,12 @@ before(async () => {
     await api('POST', '/evaluations', { model: tiny, dataset: theirs.dataset_id, graders: [same], rows: 1 })
   ).body.id
   assert.equal((await evaluationEnded(app, theirs.evaluation_id!)).status, 'completed')
+  const graded = { data_source_config: { type: 'custom', item_schema: {} }, testing_criteria: [same] }
+  theirs.eval_id = (await api('POST', '/evals', graded)).body.id
+  const run = (await api('POST', `/evals/${theirs.eval_id}/runs`, { data_source: rowsWithAnswers })).body
+  theirs.run_id = run.id
+  theirs.output_item_id = `outputitem-${run.id}-1`
+  assert.equal((await evaluationEnded(app, run.id)).status, 'completed')
   theirs.response_id = (await api('POST', '/responses', { model: tiny, input: 'hi', max_output_tokens: 1 })).body.id
   theirs.account_id = app.owner.account_id
   for (const [name, id] of Object.entries(theirs))
@@ -73,6 +79,10 @@ before(async () => {
 after(() => app.stop())
 
 const messages = [{ role: 'user', content: 'hello' }]
+const rowsWithAnswers = {
+  type: 'jsonl',
+  source: { type: 'file_content', content: [{ item: { reference: 'x' }, sample: { output_text: 'x' } }] },
+}
 /** A valid body for each route that takes one, for the account that owns `ids`. */
 const bodies: Record<string, (ids: Record<string, string>) => object | undefined> = {
   'POST /chat/completions': ({ model_id }) => ({ model: model_id, messages, max_tokens: 1 }),
@@ -90,6 +100,11 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /fine_tuning/jobs': ({ dataset_id }) => ({ model: tiny, training_file: dataset_id }),
   'POST /fine_tuning/checkpoints/{checkpoint*}/permissions': () => ({ project_ids: ['x'] }),
   'POST /evaluations': ({ model_id, dataset_id }) => ({ model: model_id, dataset: dataset_id, graders: [same] }),
+  'POST /evals': () => undefined,
+  'POST /evals/{eval_id}': () => ({ name: 'renamed' }),
+  'POST /evals/{eval_id}/runs': ({ dataset_id }) => ({
+    data_source: { type: 'completions', model: tiny, source: { type: 'file_id', id: dataset_id } },
+  }),
   'POST /uploads': () => undefined,
   'POST /batches': ({ file_id }) => ({
     input_file_id: file_id,

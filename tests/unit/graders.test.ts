@@ -129,6 +129,7 @@ test('the interval is that of Student’s t, and the difference is paired', () =
     graders_json: JSON.stringify({ same: { score, passed: score === 1 } }),
     latency_ms: 10 * row,
     prompt_tokens: 1,
+    cached_tokens: 0,
     completion_tokens: 2,
     error_json: null,
   })

@@ -1,5 +1,5 @@
 // Scores one answer by all graders of an evaluation.
-import type { Grader, SimpleGrader } from '../../../contract/graders.ts'
+import { contentText, type Grader, type SimpleGrader } from '../../../contract/graders.ts'
 import { compileFormula } from './formula.ts'
 import type { Score } from './local.ts'
 import { fill, GraderError, type Values } from './template.ts'
@@ -61,15 +61,18 @@ function gradeSimple(grader: SimpleGrader, values: Values, { thread, ask }: Tool
 
 type Judge<T extends 'label_model' | 'score_model'> = Extract<SimpleGrader, { type: T }>
 
+/** Longest answer of a judge, in tokens: a label or a number in a form. */
+const judgeTokens = 64
+
 /** The engine constrains the judge's answer to the form, so that no text has to be searched. */
 const judgeRequest = ({ model, input }: Judge<'label_model' | 'score_model'>, values: Values, result: object) => ({
   model,
   messages: input.map(({ role, content }) => ({
     role,
-    content: fill(typeof content === 'string' ? content : content.text, values),
+    content: fill(contentText(content), values),
   })),
   temperature: 0,
-  max_tokens: 64,
+  max_tokens: judgeTokens,
   response_format: {
     type: 'json_schema',
     json_schema: {
@@ -98,7 +101,15 @@ async function gradeByLabel(grader: Judge<'label_model'>, values: Values, ask: A
 
 async function gradeByScore(grader: Judge<'score_model'>, values: Values, ask: AskJudge): Promise<Score> {
   const [low, high] = grader.range
-  const found = resultOf(await ask(judgeRequest(grader, values, { type: 'number' })))
+  const { temperature, top_p, seed, max_completions_tokens } = grader.sampling_params ?? {}
+  const request = {
+    ...judgeRequest(grader, values, { type: 'number' }),
+    ...(temperature != null && { temperature }),
+    ...(top_p != null && { top_p }),
+    ...(seed != null && { seed }),
+    ...(max_completions_tokens != null && { max_tokens: Math.max(judgeTokens, max_completions_tokens) }),
+  }
+  const found = resultOf(await ask(request))
   if (typeof found !== 'number' || !Number.isFinite(found)) throw new GraderError('The judge gave no number.')
   const score = Math.min(high, Math.max(low, found))
   return { score: (score - low) / (high - low), passed: score >= (grader.pass_threshold ?? (low + high) / 2) }

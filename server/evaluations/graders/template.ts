@@ -35,7 +35,8 @@ export function fill(template: string, values: Values): string {
 
 const textOf = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
-function valueAt(name: string, values: Values): unknown {
+/** The value of a name such as `item.input`. Throws GraderError for one that is missing. */
+export function valueAt(name: string, values: Values): unknown {
   let value: unknown = values
   for (const part of name.split('.')) {
     // Own fields alone: a row cannot reach what every object has.

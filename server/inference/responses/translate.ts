@@ -68,7 +68,7 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
     max_completion_tokens: request.max_output_tokens,
     parallel_tool_calls: request.parallel_tool_calls,
     ...(thinksNot(request) && { chat_template_kwargs: { enable_thinking: false } }),
-    ...(tools && tools.length > 0 && { tools: tools.map(({ type, ...tool }) => ({ type, function: tool })) }),
+    ...(tools && tools.length > 0 && { tools: tools.map(chatTool) }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
         ? { type: 'function', function: { name: tool_choice.name } }
@@ -84,7 +84,13 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
 
 const thinksNot = ({ reasoning }: ResponseRequest) => ['none', 'minimal'].includes(reasoning?.effort ?? '')
 
-function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
+type Tool = NonNullable<ResponseRequest['tools']>[number]
+
+/** A tool in the form of chat completions. */
+export const chatTool = ({ type, ...tool }: Tool) => ({ type, function: tool })
+
+/** A format in the form of chat completions. */
+export function responseFormat(format: NonNullable<NonNullable<ResponseRequest['text']>['format']>) {
   if (format.type !== 'json_schema') return format
   const { type, ...json_schema } = format
   return { type, json_schema }

@@ -1,0 +1,275 @@
+// `./tunery import openai-evals`: evals that were exported from OpenAI's API become evals here. The answers of their runs
+// are graded again, so that they can be compared with those of a model here.
+import { readFileSync } from 'node:fs'
+import { z } from 'zod'
+import { evaluationRowsMax } from '../contract/evaluations.ts'
+import type { File as ServiceFile } from '../contract/files.ts'
+import { similarityMetrics } from '../contract/graders.ts'
+import type { CreateEval, CreateRun, Eval, Run } from '../contract/openai-evals.ts'
+import type { ServiceAddress } from './download.ts'
+import { json, serviceAddress } from './service.ts'
+import { UsageError } from './usage.ts'
+
+export interface ImportEvalsOptions {
+  judge?: string
+  model?: string
+  'dry-run': boolean
+  json: boolean
+}
+
+const Item = z.record(z.string(), z.unknown())
+const Metadata = z.record(z.string(), z.string()).nullish()
+
+const ExportedEval = z.looseObject({
+  object: z.literal('eval'),
+  id: z.string(),
+  name: z.string().nullish(),
+  metadata: Metadata,
+  // `schema_`: as `model_dump` of the Python client writes it.
+  data_source_config: z.looseObject({ type: z.string(), schema: Item.nullish(), schema_: Item.nullish() }),
+  testing_criteria: z.array(z.looseObject({ type: z.string(), name: z.string() })),
+})
+const ExportedRun = z.looseObject({
+  id: z.string(),
+  name: z.string().nullish(),
+  model: z.string().nullish(),
+  data_source: z.looseObject({
+    input_messages: Item.nullish(),
+    source: z.looseObject({ content: z.array(z.looseObject({ item: Item })).nullish() }).nullish(),
+  }),
+  result_counts: z.looseObject({ passed: z.number(), failed: z.number() }).nullish(),
+})
+type ExportedRun = z.infer<typeof ExportedRun>
+const ExportedOutput = z.looseObject({
+  datasource_item: Item,
+  sample: z
+    .looseObject({
+      output: z.array(z.looseObject({ content: z.string().nullish(), tool_calls: z.unknown().optional() })).nullish(),
+    })
+    .nullish(),
+})
+type ExportedOutput = z.infer<typeof ExportedOutput>
+
+const Export = z.looseObject({
+  eval: ExportedEval,
+  rows: z.array(Item).nullish(),
+  runs: z.array(z.looseObject({ run: ExportedRun, output_items: z.array(ExportedOutput).nullish() })).nullish(),
+})
+type Export = z.infer<typeof Export>
+type Grader = Export['eval']['testing_criteria'][number]
+
+interface Imported {
+  from: string
+  eval: string
+  rows: string | null
+  runs: string[]
+  differences: string[]
+}
+
+export async function importOpenaiEvals(files: string[], options: ImportEvalsOptions): Promise<void> {
+  if (files.length === 0)
+    throw new UsageError(
+      'Give the exported evals: ./tunery import openai-evals FILE.json… [--judge MODEL] [--model MODEL]',
+    )
+  const exports = files.map((file) => readExport(file))
+  const service = serviceAddress()
+  for (const name of [options.judge, options.model])
+    if (name !== undefined) await json(service, 'GET', `/models/${encodeURIComponent(name)}`)
+  const known = new Set((await json<{ data: { id: string }[] }>(service, 'GET', '/models')).data.map(({ id }) => id))
+  const judgeOf = (name: string) => options.judge ?? (known.has(name) ? name : undefined)
+  // All are read before the first is made: a file that cannot be imported stops the command with nothing done.
+  const plans = exports.map((exported) => ({ exported, ...translate(exported, judgeOf) }))
+  const imported: Imported[] = []
+  for (const { exported, request, differences } of plans) {
+    if (!options.json) {
+      console.log(`${request.name ?? exported.eval.id}:`)
+      for (const difference of differences) console.log(`- ${difference}`)
+    }
+    if (options['dry-run']) continue
+    const made = await importOne(service, exported, request, options.model)
+    imported.push({ ...made, differences })
+    if (!options.json)
+      console.log(`  ${made.eval}, ${made.runs.length} runs${made.rows ? `, rows in ${made.rows}` : ''}`)
+  }
+  if (options.json) console.log(JSON.stringify(imported))
+  else if (options['dry-run']) console.log('Nothing was made. Leave out --dry-run to import.')
+}
+
+function readExport(file: string): Export {
+  let value: unknown
+  try {
+    value = JSON.parse(readFileSync(file, 'utf8'))
+  } catch (error) {
+    throw new UsageError(`${file} cannot be read as JSON: ${(error as Error).message}`)
+  }
+  const isBare = (value as { object?: unknown } | null)?.object === 'eval'
+  const read = Export.safeParse(isBare ? { eval: value } : value)
+  if (read.success) return read.data
+  const [issue] = read.error.issues
+  throw new UsageError(
+    `${file} is no exported eval: '${issue!.path.join('.') || 'the file'}': ${issue!.message}. It must be an eval of ` +
+      'that API, or {eval, rows, runs: [{run, output_items}]} with what its API returns; see docs/openai.md.',
+  )
+}
+
+/** The eval to create, and what will differ. Throws a UsageError if no grader can be taken over. */
+function translate(
+  { eval: source, runs }: Export,
+  judgeOf: (name: string) => string | undefined,
+): { request: CreateEval; differences: string[] } {
+  const differences: string[] = []
+  const graders = source.testing_criteria.flatMap((grader) => graderOf(grader, judgeOf, differences) ?? [])
+  if (graders.length === 0)
+    throw new UsageError(
+      `No grader of the eval '${source.name ?? source.id}' can be taken over: ${differences.join(' ')}`,
+    )
+  const { type, schema, schema_ } = source.data_source_config
+  if (type !== 'custom') differences.push(`Its rows were ${type}; here they are those of its runs.`)
+  if (runs?.length)
+    differences.push('The answers of its runs are graded again here. Judged grades differ with the judge.')
+  const properties = ((schema ?? schema_)?.properties ?? {}) as Record<string, Record<string, unknown> | undefined>
+  const item_schema = (type === 'custom' ? properties.item : undefined) ?? {}
+  return {
+    request: {
+      name: source.name ?? source.id,
+      metadata: { ...source.metadata, imported_from: source.id },
+      data_source_config: { type: 'custom', item_schema, include_sample_schema: 'sample' in properties },
+      testing_criteria: graders,
+    } as CreateEval,
+    differences,
+  }
+}
+
+/** A grader without what is of that service alone; undefined, with a difference, if there is none like it here. */
+function graderOf(
+  { id: _, ...given }: Grader,
+  judgeOf: (name: string) => string | undefined,
+  differences: string[],
+): object | undefined {
+  const grader = withoutNulls(given) as Grader
+  const leftOut = (why: string) => void differences.push(`The grader '${grader.name}' is left out: ${why}.`)
+  if (grader.type === 'python') return leftOut('no Python of clients is run')
+  if (grader.type === 'text_similarity') {
+    const metric = String(grader.evaluation_metric)
+    return (similarityMetrics as readonly string[]).includes(metric) ? grader : leftOut(`'${metric}' is not offered`)
+  }
+  if (grader.type !== 'label_model' && grader.type !== 'score_model') return grader
+  const judge = judgeOf(String(grader.model))
+  if (judge === undefined)
+    throw new UsageError(
+      `'${grader.name}' is judged by '${grader.model}', which is not here. Give a model: --judge MODEL`,
+    )
+  if (judge !== grader.model) differences.push(`'${grader.name}' is judged by ${judge}, not ${grader.model}.`)
+  return { ...grader, model: judge }
+}
+
+/** The clients for Python write fields that are not set as null. */
+function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([key, each]) => (each === null ? [] : [[key, withoutNulls(each)]])),
+  )
+}
+
+async function importOne(
+  service: ServiceAddress,
+  exported: Export,
+  request: CreateEval,
+  model: string | undefined,
+): Promise<Omit<Imported, 'differences'>> {
+  const uploaded: string[] = []
+  const upload = async (rows: object[], name: string) => {
+    const id = await uploadRows(service, rows, name)
+    uploaded.push(id)
+    return id
+  }
+  const created = await json<Eval>(service, 'POST', '/evals', request)
+  try {
+    const runs: string[] = []
+    const start = async (run: CreateRun) =>
+      runs.push((await json<Run>(service, 'POST', `/evals/${created.id}/runs`, run)).id)
+    for (const { run, output_items } of exported.runs ?? []) {
+      if (!output_items?.length) continue
+      const rows = output_items.map((each) => ({ item: each.datasource_item, sample: sampleOf(each) }))
+      for (const part of partsOf(rows))
+        await start({
+          name: [run.name ?? run.id, run.model].filter(Boolean).join(', ').slice(0, 200),
+          metadata: originOf(run),
+          data_source: { type: 'jsonl', source: { type: 'file_id', id: await upload(part, run.id) } },
+        })
+    }
+    const items = rowsOf(exported)
+    const rows =
+      items.length === 0
+        ? null
+        : await upload(
+            items.map((item) => ({ item })),
+            exported.eval.id,
+          )
+    const input_messages = exported.runs?.map(({ run }) => run.data_source.input_messages).findLast(Boolean)
+    if (model !== undefined && rows !== null)
+      await start({
+        name: `${model}, ${created.name}`.slice(0, 200),
+        data_source: {
+          type: 'completions',
+          model,
+          ...(input_messages && { input_messages: withoutNulls(input_messages) }),
+          source: { type: 'file_id', id: rows },
+        },
+      } as CreateRun)
+    return { from: exported.eval.id, eval: created.id, rows, runs }
+  } catch (error) {
+    await removeAll(service, created.id, uploaded)
+    throw error
+  }
+}
+
+/** The answer of an exported row, as graders read it. */
+function sampleOf({ sample }: ExportedOutput): Record<string, unknown> {
+  const last = sample?.output?.at(-1)
+  return {
+    output_text: last?.content ?? '',
+    ...(Array.isArray(last?.tool_calls) && { output_tools: last.tool_calls }),
+  }
+}
+
+function originOf({ id, model, result_counts }: ExportedRun): Record<string, string> {
+  return {
+    imported_from: id,
+    ...(model && { model }),
+    ...(result_counts && { passed_there: `${result_counts.passed}`, failed_there: `${result_counts.failed}` }),
+  }
+}
+
+/** Each row once. */
+function rowsOf({ rows, runs }: Export): object[] {
+  const found = [
+    ...(rows ?? []),
+    ...(runs ?? []).flatMap(({ run, output_items }) => [
+      ...(run.data_source.source?.content ?? []).map(({ item }) => item),
+      ...(output_items ?? []).map(({ datasource_item }) => datasource_item),
+    ]),
+  ]
+  return [...new Map(found.map((row) => [JSON.stringify(row), row])).values()]
+}
+
+function* partsOf<T>(rows: T[]): Generator<T[]> {
+  for (let from = 0; from < rows.length; from += evaluationRowsMax) yield rows.slice(from, from + evaluationRowsMax)
+}
+
+async function uploadRows(service: ServiceAddress, rows: object[], name: string): Promise<string> {
+  const form = new FormData()
+  form.set('purpose', 'evals')
+  form.set('file', new Blob([rows.map((row) => JSON.stringify(row)).join('\n')]), `${name}.jsonl`)
+  return (await json<ServiceFile>(service, 'POST', '/files', form)).id
+}
+
+async function removeAll(service: ServiceAddress, eval_id: string, files: string[]): Promise<void> {
+  const { data } = await json<{ data: Run[] }>(service, 'GET', `/evals/${eval_id}/runs?limit=100`)
+  for (const { id, status } of data)
+    if (status === 'queued' || status === 'in_progress')
+      await json(service, 'POST', `/evals/${eval_id}/runs/${id}/cancel`)
+  await json(service, 'DELETE', `/evals/${eval_id}`)
+  for (const id of files) await json(service, 'DELETE', `/files/${id}`)
+}

@@ -1,0 +1,231 @@
+// OpenAI's evals: graders with a name. Their runs are evaluations.
+import { ApiError } from '../../../contract/errors.ts'
+import type {
+  CreateEval,
+  CreateRun,
+  DataSource,
+  Eval,
+  EvalQuery,
+  OutputItem,
+  OutputItemQuery,
+  Run,
+  RunQuery,
+  SourceConfig,
+  UpdateEval,
+} from '../../../contract/openai-evals.ts'
+import { newId } from '../../../lib/ids.ts'
+import type { Db, Trx } from '../../db/open.ts'
+import { openaiPageOf } from '../../db/page.ts'
+import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
+import type { Files } from '../../files/index.ts'
+import { checkMessages, checkSchema } from '../check.ts'
+import type { Evaluations } from '../service.ts'
+import * as store from '../store.ts'
+import { requestOf } from './request.ts'
+import { rowOf, statusOf, toEval, toOutputItem, toRun } from './responses.ts'
+
+type Actor = AccountActor & { key_id: string | null }
+type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
+
+export interface OpenaiEvals {
+  create(by: Actor, request: CreateEval): Promise<Eval>
+  list(account_id: string, query: EvalQuery): Promise<List<Eval>>
+  get(account_id: string, id: string): Promise<Eval>
+  update(by: AccountActor, id: string, changes: UpdateEval): Promise<Eval>
+  delete(by: AccountActor, id: string): Promise<{ object: 'eval.deleted'; deleted: true; eval_id: string }>
+  createRun(by: Actor, eval_id: string, request: CreateRun): Promise<Run>
+  runs(account_id: string, eval_id: string, query: RunQuery): Promise<List<Run>>
+  run(account_id: string, eval_id: string, id: string): Promise<Run>
+  cancelRun(by: AccountActor, eval_id: string, id: string): Promise<Run>
+  deleteRun(
+    by: AccountActor,
+    eval_id: string,
+    id: string,
+  ): Promise<{ object: 'eval.run.deleted'; deleted: true; run_id: string }>
+  outputItems(account_id: string, eval_id: string, run_id: string, query: OutputItemQuery): Promise<List<OutputItem>>
+  outputItem(account_id: string, eval_id: string, run_id: string, id: string): Promise<OutputItem>
+}
+
+interface Options {
+  db: Db
+  evaluations: Evaluations
+  files: Pick<Files, 'write' | 'insert' | 'drop' | 'delete'>
+  now(): number
+}
+
+const isOver = (status: string) => !['queued', 'running'].includes(status)
+
+export function createOpenaiEvals({ db, evaluations, files, now }: Options): OpenaiEvals {
+  async function requireEval(from: Db | Trx, account_id: string, id: string): Promise<store.EvalRow> {
+    const found = await store.evalById(from, id)
+    if (found?.account_id !== account_id)
+      throw new ApiError('evaluation_not_found', `There is no eval '${id}'.`, { param: 'eval_id' })
+    return found
+  }
+
+  async function requireRun(account_id: string, eval_id: string, id: string): Promise<store.EvaluationRow> {
+    await requireEval(db, account_id, eval_id)
+    const found = await store.find(db, account_id, id)
+    if (found?.eval_id !== eval_id)
+      throw new ApiError('evaluation_not_found', `There is no run '${id}' of this eval.`, { param: 'run_id' })
+    return found
+  }
+
+  const runOf = async (row: store.EvaluationRow) => toRun(row, await evaluations.resultOf(row))
+
+  /** The file or dataset with the rows of a run, and whether it was made for the run. */
+  async function rowsOf(by: Actor, name: string, { source }: DataSource): Promise<{ id: string; made: boolean }> {
+    if (source.type === 'file_id') return { id: source.id, made: false }
+    if (source.type === 'stored_completions')
+      throw new ApiError('parameter_not_supported', 'stored completions are not there yet', { param: 'data_source' })
+    const file = await files.write(source.content.map((row) => JSON.stringify(row)).join('\n'))
+    const row = { account_id: by.account_id, filename: `${name}.jsonl`, purpose: 'evals' as const, created_at: now() }
+    await db
+      .transaction()
+      .execute((trx) => files.insert(trx, file, row))
+      .catch(async (error) => {
+        await files.drop(file)
+        throw error
+      })
+    return { id: file.id, made: true }
+  }
+
+  return {
+    async create(by, { name, metadata, data_source_config, testing_criteria }) {
+      if (data_source_config.type === 'custom')
+        checkSchema(data_source_config.item_schema, 'data_source_config.item_schema')
+      await evaluations.checkGraders(by.account_id, testing_criteria, 'testing_criteria')
+      const id = newId('evaldef')
+      const created_at = now()
+      const row: store.EvalRow = {
+        id,
+        account_id: by.account_id,
+        name:
+          name ??
+          testing_criteria
+            .map((grader) => grader.name)
+            .join(', ')
+            .slice(0, 200),
+        metadata_json: JSON.stringify(metadata ?? {}),
+        source_config_json: JSON.stringify(data_source_config),
+        graders_json: JSON.stringify(testing_criteria),
+        updated_at: created_at,
+        created_at,
+      }
+      await db.transaction().execute(async (trx) => {
+        await store.insertEval(trx, row)
+        await recordAuditEntry(trx, by, 'eval.created', id, { name: row.name }, created_at)
+      })
+      return toEval(row)
+    },
+
+    async list(account_id, query) {
+      const after = query.after === undefined ? undefined : await requireEval(db, account_id, query.after)
+      return openaiPageOf((await store.listEvals(db, account_id, query, after)).map(toEval), query.limit)
+    },
+
+    get: async (account_id, id) => toEval(await requireEval(db, account_id, id)),
+
+    async update(by, id, { name, metadata }) {
+      return db.transaction().execute(async (trx) => {
+        await requireEval(trx, by.account_id, id)
+        const changes = {
+          ...(name != null && { name }),
+          ...(metadata != null && { metadata_json: JSON.stringify(metadata) }),
+          updated_at: now(),
+        }
+        await store.updateEval(trx, id, changes)
+        await recordAuditEntry(trx, by, 'eval.updated', id, { name, metadata }, changes.updated_at)
+        return toEval(await requireEval(trx, by.account_id, id))
+      })
+    },
+
+    async delete(by, id) {
+      await db.transaction().execute(async (trx) => {
+        const { name } = await requireEval(trx, by.account_id, id)
+        const runs = await store.runsOf(trx, id)
+        const active = runs.find(({ status }) => !isOver(status))
+        if (active)
+          throw new ApiError('in_use', `The run '${active.id}' is ${active.status}. Cancel it, then delete the eval.`, {
+            param: 'eval_id',
+          })
+        for (const run of runs) await store.remove(trx, run.id)
+        await store.removeEval(trx, id)
+        await recordAuditEntry(trx, by, 'eval.deleted', id, { name, runs: runs.length }, now())
+      })
+      return { object: 'eval.deleted', deleted: true, eval_id: id }
+    },
+
+    async createRun(by, eval_id, { name, metadata, data_source }) {
+      const found = await requireEval(db, by.account_id, eval_id)
+      const config = JSON.parse(found.source_config_json) as SourceConfig
+      const { model, template, sampling } = requestOf(data_source, config)
+      checkMessages(template, 'data_source.input_messages.template')
+      const rows = await rowsOf(by, name ?? found.name, data_source)
+      try {
+        const row = await evaluations.createRun(by, {
+          model,
+          template,
+          sampling,
+          dataset: rows.id,
+          graders: JSON.parse(found.graders_json),
+          name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
+          description: '',
+          metadata: metadata ?? {},
+          eval_id,
+          data_source: rows.made ? { ...data_source, source: { type: 'file_id', id: rows.id } } : data_source,
+        })
+        return await runOf(row)
+      } catch (error) {
+        if (rows.made) await files.delete(by, rows.id)
+        throw error
+      }
+    },
+
+    async runs(account_id, eval_id, { status, ...query }) {
+      await requireEval(db, account_id, eval_id)
+      const after = query.after === undefined ? undefined : await requireRun(account_id, eval_id, query.after)
+      const wanted = status && statusOf(status)
+      const found = await store.listRuns(db, eval_id, wanted, query, after)
+      return openaiPageOf(await Promise.all(found.map(runOf)), query.limit)
+    },
+
+    run: async (account_id, eval_id, id) => runOf(await requireRun(account_id, eval_id, id)),
+
+    async cancelRun(by, eval_id, id) {
+      await requireRun(by.account_id, eval_id, id)
+      await evaluations.cancel(by, id)
+      return runOf(await requireRun(by.account_id, eval_id, id))
+    },
+
+    async deleteRun(by, eval_id, id) {
+      await requireRun(by.account_id, eval_id, id)
+      await evaluations.delete(by, id)
+      return { object: 'eval.run.deleted', deleted: true, run_id: id }
+    },
+
+    async outputItems(account_id, eval_id, run_id, { limit, order, status, after: last }) {
+      const run = await requireRun(account_id, eval_id, run_id)
+      const after = last === undefined ? undefined : rowOf(run_id, last)
+      if (last !== undefined && after === undefined)
+        throw new ApiError('invalid_request', `There is no output item '${last}' of this run.`, { param: 'after' })
+      const passed = status && status === 'pass'
+      const answers = await store.listAnswers(db, run_id, { limit, order, passed, after })
+      return openaiPageOf(
+        answers.map((answer) => toOutputItem(run, answer)),
+        limit,
+      )
+    },
+
+    async outputItem(account_id, eval_id, run_id, id) {
+      const run = await requireRun(account_id, eval_id, run_id)
+      const row = rowOf(run_id, id)
+      const [answer] = row === undefined ? [] : await store.answersOf(db, run_id, [row])
+      if (!answer)
+        throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
+          param: 'output_item_id',
+        })
+      return toOutputItem(run, answer)
+    },
+  }
+}
