@@ -49,6 +49,7 @@ export const errorCodes = {
   upload_not_found: 404,
   batch_not_found: 404,
   response_not_found: 404,
+  completion_not_found: 404,
   job_not_found: 404,
   deployment_not_found: 404,
   export_not_found: 404,

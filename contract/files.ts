@@ -47,6 +47,17 @@ export const CursorQuery = z.looseObject({
 })
 export type CursorQuery = z.infer<typeof CursorQuery>
 
+/**
+ * The query of a list with metadata: pairs that its objects must have come as `metadata[key]=value`; `metadata=null` or
+ * `metadata=` finds those without any.
+ */
+export const MetadataQuery = CursorQuery.extend({
+  metadata: z
+    .enum(['', 'null'], { error: "must be null; write pairs as 'metadata[key]=value'" })
+    .optional()
+    .describe('`null`: those without metadata. Pairs are written as `metadata[key]=value`.'),
+})
+
 /** A list in OpenAI's shape. */
 export const openaiList = <T extends z.ZodType>(item: T) =>
   z.object({

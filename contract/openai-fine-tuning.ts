@@ -1,7 +1,7 @@
 // OpenAI's fine-tuning API: the jobs and models of `/fine-tuning` in that API's shapes.
 import { z } from 'zod'
 import { digits, Metadata } from './common.ts'
-import { CursorQuery, openaiList } from './files.ts'
+import { CursorQuery, MetadataQuery, openaiList } from './files.ts'
 import { route } from './route.ts'
 import { onlyIf } from './sampling.ts'
 
@@ -159,13 +159,7 @@ export type OpenaiCheckpoint = z.infer<typeof OpenaiCheckpoint>
 const tag = 'OpenAI fine-tuning'
 const JobParams = z.object({ job_id: z.string() })
 
-/** Pairs that jobs must have come as `metadata[key]=value`; `metadata=null` or `metadata=` finds jobs without any. */
-export const OpenaiJobQuery = CursorQuery.extend({
-  metadata: z
-    .enum(['', 'null'], { error: "must be null; write pairs as 'metadata[key]=value'" })
-    .optional()
-    .describe('`null`: jobs without metadata. Pairs are written as `metadata[key]=value`.'),
-})
+export const OpenaiJobQuery = MetadataQuery
 export type OpenaiJobQuery = z.infer<typeof OpenaiJobQuery>
 
 export const createOpenaiJob = route({

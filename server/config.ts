@@ -136,6 +136,11 @@ const settings = {
     '7',
     'Days until the files of an export are removed; 0: only when it is deleted.',
   ),
+  store_completions: setting(
+    wholeNumber(0, 36_500),
+    '0',
+    'Days for which answers to requests with store: true are kept with what was asked; 0: none are kept.',
+  ),
   parse_control_tokens: setting(
     boolean,
     'false',

@@ -23,6 +23,7 @@ import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
+import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createUsageFeature } from './usage/feature.ts'
 import { createWebhooksFeature } from './webhooks/feature.ts'
 
@@ -71,9 +72,19 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const { datasets } = withDatasets
   const withFiles = createFilesFeature(context, { datasets })
   const { files } = withFiles
+  const withStored = createStoredCompletionsFeature(context, { datasets })
+  const { storedCompletions } = withStored
   const tuning = createFineTuningFeature(context, { plans, accounts, usage, hub, downloads, datasets, files, engine })
   const { fineTuning, models } = tuning
-  const withInference = createInferenceFeature(context, { plans, limits, engine, hub, models, usage })
+  const withInference = createInferenceFeature(context, {
+    plans,
+    limits,
+    engine,
+    hub,
+    models,
+    usage,
+    storedCompletions,
+  })
   const { inference } = withInference
   const withBatches = createBatchesFeature(context, { accounts, limits, files, inference })
   const withEvaluations = createEvaluationsFeature(context, {
@@ -84,6 +95,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     fineTuning,
     models,
     inference,
+    storedCompletions,
   })
   const { evaluations } = withEvaluations
   const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations })
@@ -96,6 +108,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withUsage,
     withDatasets,
     withFiles,
+    withStored,
     tuning,
     withInference,
     withBatches,
@@ -111,6 +124,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     limits,
     usage,
     fineTuning,
+    storedCompletions,
     deployments,
     exports: withExports.exports,
     idempotency: createIdempotency({ db, secrets }),
@@ -134,7 +148,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
       for (const feature of features) running.push(...((await feature.start?.()) ?? []))
       // After the usage that an earlier process left has been folded: an old row keeps its request from being counted
       // twice.
-      running.push(startSweeping(db, context.reserve, log, [fineTuning.removeExpiredRuns, withFiles.removeExpired]))
+      running.push(
+        startSweeping(db, context.reserve, log, [
+          fineTuning.removeExpiredRuns,
+          withFiles.removeExpired,
+          storedCompletions.removeExpired,
+        ]),
+      )
       return {
         async close() {
           await Promise.all(running.map((each) => each.close()))

@@ -6,6 +6,7 @@ type ListedTable =
   | 'datasets'
   | 'files'
   | 'batches'
+  | 'stored_completions'
   | 'evals'
   | 'evaluations'
   | 'tuning_jobs'

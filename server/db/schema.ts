@@ -216,6 +216,18 @@ interface EvaluationAnswers {
   completion_tokens: number
 }
 
+interface StoredCompletions {
+  id: string
+  account_id: string
+  /** As it was asked for. */
+  model: string
+  metadata_json: string
+  /** The messages, and the parameters that made the answer. */
+  request_json: string
+  response_json: string
+  expires_at: number
+  created_at: number
+}
 interface Responses {
   id: string
   account_id: string
@@ -524,6 +536,7 @@ export interface Schema {
   upload_parts: UploadParts
   batches: Batches
   responses: Responses
+  stored_completions: StoredCompletions
   evals: Evals
   evaluations: Evaluations
   evaluation_answers: EvaluationAnswers

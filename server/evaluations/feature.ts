@@ -6,6 +6,7 @@ import type { FineTuning, TunedModels } from '../fine-tuning/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Limits } from '../limits/index.ts'
 import { startWorker } from '../queue/worker.ts'
+import type { StoredCompletions } from '../stored-completions/index.ts'
 import { openaiEvalRoutes } from './openai/routes.ts'
 import { createOpenaiEvals } from './openai/service.ts'
 import { evaluationRoutes } from './routes.ts'
@@ -20,6 +21,7 @@ interface Needs {
   fineTuning: FineTuning
   models: TunedModels
   inference: Inference
+  storedCompletions: StoredCompletions
 }
 
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {

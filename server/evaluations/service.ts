@@ -195,7 +195,10 @@ export function createEvaluations(options: Options): Evaluations {
           (eval_id === null ? "Give 'rows' to draw some." : 'Divide them into several files, with a run of each.'),
         { param: 'rows', details: { max: evaluationRowsMax } },
       )
-    if (rows === 0) throw new ApiError('dataset_invalid', 'The dataset has no rows.', { param: 'dataset' })
+    if (rows === 0)
+      throw new ApiError('dataset_invalid', data_source ? 'The run has no rows.' : 'The dataset has no rows.', {
+        param: 'dataset',
+      })
     const row: store.EvaluationRow = {
       ...fresh(by),
       account_id,

@@ -1,7 +1,7 @@
-import { sql } from 'kysely'
 import type { SortedQuery } from '../../contract/common.ts'
 import type { Job, JobQuery } from '../../contract/fine-tuning.ts'
 import { isoTime } from '../../lib/utc-day.ts'
+import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { newestFirst, sortedPage } from '../db/page.ts'
 import type { NewRow, Row } from '../db/schema.ts'
@@ -31,26 +31,23 @@ export function listJobs(db: Db, account_id: string, query: JobQuery, after: Job
   return sortedPage(status === 'queued' ? found.where('paused', '=', 0) : found, query, after)
 }
 
-/**
- * Jobs, newest first: up to `limit`, and one more if there are more. `metadata`: pairs that they have, or 'none' for
- * jobs without any.
- */
-export function listJobsByMetadata(
+/** Jobs with this metadata, newest first: up to `limit`, and one more if there are more. */
+export const listJobsByMetadata = (
   db: Db,
   account_id: string,
-  metadata: Record<string, string> | 'none' | undefined,
+  metadata: MetadataFilter,
   limit: number,
   after: JobRow | undefined,
-): Promise<JobRow[]> {
-  let query = db.selectFrom('tuning_jobs').selectAll().where('account_id', '=', account_id)
-  if (metadata === 'none') query = query.where('metadata_json', '=', '{}')
-  else
-    for (const [key, value] of Object.entries(metadata ?? {}))
-      query = query.where(
-        sql<boolean>`exists (select 1 from json_each(metadata_json) where key = ${key} and value = ${value})`,
-      )
-  return newestFirst(query, limit, after)
-}
+): Promise<JobRow[]> =>
+  newestFirst(
+    db
+      .selectFrom('tuning_jobs')
+      .selectAll()
+      .where('account_id', '=', account_id)
+      .where((and) => and.and(metadataConditions(metadata))),
+    limit,
+    after,
+  )
 
 export const unfinishedJobs = (db: Db) =>
   db.selectFrom('tuning_jobs').select('id').where('status', 'in', ['queued', 'running']).execute()

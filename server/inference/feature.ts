@@ -4,6 +4,7 @@ import type { Gauge } from '../http/health.ts'
 import type { Hub } from '../hub/index.ts'
 import type { Limits } from '../limits/index.ts'
 import type { Plans } from '../plans.ts'
+import type { StoredCompletions } from '../stored-completions/index.ts'
 import type { Usage } from '../usage/index.ts'
 import { createEngineClient } from './engine/client.ts'
 import { createEngineHealth } from './engine/health.ts'
@@ -46,12 +47,13 @@ interface Needs {
   hub: Hub
   models: TunedModels
   usage: Usage
+  storedCompletions: StoredCompletions
   engine: ReturnType<typeof createEngine>
 }
 
 export function createInferenceFeature(
   context: Context,
-  { plans, limits, engine, hub, models, usage }: Needs,
+  { plans, limits, engine, hub, models, usage, storedCompletions }: Needs,
 ): Feature & { inference: Inference; gauges: Gauge[] } {
   const { config, dataDir, log } = context
   const { client } = engine
@@ -98,7 +100,7 @@ export function createInferenceFeature(
     mount(app) {
       const cutoff = context.stopDeadline
       const aborts = createAborts(cutoff)
-      inferenceRoutes(app, { inference, limits, aborts, cutoff })
+      inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, cutoff })
       responseRoutes(app, {
         inference,
         responses: createResponses(context),

@@ -211,6 +211,29 @@ test('an eval has runs that ask a model or grade given answers', async () => {
   await assert.rejects(openai.evals.retrieve(eval_id), { status: 404 })
 })
 
+test('a stored completion is listed, read, changed, evaluated and deleted', async () => {
+  const metadata = { from: 'node' }
+  const { id } = await openai.chat.completions.create({
+    model,
+    messages: [{ role: 'user', content: 'Say hi.' }],
+    max_tokens: 64,
+    store: true,
+    metadata,
+  })
+  const stored = await all(openai.chat.completions.list({ metadata, model, order: 'desc' }))
+  assert.deepEqual(
+    stored.map((each) => each.id),
+    [id],
+  )
+  const [message] = await all(openai.chat.completions.messages.list(id))
+  assert.equal(message!.content, 'Say hi.')
+  const changed = await openai.chat.completions.update(id, { metadata: { ...metadata, liked: 'yes' } })
+  assert.equal((changed as { metadata?: Record<string, string> }).metadata!.liked, 'yes')
+  assert.ok((await openai.chat.completions.retrieve(id)).choices[0]!.message.content)
+  assert.ok((await openai.chat.completions.delete(id)).deleted)
+  await assert.rejects(openai.chat.completions.retrieve(id), { status: 404 })
+})
+
 test('responses are whole and streamed, call tools and go on', async () => {
   const base = { model, temperature: 0, max_output_tokens: 32 }
   const whole = await openai.responses.create({ ...base, input: 'Say hi.' })

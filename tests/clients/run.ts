@@ -17,6 +17,7 @@ const absent = 'nobody/home'
 const service = await startService({
   TUNERY_UPSTREAMS: JSON.stringify([{ model: absent, url: 'http://127.0.0.1:1', kind: 'openai' }]),
   TUNERY_WEBHOOK_ALLOW: '127.0.0.0/8',
+  TUNERY_STORE_COMPLETIONS: '1',
 })
 const env = {
   ...process.env,

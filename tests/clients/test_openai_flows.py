@@ -281,3 +281,37 @@ def test_an_eval_is_run_listed_cancelled_and_deleted(client: openai.OpenAI, mode
         )
     assert refused.value.param == "testing_criteria.0.type"
     assert client.evals.delete(made.id).deleted
+
+
+def test_stored_completions_are_listed_and_graded(client: openai.OpenAI, model: str) -> None:
+    metadata = {"from": "python"}
+    stream = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": "Say hello."}],
+        max_tokens=64,
+        stream=True,
+        store=True,
+        metadata=metadata,
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    [stored] = client.chat.completions.list(metadata=metadata)
+    assert stored.choices[0].message.content == text
+    assert [each.content for each in client.chat.completions.messages.list(stored.id)] == ["Say hello."]
+    made = client.evals.create(
+        data_source_config={"type": "stored_completions", "metadata": metadata},
+        testing_criteria=[
+            {
+                "type": "string_check",
+                "name": "says something",
+                "input": "{{sample.output_text}}",
+                "reference": "",
+                "operation": "ne",
+            }
+        ],
+    )
+    started = client.evals.runs.create(
+        made.id, data_source={"type": "completions", "source": {"type": "stored_completions", "metadata": metadata}}
+    )
+    until(lambda: client.evals.runs.retrieve(started.id, eval_id=made.id).status == "completed")
+    assert client.evals.runs.retrieve(started.id, eval_id=made.id).result_counts.passed == 1
+    assert client.chat.completions.delete(stored.id).deleted

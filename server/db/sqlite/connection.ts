@@ -11,6 +11,8 @@ export function openWriter(file: string, timeout_ms: number): SQLite.Database {
     sqlite.pragma('journal_mode = WAL')
     sqlite.pragma('synchronous = FULL')
     sqlite.pragma('foreign_keys = ON')
+    // What is deleted is overwritten.
+    sqlite.pragma('secure_delete = ON')
     addNoDeadline(sqlite)
     return sqlite
   } catch (error) {

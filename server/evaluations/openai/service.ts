@@ -1,5 +1,7 @@
 // OpenAI's evals: graders with a name. Their runs are evaluations.
+import { Readable } from 'node:stream'
 import { ApiError } from '../../../contract/errors.ts'
+import { evaluationRowsMax } from '../../../contract/evaluations.ts'
 import type {
   CreateEval,
   CreateRun,
@@ -14,10 +16,12 @@ import type {
   UpdateEval,
 } from '../../../contract/openai-evals.ts'
 import { newId } from '../../../lib/ids.ts'
+import { isoTime } from '../../../lib/utc-day.ts'
 import type { Db, Trx } from '../../db/open.ts'
 import { openaiPageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
+import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages, checkSchema } from '../check.ts'
 import type { Evaluations } from '../service.ts'
 import * as store from '../store.ts'
@@ -25,6 +29,7 @@ import { requestOf } from './request.ts'
 import { rowOf, statusOf, toEval, toOutputItem, toRun } from './responses.ts'
 
 type Actor = AccountActor & { key_id: string | null }
+type NewRows = Exclude<DataSource['source'], { type: 'file_id' }>
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
 export interface OpenaiEvals {
@@ -50,12 +55,13 @@ interface Options {
   db: Db
   evaluations: Evaluations
   files: Pick<Files, 'write' | 'insert' | 'drop' | 'delete'>
+  storedCompletions: Pick<StoredCompletions, 'conversations'>
   now(): number
 }
 
 const isOver = (status: string) => !['queued', 'running'].includes(status)
 
-export function createOpenaiEvals({ db, evaluations, files, now }: Options): OpenaiEvals {
+export function createOpenaiEvals({ db, evaluations, files, storedCompletions, now }: Options): OpenaiEvals {
   async function requireEval(from: Db | Trx, account_id: string, id: string): Promise<store.EvalRow> {
     const found = await store.evalById(from, id)
     if (found?.account_id !== account_id)
@@ -73,12 +79,38 @@ export function createOpenaiEvals({ db, evaluations, files, now }: Options): Ope
 
   const runOf = async (row: store.EvaluationRow) => toRun(row, await evaluations.resultOf(row))
 
+  /** The lines of a file with the rows of a run. */
+  async function* linesOf(account_id: string, source: NewRows, config: SourceConfig): AsyncGenerator<string> {
+    if (source.type === 'file_content') {
+      for (const row of source.content) yield `${JSON.stringify(row)}\n`
+      return
+    }
+    const own = config.type === 'custom' ? undefined : config.metadata
+    const metadata = { ...own, ...source.metadata }
+    const filter = {
+      metadata,
+      ...(source.model && { model: source.model }),
+      ...(source.created_after != null && { created_after: isoTime(source.created_after * 1000) }),
+      ...(source.created_before != null && { created_before: isoTime(source.created_before * 1000) }),
+    }
+    const limit = Math.min(source.limit ?? evaluationRowsMax, evaluationRowsMax)
+    for await (const { id, messages, tools, answer } of storedCompletions.conversations(account_id, filter, limit)) {
+      const { content, tool_calls } = answer.message
+      const item = { completion_id: id, input: messages, ...(tools && { tools }) }
+      const sample = { output_text: content ?? '', output_tools: tool_calls ?? [] }
+      yield `${JSON.stringify({ item, sample })}\n`
+    }
+  }
+
   /** The file or dataset with the rows of a run, and whether it was made for the run. */
-  async function rowsOf(by: Actor, name: string, { source }: DataSource): Promise<{ id: string; made: boolean }> {
+  async function rowsOf(
+    by: Actor,
+    name: string,
+    { source }: DataSource,
+    config: SourceConfig,
+  ): Promise<{ id: string; made: boolean }> {
     if (source.type === 'file_id') return { id: source.id, made: false }
-    if (source.type === 'stored_completions')
-      throw new ApiError('parameter_not_supported', 'stored completions are not there yet', { param: 'data_source' })
-    const file = await files.write(source.content.map((row) => JSON.stringify(row)).join('\n'))
+    const file = await files.write(Readable.from(linesOf(by.account_id, source, config)))
     const row = { account_id: by.account_id, filename: `${name}.jsonl`, purpose: 'evals' as const, created_at: now() }
     await db
       .transaction()
@@ -161,7 +193,7 @@ export function createOpenaiEvals({ db, evaluations, files, now }: Options): Ope
       const config = JSON.parse(found.source_config_json) as SourceConfig
       const { model, template, sampling } = requestOf(data_source, config)
       checkMessages(template, 'data_source.input_messages.template')
-      const rows = await rowsOf(by, name ?? found.name, data_source)
+      const rows = await rowsOf(by, name ?? found.name, data_source, config)
       try {
         const row = await evaluations.createRun(by, {
           model,
@@ -173,7 +205,10 @@ export function createOpenaiEvals({ db, evaluations, files, now }: Options): Ope
           description: '',
           metadata: metadata ?? {},
           eval_id,
-          data_source: rows.made ? { ...data_source, source: { type: 'file_id', id: rows.id } } : data_source,
+          data_source:
+            data_source.source.type === 'file_content'
+              ? { ...data_source, source: { type: 'file_id', id: rows.id } }
+              : data_source,
         })
         return await runOf(row)
       } catch (error) {

@@ -14,6 +14,7 @@ import type { Db } from '../../db/open.ts'
 import { openaiPageOf } from '../../db/page.ts'
 import type { AccountActor } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
+import { metadataFilter } from '../../http/metadata-filter.ts'
 import type { Hub } from '../../hub/index.ts'
 import { defaultLearningRate, readResolvedConfig } from '../defaults.ts'
 import type { TunedModels } from '../models/registry.ts'
@@ -200,20 +201,6 @@ export function createOpenaiFineTuning(options: Options): OpenaiFineTuning {
       return { id: name, object: 'model', deleted: true }
     },
   }
-}
-
-/** The pairs that jobs must have: none at all if `metadata` is given, undefined if there is no filter. */
-function metadataFilter(query: OpenaiJobQuery): Record<string, string> | 'none' | undefined {
-  const pairs = Object.entries(query).flatMap(([name, value]) => {
-    const key = /^metadata\[(.*)\]$/s.exec(name)?.[1]
-    return key === undefined ? [] : [[key, String(value)]]
-  })
-  const refuse = (why: string) => new ApiError('invalid_request', `'metadata': ${why}`, { param: 'metadata' })
-  if (pairs.some(([key]) => key === '')) throw refuse("write pairs as 'metadata[key]=value'.")
-  if (query.metadata !== undefined && pairs.length > 0)
-    throw refuse('null finds jobs without any pair; leave it or the pairs out.')
-  if (query.metadata !== undefined) return 'none'
-  return pairs.length > 0 ? Object.fromEntries(pairs) : undefined
 }
 
 /** The fields of a job under that API's names, for errors of the service. */

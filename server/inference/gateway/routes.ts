@@ -5,11 +5,13 @@ import { type EmbeddingsRequest, embeddings } from '../../../contract/embeddings
 import { getCallableModel, listCallableModels } from '../../../contract/inference.ts'
 import { type Limits, rateLimitError } from '../../http/limits.ts'
 import { answered, type Call, mount } from '../../http/mount.ts'
+import type { StoredCompletions } from '../../stored-completions/index.ts'
 import type { Inference, Operation } from '../service.ts'
 import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
 import { meterFullResponse, relayStream, serverTiming } from './relay.ts'
-import { openSseResponse } from './sse-response.ts'
+import { openSseResponse, pipeToClient } from './sse-response.ts'
+import { createStoredStream } from './stored-stream.ts'
 
 export const chat: Operation = { kind: 'chat', path: '/chat/completions' }
 const completion: Operation = { kind: 'completion', path: '/completions' }
@@ -17,12 +19,13 @@ const embedding: Operation = { kind: 'embedding', path: '/embeddings' }
 
 interface Needs {
   inference: Inference
+  stored: Pick<StoredCompletions, 'keeps' | 'save'>
   limits: Limits
   aborts: Aborts
   cutoff: AbortSignal
 }
 
-export function inferenceRoutes(app: FastifyInstance, { inference, limits, aborts, cutoff }: Needs): void {
+export function inferenceRoutes(app: FastifyInstance, { inference, stored, limits, aborts, cutoff }: Needs): void {
   type InferenceCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
     body: ChatRequest | CompletionRequest | EmbeddingsRequest
   }
@@ -30,6 +33,8 @@ export function inferenceRoutes(app: FastifyInstance, { inference, limits, abort
     const { caller, request, reply } = call
     const signal = aborts.onDisconnect(reply)
     const stream = 'stream' in call.body && call.body.stream === true
+    const { account_id } = caller
+    const asked = operation === chat && stored.keeps(call.body) ? (call.body as ChatRequest) : undefined
     const inferenceRequest = {
       caller,
       request_id: request.id,
@@ -44,6 +49,18 @@ export function inferenceRoutes(app: FastifyInstance, { inference, limits, abort
           .answer(operation, inferenceRequest, signal)
           .catch(aborts.asShutdownError)
         const options = { ...(call.body as ChatRequest).stream_options }
+        if (asked) {
+          const events = createStoredStream(
+            (answer) => stored.save(account_id, asked, answer),
+            options.include_usage === true,
+          )
+          const start = (timing: string | undefined) => {
+            pipeToClient(events, sseResponse.start(timing), request.log)
+            return events
+          }
+          await relayStream(response, { start }, meter, { ...options, include_usage: true }, cutoff)
+          return answered
+        }
         // Free the request body: these objects live as long as the stream.
         request.bodyText = null
         request.body = undefined
@@ -58,10 +75,10 @@ export function inferenceRoutes(app: FastifyInstance, { inference, limits, abort
     const { response, meter } = await inference
       .answer(operation, inferenceRequest, signal)
       .catch(aborts.asShutdownError)
-    reply
-      .header('server-timing', serverTiming(response))
-      .type('application/json; charset=utf-8')
-      .send(meterFullResponse(response, meter).bytes)
+    const timing = serverTiming(response)
+    const { bytes } = meterFullResponse(response, meter)
+    if (asked) await stored.save(account_id, asked, JSON.parse(bytes.toString('utf8')))
+    reply.header('server-timing', timing).type('application/json; charset=utf-8').send(bytes)
     return answered
   }
 

@@ -1,0 +1,83 @@
+// The stream of an answer that is kept: its events pass unchanged, and what they add up to is stored before the last.
+import { Transform } from 'node:stream'
+import { StringDecoder } from 'node:string_decoder'
+import type { ChatChunk, ChatResponse } from '../../../contract/chat.ts'
+
+type Choice = ChatResponse['choices'][number]
+
+/**
+ * Reads a stream with usage, and drops that unless the client asked for it. `save` is called with the whole answer
+ * before `[DONE]` is sent; not for a stream that breaks or whose client left.
+ */
+export function createStoredStream(save: (answer: ChatResponse) => Promise<void>, keepUsage: boolean): Transform {
+  let answer: ChatResponse | undefined
+  const choices = new Map<number, Choice>()
+  const decoder = new StringDecoder('utf8')
+  let rest = ''
+
+  /** Resolves with the text to send. */
+  async function read(event: string): Promise<string> {
+    const data = event.startsWith('data: ') ? event.slice('data: '.length) : ''
+    if (data === '[DONE]') {
+      if (answer) await save({ ...answer, choices: [...choices.values()].sort((a, b) => a.index - b.index) })
+    } else if (data !== '' && !add(JSON.parse(data) as ChatChunk)) return ''
+    return `${event}\n\n`
+  }
+
+  /** Whether the client gets the event. */
+  function add(chunk: ChatChunk): boolean {
+    // An error ends the stream.
+    if (!Array.isArray(chunk.choices)) return true
+    const { id, created, model, usage } = chunk
+    answer ??= { id, object: 'chat.completion', created, model, choices: [], usage: noUsage }
+    if (usage) answer.usage = usage
+    for (const { index, delta, finish_reason } of chunk.choices) {
+      const choice = choices.get(index) ?? newChoice(index)
+      choices.set(index, choice)
+      addDelta(choice, delta)
+      if (finish_reason) choice.finish_reason = finish_reason
+    }
+    return keepUsage || chunk.choices.length > 0
+  }
+
+  return new Transform({
+    transform(chunk: Buffer, _encoding, done) {
+      const events = (rest + decoder.write(chunk)).split('\n\n')
+      rest = events.pop()!
+      const send = async () => {
+        for (const event of events) {
+          const text = await read(event)
+          if (text) this.push(text)
+        }
+      }
+      send().then(() => done(), done)
+    },
+    flush(done) {
+      done(null, rest)
+    },
+  })
+}
+
+const noUsage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 }
+
+const newChoice = (index: number): Choice => ({
+  index,
+  message: { role: 'assistant', content: null, refusal: null },
+  logprobs: null,
+  finish_reason: 'stop',
+})
+
+function addDelta(
+  { message }: Choice,
+  { content, reasoning_content, tool_calls }: ChatChunk['choices'][number]['delta'],
+) {
+  if (content) message.content = (message.content ?? '') + content
+  if (reasoning_content) message.reasoning_content = (message.reasoning_content ?? '') + reasoning_content
+  for (const { index, id, function: call } of tool_calls ?? []) {
+    message.tool_calls ??= []
+    message.tool_calls[index] ??= { id: id ?? '', type: 'function', function: { name: '', arguments: '' } }
+    const made = message.tool_calls[index].function
+    made.name += call.name ?? ''
+    made.arguments += call.arguments
+  }
+}

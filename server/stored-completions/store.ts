@@ -1,0 +1,74 @@
+import { sql } from 'kysely'
+import type { StoredFilter, StoredQuery } from '../../contract/stored-completions.ts'
+import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { timedPage } from '../db/page.ts'
+import type { Row } from '../db/schema.ts'
+
+export type StoredRow = Row<'stored_completions'>
+
+/** An answer with the id of another one is not stored: an upstream may give ids twice. */
+export const insert = (db: Db, row: StoredRow) =>
+  db
+    .insertInto('stored_completions')
+    .values(row)
+    .onConflict((conflict) => conflict.columns(['account_id', 'id']).doNothing())
+    .execute()
+
+const all = (db: Db | Trx, account_id: string, now: number) =>
+  db.selectFrom('stored_completions').selectAll().where('account_id', '=', account_id).where('expires_at', '>', now)
+
+export const find = (db: Db | Trx, account_id: string, id: string, now: number) =>
+  all(db, account_id, now).where('id', '=', id).executeTakeFirst()
+
+export function list(
+  db: Db,
+  account_id: string,
+  { limit, order, model }: Pick<StoredQuery, 'limit' | 'order' | 'model'>,
+  metadata: MetadataFilter,
+  after: StoredRow | undefined,
+  now: number,
+) {
+  let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
+  if (model !== undefined) query = query.where('model', '=', model)
+  return timedPage(query, { limit, order }, after)
+}
+
+/** Those that match, newest first: up to `limit`, and one more if there are more. */
+export function matching(
+  db: Db,
+  account_id: string,
+  { model, metadata, created_after, created_before }: StoredFilter,
+  limit: number,
+  after: StoredRow | undefined,
+  now: number,
+) {
+  let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
+  if (model !== undefined) query = query.where('model', '=', model)
+  return timedPage(
+    query,
+    { limit, ...(created_after && { created_after }), ...(created_before && { created_before }) },
+    after,
+  )
+}
+
+export const setMetadata = (trx: Trx, account_id: string, id: string, metadata_json: string) =>
+  trx
+    .updateTable('stored_completions')
+    .set({ metadata_json })
+    .where('account_id', '=', account_id)
+    .where('id', '=', id)
+    .execute()
+
+export const remove = (trx: Trx, account_id: string, ids: string[]) =>
+  trx.deleteFrom('stored_completions').where('account_id', '=', account_id).where('id', 'in', ids).execute()
+
+/** Deletes up to `limit` rows whose time is over. Resolves with how many these were. */
+export async function removeExpired(db: Db, now: number, limit: number): Promise<number> {
+  const { numAffectedRows } = await sql`delete from stored_completions where (account_id, id) in
+    (select account_id, id from stored_completions where expires_at <= ${now} limit ${limit})`.execute(db)
+  return Number(numAffectedRows ?? 0)
+}
+
+/** Empties the database's log, which has pages from before a deletion. Waits for the reads that are under way. */
+export const emptyLog = (db: Db) => sql`pragma wal_checkpoint(truncate)`.execute(db)
