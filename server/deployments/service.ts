@@ -185,6 +185,13 @@ export function createDeployments({
     })
   }
 
+  /** Throws deployment_not_found if it was deleted. */
+  async function requireCurrent(trx: Trx, { id, name }: store.DeploymentRow): Promise<store.DeploymentRow> {
+    const found = await store.byAnyId(trx, id)
+    if (!found) throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
+    return found
+  }
+
   /** Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches. */
   async function switchTo(
     by: AccountActor,
@@ -201,19 +208,27 @@ export function createDeployments({
     await inference.load(target)
     await db.transaction().execute(async (trx) => {
       await requireModelExists(trx, account_id, model)
-      const updated = await store.update(trx, deployment.id, {
+      // Loading took a while: it may have changed.
+      const current = await requireCurrent(trx, deployment)
+      const pending = pendingOf(current)
+      if (action === 'switched' && pending) throw gatePending(name, pending)
+      if (action === 'gate_passed' && pending?.evaluation !== more.evaluation_id) throw new GateVoid()
+      if (action === 'rolled_back' && pending)
+        await record(trx, current, 'gate_refused', pending.model, {
+          evaluation_id: pending.evaluation,
+          reason: 'The name was rolled back before the gate had decided.',
+        })
+      await store.update(trx, deployment.id, {
         model,
-        former_model: deployment.model,
+        former_model: current.model === model ? current.former_model : current.model,
         status: 'ready',
         error_json: null,
+        pending_json: null,
         updated_at: now(),
-        ...(action === 'gate_passed' && { pending_json: null }),
       })
-      if (updated.numUpdatedRows === 0n)
-        throw new ApiError('deployment_not_found', `The deployment '${name}' was deleted in the meantime.`)
       await recordEvent(trx, account_id, 'model.deployed', deployedEvent({ ...deployment, model }), now())
-      await record(trx, deployment, action, model, more)
-      const change = { name, from: deployment.model, to: model }
+      await record(trx, current, action, model, more)
+      const change = { name, from: current.model, to: model }
       await recordAuditEntry(trx, by, 'deployment.switched', deployment.id, change, now())
       await also(trx)
     })
@@ -269,13 +284,7 @@ export function createDeployments({
       const { account_id } = by
       const deployment = await requireDeployment(account_id, name)
       const pending = pendingOf(deployment)
-      if (pending)
-        throw new ApiError(
-          'gate_pending',
-          `'${name}' waits for the evaluation ${pending.evaluation}. Wait for it, or cancel it: ` +
-            `POST /v1/evaluations/${pending.evaluation}/cancel.`,
-          { details: { evaluation: pending.evaluation } },
-        )
+      if (pending) throw gatePending(name, pending)
       if (!gate) {
         await switchTo(by, deployment, model, 'switched')
         return toResponse(await requireDeployment(account_id, name))
@@ -283,7 +292,10 @@ export function createDeployments({
       await inference.target(account_id, model)
       await inference.requireVerified(account_id, model)
       await db.transaction().execute(async (trx) => {
-        const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: deployment.model })
+        const current = await requireCurrent(trx, deployment)
+        const earlier = pendingOf(current)
+        if (earlier) throw gatePending(name, earlier)
+        const evaluation = await evaluations.repeat(trx, by, gate.evaluation, { model, baseline: current.model })
         const pending_json = JSON.stringify({ model, evaluation, gate } satisfies Pending)
         await store.update(trx, deployment.id, { pending_json, updated_at: now() })
         await recordAuditEntry(trx, by, 'deployment.gated', deployment.id, { name, model, evaluation }, now())
@@ -296,7 +308,10 @@ export function createDeployments({
       const deployment = await requireDeployment(by.account_id, name)
       if (deployment.former_model === null)
         throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
+      const pending = pendingOf(deployment)
       await switchTo(by, deployment, deployment.former_model, 'rolled_back')
+      // Nobody waits for its result any more.
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessEnded)
       return toResponse(await requireDeployment(by.account_id, name))
     },
 
@@ -332,11 +347,14 @@ export function createDeployments({
       try {
         await switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
       } catch (error) {
-        if (!(error instanceof ApiError) || error.status >= 500) throw error
+        if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
         await db.transaction().execute(async (trx) => {
-          await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
-          const refused = { ...more, reason: `${reason} But it cannot be served: ${error.message}` }
-          await record(trx, deployment, 'gate_refused', pending.model, refused)
+          const current = await store.byAnyId(trx, deployment.id)
+          if (current && pendingOf(current)?.evaluation === pending.evaluation) {
+            await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
+            const refused = { ...more, reason: `${reason} But it cannot be served: ${error.message}` }
+            await record(trx, current, 'gate_refused', pending.model, refused)
+          }
           await queue.finish(trx, claim, 'done')
         })
       }
@@ -369,6 +387,21 @@ export function createDeployments({
       return { id, deleted: true }
     },
   }
+}
+
+/** A gate whose name was rolled back, or deleted, while it decided. */
+class GateVoid extends Error {}
+
+const gatePending = (name: string, { evaluation }: Pending) =>
+  new ApiError(
+    'gate_pending',
+    `'${name}' waits for the evaluation ${evaluation}. Wait for it, or cancel it: ` +
+      `POST /v1/evaluations/${evaluation}/cancel.`,
+    { details: { evaluation } },
+  )
+
+function unlessEnded(error: unknown): void {
+  if (!(error instanceof ApiError)) throw error
 }
 
 const pendingOf = ({ pending_json }: Pick<store.DeploymentRow, 'pending_json'>): Pending | undefined =>

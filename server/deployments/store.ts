@@ -62,7 +62,7 @@ export async function findPending(
   return waiting.find(({ pending_json }) => JSON.parse(pending_json!).evaluation === evaluation_id)
 }
 
-export const byAnyId = (db: Db, id: string) =>
+export const byAnyId = (db: Db | Trx, id: string) =>
   db.selectFrom('deployments').selectAll().where('id', '=', id).executeTakeFirst()
 
 export const insertChange = (trx: Trx, change: NewRow<'deployment_history'>) =>

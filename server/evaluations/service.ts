@@ -313,6 +313,7 @@ export function createEvaluations(options: Options): Evaluations {
         await end(trx, evaluation, 'cancelled')
         await recordAuditEntry(trx, by, 'evaluation.cancelled', id, {}, now())
       })
+      queue.wake()
       return toResponse(await requireEvaluation(db, by.account_id, id))
     },
 

@@ -16,7 +16,7 @@ import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
 import { drawnRows, type EvaluationItem, readItems, requestOf } from './items.ts'
-import type { Evaluations } from './service.ts'
+import { type Evaluations, queueKind } from './service.ts'
 import * as store from './store.ts'
 
 export interface EvaluationWork {
@@ -28,6 +28,8 @@ export interface EvaluationWork {
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
+  /** How often the work on an evaluation failed. */
+  failures: Map<string, number>
   log: Logger
   now(): number
 }
@@ -37,8 +39,10 @@ const concurrency = 8
 /** After how many scored answers they are written. */
 const flushAnswers = 16
 const retry_ms = 30_000
-/** Failures of the work as a whole, a kill included, before the evaluation fails. */
-const attemptsMax = 20
+/** Failures of the work as a whole, since the process began, before the evaluation fails. */
+const failuresMax = 20
+/** How long an evaluation goes on while others wait. */
+const turn_ms = 30_000
 
 /** The work is put off until then. */
 class Later extends Error {
@@ -59,17 +63,20 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
     await withLease(work, claim, (trx) =>
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
-    await answerRows(work, claim, evaluation, thread, stopping)
-    await end(work, claim, 'completed')
+    if (await answerRows(work, claim, evaluation, thread, stopping)) await end(work, claim, 'completed')
+    else await requeue(work, claim, work.now())
   } catch (error) {
     if (error instanceof LeaseLost) throw error
     if (stopping.aborted) await requeue(work, claim, work.now())
     else if (error instanceof Later) await requeue(work, claim, error.run_at)
-    else if (error instanceof GraderError || error instanceof ApiError || claim.attempt >= attemptsMax)
+    else if (error instanceof GraderError || error instanceof ApiError)
       await end(work, claim, 'failed', reasonOf(error))
     else {
       work.log.error({ err: error, evaluation: claim.ref }, 'the work on an evaluation failed')
-      await requeue(work, claim, work.now() + retry_ms)
+      const failures = (work.failures.get(claim.ref) ?? 0) + 1
+      work.failures.set(claim.ref, failures)
+      if (failures < failuresMax) await requeue(work, claim, work.now() + retry_ms)
+      else await end(work, claim, 'failed', reasonOf(error))
     }
   } finally {
     await thread.close()
@@ -88,25 +95,39 @@ const reasonOf = (error: unknown) =>
       ? { code: 'evaluation_invalid', message: error.message }
       : { code: 'internal_error', message: 'Something failed inside the service. Its log has the cause.' }
 
-function end(
+async function end(
   work: EvaluationWork,
   claim: Claim,
   status: 'completed' | 'failed',
   error?: { code: string; message: string },
 ): Promise<void> {
-  return withLease(work, claim, async (trx) => {
+  await withLease(work, claim, async (trx) => {
     await work.evaluations.end(trx, (await store.byId(trx, claim.ref))!, status, error)
     await work.queue.finish(trx, claim, 'done')
   })
+  work.failures.delete(claim.ref)
+  // A gate may go on.
+  work.queue.wake()
 }
 
+/** Resolves with whether all rows are answered: after its turn, an evaluation lets others go on. */
 async function answerRows(
   work: EvaluationWork,
   claim: Claim,
   evaluation: store.EvaluationRow,
   thread: GradingThread,
   stopping: AbortSignal,
-): Promise<void> {
+): Promise<boolean> {
+  const turnEnds = work.now() + turn_ms
+  let isOver = false
+  let hasAnswered = false
+  const isTurnOver = async () => {
+    const now = work.now()
+    // Checking and skipping rows may take a turn by itself.
+    if (now < turnEnds || !hasAnswered) return false
+    isOver ||= (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== evaluation.id && run_at <= now)
+    return isOver
+  }
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const drawn = drawnRows(evaluation.total_rows, evaluation.rows)
@@ -134,6 +155,7 @@ async function answerRows(
   const answerAll = async () => {
     for (;;) {
       signal.throwIfAborted()
+      if (await isTurnOver()) return
       const { value: item, done } = await items.next()
       if (done) return
       for (const [side, model] of sides) {
@@ -141,6 +163,7 @@ async function answerRows(
         // First the answer: `scored` is another list after a flush.
         const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
         scored.push(answer)
+        hasAnswered = true
         if (scored.length >= flushAnswers) await flush()
       }
     }
@@ -151,6 +174,7 @@ async function answerRows(
   await flush()
   stopping.throwIfAborted()
   failure.signal.throwIfAborted()
+  return !isOver
 }
 
 /** Before the first answer: throws GraderError for a row that cannot be asked, or that its eval does not take. */

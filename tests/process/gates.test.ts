@@ -3,7 +3,6 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { client, until } from '../support/client.ts'
 import { same, uploadItems } from '../support/evaluations.ts'
-import { full } from '../support/full.ts'
 import { dataFolder } from '../support/server.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -89,6 +88,30 @@ test('while a gate decides, another switch is refused; its evaluation can be can
   assert.deepEqual([unknown.status, unknown.body.error.code], [404, 'evaluation_not_found'])
 })
 
+test('of two gates at once one is taken, and a roll-back ends the gate that waits', async () => {
+  const items = Array.from({ length: 200 }, (_, index) => ({ messages: [{ role: 'user', content: `${index}?` }] }))
+  const dataset = await uploadItems(app, items)
+  const grader = { type: 'regex', name: 'any', pattern: '.' }
+  const slow = { max_tokens: 64, temperature: 2 }
+  const request = { model: tiny, dataset, graders: [grader], sampling: slow }
+  const evaluation = (await app.api('POST', '/evaluations', request)).body.id
+  await app.api('POST', `/evaluations/${evaluation}/cancel`)
+  await app.api('POST', '/deployments', { name: 'twice', model: tiny })
+  await app.api('PUT', '/deployments/twice', { model: tuned })
+  const put = () => app.api('PUT', '/deployments/twice', { model: tiny, gate: { evaluation } })
+  const both = await Promise.all([put(), put(), app.api('PUT', '/deployments/twice', { model: tuned })])
+  const taken = both.slice(0, 2).filter(({ status }) => status === 200)
+  assert.equal(taken.length, 1, JSON.stringify(both.map(({ body }) => body)))
+  const waiting = await deployment('twice')
+  assert.deepEqual([waiting.pending.model, waiting.model], [tiny, tuned])
+  const back = (await app.api('POST', '/deployments/twice/rollback')).body
+  assert.deepEqual([back.model, back.former_model, back.pending], [tiny, tuned, null])
+  const ended = (await app.api('GET', `/evaluations/${waiting.pending.evaluation}`)).body
+  assert.equal(ended.status, 'cancelled')
+  const changes = (await history('twice')).map(({ action }: { action: string }) => action)
+  assert.ok(changes.includes('gate_refused') && changes.includes('rolled_back'), changes.join())
+})
+
 test('a roll-back under live traffic fails no request', async () => {
   await app.api('POST', '/deployments', { name: 'live', model: tiny })
   assert.equal((await app.api('POST', '/deployments/live/rollback')).status, 400, 'it served nothing before')
@@ -111,7 +134,7 @@ test('a roll-back under live traffic fails no request', async () => {
   assert.equal((await history('live'))[0].action, 'rolled_back')
 })
 
-test('a gate decides once, also when the server is killed while it is evaluated', full, async () => {
+test('a gate decides once, also when the server is killed while it is evaluated', async () => {
   const folder = dataFolder('gates')
   const server = await folder.start()
   try {

@@ -61,7 +61,8 @@ test('every name and description in a request has these limits', async () => {
       walk(part, `${where}.${name}`)
     }
     for (const [key, part] of Object.entries(schema))
-      if (typeof part === 'object' && !read.includes(key)) walk(Array.isArray(part) ? Object.assign({}, part) : part, where)
+      if (typeof part === 'object' && !read.includes(key))
+        walk(Array.isArray(part) ? Object.assign({}, part) : part, where)
   }
   for (const { path, method, body, form, openai } of await contractRoutes())
     for (const schema of [body, form])
