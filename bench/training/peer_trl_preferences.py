@@ -12,7 +12,7 @@ import time
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 import torch
-from datasets import load_dataset
+from datasets import disable_caching, load_dataset
 from peer_trl import Clock, adapter_of, parser_of, settings_of, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
@@ -38,6 +38,8 @@ def main() -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     rows = load_dataset("json", data_files=args.rows, split="train").map(messages)
     config, trainer_of = {"dpo": (DPOConfig, DPOTrainer), "kto": (KTOConfig, KTOTrainer)}[args.objective]
+    # Else a second run takes the reference from the first one's cache.
+    disable_caching()
     clock, reference_seconds = Clock(warm_up=1), 0.0
     precompute = trainer_of._precompute_ref_logps
 

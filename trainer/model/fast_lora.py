@@ -3,6 +3,9 @@
 Layers with the same input (q, k and v; gate and up) become one product, and their A matrices are more rows of it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from peft.tuners.lora.layer import Linear, LoraLayer
 
@@ -10,6 +13,24 @@ from trainer.model import quantized
 
 # Layers of one parent that always get the same input.
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+# Whether the adapters are zero: set by `zero_adapters_skipped`.
+_zero = False
+
+
+@contextmanager
+def zero_adapters_skipped(model: torch.nn.Module) -> Iterator[None]:
+    """Leaves out adapters if all their B matrices are zero, as at the start of a training, which changes no result. Only
+    without gradients, and on a CPU: a CUDA graph that is captured here would leave them out forever.
+    """
+    global _zero
+    ups = [weight for name, weight in model.named_parameters() if "lora_B" in name]
+    _zero = bool(ups) and ups[0].device.type == "cpu" and not any(bool(up.any()) for up in ups)
+    try:
+        yield
+    finally:
+        _zero = False
 
 
 class LinearGroup:
@@ -85,6 +106,9 @@ class LinearGroup:
         """Returns `joint`, whose first columns are the outputs, and what `backward` needs: x A^T of all layers, then
         each B.
         """
+        if _zero and self.matrix is not None:
+            bias = None if self.bias is None else self.bias[: self.width]
+            return torch.nn.functional.linear(x, self.matrix[: self.width], bias), []
         joint = torch.nn.functional.linear(x, self.weights(), self.bias)
         if not self.adapted:
             return joint, []

@@ -182,6 +182,8 @@ class Loop:
     def reference_of(self, rows: list[Row]) -> None:
         """Computes the references of rows that have none."""
         missing = self.objective.missing(rows)
+        if not missing:
+            return
         own = self.distributed.shard([row.tokens for row in missing])
         for group in split([missing[index] for index in own], self.limits):
             with self._interruptible():

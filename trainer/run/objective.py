@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from trainer.data.dataset import Prepared, Row, Sequence
 from trainer.data.packing import Limits, Pack, pack, split
+from trainer.model.fast_lora import zero_adapters_skipped
 from trainer.run import evaluate
 from trainer.run.schedule import order_of
 from trainer.runtime.distributed import Distributed
@@ -138,7 +139,8 @@ class Preferences(Objective):
         """Stores the log-probabilities of rows under the model as it is: at the start, before the first step."""
         was_training = model.training
         model.eval()
-        found = self.reference_log_probabilities(model, group, limits)
+        with zero_adapters_skipped(model):
+            found = self.reference_log_probabilities(model, group, limits)
         for row, values in zip(group, found.cpu(), strict=True):
             self.reference[self.index[id(row)]] = values
         model.train(was_training)
