@@ -51,7 +51,7 @@ const FileContent = z.looseObject({
   content: list(Row, { min: 1, max: inlineRowsMax }).describe('Becomes a file of the account.'),
 })
 const FileId = z.looseObject({ type: z.literal('file_id'), id: z.string().min(1).max(100) })
-const seconds = z.int().min(0).nullish().describe('Unix seconds.')
+const seconds = z.int().min(0).max(253_402_300_799).nullish().describe('Unix seconds.')
 const StoredCompletions = z.looseObject({
   type: z.literal('stored_completions'),
   created_after: seconds,

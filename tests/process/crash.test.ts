@@ -14,6 +14,11 @@ import { tiny } from '../support/tiny.ts'
 const folder = dataFolder('crash', { TUNERY_CHECKPOINT_SECONDS: '1' })
 after(() => folder.remove())
 
+const preferenceRows = (count: number) =>
+  Array.from({ length: count }, (_, index) =>
+    JSON.stringify({ prompt: `code of ${index}?`, chosen: `${index}-1`, rejected: `maybe ${index}` }),
+  ).join('\n')
+
 function metrics(socketPath: string): Promise<string> {
   return new Promise((resolve, reject) => {
     http
@@ -26,38 +31,45 @@ function metrics(socketPath: string): Promise<string> {
   })
 }
 
-test('a server killed during a training leaves no processes; the next start resumes from the checkpoint', async () => {
-  const first = await folder.start()
-  const key = folder.key()
-  let api: Client = client(first.url, key)
-  const dataset = (await api.upload(colourRows(16))).body.id
-  const config = { training_config: { epochs: 25, batch_size: 1, learning_rate: 0.001 } }
-  const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
-  await api.untilEvent(id, (event) => event.type === 'checkpoint')
-  const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
-  assert.equal(childPids.length, 2, 'a trainer and an engine are running')
+// A training by preferences has all that a supervised one has, and its reference.
+for (const objective of process.env.TEST_FULL ? (['sft', 'dpo'] as const) : (['dpo'] as const))
+  test(`a server killed during a training (${objective}) leaves no processes; the next start resumes from the checkpoint`, async () => {
+    const first = await folder.start()
+    const key = folder.key()
+    let api: Client = client(first.url, key)
+    const rows = objective === 'sft' ? colourRows(16) : preferenceRows(16)
+    const dataset = (await api.upload(rows)).body.id
+    const training_config = { epochs: 25, batch_size: 1, learning_rate: 0.001 }
+    const config = { training_config, method_options: { objective } }
+    const { id } = (await api.api('POST', '/fine-tuning/jobs', { model_id: tiny, dataset_id: dataset, config })).body
+    await api.untilEvent(id, (event) => event.type === 'checkpoint')
+    const childPids = [...children(first.pid, 'trainer.cli.train'), ...children(first.pid, 'engine/main.ts')]
+    assert.equal(childPids.length, 2, 'a trainer and an engine are running')
 
-  await first.end('SIGKILL')
-  await until('the trainer and the engine to end', () => !childPids.some(alive))
+    await first.end('SIGKILL')
+    await until('the trainer and the engine to end', () => !childPids.some(alive))
 
-  const second = await folder.start()
-  api = client(second.url, key)
-  const job = await api.untilEnded(id)
-  assert.equal(job.status, 'completed', JSON.stringify(job.error))
-  const statuses: unknown[] = []
-  let checkpoint: unknown
-  let resumed: unknown
-  for await (const { type, data } of api.events(id)) {
-    if (data?.status) statuses.push(data.status)
-    if (type === 'checkpoint' && resumed === undefined) checkpoint = data!.step
-    resumed ??= data?.resumed_from_step
-  }
-  assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
-  assert.ok(Number(resumed) > 0, 'an event has the step')
-  assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
+    const second = await folder.start()
+    api = client(second.url, key)
+    const job = await api.untilEnded(id)
+    assert.equal(job.status, 'completed', JSON.stringify(job.error))
+    const statuses: unknown[] = []
+    let checkpoint: unknown
+    let resumed: unknown
+    let references = 0
+    for await (const { type, data } of api.events(id)) {
+      if (data?.status) statuses.push(data.status)
+      if (data?.phase === 'reference') references++
+      if (type === 'checkpoint' && resumed === undefined) checkpoint = data!.step
+      resumed ??= data?.resumed_from_step
+    }
+    assert.deepEqual(statuses, ['queued', 'running', 'queued', 'running', 'completed'])
+    assert.ok(Number(resumed) > 0, 'an event has the step')
+    assert.equal(resumed, checkpoint, 'it resumed from the newest checkpoint')
+    assert.equal(references, objective === 'sft' ? 0 : 1, 'the reference is kept with the run')
 
-  assert.equal(await second.end('SIGTERM'), 0)
-})
+    assert.equal(await second.end('SIGTERM'), 0)
+  })
 
 test('a server that is stopped during a training saves its progress and requeues the job', full, async () => {
   const first = await folder.start()

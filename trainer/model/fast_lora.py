@@ -21,8 +21,9 @@ _zero = False
 
 @contextmanager
 def zero_adapters_skipped(model: torch.nn.Module) -> Iterator[None]:
-    """Leaves out adapters if all their B matrices are zero, as at the start of a training, which changes no result. Only
-    without gradients, and on a CPU: a CUDA graph that is captured here would leave them out forever.
+    """Leaves out adapters if all their B matrices are zero, as at the start of a training: no result changes.
+
+    Only without gradients, and on a CPU: a CUDA graph that is captured here would leave them out forever.
     """
     global _zero
     ups = [weight for name, weight in model.named_parameters() if "lora_B" in name]
