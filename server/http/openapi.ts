@@ -14,6 +14,8 @@ const pagePolicy = [
 
 /** Serves OpenAPI 3.0 at /v1/openapi.json and a page at /docs, made from the schemas that validate the routes. */
 export async function describeApi(app: FastifyInstance, version: string): Promise<void> {
+  /** Operations with a body that may be left out. */
+  const optional = new Set<string>()
   await app.register(swagger, {
     openapi: {
       openapi: '3.0.3',
@@ -30,6 +32,7 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
     stripBasePath: true,
     transform: (input) => {
       const route = input.route.config?.route
+      if (route?.body?.safeParse(undefined).success) optional.add(`${route.method.toLowerCase()} ${route.path}`)
       const result = jsonSchemaTransform(
         route ? { ...input, schema: forDescription(route, input.schema as object) } : input,
       )
@@ -40,6 +43,14 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
             schema: withStreams(route, result.schema as object),
           }
         : result
+    },
+    transformObject: (document) => {
+      if (!('openapiObject' in document)) return document.swaggerObject
+      for (const [path, operations] of Object.entries(document.openapiObject.paths ?? {}))
+        for (const [method, operation] of Object.entries(operations ?? {}))
+          if (optional.has(`${method} ${path}`))
+            (operation as { requestBody: { required: boolean } }).requestBody.required = false
+      return document.openapiObject
     },
   })
   // validatorUrl null: otherwise the page sends the description to a third party's validator.

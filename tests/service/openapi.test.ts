@@ -65,6 +65,8 @@ test('the OpenAPI document has the forms of uploads, the ranges of parameters an
   assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })
   assert.equal(limit.required ?? false, false)
   assert.equal(paths['/hub/models/{model_id}'].get.parameters[0].name, 'model_id')
+  const isRequired = (route: string) => paths[route].post.requestBody.required
+  assert.deepEqual([isRequired('/uploads'), isRequired('/uploads/{upload_id}/cancel')], [true, false])
 })
 
 test('the documentation page, health and metrics answer without a key', async () => {
