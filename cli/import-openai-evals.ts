@@ -58,10 +58,14 @@ const Export = z.looseObject({
 type Export = z.infer<typeof Export>
 type Grader = Export['eval']['testing_criteria'][number]
 
+/** Longest name of a grader here. */
+const nameMax = 64
+
 interface Imported {
   from: string
   eval: string
-  rows: string | null
+  /** Files with the rows. */
+  rows: string[]
   runs: string[]
   differences: string[]
 }
@@ -89,7 +93,9 @@ export async function importOpenaiEvals(files: string[], options: ImportEvalsOpt
     const made = await importOne(service, exported, request, options.model)
     imported.push({ ...made, differences })
     if (!options.json)
-      console.log(`  ${made.eval}, ${made.runs.length} runs${made.rows ? `, rows in ${made.rows}` : ''}`)
+      console.log(
+        `  ${made.eval}, ${made.runs.length} runs${made.rows.length > 0 ? `, rows in ${made.rows.join(', ')}` : ''}`,
+      )
   }
   if (options.json) console.log(JSON.stringify(imported))
   else if (options['dry-run']) console.log('Nothing was made. Leave out --dry-run to import.')
@@ -127,12 +133,16 @@ function translate(
   if (type !== 'custom') differences.push(`Its rows were ${type}; here they are those of its runs.`)
   if (runs?.length)
     differences.push('The answers of its runs are graded again here. Judged grades differ with the judge.')
-  const properties = ((schema ?? schema_)?.properties ?? {}) as Record<string, Record<string, unknown> | undefined>
+  const found = (schema ?? schema_)?.properties
+  const properties = (typeof found === 'object' && found !== null ? found : {}) as Record<
+    string,
+    Record<string, unknown>
+  >
   const item_schema = (type === 'custom' ? properties.item : undefined) ?? {}
   return {
     request: {
       name: source.name ?? source.id,
-      metadata: { ...source.metadata, imported_from: source.id },
+      metadata: withOrigin(source.metadata, source.id),
       data_source_config: { type: 'custom', item_schema, include_sample_schema: 'sample' in properties },
       testing_criteria: graders,
     } as CreateEval,
@@ -140,13 +150,25 @@ function translate(
   }
 }
 
+/** Up to 16 pairs: those of the eval go before. */
+const withOrigin = (metadata: Record<string, string> | null | undefined, id: string) =>
+  Object.keys(metadata ?? {}).length < 16 ? { ...metadata, imported_from: id } : metadata!
+
 /** A grader without what is of that service alone; undefined, with a difference, if there is none like it here. */
 function graderOf(
   { id: _, ...given }: Grader,
   judgeOf: (name: string) => string | undefined,
   differences: string[],
 ): object | undefined {
-  const grader = withoutNulls(given) as Grader
+  const grader = withoutNulls({ ...given, name: given.name.slice(0, nameMax) }) as Grader
+  if (grader.type === 'multi') {
+    const parts = Object.entries((grader.graders ?? {}) as Record<string, Grader>)
+    const taken = parts.map(([name, part]) => [name, graderOf(part, judgeOf, differences)] as const)
+    const missing = taken.find(([, part]) => part === undefined)
+    if (!missing) return { ...grader, graders: Object.fromEntries(taken) }
+    differences.push(`The grader '${grader.name}' is left out with its part '${missing[0]}'.`)
+    return undefined
+  }
   const leftOut = (why: string) => void differences.push(`The grader '${grader.name}' is left out: ${why}.`)
   if (grader.type === 'python') return leftOut('no Python of clients is run')
   if (grader.type === 'text_similarity') {
@@ -200,27 +222,25 @@ async function importOne(
         })
     }
     const items = rowsOf(exported)
-    const rows =
-      items.length === 0
-        ? null
-        : await upload(
-            items.map((item) => ({ item })),
-            exported.eval.id,
-          )
+    const files: string[] = []
+    for (const part of partsOf(items.map((item) => ({ item })))) files.push(await upload(part, exported.eval.id))
     const input_messages = exported.runs?.map(({ run }) => run.data_source.input_messages).findLast(Boolean)
-    if (model !== undefined && rows !== null)
-      await start({
-        name: `${model}, ${created.name}`.slice(0, 200),
-        data_source: {
-          type: 'completions',
-          model,
-          ...(input_messages && { input_messages: withoutNulls(input_messages) }),
-          source: { type: 'file_id', id: rows },
-        },
-      } as CreateRun)
-    return { from: exported.eval.id, eval: created.id, rows, runs }
+    if (model !== undefined)
+      for (const id of files)
+        await start({
+          name: `${model}, ${created.name}`.slice(0, 200),
+          data_source: {
+            type: 'completions',
+            model,
+            ...(input_messages && { input_messages: withoutNulls(input_messages) }),
+            source: { type: 'file_id', id },
+          },
+        } as CreateRun)
+    return { from: exported.eval.id, eval: created.id, rows: files, runs }
   } catch (error) {
-    await removeAll(service, created.id, uploaded)
+    await removeAll(service, created.id, uploaded).catch((left: Error) =>
+      console.error(`Not all could be removed again: ${left.message}`),
+    )
     throw error
   }
 }
@@ -266,10 +286,11 @@ async function uploadRows(service: ServiceAddress, rows: object[], name: string)
 }
 
 async function removeAll(service: ServiceAddress, eval_id: string, files: string[]): Promise<void> {
-  const { data } = await json<{ data: Run[] }>(service, 'GET', `/evals/${eval_id}/runs?limit=100`)
-  for (const { id, status } of data)
-    if (status === 'queued' || status === 'in_progress')
-      await json(service, 'POST', `/evals/${eval_id}/runs/${id}/cancel`)
+  for (const status of ['in_progress', 'queued']) {
+    const { data } = await json<{ data: Run[] }>(service, 'GET', `/evals/${eval_id}/runs?limit=100&status=${status}`)
+    // One may end meanwhile.
+    for (const { id } of data) await json(service, 'POST', `/evals/${eval_id}/runs/${id}/cancel`).catch(() => {})
+  }
   await json(service, 'DELETE', `/evals/${eval_id}`)
   for (const id of files) await json(service, 'DELETE', `/files/${id}`)
 }

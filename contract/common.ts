@@ -43,6 +43,23 @@ export const Description = printable(z.string().max(2000), unsafeInText)
 
 const MetadataKey = printable(z.string().min(1).max(64), unsafe)
 const MetadataValue = printable(z.string().max(512), unsafeInText)
+const depthMax = 100
+
+/** Whether a value is nested in no more than `depthMax` lists and objects. */
+function isShallow(value: unknown): boolean {
+  let level: unknown[] = [value]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > depthMax) return false
+    level = level.flatMap((each) => (typeof each === 'object' && each !== null ? Object.values(each) : []))
+  }
+  return true
+}
+
+/** Clients' own JSON. */
+export const JsonObject = z
+  .record(z.string(), z.unknown())
+  .refine(isShallow, `is nested in more than ${depthMax} lists and objects`)
+
 /** Clients' own key-value pairs. */
 export const Metadata = z
   .record(MetadataKey, MetadataValue, {

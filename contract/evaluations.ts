@@ -11,10 +11,18 @@ export const evaluationRowsMax = 10_000
 export const evaluationStatuses = ['queued', 'running', 'completed', 'failed', 'cancelled'] as const
 export type EvaluationStatus = (typeof evaluationStatuses)[number]
 
+/** The name of a field of the row, with or without `item.` before it. */
+export const ItemReference = z
+  .string()
+  .refine(
+    (name) => name.length <= 500 && /^[^\s.{}]+(\.[^\s.{}]+)*$/.test(name),
+    'must be a field of the row, such as item.input',
+  )
+
 const Template = z.union([
   z.array(TemplateMessage).min(1).max(50),
   z.strictObject({
-    item_reference: z.string().regex(/^item(\.[^\s.{}]+)+$/, 'must be a field of the row, such as item.input'),
+    item_reference: ItemReference,
   }),
 ])
 
@@ -25,7 +33,7 @@ const Sampling = z.strictObject({
   top_p: z.number().gt(0).max(1).optional(),
   chat_template_kwargs: ChatTemplateKwargs.optional(),
   response_format: ResponseFormat.optional().describe('The form of the answers, as in chat completions.'),
-  tools: list(Tool, { max: 128 }).optional().describe('Tools of the requests. Those of a row go before.'),
+  tools: list(Tool, { max: 128 }).optional().describe('Tools of the requests whose row has none of its own.'),
 })
 
 export const CreateEvaluation = z.strictObject({

@@ -1,6 +1,6 @@
 // Graders: how an answer of an evaluation is scored, in the JSON of OpenAI's API, and some more.
 import { z } from 'zod'
-import { ShortName } from './common.ts'
+import { JsonObject, ShortName } from './common.ts'
 
 /** Text with `{{item.…}}` (fields of the row) and `{{sample.…}}` (the answer). */
 const Template = z.string().max(100_000)
@@ -47,7 +47,7 @@ const JudgeSampling = z.strictObject({
   temperature: z.number().min(0).max(2).nullish().describe('Default 0.'),
   top_p: z.number().gt(0).max(1).nullish(),
   seed: z.int().nullish(),
-  max_completions_tokens: z.int().min(1).max(4096).nullish().describe('Default 64.'),
+  max_completions_tokens: z.int().min(1).max(4096).nullish().describe('Default 64, and not less.'),
   reasoning_effort: z.string().nullish().describe('Without effect: a judge answers in a form.'),
 })
 
@@ -104,7 +104,7 @@ const JsonSchema = z.strictObject({
   type: z.literal('json_schema'),
   name: ShortName,
   input: output,
-  schema: z.record(z.string(), z.unknown()).describe('The JSON Schema that the answer must satisfy.'),
+  schema: JsonObject.describe('The JSON Schema that the answer must satisfy.'),
 })
 
 const JsonEqual = z.strictObject({
@@ -145,10 +145,9 @@ const ToolCall = z.strictObject({
   type: z.literal('tool_call'),
   name: ShortName,
   function: z.string().min(1).max(64).optional().describe('Default: the call of the row’s answer.'),
-  arguments: z
-    .record(z.string(), z.unknown())
-    .optional()
-    .describe('Arguments that the call must have; it may have more. Default: those of the row’s answer.'),
+  arguments: JsonObject.optional().describe(
+    'Arguments that the call must have; it may have more. Default: those of the row’s answer.',
+  ),
 })
 
 const simple = [
@@ -166,10 +165,15 @@ const types = { error: `must be one of ${[...simple.map(({ shape }) => shape.typ
 export const SimpleGrader = z.discriminatedUnion('type', simple, types)
 export type SimpleGrader = z.infer<typeof SimpleGrader>
 
+/** Names that every object of JavaScript has. */
+const isReserved = (name: string) => name in {}
+
 const Multi = z.strictObject({
   type: z.literal('multi'),
   name: ShortName,
-  graders: z.record(z.string().regex(/^[a-zA-Z_]\w{0,63}$/, 'must be a name of letters, digits and _'), SimpleGrader),
+  graders: z
+    .record(z.string().regex(/^[a-zA-Z_]\w{0,63}$/, 'must be a name of letters, digits and _'), SimpleGrader)
+    .refine((graders) => !Object.keys(graders).some(isReserved), 'have a reserved name'),
   calculate_output: z
     .string()
     .min(1)
@@ -185,4 +189,5 @@ export const Graders = z
   .array(Grader)
   .min(1)
   .max(20)
+  .refine((graders) => !graders.some(({ name }) => isReserved(name)), 'have a reserved name')
   .refine((graders) => new Set(graders.map(({ name }) => name)).size === graders.length, 'have a name twice')

@@ -1,7 +1,8 @@
 // OpenAI's evals: graders with a name, and their runs. A run is an evaluation of `/evaluations` in that API's shape.
 import { z } from 'zod'
 import { ResponseFormat, Tool } from './chat.ts'
-import { DisplayName, Metadata } from './common.ts'
+import { DisplayName, JsonObject, Metadata } from './common.ts'
+import { ItemReference } from './evaluations.ts'
 import { CursorQuery, openaiList } from './files.ts'
 import { Graders, TemplateMessage } from './graders.ts'
 import { list } from './lists.ts'
@@ -11,7 +12,6 @@ import { route } from './route.ts'
 /** Rows that one request may bring. Longer lists come as a file. */
 export const inlineRowsMax = 1000
 
-const Schema = z.record(z.string(), z.unknown())
 const tag = 'Evals'
 
 const SourceConfig = z.discriminatedUnion(
@@ -19,7 +19,7 @@ const SourceConfig = z.discriminatedUnion(
   [
     z.looseObject({
       type: z.literal('custom'),
-      item_schema: Schema.describe('JSON Schema of the rows. A run with another row fails.'),
+      item_schema: JsonObject.describe('JSON JsonObject of the rows. A run with another row fails.'),
       include_sample_schema: z.boolean().nullish().describe('Whether graders see an answer.'),
     }),
     z.looseObject({
@@ -45,7 +45,10 @@ export const UpdateEval = z.looseObject({
 })
 export type UpdateEval = z.infer<typeof UpdateEval>
 
-const Row = z.looseObject({ item: Schema, sample: Schema.nullish().describe('The answer, if no model is asked.') })
+const Row = z.looseObject({
+  item: JsonObject,
+  sample: JsonObject.nullish().describe('The answer, if no model is asked.'),
+})
 const FileContent = z.looseObject({
   type: z.literal('file_content'),
   content: list(Row, { min: 1, max: inlineRowsMax }).describe('Becomes a file of the account.'),
@@ -66,7 +69,7 @@ const InputMessages = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('template'), template: list(TemplateMessage, { min: 1, max: 50 }) }),
   z.looseObject({
     type: z.literal('item_reference'),
-    item_reference: z.string().regex(/^(item\.)?[^\s.{}]+(\.[^\s.{}]+)*$/, 'must be a field of the row: item.input'),
+    item_reference: ItemReference,
   }),
 ])
 
@@ -79,7 +82,7 @@ const common = {
   seed: z.int().nullish(),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
 }
-const asked = { model: z.string().min(1).max(256).nullish(), input_messages: InputMessages.nullish() }
+const target = { model: z.string().min(1).max(256).nullish(), input_messages: InputMessages.nullish() }
 
 export const DataSource = z.discriminatedUnion(
   'type',
@@ -93,7 +96,7 @@ export const DataSource = z.discriminatedUnion(
       source: z.discriminatedUnion('type', [FileContent, FileId, StoredCompletions], {
         error: source('file_content, file_id, stored_completions'),
       }),
-      ...asked,
+      ...target,
       sampling_params: z
         .looseObject({
           ...common,
@@ -107,7 +110,7 @@ export const DataSource = z.discriminatedUnion(
       source: z.discriminatedUnion('type', [FileContent, FileId], {
         error: `${source('file_content, file_id')}: stored responses are not offered`,
       }),
-      ...asked,
+      ...target,
       sampling_params: z
         .looseObject({
           ...common,
@@ -133,7 +136,7 @@ export const Eval = z.object({
   object: z.literal('eval'),
   name: z.string(),
   created_at: z.int(),
-  data_source_config: z.looseObject({ type: z.string(), schema: Schema }),
+  data_source_config: z.looseObject({ type: z.string(), schema: JsonObject }),
   testing_criteria: z.array(z.looseObject({})),
   metadata: Metadata,
 })
@@ -177,14 +180,14 @@ export const OutputItem = z.object({
   run_id: z.string(),
   status: z.enum(['pass', 'fail', 'error']),
   datasource_item_id: z.int().describe('The number of the row, counted from 1.'),
-  datasource_item: Schema,
+  datasource_item: JsonObject,
   results: z.array(
     z.looseObject({
       name: z.string(),
       type: z.string(),
       passed: z.boolean(),
       score: z.number(),
-      sample: Schema.nullable(),
+      sample: JsonObject.nullable(),
     }),
   ),
   sample: z.object({

@@ -103,7 +103,6 @@ export const deleteManyStored = route({
   path: '/chat/completions/delete',
   scope: 'datasets:write',
   tag,
-  frees: true,
   summary: 'Delete all stored answers that match a filter, for good',
   body: z.strictObject({ filter: StoredFilter.describe('Which ones. `{}`: all.') }),
   responses: { 200: z.object({ deleted: z.int() }) },

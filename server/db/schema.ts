@@ -151,7 +151,7 @@ export type BatchStatus =
   | 'cancelling'
   | 'cancelled'
 
-/** A response that is kept for the next turn of its conversation. */
+/** Graders with a name, whose runs are evaluations. */
 interface Evals {
   id: string
   account_id: string
@@ -216,6 +216,7 @@ interface EvaluationAnswers {
   completion_tokens: number
 }
 
+/** An answer that an account keeps. */
 interface StoredCompletions {
   id: string
   account_id: string
@@ -228,6 +229,7 @@ interface StoredCompletions {
   expires_at: number
   created_at: number
 }
+/** A response that is kept for the next turn of its conversation. */
 interface Responses {
   id: string
   account_id: string

@@ -192,7 +192,10 @@ export function createDeployments({
     return found
   }
 
-  /** Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches. */
+  /**
+   * Loads the model first, so that requests are served without a gap. `also` writes in the transaction that switches.
+   * Resolves with the gate that a roll-back ended.
+   */
   async function switchTo(
     by: AccountActor,
     deployment: store.DeploymentRow,
@@ -200,24 +203,27 @@ export function createDeployments({
     action: 'switched' | 'gate_passed' | 'rolled_back',
     more: { evaluation_id?: string; reason?: string } = {},
     also: (trx: Trx) => Promise<void> = async () => {},
-  ): Promise<void> {
+  ): Promise<Pending | undefined> {
     const { account_id } = by
     const { name } = deployment
     const target = await inference.target(account_id, model)
     await inference.requireVerified(account_id, model)
     await inference.load(target)
-    await db.transaction().execute(async (trx) => {
+    const waited = await db.transaction().execute(async (trx) => {
       await requireModelExists(trx, account_id, model)
       // Loading took a while: it may have changed.
       const current = await requireCurrent(trx, deployment)
       const pending = pendingOf(current)
       if (action === 'switched' && pending) throw gatePending(name, pending)
       if (action === 'gate_passed' && pending?.evaluation !== more.evaluation_id) throw new GateVoid()
-      if (action === 'rolled_back' && pending)
+      if (action === 'rolled_back' && pending) {
         await record(trx, current, 'gate_refused', pending.model, {
           evaluation_id: pending.evaluation,
           reason: 'The name was rolled back before the gate had decided.',
         })
+        // It may have passed already and wait to switch.
+        await queue.cancel(trx, queueKind, deployment.id)
+      }
       await store.update(trx, deployment.id, {
         model,
         former_model: current.model === model ? current.former_model : current.model,
@@ -231,8 +237,10 @@ export function createDeployments({
       const change = { name, from: current.model, to: model }
       await recordAuditEntry(trx, by, 'deployment.switched', deployment.id, change, now())
       await also(trx)
+      return pending
     })
     inference.aliasesChanged()
+    return waited
   }
 
   return {
@@ -308,8 +316,7 @@ export function createDeployments({
       const deployment = await requireDeployment(by.account_id, name)
       if (deployment.former_model === null)
         throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
-      const pending = pendingOf(deployment)
-      await switchTo(by, deployment, deployment.former_model, 'rolled_back')
+      const pending = await switchTo(by, deployment, deployment.former_model, 'rolled_back')
       // Nobody waits for its result any more.
       if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessEnded)
       return toResponse(await requireDeployment(by.account_id, name))
@@ -340,11 +347,16 @@ export function createDeployments({
       const pending = deployment && pendingOf(deployment)
       if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
       const { account_id } = deployment
-      const decided = await evaluations.result(account_id, pending.evaluation)
-      const { reason } = decide(pending.gate, decided)
+      const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessDeleted)
+      if (decided && ['queued', 'running'].includes(decided.status))
+        return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      const { passes, reason } = decided
+        ? decide(pending.gate, decided)
+        : { passes: false, reason: 'The evaluation was deleted.' }
       const by = { ...serviceActor, account_id }
       const more = { evaluation_id: pending.evaluation, reason }
       try {
+        if (!passes) throw new GateVoid()
         await switchTo(by, deployment, pending.model, 'gate_passed', more, (trx) => queue.finish(trx, claim, 'done'))
       } catch (error) {
         if (!(error instanceof GateVoid) && (!(error instanceof ApiError) || error.status >= 500)) throw error
@@ -352,7 +364,7 @@ export function createDeployments({
           const current = await store.byAnyId(trx, deployment.id)
           if (current && pendingOf(current)?.evaluation === pending.evaluation) {
             await store.update(trx, deployment.id, { pending_json: null, updated_at: now() })
-            const refused = { ...more, reason: `${reason} But it cannot be served: ${error.message}` }
+            const refused = passes ? { ...more, reason: `${reason} But it cannot be served: ${error.message}` } : more
             await record(trx, current, 'gate_refused', pending.model, refused)
           }
           await queue.finish(trx, claim, 'done')
@@ -377,19 +389,22 @@ export function createDeployments({
     get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
 
     async delete(by, name) {
-      const { id, model } = await requireDeployment(by.account_id, name)
+      const deployment = await requireDeployment(by.account_id, name)
+      const { id, model } = deployment
       await db.transaction().execute(async (trx) => {
         const removed = await store.remove(trx, id)
         if (removed.numDeletedRows > 0n)
           await recordAuditEntry(trx, by, 'deployment.deleted', id, { name, model }, now())
       })
       inference.aliasesChanged()
+      const pending = pendingOf(deployment)
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessEnded)
       return { id, deleted: true }
     },
   }
 }
 
-/** A gate whose name was rolled back, or deleted, while it decided. */
+/** A gate that does not switch: it was refused, or its name rolled back or deleted in the meantime. */
 class GateVoid extends Error {}
 
 const gatePending = (name: string, { evaluation }: Pending) =>
@@ -399,6 +414,10 @@ const gatePending = (name: string, { evaluation }: Pending) =>
       `POST /v1/evaluations/${evaluation}/cancel.`,
     { details: { evaluation } },
   )
+
+function unlessDeleted(error: unknown): undefined {
+  if (!(error instanceof ApiError)) throw error
+}
 
 function unlessEnded(error: unknown): void {
   if (!(error instanceof ApiError)) throw error

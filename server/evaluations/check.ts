@@ -55,7 +55,9 @@ function checkSimple(at: string, grader: SimpleGrader): void {
 
 /** Throws invalid_request for a JSON Schema that is none. */
 export function checkSchema(schema: Record<string, unknown>, field: string): void {
-  if (JSON.stringify(schema).length > schemaMax) throw refused(field, `is longer than ${schemaMax} characters`)
+  const text = JSON.stringify(schema)
+  if (text.length > schemaMax) throw refused(field, `is longer than ${schemaMax} characters`)
+  if (text.includes('"$async"')) throw refused(field, 'may not have $async')
   attempt(field, () => new Ajv({ strict: false, validateFormats: false }).validateSchema(schema, true))
 }
 

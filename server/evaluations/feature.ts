@@ -27,7 +27,7 @@ interface Needs {
 export function createEvaluationsFeature(context: Context, needs: Needs): Feature & { evaluations: Evaluations } {
   const evaluations = createEvaluations({ ...context, ...needs, max_waiting: context.config.max_waiting_jobs })
   needs.fineTuning.setEvaluations(evaluations)
-  const work = { ...context, ...needs, evaluations, failures: new Map() }
+  const work = { ...context, ...needs, evaluations }
   return {
     evaluations,
     mount(app) {

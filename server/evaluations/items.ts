@@ -63,7 +63,8 @@ export function requestOf(
   if (Array.isArray(template))
     return request(template.map(({ role, content }) => ({ role, content: fill(contentText(content), { item }) })))
   if (template) {
-    const found = valueAt(template.item_reference, { item })
+    const name = template.item_reference
+    const found = valueAt(name.startsWith('item.') ? name : `item.${name}`, { item })
     if (typeof found === 'string') return request([{ role: 'user', content: found }])
     if (Array.isArray(found)) return request(found)
     throw new GraderError(`'${template.item_reference}' of row ${row} is no text and no list of messages.`)

@@ -33,9 +33,20 @@ export interface NewRun extends Omit<CreateEvaluation, 'model' | 'baseline' | 'r
   data_source: object
 }
 
+interface Source {
+  total: number
+  name: string
+}
+
 export interface Evaluations extends ResultEvaluations {
   create(by: Actor, request: CreateEvaluation): Promise<Evaluation>
-  createRun(by: Actor, run: NewRun): Promise<store.EvaluationRow>
+  /** `source` tells what a file that is not stored yet will have; `before` stores it, in the same transaction. */
+  createRun(
+    by: Actor,
+    run: NewRun,
+    source: Source | undefined,
+    before: (trx: Trx) => Promise<unknown>,
+  ): Promise<store.EvaluationRow>
   /** Throws model_not_found, or invalid_request for graders that could never score. `field` is where they are. */
   checkGraders(account_id: string, graders: readonly Grader[], field: string): Promise<void>
   list(account_id: string, query: ListQuery): Promise<Page<Evaluation>>
@@ -91,9 +102,12 @@ export function createEvaluations(options: Options): Evaluations {
 
   /** Of what is scored so far. */
   async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
-    return row.result_json
-      ? (JSON.parse(row.result_json) as Result)
-      : resultOf(await store.figures(db, row.id), row.model || null, row.baseline)
+    if (row.result_json) return JSON.parse(row.result_json) as Result
+    const result = resultOf(await store.figures(db, row.id), row.model || null, row.baseline)
+    // Of an evaluation that ended before a migration.
+    if (result && !store.isActive(row))
+      await db.transaction().execute((trx) => store.update(trx, row.id, { result_json: JSON.stringify(result) }))
+    return result
   }
 
   async function toResponse(row: store.EvaluationRow): Promise<Evaluation> {
@@ -122,7 +136,7 @@ export function createEvaluations(options: Options): Evaluations {
   }
 
   /** The rows of the source, and its name. */
-  async function sourceOf(account_id: string, id: string): Promise<{ total: number; name: string }> {
+  async function sourceOf(account_id: string, id: string): Promise<Source> {
     if (await datasets.asFiles.find(account_id, id)) {
       await datasets.ready(account_id, id)
       return datasets.source(db, account_id, id)
@@ -182,11 +196,13 @@ export function createEvaluations(options: Options): Evaluations {
     wanted: number | undefined,
     baseline: string | undefined,
     baseline_id: string | null,
+    source?: Source,
+    before: (trx: Trx) => Promise<unknown> = async () => {},
   ): Promise<store.EvaluationRow> {
     const { account_id } = by
     const { model, dataset, graders, template, sampling, description, metadata, eval_id, data_source } = request
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
-    const { total, name } = await sourceOf(account_id, dataset)
+    const { total, name } = source ?? (await sourceOf(account_id, dataset))
     const rows = Math.min(total, wanted ?? total)
     if (rows > evaluationRowsMax)
       throw new ApiError(
@@ -218,7 +234,10 @@ export function createEvaluations(options: Options): Evaluations {
       eval_id,
       data_source_json: data_source && JSON.stringify(data_source),
     }
-    await db.transaction().execute((trx) => enqueue(trx, by, row, { model, baseline, dataset }))
+    await db.transaction().execute(async (trx) => {
+      await before(trx)
+      await enqueue(trx, by, row, { model, baseline, dataset })
+    })
     queue.wake()
     return row
   }
@@ -239,7 +258,7 @@ export function createEvaluations(options: Options): Evaluations {
       return toResponse(await insert(by, { ...request, eval_id: null, data_source: null }, rows, baseline, baseline_id))
     },
 
-    createRun: (by, run) => insert(by, run, undefined, undefined, null),
+    createRun: (by, run, source, before) => insert(by, run, undefined, undefined, null, source, before),
 
     async repeat(trx, by, id, { model, baseline }) {
       const { account_id } = by
@@ -249,6 +268,11 @@ export function createEvaluations(options: Options): Evaluations {
         (await datasets.asFiles.find(account_id, dataset_id)) ?? (await files.pathOf(account_id, dataset_id))
       if (!source)
         throw new ApiError('dataset_not_found', `The rows of the evaluation '${id}', '${dataset_id}', were deleted.`)
+      if (known.model === '' && known.template_json === null)
+        throw new ApiError(
+          'invalid_request',
+          `The rows of '${id}' bring their answers: no model can be asked. Name an evaluation that asked one.`,
+        )
       const name = `${model}, ${known.name}`.slice(0, 200)
       const row = { ...known, ...fresh(by), name, model, model_id: model, baseline, baseline_id: baseline }
       await enqueue(trx, by, row, { model, baseline, like: id })

@@ -28,8 +28,6 @@ export interface EvaluationWork {
   accounts: Pick<Accounts, 'tierForWork'>
   limits: Pick<Limits, 'countBatchRequest'>
   evaluations: Pick<Evaluations, 'end'>
-  /** How often the work on an evaluation failed. */
-  failures: Map<string, number>
   log: Logger
   now(): number
 }
@@ -39,10 +37,10 @@ const concurrency = 8
 /** After how many scored answers they are written. */
 const flushAnswers = 16
 const retry_ms = 30_000
-/** Failures of the work as a whole, since the process began, before the evaluation fails. */
-const failuresMax = 20
-/** How long an evaluation goes on while others wait. */
-const turn_ms = 30_000
+/** Failures of the work as a whole, kills included, before the evaluation fails. */
+const attemptsMax = 20
+/** Time slice: how long an evaluation goes on while others wait. */
+const slice_ms = 30_000
 
 /** The work is put off until then. */
 class Later extends Error {
@@ -60,31 +58,30 @@ export async function workOnEvaluation(work: EvaluationWork, claim: Claim, stopp
     const evaluation = await store.byId(db, claim.ref)
     if (!evaluation || !store.isActive(evaluation))
       return await withLease(work, claim, (trx) => queue.finish(trx, claim, 'done'))
+    // What ends the process at each try never gets to the catch below.
+    if (claim.attempt > attemptsMax) return await end(work, claim, 'failed', reasonOf(undefined))
     await withLease(work, claim, (trx) =>
       store.update(trx, claim.ref, { status: 'running', started_at: evaluation.started_at ?? work.now() }),
     )
     if (await answerRows(work, claim, evaluation, thread, stopping)) await end(work, claim, 'completed')
-    else await requeue(work, claim, work.now())
+    else await work.queue.defer(claim, work.now())
   } catch (error) {
     if (error instanceof LeaseLost) throw error
-    if (stopping.aborted) await requeue(work, claim, work.now())
-    else if (error instanceof Later) await requeue(work, claim, error.run_at)
-    else if (error instanceof GraderError || error instanceof ApiError)
+    if (stopping.aborted) await work.queue.defer(claim, work.now())
+    else if (error instanceof Later) await work.queue.defer(claim, error.run_at)
+    else if (error instanceof GraderError || isRefusal(error) || claim.attempt >= attemptsMax)
       await end(work, claim, 'failed', reasonOf(error))
     else {
       work.log.error({ err: error, evaluation: claim.ref }, 'the work on an evaluation failed')
-      const failures = (work.failures.get(claim.ref) ?? 0) + 1
-      work.failures.set(claim.ref, failures)
-      if (failures < failuresMax) await requeue(work, claim, work.now() + retry_ms)
-      else await end(work, claim, 'failed', reasonOf(error))
+      await withLease(work, claim, (trx) => work.queue.requeue(trx, claim, work.now() + retry_ms))
     }
   } finally {
     await thread.close()
   }
 }
 
-const requeue = (work: EvaluationWork, claim: Claim, run_at: number) =>
-  withLease(work, claim, (trx) => work.queue.requeue(trx, claim, run_at))
+/** What repeating would not mend. */
+const isRefusal = (error: unknown) => error instanceof ApiError && error.status < 500 && error.status !== 429
 
 const textOf = ({ code, message }: ApiError) => ({ code, message })
 
@@ -105,12 +102,11 @@ async function end(
     await work.evaluations.end(trx, (await store.byId(trx, claim.ref))!, status, error)
     await work.queue.finish(trx, claim, 'done')
   })
-  work.failures.delete(claim.ref)
   // A gate may go on.
   work.queue.wake()
 }
 
-/** Resolves with whether all rows are answered: after its turn, an evaluation lets others go on. */
+/** Resolves with whether all rows are answered: after its time slice, an evaluation lets others go on. */
 async function answerRows(
   work: EvaluationWork,
   claim: Claim,
@@ -118,16 +114,8 @@ async function answerRows(
   thread: GradingThread,
   stopping: AbortSignal,
 ): Promise<boolean> {
-  const turnEnds = work.now() + turn_ms
+  const sliceEnds = work.now() + slice_ms
   let isOver = false
-  let hasAnswered = false
-  const isTurnOver = async () => {
-    const now = work.now()
-    // Checking and skipping rows may take a turn by itself.
-    if (now < turnEnds || !hasAnswered) return false
-    isOver ||= (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== evaluation.id && run_at <= now)
-    return isOver
-  }
   const file = await fileOf(work, evaluation)
   const known = new Set((await store.answered(work.db, evaluation.id)).map(({ row, side }) => `${row} ${side}`))
   const drawn = drawnRows(evaluation.total_rows, evaluation.rows)
@@ -148,6 +136,11 @@ async function answerRows(
           await store.addAnswers(trx, answers)
           const { done } = (await store.byId(trx, evaluation.id))!
           await store.update(trx, evaluation.id, { done: done + answers.length })
+        }).then(async () => {
+          const now = work.now()
+          if (now < sliceEnds) return
+          const waiting = await work.queue.pending(queueKind)
+          isOver = waiting.some(({ ref, run_at }) => ref !== evaluation.id && run_at <= now)
         }),
       )
     return writing
@@ -155,7 +148,7 @@ async function answerRows(
   const answerAll = async () => {
     for (;;) {
       signal.throwIfAborted()
-      if (await isTurnOver()) return
+      if (isOver) return
       const { value: item, done } = await items.next()
       if (done) return
       for (const [side, model] of sides) {
@@ -163,7 +156,6 @@ async function answerRows(
         // First the answer: `scored` is another list after a flush.
         const answer = await answerRow(work, evaluation, thread, item, side, model, signal)
         scored.push(answer)
-        hasAnswered = true
         if (scored.length >= flushAnswers) await flush()
       }
     }
@@ -192,7 +184,11 @@ async function checkRows(
     if (evaluation.model_id !== '') requestOf(each, template)
     if (!schema) continue
     const grader = { type: 'json_schema', name: 'item_schema', input: '{{item.given}}', schema } as const
-    const { passed } = await thread.grade(grader, { item: { given: each.given } })
+    const { passed } = await thread.grade(grader, { item: { given: each.given } }).catch((error: GraderError) => {
+      throw error instanceof GraderError
+        ? new GraderError(`The item_schema: row ${each.row}: ${error.message}.`)
+        : error
+    })
     if (!passed) throw new GraderError(`Row ${each.row} does not satisfy the item_schema of the eval.`)
   }
 }

@@ -13,6 +13,7 @@ export function metadataFilter(
     return key === undefined ? [] : [[key, String(value)]]
   })
   const refuse = (why: string) => new ApiError('invalid_request', `'metadata': ${why}`, { param: 'metadata' })
+  if (pairs.length > 16) throw refuse('has more than 16 pairs.')
   if (pairs.some(([key]) => key === '')) throw refuse("write pairs as 'metadata[key]=value'.")
   if (query.metadata !== undefined && pairs.length > 0)
     throw refuse('null finds what has no pair; leave it or the pairs out.')

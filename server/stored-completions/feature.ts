@@ -4,8 +4,8 @@ import type { Context, Feature } from '../feature.ts'
 import { storedCompletionRoutes } from './routes.ts'
 import { createStoredCompletions, type StoredCompletions } from './service.ts'
 
-/** How long deleted answers may stay in the log of the database. */
-const forget_ms = 30_000
+/** How long deleted answers may stay in the write-ahead log, unless a reader needs it. */
+const emptyWal_ms = 30_000
 
 export function createStoredCompletionsFeature(
   context: Context,
@@ -16,6 +16,6 @@ export function createStoredCompletionsFeature(
   return {
     storedCompletions,
     mount: (app) => storedCompletionRoutes(app, storedCompletions),
-    start: async () => [runPeriodically(forget_ms, storedCompletions.forgetDeleted)],
+    start: async () => [runPeriodically(emptyWal_ms, storedCompletions.emptyWal)],
   }
 }

@@ -1,7 +1,8 @@
 // Answers that accounts keep: a request that says so is stored with its answer, for as long as the operator set.
 import { Readable } from 'node:stream'
 import type { Logger } from 'pino'
-import type { ChatRequest, ChatResponse } from '../../contract/chat.ts'
+import { type ChatRequest, ChatResponse } from '../../contract/chat.ts'
+import { Metadata } from '../../contract/common.ts'
 import type { Dataset } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type {
@@ -23,10 +24,10 @@ import * as store from './store.ts'
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
 export interface StoredCompletions {
-  /** Whether this request is to be kept. */
+  /** Whether this request is to be kept. Throws invalid_request for metadata that cannot be. */
   keeps(request: Record<string, unknown>): boolean
-  /** Keeps an answer. Never rejects: an answer that cannot be kept is an answer all the same. */
-  save(account_id: string, request: ChatRequest, answer: ChatResponse): Promise<void>
+  /** Keeps an answer, as it was sent. Never rejects: an answer that cannot be kept is an answer all the same. */
+  save(account_id: string, request: ChatRequest, answer: unknown): Promise<void>
   list(account_id: string, query: StoredQuery): Promise<List<StoredCompletion>>
   get(account_id: string, id: string): Promise<StoredCompletion>
   messages(
@@ -41,8 +42,8 @@ export interface StoredCompletions {
   /** What was asked and answered, newest first. */
   conversations(account_id: string, filter: StoredFilter, limit: number | undefined): AsyncGenerator<Conversation>
   removeExpired(now: number): Promise<void>
-  /** Takes what was deleted since out of the database's log too. */
-  forgetDeleted(): Promise<void>
+  /** Takes what was deleted since out of the database's write-ahead log too; later if a reader needs the log. */
+  emptyWal(): Promise<void>
 }
 
 export interface Conversation {
@@ -56,20 +57,27 @@ export interface Conversation {
 const parameters = [
   'temperature',
   'top_p',
+  'top_k',
+  'min_p',
+  'n',
   'seed',
   'max_tokens',
   'max_completion_tokens',
   'presence_penalty',
   'frequency_penalty',
+  'repetition_penalty',
+  'logit_bias',
   'stop',
   'tools',
   'tool_choice',
+  'parallel_tool_calls',
   'response_format',
+  'chat_template_kwargs',
 ] as const
 
 /** Longest request and answer that are kept, in characters of JSON. */
 const charsMax = 1_000_000
-const pageSize = 200
+const pageSize = 100
 
 interface Options {
   db: Db
@@ -92,42 +100,48 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     throw new ApiError('completion_not_found', `There is no stored completion '${id}'.${why}`, { param })
   }
 
-  async function* rows(account_id: string, filter: StoredFilter, limit = Number.MAX_SAFE_INTEGER) {
+  async function* rows(account_id: string, filter: StoredFilter) {
     const time = now()
-    let after: store.StoredRow | undefined
-    for (let left = limit; left > 0; ) {
-      const size = Math.min(pageSize, left)
-      const found = (await store.matching(db, account_id, filter, size, after, time)).slice(0, size)
+    for (let after: store.StoredRow | undefined; ; ) {
+      const found = (await store.matching(db, account_id, filter, pageSize, after, time)).slice(0, pageSize)
       yield* found
-      left -= found.length
       after = found.at(-1)
-      if (found.length < size) return
+      if (found.length < pageSize) return
     }
   }
 
-  let isDeleted = false
+  // After a kill, nobody knows.
+  let isDeleted = true
 
   async function* conversations(account_id: string, filter: StoredFilter, limit: number | undefined) {
-    for await (const row of rows(account_id, filter, limit)) {
+    let left = limit ?? Number.MAX_SAFE_INTEGER
+    for await (const row of rows(account_id, filter)) {
       const { messages, tools } = requestOf(row)
       const answer = responseOf(row).choices[0]
-      // An answer that was cut would teach to end in the middle.
-      if (answer && answer.finish_reason !== 'length') yield { id: row.id, messages, tools, answer }
+      if (!answer || !teaches(answer) || !messages.every(isText)) continue
+      yield { id: row.id, messages, tools, answer }
+      if (--left === 0) return
     }
   }
 
   return {
-    keeps: (request) => days > 0 && request.store === true,
+    keeps(request) {
+      if (days === 0 || request.store !== true) return false
+      const metadata = Metadata.nullish().safeParse(request.metadata)
+      if (metadata.success) return true
+      throw new ApiError('invalid_request', `'metadata': ${metadata.error.issues[0]!.message}.`, { param: 'metadata' })
+    },
 
-    async save(account_id, request, answer) {
+    async save(account_id, request, sent) {
       const { messages, model } = request
       const asked = Object.fromEntries(
         parameters.flatMap((name) => (request[name] == null ? [] : [[name, request[name]]])),
       )
       const request_json = JSON.stringify({ messages, ...asked })
-      const response_json = JSON.stringify({ ...answer, model })
       const created_at = now()
       try {
+        const answer = answerOf(sent)
+        const response_json = JSON.stringify({ ...answer, model })
         if (request_json.length + response_json.length > charsMax) return
         await requireFreeDisk(dataDir, min_free_mb)
         await store.insert(db, {
@@ -186,25 +200,33 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     async deleteMany(by, filter) {
       const time = now()
       let deleted = 0
-      for (;;) {
-        const found = (await store.matching(db, by.account_id, filter, pageSize, undefined, time)).slice(0, pageSize)
-        if (found.length === 0) break
-        const ids = found.map(({ id }) => id)
-        await db.transaction().execute(async (trx) => {
-          await store.remove(trx, by.account_id, ids)
-          await recordAuditEntry(trx, by, 'completion.deleted', ids[0]!, { completions: ids.length }, now())
+      for (let last = pageSize; last === pageSize; deleted += last) {
+        last = await db.transaction().execute(async (trx) => {
+          const ids = await store.removeMatching(trx, by.account_id, filter, pageSize, time)
+          if (ids.length > 0)
+            await recordAuditEntry(trx, by, 'completion.deleted', ids[0]!, { completions: ids.length }, now())
+          return ids.length
         })
-        deleted += ids.length
+        if (last > 0) isDeleted = true
       }
-      isDeleted = true
       return { deleted }
     },
 
     conversations,
 
     async toDataset(by, { filter, limit, name, description }) {
+      const found = conversations(by.account_id, filter, limit)
+      const first = await found.next()
+      if (first.done)
+        throw new ApiError('completion_not_found', 'No stored answer that can be learned from matches the filter.', {
+          param: 'filter',
+        })
+      const all = async function* () {
+        yield first.value as Conversation
+        yield* found
+      }
       async function* lines() {
-        for await (const { messages, tools, answer } of conversations(by.account_id, filter, limit)) {
+        for await (const { messages, tools, answer } of all()) {
           const { content, tool_calls } = answer.message
           const reply = { role: 'assistant', content, ...(tool_calls && { tool_calls }) }
           yield `${JSON.stringify({ messages: [...messages, reply], ...(tools && { tools }) })}\n`
@@ -220,20 +242,56 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     },
 
     async removeExpired(time) {
-      let removed = 0
-      for (let last = pageSize; last === pageSize; removed += last) last = await store.removeExpired(db, time, pageSize)
-      if (removed > 0) isDeleted = true
+      for (let last = pageSize; last === pageSize; ) {
+        last = await store.removeExpired(db, time, pageSize)
+        if (last > 0) isDeleted = true
+      }
     },
 
-    async forgetDeleted() {
+    async emptyWal() {
       if (!isDeleted) return
       isDeleted = false
-      await store.emptyLog(db).catch((error) => {
-        isDeleted = true
-        log.warn({ err: error }, 'the log of the database could not be emptied; the next try is in a moment')
+      const isEmpty = await store.emptyWal(db).catch((error) => {
+        log.warn({ err: error }, 'the write-ahead log could not be emptied; the next try is in a moment')
+        return false
       })
+      if (!isEmpty) isDeleted = true
     },
   }
+}
+
+/** An answer that was cut would teach to end in the middle. */
+const teaches = ({ finish_reason, message }: Conversation['answer']) =>
+  finish_reason !== 'length' && (!!message.content || (message.tool_calls?.length ?? 0) > 0)
+
+const isText = ({ content }: ChatRequest['messages'][number]) =>
+  !Array.isArray(content) || content.every(({ type }) => type === 'text')
+
+/** An answer in the shape of this service: upstreams leave fields out, or write null. Throws for one that is none. */
+function answerOf(sent: unknown): ChatResponse {
+  const { choices, usage, ...answer } = sent as ChatResponse
+  const { prompt_tokens = 0, completion_tokens = 0, total_tokens = 0, prompt_tokens_details } = usage ?? {}
+  return ChatResponse.parse({
+    ...answer,
+    choices: choices.map(({ index, message, logprobs, finish_reason }) => ({
+      index,
+      message: {
+        role: 'assistant',
+        content: message.content ?? null,
+        refusal: null,
+        ...(message.reasoning_content && { reasoning_content: message.reasoning_content }),
+        ...(message.tool_calls?.length && { tool_calls: message.tool_calls }),
+      },
+      logprobs: logprobs?.content ? { content: logprobs.content, refusal: null } : null,
+      finish_reason,
+    })),
+    usage: {
+      prompt_tokens,
+      completion_tokens,
+      total_tokens,
+      ...(prompt_tokens_details && { prompt_tokens_details }),
+    },
+  })
 }
 
 const requestOf = (row: store.StoredRow) => JSON.parse(row.request_json) as ChatRequest

@@ -34,23 +34,28 @@ export function list(
   return timedPage(query, { limit, order }, after)
 }
 
-/** Those that match, newest first: up to `limit`, and one more if there are more. */
-export function matching(
-  db: Db,
+function filtered(
+  db: Db | Trx,
   account_id: string,
   { model, metadata, created_after, created_before }: StoredFilter,
-  limit: number,
-  after: StoredRow | undefined,
   now: number,
 ) {
   let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
   if (model !== undefined) query = query.where('model', '=', model)
-  return timedPage(
-    query,
-    { limit, ...(created_after && { created_after }), ...(created_before && { created_before }) },
-    after,
-  )
+  if (created_after !== undefined) query = query.where('created_at', '>', Date.parse(created_after))
+  if (created_before !== undefined) query = query.where('created_at', '<', Date.parse(created_before))
+  return query
 }
+
+/** Those that match, newest first: up to `limit`, and one more if there are more. */
+export const matching = (
+  db: Db,
+  account_id: string,
+  filter: StoredFilter,
+  limit: number,
+  after: StoredRow | undefined,
+  now: number,
+) => timedPage(filtered(db, account_id, filter, now), { limit }, after)
 
 export const setMetadata = (trx: Trx, account_id: string, id: string, metadata_json: string) =>
   trx
@@ -70,5 +75,22 @@ export async function removeExpired(db: Db, now: number, limit: number): Promise
   return Number(numAffectedRows ?? 0)
 }
 
-/** Empties the database's log, which has pages from before a deletion. Waits for the reads that are under way. */
-export const emptyLog = (db: Db) => sql`pragma wal_checkpoint(truncate)`.execute(db)
+/** Deletes up to `limit` rows that match. Resolves with their ids. */
+export async function removeMatching(
+  trx: Trx,
+  account_id: string,
+  filter: StoredFilter,
+  limit: number,
+  now: number,
+): Promise<string[]> {
+  const found = await filtered(trx, account_id, filter, now).clearSelect().select('id').limit(limit).execute()
+  const ids = found.map(({ id }) => id)
+  if (ids.length > 0) await remove(trx, account_id, ids)
+  return ids
+}
+
+/** Empties the write-ahead log, which has pages from before a deletion. Resolves with whether no reader prevents it. */
+export async function emptyWal(db: Db): Promise<boolean> {
+  const { rows } = await sql<{ busy: number }>`pragma wal_checkpoint(truncate)`.execute(db)
+  return rows[0]?.busy === 0
+}

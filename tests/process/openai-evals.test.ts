@@ -107,6 +107,62 @@ test('a row that the schema of the eval does not allow fails the run before anyt
   assert.equal(done.result_counts.passed + done.result_counts.failed, 0)
 })
 
+test('rows and schemas that graders cannot read cost a failure of their own, and not the service', async () => {
+  const schema = (schema: object) => ({ type: 'json_schema', name: 'form', schema })
+  const any = { data_source_config: { type: 'custom', item_schema: {} } }
+  const rows = [
+    { item: { reference_calls: 5 }, sample: { output_text: '{}', output_tools: 'abc' } },
+    { item: { reference_calls: [{}] }, sample: { output_text: '{}', output_tools: [null] } },
+  ]
+  for (const grader of [
+    { type: 'tool_call', name: 'call' },
+    schema({ $ref: '#/nowhere' }),
+    schema({ type: 'string', pattern: '(' }),
+  ]) {
+    const eval_id = await newEval({ ...any, testing_criteria: [grader] })
+    const done = await ended(eval_id, { type: 'jsonl', source: content(rows) })
+    assert.deepEqual([done.status, done.result_counts.failed], ['completed', 2], JSON.stringify(done.error))
+  }
+  const loop = await newEval({ data_source_config: { type: 'custom', item_schema: { $ref: '#/nowhere' } } })
+  const failed = await ended(loop, { type: 'jsonl', source: content(rows) })
+  assert.match(failed.error.message, /item_schema: row 1: The schema cannot be used/)
+
+  const eval_id = await newEval(any)
+  const done = await ended(eval_id, {
+    type: 'completions',
+    model: tiny,
+    input_messages: { type: 'item_reference', item_reference: 'input' },
+    source: content([{ item: { input: [null] } }, { item: { input: [5, 'abc', [1]] } }]),
+  })
+  assert.deepEqual([done.status, done.result_counts.errored], ['completed', 2])
+  const { data } = (await app.api('GET', `/evals/${eval_id}/runs/${done.id}/output_items`)).body
+  assert.deepEqual([data.length, data[0].status, data[0].sample.input], [2, 'error', []])
+})
+
+test('a run of a deleted eval is refused, and one that a gate repeats shows the answers of its model', async () => {
+  const eval_id = await newEval()
+  const rows = Array.from({ length: 500 }, () => ({ item: items[0]! }))
+  const creating = run(eval_id, { type: 'jsonl', source: content(rows) })
+  const [created, deleted] = await Promise.all([creating, app.api('DELETE', `/evals/${eval_id}`)])
+  assert.ok([201, 404].includes(created.status), JSON.stringify(created.body))
+  assert.ok([200, 400].includes(deleted.status), JSON.stringify(deleted.body))
+
+  const kept = await newEval()
+  const asked = { type: 'completions', model: tiny, input_messages, source: content([{ item: items[0]! }]) }
+  const evaluation = (await ended(kept, { ...asked, sampling_params: { max_completion_tokens: 4 } })).id
+  const tuned = await app.colourModel()
+  await app.api('POST', '/deployments', { name: 'graded', model: tiny })
+  const { body } = await app.api('PUT', '/deployments/graded', { model: tuned, gate: { evaluation } })
+  await evaluationEnded(app, body.pending.evaluation)
+  const path = `/evals/${kept}/runs/${body.pending.evaluation}/output_items`
+  const [item] = (await app.api('GET', path)).body.data
+  const one = (await app.api('GET', `${path}/${item.id}`)).body
+  assert.deepEqual([one.sample.model, one.sample.output], [tuned, item.sample.output])
+  const given = await ended(kept, { type: 'jsonl', source: content([{ item: items[0]! }]) })
+  const refused = await app.api('PUT', '/deployments/graded', { model: tiny, gate: { evaluation: given.id } })
+  assert.match(refused.body.error.message, /bring their answers|waits for the evaluation/)
+})
+
 test('messages come from a field of the row; the Responses form of tools and formats is taken', async () => {
   const eval_id = await newEval({
     data_source_config: { type: 'custom', item_schema: { type: 'object' } },
@@ -169,11 +225,22 @@ test('what could never run is refused with its field', async () => {
   const eval_id = await newEval()
   const asked = { type: 'completions', input_messages, source: content([{ item: items[0]! }]) }
   await refused(run(eval_id, asked), /^data_source\.model$/)
-  await refused(run(eval_id, { ...asked, model: 'nobody/none' }), /^model$/)
+  await refused(run(eval_id, { ...asked, model: 'nobody/none' }), /^data_source\.model$/)
   const files = (await app.api('GET', '/files?purpose=evals')).body.data.length
   assert.equal((await run(eval_id, { ...asked, model: 'nobody/none' })).status, 404)
   assert.equal((await app.api('GET', '/files?purpose=evals')).body.data.length, files, 'nothing is left of it')
-  await refused(run(eval_id, { ...asked, model: tiny, source: { type: 'file_id', id: 'file-none' } }), /dataset/)
+  await refused(
+    run(eval_id, { ...asked, model: tiny, source: { type: 'file_id', id: 'file-none' } }),
+    /^data_source\.source\.id$/,
+  )
+  const deep = (levels: number) => JSON.parse(`${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`)
+  await refused(create({ data_source_config: { ...custom, item_schema: deep(1000) } }), /item_schema/)
+  await refused(create({ data_source_config: { ...custom, item_schema: { $async: true } } }), /item_schema/)
+  await refused(create({ testing_criteria: [{ ...same, name: '__proto__' }] }), /testing_criteria/)
+  await refused(create({ testing_criteria: [{ ...same, name: 'constructor' }] }), /testing_criteria/)
+  await refused(run(eval_id, { type: 'jsonl', source: content([{ item: deep(1000) }]) }), /content/)
+  const far = { type: 'item_reference', item_reference: `${'a.'.repeat(100_000)}a` }
+  await refused(run(eval_id, { ...asked, model: tiny, input_messages: far }), /item_reference/)
   const stored = { type: 'responses', model: tiny, source: { type: 'responses' } }
   await refused(run(eval_id, stored), /data_source\.source\.type/)
 })

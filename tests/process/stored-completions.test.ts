@@ -45,6 +45,16 @@ test('an answer is kept where the request says so, with its messages and metadat
   assert.equal((await app.api('DELETE', `/chat/completions/${kept.id}`)).body.deleted, true)
 })
 
+test('metadata that cannot be kept is refused, as it would be in the way of every list', async () => {
+  for (const metadata of [{ a: 1 }, 5, ['a'], { a: null }, { a: 'x'.repeat(513) }]) {
+    const { status, body } = await ask('hi', { metadata })
+    assert.deepEqual([status, body.error?.param], [400, 'metadata'], JSON.stringify(metadata))
+  }
+  assert.equal((await ask('hi', { metadata: 5, store: false })).status, 200, 'it is taken without effect there')
+  const pairs = Array.from({ length: 1000 }, (_, index) => `metadata[${index}]=x`).join('&')
+  assert.equal((await app.api('GET', `/chat/completions?${pairs}`)).status, 400)
+})
+
 test('a stream is kept as it was sent, and one that its client leaves is not', async () => {
   const response = await fetch(`${app.url}/chat/completions`, {
     method: 'POST',
@@ -134,7 +144,7 @@ test('a deleted answer is in no file of the database', async () => {
   assert.notDeepEqual(written(), [])
   const { body } = await app.api('POST', '/chat/completions/delete', { filter: { metadata: { delete: 'me' } } })
   assert.equal(body.deleted, 2)
-  await app.services.storedCompletions.forgetDeleted()
+  await app.services.storedCompletions.emptyWal()
   assert.deepEqual(written(), [])
 })
 

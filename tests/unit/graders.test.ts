@@ -102,6 +102,10 @@ test('a grader that takes too long costs its thread, and the next one has anothe
   await assert.rejects(thread.grade(regex('^(a+)+$'), values), GraderTooSlow)
   assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
   await assert.rejects(thread.grade(regex('x'), { item: {} }), GraderError)
+  // Its validator fails after the thread has answered; the process must not end by it.
+  const late = { type: 'json_schema', name: 'x', input: '{}', schema: { $async: true, required: ['a'] } } as const
+  for (let count = 0; count < 5; count++) await thread.grade(late, { item: {} }).catch(() => {})
+  assert.equal((await thread.grade(regex('^a+!$'), values)).score, 1)
   await thread.close()
 })
 

@@ -9,6 +9,7 @@ from torch.nn.functional import logsigmoid
 from trainer.data.dataset import prepare
 from trainer.data.packing import Limits
 from trainer.data.rows import Pair, parse_row
+from trainer.model import fast_lora
 from trainer.model.load import lora_config, trainable
 from trainer.runtime.errors import JobError
 from trainer.runtime.spec import read_spec
@@ -164,6 +165,27 @@ def test_a_fresh_adapter_has_the_loss_of_a_coin(dpo, loop_of):
     loop = loop_of(dpo())
     loop.reference_of(loop.data.rows)
     assert loop.gradients(loop.batch(0))[0] == pytest.approx(0.693147, abs=1e-5)
+
+
+def test_adapters_are_left_out_only_where_they_are_zero(dpo, loop_of):
+    if DEVICE != "cpu":
+        pytest.skip("they are computed in each pass on a GPU")
+    loop = loop_of(dpo())
+    group = loop.batch(0)
+    compute = loop.objective.reference_log_probabilities
+
+    def both() -> list[torch.Tensor]:
+        with torch.no_grad(), fast_lora.zero_adapters_skipped(loop.model):
+            skipped = compute(loop.model, group, loop.limits)
+        with torch.no_grad():
+            return [skipped, compute(loop.model, group, loop.limits)]
+
+    fresh = both()
+    torch.testing.assert_close(*fresh, rtol=0, atol=1e-4)
+    shake(loop.model)
+    shaken = both()
+    assert torch.equal(*shaken)
+    assert not torch.allclose(fresh[0], shaken[0])
 
 
 @pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.full)])

@@ -38,7 +38,7 @@ export function gradeLocally(grader: LocalGrader, values: Values): Score {
     }
     case 'json_schema': {
       const answer = parsed(fill(grader.input, values))
-      return binary(answer !== undefined && validator(grader.schema)(answer.value))
+      return binary(answer !== undefined && satisfies(answer.value, grader.schema))
     }
     case 'json_equal':
       return equalFields(parsed(fill(grader.input, values)), parsed(fill(grader.reference, values)), grader.fields)
@@ -60,6 +60,14 @@ function parsed(text: string): { value: unknown } | undefined {
   }
 }
 
+function satisfies(value: unknown, schema: Record<string, unknown>): boolean {
+  const valid: unknown = validator(schema)(value)
+  if (typeof valid === 'boolean') return valid
+  // An asynchronous schema gives a promise; nobody else listens to its failure.
+  Promise.resolve(valid).catch(() => {})
+  throw new GraderError('The schema is asynchronous.')
+}
+
 // By the schema's JSON: each answer comes to the thread with its own copy of the grader.
 const validators = new Map<string, (value: unknown) => boolean>()
 
@@ -67,7 +75,11 @@ function validator(schema: Record<string, unknown>): (value: unknown) => boolean
   const key = JSON.stringify(schema)
   let found = validators.get(key)
   if (!found) {
-    found = new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
+    try {
+      found = new Ajv({ strict: false, validateFormats: false }).compile(schema) as (value: unknown) => boolean
+    } catch (error) {
+      throw new GraderError(`The schema cannot be used: ${(error as Error).message}`)
+    }
     validators.set(key, found)
   }
   return found
@@ -107,9 +119,15 @@ interface Call {
   function: { name: string; arguments: string }
 }
 
+/** The calls of a list; what else a row may have there is none. */
+const callsIn = (value: unknown): Call[] =>
+  (Array.isArray(value) ? value : []).filter(
+    (each) => typeof each?.function?.name === 'string' && typeof each.function.arguments === 'string',
+  )
+
 function hasCall(grader: Extract<LocalGrader, { type: 'tool_call' }>, { item, sample }: Values): boolean {
-  const made = (sample?.output_tools ?? []) as Call[]
-  const [known] = (item.reference_calls ?? []) as Call[]
+  const made = callsIn(sample?.output_tools)
+  const [known] = callsIn(item.reference_calls)
   const name = grader.function ?? known?.function.name
   if (name === undefined) throw new GraderError("The row's answer has no call, and the grader names no function.")
   const expected = grader.arguments ?? (grader.function === undefined ? parsed(known!.function.arguments)?.value : {})

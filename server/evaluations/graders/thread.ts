@@ -22,10 +22,19 @@ export function createGradingThread(): GradingThread {
   let worker: Worker | undefined
   let last: Promise<unknown> = Promise.resolve()
 
-  async function run(grader: LocalGrader, values: Values): Promise<Score> {
-    worker ??= new Worker(new URL('./grading-thread.ts', import.meta.url), {
+  function start(): Worker {
+    const thread = new Worker(new URL('./grading-thread.ts', import.meta.url), {
       resourceLimits: { maxOldGenerationSizeMb: memory_mb },
     })
+    // Also between two answers: an error that nobody listens to ends the process.
+    thread.on('error', () => {
+      if (worker === thread) worker = undefined
+    })
+    return thread
+  }
+
+  async function run(grader: LocalGrader, values: Values): Promise<Score> {
+    worker ??= start()
     const thread = worker
     const reply = Promise.withResolvers<Reply>()
     const timer = setTimeout(() => reply.reject(new GraderTooSlow(`takes longer than ${limit_ms / 1000} s`)), limit_ms)
@@ -36,7 +45,7 @@ export function createGradingThread(): GradingThread {
       thread.postMessage({ grader, values })
       const found = await reply.promise
       if ('score' in found) return found.score
-      throw found.expected ? new GraderError(found.error) : new Error(found.error)
+      throw new GraderError(found.expected ? found.error : `It cannot grade this: ${found.error}`)
     } catch (error) {
       if (error instanceof GraderTooSlow) {
         worker = undefined

@@ -4,7 +4,7 @@ import type { CreateEvaluation } from '../../../contract/evaluations.ts'
 import type { DataSource, SourceConfig } from '../../../contract/openai-evals.ts'
 import { chatTool, responseFormat } from '../../inference/index.ts'
 
-type Asked = Exclude<DataSource, { type: 'jsonl' }>
+type ModelSource = Exclude<DataSource, { type: 'jsonl' }>
 
 interface Request extends Pick<CreateEvaluation, 'template' | 'sampling'> {
   /** Null: the rows bring their answers. */
@@ -23,16 +23,13 @@ export function requestOf(source: DataSource, config: SourceConfig): Request {
   return { model: source.model ?? null, template: templateOf(source, config), sampling: samplingOf(source) }
 }
 
-function templateOf({ input_messages, source }: Asked, config: SourceConfig): CreateEvaluation['template'] {
+function templateOf({ input_messages, source }: ModelSource, config: SourceConfig): CreateEvaluation['template'] {
   if (input_messages?.type === 'template') return input_messages.template
-  if (input_messages) {
-    const name = input_messages.item_reference
-    return { item_reference: name.startsWith('item.') ? name : `item.${name}` }
-  }
+  if (input_messages) return { item_reference: input_messages.item_reference }
   return source.type === 'stored_completions' || config.type !== 'custom' ? { item_reference: 'item.input' } : undefined
 }
 
-function samplingOf(source: Asked): CreateEvaluation['sampling'] {
+function samplingOf(source: ModelSource): CreateEvaluation['sampling'] {
   const { temperature, max_completion_tokens, seed, top_p, reasoning_effort: effort } = source.sampling_params ?? {}
   return {
     temperature: temperature ?? defaults.temperature,
@@ -47,7 +44,7 @@ function samplingOf(source: Asked): CreateEvaluation['sampling'] {
 type Sampling = CreateEvaluation['sampling']
 
 /** Format and tools, in the form of chat completions. */
-function formOf(source: Asked): Pick<Sampling, 'response_format' | 'tools'> {
+function formOf(source: ModelSource): Pick<Sampling, 'response_format' | 'tools'> {
   const response_format =
     source.type === 'completions'
       ? source.sampling_params?.response_format

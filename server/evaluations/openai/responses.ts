@@ -89,7 +89,7 @@ export function toRun(row: EvaluationRow, result: Result | null): Run {
           ]
         : [],
     per_testing_criteria_results: names.map((testing_criteria) => {
-      const passes = side?.passed_by_grader[testing_criteria] ?? 0
+      const passes = (side && new Map(Object.entries(side.passed_by_grader)).get(testing_criteria)) ?? 0
       return { testing_criteria, passed: passes, failed: rows - passes }
     }),
   }
@@ -152,8 +152,10 @@ export function toOutputItem(run: EvaluationRow, answer: AnswerRow): OutputItem 
 function inputOf(run: EvaluationRow, row: number, item: Record<string, unknown>): OutputItem['sample']['input'] {
   if (run.model === '') return []
   try {
-    return requestOf({ row, item }, templateOf(run)).messages.map((message) => {
-      const { content, ...rest } = message as { role: string; content: unknown }
+    return requestOf({ row, item }, templateOf(run)).messages.flatMap((message) => {
+      const { content, ...rest } = (message ?? {}) as { role: string; content: unknown }
+      // What a row has there was the model's to refuse.
+      if (typeof rest.role !== 'string') return []
       return {
         ...rest,
         content: content == null || typeof content === 'string' ? (content ?? null) : JSON.stringify(content),

@@ -21,6 +21,8 @@ import type { Db, Trx } from '../../db/open.ts'
 import { openaiPageOf } from '../../db/page.ts'
 import { type AccountActor, recordAuditEntry } from '../../events/audit.ts'
 import type { Files } from '../../files/index.ts'
+import type { Caller } from '../../http/auth.ts'
+import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { StoredCompletions } from '../../stored-completions/index.ts'
 import { checkMessages, checkSchema } from '../check.ts'
 import type { Evaluations } from '../service.ts'
@@ -28,7 +30,7 @@ import * as store from '../store.ts'
 import { requestOf } from './request.ts'
 import { rowOf, statusOf, toEval, toOutputItem, toRun } from './responses.ts'
 
-type Actor = AccountActor & { key_id: string | null }
+type Actor = AccountActor & Pick<Caller, 'key_id' | 'scopes'>
 type NewRows = Exclude<DataSource['source'], { type: 'file_id' }>
 type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 
@@ -54,14 +56,32 @@ export interface OpenaiEvals {
 interface Options {
   db: Db
   evaluations: Evaluations
-  files: Pick<Files, 'write' | 'insert' | 'drop' | 'delete'>
+  files: Pick<Files, 'write' | 'insert' | 'drop'>
   storedCompletions: Pick<StoredCompletions, 'conversations'>
+  dataDir: string
+  min_free_mb: number
   now(): number
 }
 
-const isOver = (status: string) => !['queued', 'running'].includes(status)
+/** Rows of one run that come from the request or from stored completions, in characters. */
+const rowsBytesMax = 200e6
 
-export function createOpenaiEvals({ db, evaluations, files, storedCompletions, now }: Options): OpenaiEvals {
+/** Fields of an evaluation under the names of a run. */
+const params: Record<string, string> = {
+  model: 'data_source.model',
+  dataset: 'data_source.source.id',
+  rows: 'data_source.source',
+}
+
+function naming(error: unknown): never {
+  const param = error instanceof ApiError && error.param ? params[error.param] : undefined
+  if (!(error instanceof ApiError) || param === undefined) throw error
+  throw new ApiError(error.code, error.message, { ...(error.details && { details: error.details }), param })
+}
+
+export function createOpenaiEvals(options: Options): OpenaiEvals {
+  const { db, evaluations, files, storedCompletions, dataDir, min_free_mb, now } = options
+
   async function requireEval(from: Db | Trx, account_id: string, id: string): Promise<store.EvalRow> {
     const found = await store.evalById(from, id)
     if (found?.account_id !== account_id)
@@ -96,30 +116,34 @@ export function createOpenaiEvals({ db, evaluations, files, storedCompletions, n
     const limit = Math.min(source.limit ?? evaluationRowsMax, evaluationRowsMax)
     for await (const { id, messages, tools, answer } of storedCompletions.conversations(account_id, filter, limit)) {
       const { content, tool_calls } = answer.message
-      const item = { completion_id: id, input: messages, ...(tools && { tools }) }
+      const reference = { ...(content && { reference: content }), ...(tool_calls && { reference_calls: tool_calls }) }
+      const item = { completion_id: id, input: messages, ...(tools && { tools }), ...reference }
       const sample = { output_text: content ?? '', output_tools: tool_calls ?? [] }
       yield `${JSON.stringify({ item, sample })}\n`
     }
   }
 
-  /** The file or dataset with the rows of a run, and whether it was made for the run. */
-  async function rowsOf(
-    by: Actor,
-    name: string,
-    { source }: DataSource,
-    config: SourceConfig,
-  ): Promise<{ id: string; made: boolean }> {
-    if (source.type === 'file_id') return { id: source.id, made: false }
-    const file = await files.write(Readable.from(linesOf(by.account_id, source, config)))
-    const row = { account_id: by.account_id, filename: `${name}.jsonl`, purpose: 'evals' as const, created_at: now() }
-    await db
-      .transaction()
-      .execute((trx) => files.insert(trx, file, row))
-      .catch(async (error) => {
-        await files.drop(file)
-        throw error
-      })
-    return { id: file.id, made: true }
+  /** Writes the rows of a run into a file that is not the account's yet. */
+  async function writeRows(account_id: string, source: NewRows, config: SourceConfig) {
+    await requireFreeDisk(dataDir, min_free_mb)
+    let [total, bytes] = [0, 0]
+    async function* counted() {
+      for await (const line of linesOf(account_id, source, config)) {
+        total++
+        bytes += line.length
+        if (bytes > rowsBytesMax)
+          throw new ApiError(
+            'file_too_large',
+            'The rows are more than 200 MB. Give a lower limit, or a narrower filter.',
+            {
+              param: 'data_source.source',
+            },
+          )
+        yield line
+      }
+    }
+    const file = await files.write(Readable.from(counted()))
+    return { file, total }
   }
 
   return {
@@ -176,7 +200,7 @@ export function createOpenaiEvals({ db, evaluations, files, storedCompletions, n
       await db.transaction().execute(async (trx) => {
         const { name } = await requireEval(trx, by.account_id, id)
         const runs = await store.runsOf(trx, id)
-        const active = runs.find(({ status }) => !isOver(status))
+        const active = runs.find(({ status }) => store.isActive({ status }))
         if (active)
           throw new ApiError('in_use', `The run '${active.id}' is ${active.status}. Cancel it, then delete the eval.`, {
             param: 'eval_id',
@@ -193,28 +217,39 @@ export function createOpenaiEvals({ db, evaluations, files, storedCompletions, n
       const config = JSON.parse(found.source_config_json) as SourceConfig
       const { model, template, sampling } = requestOf(data_source, config)
       checkMessages(template, 'data_source.input_messages.template')
-      const rows = await rowsOf(by, name ?? found.name, data_source, config)
-      try {
-        const row = await evaluations.createRun(by, {
-          model,
-          template,
-          sampling,
-          dataset: rows.id,
-          graders: JSON.parse(found.graders_json),
-          name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
-          description: '',
-          metadata: metadata ?? {},
-          eval_id,
-          data_source:
-            data_source.source.type === 'file_content'
-              ? { ...data_source, source: { type: 'file_id', id: rows.id } }
-              : data_source,
-        })
-        return await runOf(row)
-      } catch (error) {
-        if (rows.made) await files.delete(by, rows.id)
-        throw error
+      const { source } = data_source
+      if (source.type === 'stored_completions' && !by.scopes.includes('datasets:read'))
+        throw new ApiError('insufficient_permissions', 'Stored completions need a key with the scope datasets:read.')
+      const run = {
+        model,
+        template,
+        sampling,
+        graders: JSON.parse(found.graders_json),
+        name: name ?? `${model ?? 'answers'}, ${found.name}`.slice(0, 200),
+        description: '',
+        metadata: metadata ?? {},
+        eval_id,
       }
+      const requireStill = (trx: Trx) => requireEval(trx, by.account_id, eval_id)
+      if (source.type === 'file_id') {
+        const made = { ...run, dataset: source.id, data_source }
+        return runOf(await evaluations.createRun(by, made, undefined, requireStill).catch(naming))
+      }
+      const { file, total } = await writeRows(by.account_id, source, config)
+      const filename = `${run.name}.jsonl`
+      const row = { account_id: by.account_id, filename, purpose: 'evals' as const, created_at: now() }
+      const shown = source.type === 'file_content' ? { type: 'file_id', id: file.id } : source
+      const made = { ...run, dataset: file.id, data_source: { ...data_source, source: shown } }
+      const evaluation = await evaluations
+        .createRun(by, made, { total, name: filename }, async (trx) => {
+          await requireStill(trx)
+          await files.insert(trx, file, row)
+        })
+        .catch(async (error) => {
+          await files.drop(file)
+          return naming(error)
+        })
+      return runOf(evaluation)
     },
 
     async runs(account_id, eval_id, { status, ...query }) {
@@ -255,7 +290,8 @@ export function createOpenaiEvals({ db, evaluations, files, storedCompletions, n
     async outputItem(account_id, eval_id, run_id, id) {
       const run = await requireRun(account_id, eval_id, run_id)
       const row = rowOf(run_id, id)
-      const [answer] = row === undefined ? [] : await store.answersOf(db, run_id, [row])
+      const answers = row === undefined ? [] : await store.answersOf(db, run_id, [row])
+      const answer = answers.find(({ side }) => side === 'model')
       if (!answer)
         throw new ApiError('evaluation_not_found', `There is no output item '${id}' of this run.`, {
           param: 'output_item_id',

@@ -34,7 +34,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
     const signal = aborts.onDisconnect(reply)
     const stream = 'stream' in call.body && call.body.stream === true
     const { account_id } = caller
-    const asked = operation === chat && stored.keeps(call.body) ? (call.body as ChatRequest) : undefined
+    const kept = operation === chat && stored.keeps(call.body) ? (call.body as ChatRequest) : undefined
     const inferenceRequest = {
       caller,
       request_id: request.id,
@@ -49,9 +49,9 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
           .answer(operation, inferenceRequest, signal)
           .catch(aborts.asShutdownError)
         const options = { ...(call.body as ChatRequest).stream_options }
-        if (asked) {
+        if (kept) {
           const events = createStoredStream(
-            (answer) => stored.save(account_id, asked, answer),
+            (answer) => stored.save(account_id, kept, answer),
             options.include_usage === true,
           )
           const start = (timing: string | undefined) => {
@@ -77,7 +77,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       .catch(aborts.asShutdownError)
     const timing = serverTiming(response)
     const { bytes } = meterFullResponse(response, meter)
-    if (asked) await stored.save(account_id, asked, JSON.parse(bytes.toString('utf8')))
+    if (kept) await stored.save(account_id, kept, parsed(bytes))
     reply.header('server-timing', timing).type('application/json; charset=utf-8').send(bytes)
     return answered
   }
@@ -113,4 +113,13 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(aborts.asShutdownError))
     return answered
   })
+}
+
+/** Undefined for what is no JSON. */
+function parsed(bytes: Buffer): unknown {
+  try {
+    return JSON.parse(bytes.toString('utf8'))
+  } catch {
+    return undefined
+  }
 }

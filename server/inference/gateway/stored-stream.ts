@@ -9,8 +9,9 @@ type Choice = ChatResponse['choices'][number]
  * Reads a stream with usage, and drops that unless the client asked for it. `save` is called with the whole answer
  * before `[DONE]` is sent; not for a stream that breaks or whose client left.
  */
-export function createStoredStream(save: (answer: ChatResponse) => Promise<void>, keepUsage: boolean): Transform {
+export function createStoredStream(save: (answer: unknown) => Promise<void>, keepUsage: boolean): Transform {
   let answer: ChatResponse | undefined
+  let isReadable = true
   const choices = new Map<number, Choice>()
   const decoder = new StringDecoder('utf8')
   let rest = ''
@@ -19,22 +20,36 @@ export function createStoredStream(save: (answer: ChatResponse) => Promise<void>
   async function read(event: string): Promise<string> {
     const data = event.startsWith('data: ') ? event.slice('data: '.length) : ''
     if (data === '[DONE]') {
-      if (answer) await save({ ...answer, choices: [...choices.values()].sort((a, b) => a.index - b.index) })
-    } else if (data !== '' && !add(JSON.parse(data) as ChatChunk)) return ''
+      if (answer && isReadable)
+        await save({ ...answer, choices: [...choices.values()].sort((a, b) => a.index - b.index) })
+    } else if (data !== '' && !isShown(data)) return ''
     return `${event}\n\n`
   }
 
-  /** Whether the client gets the event. */
+  /** Whether the client gets the event. One that cannot be read passes, and nothing is kept. */
+  function isShown(data: string): boolean {
+    try {
+      return add(JSON.parse(data) as ChatChunk)
+    } catch {
+      isReadable = false
+      return true
+    }
+  }
+
   function add(chunk: ChatChunk): boolean {
     // An error ends the stream.
     if (!Array.isArray(chunk.choices)) return true
     const { id, created, model, usage } = chunk
     answer ??= { id, object: 'chat.completion', created, model, choices: [], usage: noUsage }
     if (usage) answer.usage = usage
-    for (const { index, delta, finish_reason } of chunk.choices) {
+    for (const { index, delta, logprobs, finish_reason } of chunk.choices) {
       const choice = choices.get(index) ?? newChoice(index)
       choices.set(index, choice)
       addDelta(choice, delta)
+      if (logprobs?.content) {
+        choice.logprobs ??= { content: [], refusal: null }
+        choice.logprobs.content!.push(...logprobs.content)
+      }
       if (finish_reason) choice.finish_reason = finish_reason
     }
     return keepUsage || chunk.choices.length > 0
@@ -77,7 +92,7 @@ function addDelta(
     message.tool_calls ??= []
     message.tool_calls[index] ??= { id: id ?? '', type: 'function', function: { name: '', arguments: '' } }
     const made = message.tool_calls[index].function
-    made.name += call.name ?? ''
-    made.arguments += call.arguments
+    made.name += call?.name ?? ''
+    made.arguments += call?.arguments ?? ''
   }
 }
