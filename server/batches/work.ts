@@ -15,7 +15,6 @@ import { type Claim, LeaseLost, type Queue, withLease } from '../queue/queue.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import { type BatchLine, checkLines, readLines } from './lines.ts'
 import { openResults, type Result, type Results, type Tokens } from './results.ts'
-import { queueKind } from './service.ts'
 import * as store from './store.ts'
 
 export interface BatchWork {
@@ -191,7 +190,7 @@ async function answerLines(
   const report = async () => {
     await results.sync()
     const now = work.now()
-    othersWait = (await work.queue.pending(queueKind)).some(({ ref, run_at }) => ref !== row.id && run_at <= now)
+    othersWait = await work.queue.othersWait(claim)
     const status = await withLease(work, claim, async (trx) => {
       await store.update(trx, row.id, countsOf(results))
       return (await store.byId(trx, row.id))!.status

@@ -1,5 +1,6 @@
 // The rows of an evaluation: what the model is asked, and the fields that templates read.
 
+import { isDeepStrictEqual } from 'node:util'
 import type { CreateEvaluation } from '../../contract/evaluations.ts'
 import { contentText } from '../../contract/graders.ts'
 import { readNumberedJsonl } from '../../lib/jsonl.ts'
@@ -48,9 +49,23 @@ export async function* readItems(file: string, wanted: ReadonlySet<number>): Asy
   for await (const { json } of readNumberedJsonl(file)) {
     if (!wanted.has(++row)) continue
     const { item: given, sample } = lineOf(row, json)
-    const { messages: _, tools: __, ...reference } = partsOf(given)
-    yield { row, item: { ...reference, ...given }, given, sample }
+    yield { row, item: { ...madeOf(given), ...given }, given, sample }
   }
+}
+
+/** The fields that are made of a row's answer. */
+function madeOf(given: Fields): Fields {
+  const { messages: _, tools: __, ...made } = partsOf(given)
+  return made
+}
+
+/** The fields of a row as they were given: without those that are made of its answer. */
+export function givenOf(item: Fields): Fields {
+  const { reference, reference_calls, ...rest } = item
+  const made = madeOf(rest)
+  return Object.fromEntries(
+    Object.entries(item).filter(([name, value]) => !(name in made && isDeepStrictEqual(made[name], value))),
+  )
 }
 
 /** What the model is asked for a row. Throws GraderError for a row that cannot be asked. */

@@ -16,7 +16,7 @@ import { type Graded, gradeAnswer } from './graders/grade.ts'
 import { GraderError } from './graders/template.ts'
 import { createGradingThread, type GradingThread } from './graders/thread.ts'
 import { drawnRows, type EvaluationItem, readItems, requestOf } from './items.ts'
-import { type Evaluations, queueKind } from './service.ts'
+import type { Evaluations } from './service.ts'
 import * as store from './store.ts'
 
 export interface EvaluationWork {
@@ -137,10 +137,7 @@ async function answerRows(
           const { done } = (await store.byId(trx, evaluation.id))!
           await store.update(trx, evaluation.id, { done: done + answers.length })
         }).then(async () => {
-          const now = work.now()
-          if (now < sliceEnds) return
-          const waiting = await work.queue.pending(queueKind)
-          isOver = waiting.some(({ ref, run_at }) => ref !== evaluation.id && run_at <= now)
+          if (work.now() > sliceEnds) isOver = await work.queue.othersWait(claim)
         }),
       )
     return writing

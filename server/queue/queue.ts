@@ -33,6 +33,8 @@ export interface Queue {
   claim(kind: string, worker: string): Promise<Claim | undefined>
   /** Waiting and leased entries of a kind, in the order in which they are claimed. */
   pending(kind: string): Promise<{ ref: string; run_at: number }[]>
+  /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
+  othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
   /** Renews the lease. Returns whether the claim still held it. */
   renewLease(claim: Claim): Promise<boolean>
   /** Throws LeaseLost unless the claim is current. Call it in the transaction of each write of the worker. */
@@ -41,7 +43,10 @@ export interface Queue {
   finish(trx: Trx, claim: Claim, status: 'done' | 'dead'): Promise<void>
   /** Makes the entry claimable again from `run_at` on (unix ms). The attempt counts. Throws LeaseLost. */
   requeue(trx: Trx, claim: Claim, run_at: number): Promise<void>
-  /** Like `requeue`, for an entry whose work was not started: the attempt does not count. */
+  /**
+   * Like `requeue`, for work that was not started or did not fail: the attempt does not count. Its number is given again,
+   * so write nothing under the claim afterwards.
+   */
   defer(claim: Claim, run_at: number): Promise<void>
   /** Ends the live entry of this ref, if any; its worker loses the lease. Returns that worker's claim, if any. */
   cancel(trx: Trx, kind: string, ref: string): Promise<Claim | undefined>
@@ -124,6 +129,20 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .orderBy('run_at')
         .orderBy('id')
         .execute(),
+
+    async othersWait({ kind, ref }) {
+      const time = now()
+      const found = await db
+        .selectFrom('queue_entries')
+        .select('id')
+        .where('kind', '=', kind)
+        .where('status', 'in', ['waiting', 'leased'])
+        .where('ref', '!=', ref)
+        .where('run_at', '<=', time)
+        .limit(1)
+        .executeTakeFirst()
+      return found !== undefined
+    },
 
     async renewLease(claim) {
       const result = await db

@@ -77,6 +77,25 @@ test('a run asks a model, and is an evaluation too', async () => {
   assert.deepEqual([item.sample.output[0].role, item.sample.finish_reason], ['assistant', 'length'])
   assert.deepEqual([item.results[0].name, item.results[0].type], ['same', 'string_check'])
   assert.equal((await app.api('GET', `/evals/${eval_id}/runs/${done.id}/output_items/${item.id}`)).body.id, item.id)
+  const row = {
+    messages: [
+      { role: 'user', content: 'hi' },
+      { role: 'assistant', content: 'yes' },
+    ],
+    kind: 'a',
+  }
+  const dataset = (await app.upload(JSON.stringify(row))).body.id
+  const any = await newEval({ data_source_config: { type: 'custom', item_schema: { additionalProperties: true } } })
+  const source = { type: 'file_id', id: dataset }
+  const shown = await ended(any, {
+    type: 'completions',
+    model: tiny,
+    source,
+    sampling_params: { max_completion_tokens: 1 },
+  })
+  const [known] = (await app.api('GET', `/evals/${any}/runs/${shown.id}/output_items`)).body.data
+  assert.deepEqual(known.datasource_item, row, 'as it was given, without the reference that is made of it')
+  assert.deepEqual(known.sample.input, [row.messages[0]])
   assert.equal((await list('?order=desc&limit=1')).body.data[0].datasource_item_id, 3)
   assert.equal((await list('?status=pass')).body.data.length, passed)
 })

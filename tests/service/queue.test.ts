@@ -95,6 +95,24 @@ test('a requeued entry waits until its run_at', async () => {
   assert.equal((await queue.claim('work', 'w'))?.attempt, 2)
 })
 
+test('long work sees whether others of its kind are due, and goes on behind them; that is no attempt', async () => {
+  await enqueue('long')
+  const claim = (await queue.claim('work', 'w'))!
+  assert.equal(await queue.othersWait(claim), false, 'it does not wait for itself')
+  await db.transaction().execute((trx) => queue.enqueue(trx, 'other', 'x'))
+  assert.equal(await queue.othersWait(claim), false, 'nor for another kind')
+  await enqueue('short')
+  time += 1
+  assert.equal(await queue.othersWait(claim), true)
+  await queue.defer(claim, time)
+  const short = (await queue.claim('work', 'w'))!
+  assert.equal(short.ref, 'short')
+  await db.transaction().execute((trx) => queue.requeue(trx, short, time + 1000))
+  const again = (await queue.claim('work', 'w'))!
+  assert.deepEqual([again.ref, again.attempt], ['long', 1])
+  assert.equal(await queue.othersWait(again), false, 'the other one is not due')
+})
+
 test('cancel ends a waiting entry, and revokes the lease of a running one', async () => {
   await enqueue('a')
   assert.equal(await db.transaction().execute((trx) => queue.cancel(trx, 'work', 'a')), undefined)

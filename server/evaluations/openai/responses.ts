@@ -4,7 +4,7 @@ import type { Eval, OutputItem, Run, runStatuses, SourceConfig } from '../../../
 import { unixSeconds } from '../../../lib/utc-day.ts'
 import type { Score } from '../graders/local.ts'
 import { GraderError } from '../graders/template.ts'
-import { requestOf } from '../items.ts'
+import { givenOf, requestOf } from '../items.ts'
 import type { Result } from '../result.ts'
 import type { AnswerRow, EvalRow, EvaluationRow } from '../store.ts'
 import { samplingOf, templateOf } from '../store.ts'
@@ -122,7 +122,7 @@ export function toOutputItem(run: EvaluationRow, answer: AnswerRow): OutputItem 
     run_id: run.id,
     status: error ? 'error' : answer.passed === 1 ? 'pass' : 'fail',
     datasource_item_id: answer.row,
-    datasource_item: item,
+    datasource_item: givenOf(item),
     results: Object.entries(grades).map(([name, { score, passed, ...more }]) => ({
       name,
       type: types.get(name) ?? 'unknown',
