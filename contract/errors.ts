@@ -106,6 +106,15 @@ export class ApiError extends Error {
     this.details = extra.details
     this.param = extra.param
   }
+
+  /** The same error with another code, message or parameter. */
+  with(changes: { code?: ErrorCode; message?: string; param?: string | undefined }): ApiError {
+    const { code = this.code, message = this.message, param = this.param } = changes
+    return new ApiError(code, message, {
+      ...(this.details && { details: this.details }),
+      ...(param !== undefined && { param }),
+    })
+  }
 }
 
 /** The `type` that OpenAI's clients expect with a status. */

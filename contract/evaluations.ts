@@ -36,6 +36,8 @@ const Sampling = z.strictObject({
   tools: list(Tool, { max: 128 }).optional().describe('Tools of the requests whose row has none of its own.'),
 })
 
+export const samplingDefaults = Sampling.parse({})
+
 export const CreateEvaluation = z.strictObject({
   model: z.string().min(1).max(256).describe('What is evaluated: a model, or the name of a deployment.'),
   baseline: z.string().min(1).max(256).optional().describe('A model that answers the same rows, to compare with.'),
@@ -54,7 +56,7 @@ export const CreateEvaluation = z.strictObject({
     .max(evaluationRowsMax)
     .optional()
     .describe(`How many rows, drawn at random but always the same ones. Default: all, up to ${evaluationRowsMax}.`),
-  sampling: Sampling.default({ temperature: 0, max_tokens: 512, seed: 42 }).describe('How the answers are made.'),
+  sampling: Sampling.default(samplingDefaults).describe('How the answers are made.'),
   name: DisplayName.optional().describe('Default: the names of the model and the dataset.'),
   description: Description.default('').describe('What you want to remember of it.'),
   metadata: Metadata.default({}).describe('Up to 16 pairs of your own.'),

@@ -5,7 +5,7 @@ import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
-import type { Evaluations } from '../evaluations/index.ts'
+import { type Evaluations, isActive } from '../evaluations/index.ts'
 import { type AccountActor, recordAuditEntry, serviceActor } from '../events/audit.ts'
 import { recordEvent } from '../events/outbox.ts'
 import type { TunedModels } from '../fine-tuning/index.ts'
@@ -318,7 +318,7 @@ export function createDeployments({
         throw new ApiError('invalid_request', `'${name}' served no other model before, so it cannot be rolled back.`)
       const pending = await switchTo(by, deployment, deployment.former_model, 'rolled_back')
       // Nobody waits for its result any more.
-      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessEnded)
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
       return toResponse(await requireDeployment(by.account_id, name))
     },
 
@@ -347,9 +347,8 @@ export function createDeployments({
       const pending = deployment && pendingOf(deployment)
       if (!pending) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
       const { account_id } = deployment
-      const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessDeleted)
-      if (decided && ['queued', 'running'].includes(decided.status))
-        return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
+      const decided = await evaluations.result(account_id, pending.evaluation).catch(unlessRefused)
+      if (decided && isActive(decided)) return await db.transaction().execute((trx) => queue.finish(trx, claim, 'done'))
       const { passes, reason } = decided
         ? decide(pending.gate, decided)
         : { passes: false, reason: 'The evaluation was deleted.' }
@@ -398,7 +397,7 @@ export function createDeployments({
       })
       inference.aliasesChanged()
       const pending = pendingOf(deployment)
-      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessEnded)
+      if (pending) await evaluations.cancel(by, pending.evaluation).catch(unlessRefused)
       return { id, deleted: true }
     },
   }
@@ -415,11 +414,8 @@ const gatePending = (name: string, { evaluation }: Pending) =>
     { details: { evaluation } },
   )
 
-function unlessDeleted(error: unknown): undefined {
-  if (!(error instanceof ApiError)) throw error
-}
-
-function unlessEnded(error: unknown): void {
+/** Undefined for an evaluation that is gone, or has ended in the meantime. */
+function unlessRefused(error: unknown): undefined {
   if (!(error instanceof ApiError)) throw error
 }
 

@@ -1,3 +1,3 @@
 // Evaluations: models answer rows, graders score the answers. What the rest of the service may import.
 export type { Evaluations } from './service.ts'
-export type { EvaluationRow as EndedEvaluation } from './store.ts'
+export { type EvaluationRow as EndedEvaluation, isActive } from './store.ts'

@@ -100,10 +100,13 @@ export function createEvaluations(options: Options): Evaluations {
     return found
   }
 
+  const compute = async (from: Db | Trx, row: store.EvaluationRow) =>
+    resultOf(await store.figures(from, row.id), row.model || null, row.baseline)
+
   /** Of what is scored so far. */
   async function resultOfRow(row: store.EvaluationRow): Promise<Result | null> {
     if (row.result_json) return JSON.parse(row.result_json) as Result
-    const result = resultOf(await store.figures(db, row.id), row.model || null, row.baseline)
+    const result = await compute(db, row)
     // Of an evaluation that ended before a migration.
     if (result && !store.isActive(row))
       await db.transaction().execute((trx) => store.update(trx, row.id, { result_json: JSON.stringify(result) }))
@@ -174,7 +177,7 @@ export function createEvaluations(options: Options): Evaluations {
   })
 
   async function end(...[trx, evaluation, status, error]: Parameters<Evaluations['end']>): Promise<void> {
-    const result = resultOf(await store.figures(trx, evaluation.id), evaluation.model || null, evaluation.baseline)
+    const result = await compute(trx, evaluation)
     const ended = {
       status,
       finished_at: now(),
@@ -192,27 +195,26 @@ export function createEvaluations(options: Options): Evaluations {
 
   async function insert(
     by: Actor,
-    request: Omit<NewRun, 'eval_id' | 'data_source'> & { eval_id: string | null; data_source: object | null },
-    wanted: number | undefined,
-    baseline: string | undefined,
-    baseline_id: string | null,
+    request: Omit<CreateEvaluation, 'model'> & { model: string | null },
+    of: Pick<NewRun, 'eval_id' | 'data_source'> | undefined,
     source?: Source,
     before: (trx: Trx) => Promise<unknown> = async () => {},
   ): Promise<store.EvaluationRow> {
     const { account_id } = by
-    const { model, dataset, graders, template, sampling, description, metadata, eval_id, data_source } = request
+    const { model, baseline, dataset, graders, template, sampling, description, metadata } = request
     const model_id = model === null ? '' : await inference.modelId(account_id, model)
+    const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
     const { total, name } = source ?? (await sourceOf(account_id, dataset))
-    const rows = Math.min(total, wanted ?? total)
+    const rows = Math.min(total, request.rows ?? total)
     if (rows > evaluationRowsMax)
       throw new ApiError(
         'invalid_request',
         `'dataset': it has ${total} rows, and an evaluation has at most ${evaluationRowsMax}. ` +
-          (eval_id === null ? "Give 'rows' to draw some." : 'Divide them into several files, with a run of each.'),
+          (of ? 'Divide them into several files, with a run of each.' : "Give 'rows' to draw some."),
         { param: 'rows', details: { max: evaluationRowsMax } },
       )
     if (rows === 0)
-      throw new ApiError('dataset_invalid', data_source ? 'The run has no rows.' : 'The dataset has no rows.', {
+      throw new ApiError('dataset_invalid', of ? 'The run has no rows.' : 'The dataset has no rows.', {
         param: 'dataset',
       })
     const row: store.EvaluationRow = {
@@ -231,8 +233,8 @@ export function createEvaluations(options: Options): Evaluations {
       sampling_json: JSON.stringify(sampling),
       total_rows: total,
       rows,
-      eval_id,
-      data_source_json: data_source && JSON.stringify(data_source),
+      eval_id: of?.eval_id ?? null,
+      data_source_json: of ? JSON.stringify(of.data_source) : null,
     }
     await db.transaction().execute(async (trx) => {
       await before(trx)
@@ -250,15 +252,12 @@ export function createEvaluations(options: Options): Evaluations {
     resultOf: resultOfRow,
 
     async create(by, request) {
-      const { account_id } = by
       checkMessages(request.template)
-      await checkAll(account_id, request.graders, 'graders')
-      const { baseline, rows } = request
-      const baseline_id = baseline === undefined ? null : await inference.modelId(account_id, baseline)
-      return toResponse(await insert(by, { ...request, eval_id: null, data_source: null }, rows, baseline, baseline_id))
+      await checkAll(by.account_id, request.graders, 'graders')
+      return toResponse(await insert(by, request, undefined))
     },
 
-    createRun: (by, run, source, before) => insert(by, run, undefined, undefined, null, source, before),
+    createRun: (by, run, source, before) => insert(by, run, run, source, before),
 
     async repeat(trx, by, id, { model, baseline }) {
       const { account_id } = by

@@ -262,7 +262,7 @@ const namingParam =
   (param: string) =>
   (error: unknown): never => {
     if (!(error instanceof ApiError) || error.param !== undefined) throw error
-    throw new ApiError(error.code, error.message, { ...(error.details && { details: error.details }), param })
+    throw error.with({ param })
   }
 const namingFile = namingParam('file')
 

@@ -26,8 +26,8 @@ type List<T extends { id: string }> = ReturnType<typeof openaiPageOf<T>>
 export interface StoredCompletions {
   /** Whether this request is to be kept. Throws invalid_request for metadata that cannot be. */
   keeps(request: Record<string, unknown>): boolean
-  /** Keeps an answer, as it was sent. Never rejects: an answer that cannot be kept is an answer all the same. */
-  save(account_id: string, request: ChatRequest, answer: unknown): Promise<void>
+  /** Keeps the answer that `read` returns. Never rejects: one that cannot be kept is an answer all the same. */
+  save(account_id: string, request: ChatRequest, read: () => unknown): Promise<void>
   list(account_id: string, query: StoredQuery): Promise<List<StoredCompletion>>
   get(account_id: string, id: string): Promise<StoredCompletion>
   messages(
@@ -103,7 +103,8 @@ export function createStoredCompletions(options: Options): StoredCompletions {
   async function* rows(account_id: string, filter: StoredFilter) {
     const time = now()
     for (let after: store.StoredRow | undefined; ; ) {
-      const found = (await store.matching(db, account_id, filter, pageSize, after, time)).slice(0, pageSize)
+      const page = { limit: pageSize, order: 'desc' } as const
+      const found = (await store.list(db, account_id, filter, page, after, time)).slice(0, pageSize)
       yield* found
       after = found.at(-1)
       if (found.length < pageSize) return
@@ -132,7 +133,7 @@ export function createStoredCompletions(options: Options): StoredCompletions {
       throw new ApiError('invalid_request', `'metadata': ${metadata.error.issues[0]!.message}.`, { param: 'metadata' })
     },
 
-    async save(account_id, request, sent) {
+    async save(account_id, request, read) {
       const { messages, model } = request
       const asked = Object.fromEntries(
         parameters.flatMap((name) => (request[name] == null ? [] : [[name, request[name]]])),
@@ -140,7 +141,7 @@ export function createStoredCompletions(options: Options): StoredCompletions {
       const request_json = JSON.stringify({ messages, ...asked })
       const created_at = now()
       try {
-        const answer = answerOf(sent)
+        const answer = answerOf(read())
         const response_json = JSON.stringify({ ...answer, model })
         if (request_json.length + response_json.length > charsMax) return
         await requireFreeDisk(dataDir, min_free_mb)
@@ -161,8 +162,10 @@ export function createStoredCompletions(options: Options): StoredCompletions {
 
     async list(account_id, query) {
       const after = query.after === undefined ? undefined : await require(account_id, query.after, 'after')
-      const found = await store.list(db, account_id, query, metadataFilter(query), after, now())
-      return openaiPageOf(found.map(toResponse), query.limit)
+      const { limit, order, model } = query
+      const filter = { ...(model !== undefined && { model }), metadata: metadataFilter(query) }
+      const found = await store.list(db, account_id, filter, { limit, order }, after, now())
+      return openaiPageOf(found.map(toResponse), limit)
     },
 
     get: async (account_id, id) => toResponse(await require(account_id, id)),
@@ -215,22 +218,18 @@ export function createStoredCompletions(options: Options): StoredCompletions {
     conversations,
 
     async toDataset(by, { filter, limit, name, description }) {
-      const found = conversations(by.account_id, filter, limit)
-      const first = await found.next()
-      if (first.done)
-        throw new ApiError('completion_not_found', 'No stored answer that can be learned from matches the filter.', {
-          param: 'filter',
-        })
-      const all = async function* () {
-        yield first.value as Conversation
-        yield* found
-      }
       async function* lines() {
-        for await (const { messages, tools, answer } of all()) {
+        let count = 0
+        for await (const { messages, tools, answer } of conversations(by.account_id, filter, limit)) {
+          count++
           const { content, tool_calls } = answer.message
           const reply = { role: 'assistant', content, ...(tool_calls && { tool_calls }) }
           yield `${JSON.stringify({ messages: [...messages, reply], ...(tools && { tools }) })}\n`
         }
+        if (count === 0)
+          throw new ApiError('completion_not_found', 'No stored answer that can be learned from matches the filter.', {
+            param: 'filter',
+          })
       }
       const received = await datasets.receive(Readable.from(lines()))
       const filename = `${name ?? 'stored completions'}.jsonl`

@@ -1,5 +1,5 @@
 import { sql } from 'kysely'
-import type { StoredFilter, StoredQuery } from '../../contract/stored-completions.ts'
+import type { StoredFilter } from '../../contract/stored-completions.ts'
 import { type MetadataFilter, metadataConditions } from '../db/metadata.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { timedPage } from '../db/page.ts'
@@ -21,23 +21,12 @@ const all = (db: Db | Trx, account_id: string, now: number) =>
 export const find = (db: Db | Trx, account_id: string, id: string, now: number) =>
   all(db, account_id, now).where('id', '=', id).executeTakeFirst()
 
-export function list(
-  db: Db,
-  account_id: string,
-  { limit, order, model }: Pick<StoredQuery, 'limit' | 'order' | 'model'>,
-  metadata: MetadataFilter,
-  after: StoredRow | undefined,
-  now: number,
-) {
-  let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
-  if (model !== undefined) query = query.where('model', '=', model)
-  return timedPage(query, { limit, order }, after)
-}
+type Filter = Omit<StoredFilter, 'metadata'> & { metadata?: MetadataFilter }
 
 function filtered(
   db: Db | Trx,
   account_id: string,
-  { model, metadata, created_after, created_before }: StoredFilter,
+  { model, metadata, created_after, created_before }: Filter,
   now: number,
 ) {
   let query = all(db, account_id, now).where((and) => and.and(metadataConditions(metadata)))
@@ -47,15 +36,15 @@ function filtered(
   return query
 }
 
-/** Those that match, newest first: up to `limit`, and one more if there are more. */
-export const matching = (
+/** Those that match: up to `limit`, and one more if there are more. */
+export const list = (
   db: Db,
   account_id: string,
-  filter: StoredFilter,
-  limit: number,
+  filter: Filter,
+  page: { limit: number; order: 'asc' | 'desc' },
   after: StoredRow | undefined,
   now: number,
-) => timedPage(filtered(db, account_id, filter, now), { limit }, after)
+) => timedPage(filtered(db, account_id, filter, now), page, after)
 
 export const setMetadata = (trx: Trx, account_id: string, id: string, metadata_json: string) =>
   trx

@@ -1,8 +1,8 @@
 // What a run of OpenAI's evals API asks for, in the terms of an evaluation.
 import { ApiError } from '../../../contract/errors.ts'
-import type { CreateEvaluation } from '../../../contract/evaluations.ts'
+import { type CreateEvaluation, samplingDefaults as defaults } from '../../../contract/evaluations.ts'
 import type { DataSource, SourceConfig } from '../../../contract/openai-evals.ts'
-import { chatTool, responseFormat } from '../../inference/index.ts'
+import { chatTool, responseFormat, thinksNot } from '../../inference/index.ts'
 
 type ModelSource = Exclude<DataSource, { type: 'jsonl' }>
 
@@ -10,8 +10,6 @@ interface Request extends Pick<CreateEvaluation, 'template' | 'sampling'> {
   /** Null: the rows bring their answers. */
   model: string | null
 }
-
-const defaults = { temperature: 0, max_tokens: 512, seed: 42 }
 
 /** Throws invalid_request for fields that say nothing together. */
 export function requestOf(source: DataSource, config: SourceConfig): Request {
@@ -36,7 +34,7 @@ function samplingOf(source: ModelSource): CreateEvaluation['sampling'] {
     max_tokens: max_completion_tokens ?? defaults.max_tokens,
     seed: seed ?? defaults.seed,
     ...(top_p != null && { top_p }),
-    ...((effort === 'none' || effort === 'minimal') && { chat_template_kwargs: { enable_thinking: false } }),
+    ...(thinksNot(effort) && { chat_template_kwargs: { enable_thinking: false } }),
     ...formOf(source),
   }
 }

@@ -76,7 +76,7 @@ const params: Record<string, string> = {
 function naming(error: unknown): never {
   const param = error instanceof ApiError && error.param ? params[error.param] : undefined
   if (!(error instanceof ApiError) || param === undefined) throw error
-  throw new ApiError(error.code, error.message, { ...(error.details && { details: error.details }), param })
+  throw error.with({ param })
 }
 
 export function createOpenaiEvals(options: Options): OpenaiEvals {

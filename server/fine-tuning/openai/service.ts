@@ -225,8 +225,5 @@ const naming = <T>(param: string | undefined, work: Promise<T>): Promise<T> =>
     if (!(error instanceof ApiError)) throw error
     const own = error.param ?? (error.details?.field as string | undefined)
     const name = param ?? (own === undefined ? paramByCode[error.code] : (params[own] ?? own))
-    throw new ApiError(codes[error.code] ?? error.code, error.message, {
-      ...(error.details && { details: error.details }),
-      ...(name !== undefined && { param: name }),
-    })
+    throw error.with({ code: codes[error.code] ?? error.code, param: name })
   })

@@ -10,7 +10,7 @@ import type { Inference, Operation } from '../service.ts'
 import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
 import { meterFullResponse, relayStream, serverTiming } from './relay.ts'
-import { openSseResponse, pipeToClient } from './sse-response.ts'
+import { openSseResponse, startThrough } from './sse-response.ts'
 import { createStoredStream } from './stored-stream.ts'
 
 export const chat: Operation = { kind: 'chat', path: '/chat/completions' }
@@ -51,14 +51,11 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
         const options = { ...(call.body as ChatRequest).stream_options }
         if (kept) {
           const events = createStoredStream(
-            (answer) => stored.save(account_id, kept, answer),
+            (answer) => stored.save(account_id, kept, () => answer),
             options.include_usage === true,
           )
-          const start = (timing: string | undefined) => {
-            pipeToClient(events, sseResponse.start(timing), request.log)
-            return events
-          }
-          await relayStream(response, { start }, meter, { ...options, include_usage: true }, cutoff)
+          const through = startThrough(events, sseResponse, request.log)
+          await relayStream(response, through, meter, { ...options, include_usage: true }, cutoff)
           return answered
         }
         // Free the request body: these objects live as long as the stream.
@@ -77,7 +74,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       .catch(aborts.asShutdownError)
     const timing = serverTiming(response)
     const { bytes } = meterFullResponse(response, meter)
-    if (kept) await stored.save(account_id, kept, parsed(bytes))
+    if (kept) await stored.save(account_id, kept, () => JSON.parse(bytes.toString('utf8')))
     reply.header('server-timing', timing).type('application/json; charset=utf-8').send(bytes)
     return answered
   }
@@ -113,13 +110,4 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
       .send(await answerBatch(body, signal, accountLimits, answerOne, onUnexpected).catch(aborts.asShutdownError))
     return answered
   })
-}
-
-/** Undefined for what is no JSON. */
-function parsed(bytes: Buffer): unknown {
-  try {
-    return JSON.parse(bytes.toString('utf8'))
-  } catch {
-    return undefined
-  }
 }

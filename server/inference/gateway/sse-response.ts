@@ -2,7 +2,7 @@
 // 15 s of silence, where proxies might close the connection, the head and keepalive comments are sent instead, and a
 // later failure becomes an error event.
 import type http from 'node:http'
-import type { Readable, Writable } from 'node:stream'
+import { type Readable, Transform, type Writable } from 'node:stream'
 import type { FastifyBaseLogger, FastifyReply } from 'fastify'
 import { ApiError, errorBody } from '../../../contract/errors.ts'
 import { clientTimeouts } from '../../../lib/http/client-timeouts.ts'
@@ -56,6 +56,31 @@ export function openSseResponse(reply: FastifyReply): SseResponse {
     },
   }
 }
+
+/** Starts a response whose events pass through `events` on their way to the client. */
+export const startThrough = (events: Transform, response: SseResponse, log: FastifyBaseLogger) => ({
+  start(timing: string | undefined) {
+    pipeToClient(events, response.start(timing), log)
+    return events
+  },
+})
+
+/**
+ * Rewrites the events of a stream: `read` resolves with the text that takes the place of an event, `head` returns what
+ * goes before those of a chunk. The relay passes whole events.
+ */
+export const rewriteEvents = (read: (event: string) => Promise<string>, head = () => '') =>
+  new Transform({
+    async transform(bytes: Buffer, _encoding, done) {
+      try {
+        let text = head()
+        for (const event of bytes.toString('utf8').split('\n\n')) text += await read(event)
+        done(null, text)
+      } catch (error) {
+        done(error as Error)
+      }
+    },
+  })
 
 /** Pipes events to a client, and closes its connection if it stops reading. */
 export function pipeToClient(

@@ -1,7 +1,7 @@
 // The stream of an answer that is kept: its events pass unchanged, and what they add up to is stored before the last.
-import { Transform } from 'node:stream'
-import { StringDecoder } from 'node:string_decoder'
+import type { Transform } from 'node:stream'
 import type { ChatChunk, ChatResponse } from '../../../contract/chat.ts'
+import { rewriteEvents } from './sse-response.ts'
 
 type Choice = ChatResponse['choices'][number]
 
@@ -13,11 +13,10 @@ export function createStoredStream(save: (answer: unknown) => Promise<void>, kee
   let answer: ChatResponse | undefined
   let isReadable = true
   const choices = new Map<number, Choice>()
-  const decoder = new StringDecoder('utf8')
-  let rest = ''
 
   /** Resolves with the text to send. */
   async function read(event: string): Promise<string> {
+    if (event === '') return ''
     const data = event.startsWith('data: ') ? event.slice('data: '.length) : ''
     if (data === '[DONE]') {
       if (answer && isReadable)
@@ -55,22 +54,7 @@ export function createStoredStream(save: (answer: unknown) => Promise<void>, kee
     return keepUsage || chunk.choices.length > 0
   }
 
-  return new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      const events = (rest + decoder.write(chunk)).split('\n\n')
-      rest = events.pop()!
-      const send = async () => {
-        for (const event of events) {
-          const text = await read(event)
-          if (text) this.push(text)
-        }
-      }
-      send().then(() => done(), done)
-    },
-    flush(done) {
-      done(null, rest)
-    },
-  })
+  return rewriteEvents(read)
 }
 
 const noUsage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 }

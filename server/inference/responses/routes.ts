@@ -11,7 +11,7 @@ import { answered, mount } from '../../http/mount.ts'
 import type { Aborts } from '../gateway/aborts.ts'
 import { meterFullResponse, relayStream, serverTiming } from '../gateway/relay.ts'
 import { chat } from '../gateway/routes.ts'
-import { openSseResponse, pipeToClient } from '../gateway/sse-response.ts'
+import { openSseResponse, startThrough } from '../gateway/sse-response.ts'
 import type { Inference } from '../service.ts'
 import { createResponseBuilder } from './events.ts'
 import type { Responses } from './service.ts'
@@ -61,11 +61,8 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
     try {
       const { response, meter } = await ask()
       const events = createResponseStream(builder, () => save(builder.response), now)
-      const start = (timing: string | undefined) => {
-        pipeToClient(events, sseResponse.start(timing), request.log)
-        return events
-      }
-      await relayStream(response, { start }, meter, { include_usage: true }, cutoff)
+      const through = startThrough(events, sseResponse, request.log)
+      await relayStream(response, through, meter, { include_usage: true }, cutoff)
     } catch (error) {
       sseResponse.fail(error)
     }

@@ -1,8 +1,9 @@
 // The stream of a response: reads the events of a chat answer and writes those of the Responses API.
-import { Transform } from 'node:stream'
+import type { Transform } from 'node:stream'
 import type { ChatChunk } from '../../../contract/chat.ts'
 import type { ErrorBody } from '../../../contract/errors.ts'
 import type { Usage } from '../../../contract/sampling.ts'
+import { rewriteEvents } from '../gateway/sse-response.ts'
 import type { ResponseBuilder } from './events.ts'
 
 /** `store` is called once the response has ended, before its last event is sent. */
@@ -38,16 +39,5 @@ export function createResponseStream(
   }
 
   builder.begin()
-  return new Transform({
-    async transform(bytes: Buffer, _encoding, done) {
-      try {
-        // The relay passes whole events.
-        let text = builder.takeEvents()
-        for (const event of bytes.toString('utf8').split('\n\n')) text += await read(event)
-        done(null, text)
-      } catch (error) {
-        done(error as Error)
-      }
-    },
-  })
+  return rewriteEvents(read, builder.takeEvents)
 }

@@ -67,7 +67,7 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
     frequency_penalty: request.frequency_penalty,
     max_completion_tokens: request.max_output_tokens,
     parallel_tool_calls: request.parallel_tool_calls,
-    ...(thinksNot(request) && { chat_template_kwargs: { enable_thinking: false } }),
+    ...(thinksNot(request.reasoning?.effort) && { chat_template_kwargs: { enable_thinking: false } }),
     ...(tools && tools.length > 0 && { tools: tools.map(chatTool) }),
     tool_choice:
       typeof tool_choice === 'object' && tool_choice !== null
@@ -82,7 +82,8 @@ export function chatRequest(request: ResponseRequest, items: readonly (InputItem
   return parsed.data
 }
 
-const thinksNot = ({ reasoning }: ResponseRequest) => ['none', 'minimal'].includes(reasoning?.effort ?? '')
+/** Whether this effort turns off the thoughts of a model that can answer without them. */
+export const thinksNot = (effort: string | null | undefined) => effort === 'none' || effort === 'minimal'
 
 type Tool = NonNullable<ResponseRequest['tools']>[number]
 
@@ -154,10 +155,7 @@ export function renamed(error: unknown): unknown {
   const name = names.find(([pattern]) => pattern.test(error.param!))
   if (!name) return error
   const param = error.param.replace(...name)
-  return new ApiError(error.code, error.message.replaceAll(`'${error.param}'`, `'${param}'`), {
-    ...(error.details && { details: error.details }),
-    param,
-  })
+  return error.with({ param, message: error.message.replaceAll(`'${error.param}'`, `'${param}'`) })
 }
 
 /** A response before its first token. */
