@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Deleted, Description, DisplayName, digits, page, SortedQuery, Time } from './common.ts'
+import { Deleted, Description, DisplayName, digits, page, RowsQuery, SortedQuery, Time } from './common.ts'
 import { objectives } from './hyperparameters.ts'
 import { route } from './route.ts'
 
@@ -140,6 +140,16 @@ export const getDataset = route({
   params: IdParams,
   responses: { 200: Dataset },
 })
+export const changeDataset = route({
+  method: 'PATCH',
+  path: '/datasets/{dataset_id}',
+  scope: 'datasets:write',
+  tag: 'Datasets',
+  summary: 'Change the name or the description of a dataset',
+  params: IdParams,
+  body: z.strictObject({ name: DisplayName.optional(), description: Description.optional() }),
+  responses: { 200: Dataset },
+})
 export const deleteDataset = route({
   method: 'DELETE',
   path: '/datasets/{dataset_id}',
@@ -166,6 +176,25 @@ export const validateDataset = route({
   }),
   body: z.strictObject({}).nullish(),
   responses: { 200: Validation },
+})
+
+export const DatasetRow = z.object({
+  row: z.int().describe('Its number among the rows, counted from 1.'),
+  line: z.int().describe('Its line in the uploaded file; of formats without lines the number of the row.'),
+  messages: z.array(z.unknown()).nullable().describe('Of a pair, with the chosen answer.'),
+  rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
+})
+export type DatasetRow = z.input<typeof DatasetRow>
+
+export const listDatasetRows = route({
+  method: 'GET',
+  path: '/datasets/{dataset_id}/rows',
+  scope: 'datasets:read',
+  tag: 'Datasets',
+  summary: 'The rows of a dataset as conversations, in their order',
+  params: IdParams,
+  query: RowsQuery,
+  responses: { 200: page(DatasetRow) },
 })
 
 export const Preview = z.object({

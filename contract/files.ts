@@ -192,6 +192,7 @@ export const addUploadPart = route({
   params: UploadParams,
   consumes: 'multipart/form-data',
   form: z.strictObject({}),
+  file_part: 'data',
   responses: { 200: UploadPart },
   openai: true,
 })

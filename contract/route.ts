@@ -33,8 +33,10 @@ export interface Route {
   /** Media type of a streamed response, and of a request that is not JSON. */
   produces?: 'application/x-ndjson' | 'text/event-stream' | 'application/octet-stream'
   consumes?: 'multipart/form-data'
-  /** Text fields of a form, besides its part `file`. */
+  /** Text fields of a form, besides its file. */
   form?: z.ZodType
+  /** The name of the form's part that is the file. Default: `file`. */
+  file_part?: string
 }
 
 /** Infers a route's exact type, so that handlers know their input and output. */

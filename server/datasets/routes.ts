@@ -1,7 +1,9 @@
 import type { FastifyInstance, FastifyReply } from 'fastify'
 import {
+  changeDataset,
   deleteDataset,
   getDataset,
+  listDatasetRows,
   listDatasets,
   previewDataset,
   UploadFields,
@@ -30,7 +32,11 @@ export function datasetRoutes(app: FastifyInstance, datasets: Datasets, stopping
   )
   mount(app, listDatasets, ({ caller, query }) => datasets.list(caller.account_id, query))
   mount(app, getDataset, ({ caller, params }) => datasets.get(caller.account_id, params.dataset_id))
+  mount(app, changeDataset, ({ caller, params, body }) => datasets.change(caller, params.dataset_id, body))
   mount(app, deleteDataset, ({ caller, params }) => datasets.delete(caller, params.dataset_id))
+  mount(app, listDatasetRows, ({ caller, params, query }) =>
+    datasets.listRows(caller.account_id, params.dataset_id, query),
+  )
   mount(app, validateDataset, ({ caller, params, query, reply }) =>
     datasets.validate(caller.account_id, params.dataset_id, query, presence(reply, stopping)),
   )

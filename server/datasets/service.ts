@@ -2,7 +2,7 @@ import { EventEmitter } from 'node:events'
 import { readdir, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { SortedQuery } from '../../contract/common.ts'
-import type { Dataset, DatasetFormat, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
+import type { Dataset, DatasetFormat, DatasetRow, Preview, UploadFields, Validation } from '../../contract/datasets.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import { newId } from '../../lib/ids.ts'
@@ -54,7 +54,10 @@ export interface Datasets {
   discard(received: Received): Promise<void>
   list(account_id: string, query: SortedQuery): Promise<Page<Dataset>>
   get(account_id: string, id: string): Promise<Dataset>
+  change(by: AccountActor, id: string, changes: { name?: string; description?: string }): Promise<Dataset>
   delete(by: AccountActor, id: string): Promise<{ id: string; deleted: true }>
+  /** Rows in their order. Throws dataset_invalid if there are wrong ones. */
+  listRows(account_id: string, id: string, query: { limit: number; after?: number }): Promise<Page<DatasetRow>>
   validate(
     account_id: string,
     id: string,
@@ -250,6 +253,26 @@ export function createDatasets(options: Options): Datasets {
     }
   }
 
+  async function rowsOf(id: string, rows: number[]): Promise<Map<number, { line: number } & ShownRow> | undefined> {
+    const wanted = new Set(rows)
+    const found = new Map<number, { line: number } & ShownRow>()
+    const converted = (await store.byId(db, id))?.format !== 'jsonl'
+    try {
+      let number = 0
+      for await (const { line, json } of readNumberedJsonl(filesOf(dataDir, id, 'jsonl').rows)) {
+        if (wanted.has(++number)) {
+          const row = JSON.parse(json)
+          found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
+        }
+        if (found.size === wanted.size) break
+      }
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+      throw error
+    }
+    return found
+  }
+
   async function discard({ id, path: file }: Received): Promise<void> {
     const folder = path.dirname(file)
     for (const name of await readdir(folder))
@@ -286,6 +309,31 @@ export function createDatasets(options: Options): Datasets {
     },
 
     get: async (account_id, id) => toResponse(await requireDataset(account_id, id)),
+
+    async change(by, id, { name, description }) {
+      return db.transaction().execute(async (trx) => {
+        const before = await requireDataset(by.account_id, id, trx)
+        const to = { name: name ?? before.name, description: description ?? before.description }
+        await store.update(trx, id, to)
+        const from = { name: before.name, description: before.description }
+        await recordAuditEntry(trx, by, 'dataset.changed', id, { from, to }, now())
+        return toResponse({ ...before, ...to })
+      })
+    },
+
+    async listRows(account_id, id, { limit, after = 0 }) {
+      const dataset = await waitUntilRead(account_id, id, rowsWait_ms)
+      requireValidRows(dataset)
+      const numbers = Array.from(
+        { length: Math.min(limit, Math.max(0, dataset.rows - after)) },
+        (_, i) => after + i + 1,
+      )
+      const found = numbers.length > 0 ? await rowsOf(id, numbers) : undefined
+      // The files of a dataset that was deleted meanwhile are gone.
+      if (!found) await requireDataset(account_id, id)
+      const items = [...(found ?? [])].map(([row, shown]) => ({ row, ...shown }))
+      return { items, has_more: after + numbers.length < dataset.rows }
+    },
 
     async delete(by, id) {
       const { account_id } = by
@@ -361,25 +409,7 @@ export function createDatasets(options: Options): Datasets {
       requireRows(await waitUntilRead(account_id, id, rowsWait_ms))
     },
 
-    async rowsOf(id, rows) {
-      const wanted = new Set(rows)
-      const found = new Map<number, { line: number } & ShownRow>()
-      const converted = (await store.byId(db, id))?.format !== 'jsonl'
-      try {
-        let number = 0
-        for await (const { line, json } of readNumberedJsonl(filesOf(dataDir, id, 'jsonl').rows)) {
-          if (wanted.has(++number)) {
-            const row = JSON.parse(json)
-            found.set(number, { line: converted ? (row.source_line ?? line) : line, ...shownRow(row) })
-          }
-          if (found.size === wanted.size) break
-        }
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-        throw error
-      }
-      return found
-    },
+    rowsOf,
 
     async source(from, account_id, id) {
       const dataset = await requireDataset(account_id, id, from)

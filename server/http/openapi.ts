@@ -83,10 +83,11 @@ function withStreams(route: Route, schema: object): object {
     }
   if (route.form) {
     const { $schema: _, ...form } = json(route.form)
+    const file = route.file_part ?? 'file'
     content.body = {
       ...form,
-      required: ['file'],
-      properties: { file: { type: 'string', format: 'binary' }, ...form.properties },
+      required: [file],
+      properties: { [file]: { type: 'string', format: 'binary' }, ...form.properties },
     }
   }
   if (route.produces) {

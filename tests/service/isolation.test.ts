@@ -88,6 +88,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'POST /embeddings': ({ model_id }) => ({ model: model_id, input: ['x'] }),
   'POST /fine-tuning/jobs': ({ dataset_id }) => ({ model_id: tiny, dataset_id }),
   'POST /fine-tuning/jobs/estimate': ({ model_id, dataset_id }) => ({ model_id, dataset_id }),
+  'PATCH /datasets/{dataset_id}': () => ({ name: 'renamed' }),
   'PATCH /fine-tuning/jobs/{job_id}': () => ({ name: 'renamed' }),
   'PATCH /fine-tuning/models/{model_id}': () => ({ name: 'renamed' }),
   'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),

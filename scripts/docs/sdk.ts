@@ -1,0 +1,274 @@
+// The generated part of the client library: types of every request and response, and the table of operations.
+import { globSync } from 'node:fs'
+import path from 'node:path'
+import { compile, type JSONSchema } from 'json-schema-to-typescript'
+import { z } from 'zod'
+import { ChatChunk } from '../../contract/chat.ts'
+import { CompletionResponse } from '../../contract/completions.ts'
+import type { Route } from '../../contract/route.ts'
+import { root } from '../../lib/root.ts'
+import { type Resources, resources } from './sdk-resources.ts'
+
+type Json = Record<string, unknown>
+
+const note = '// Written by `npm run docs` from the contract. Do not edit.\n'
+
+interface Operation {
+  route: Route
+  /** Such as ['chat', 'completions', 'create']. */
+  path: string[]
+}
+
+/** Every operation of the client library. */
+export function operationsOf(tree: Resources = resources, path: string[] = []): Operation[] {
+  return Object.entries(tree).flatMap(([name, each]) =>
+    'method' in each && typeof each.method === 'string'
+      ? [{ route: each as Route, path: [...path, name] }]
+      : operationsOf(each as Resources, [...path, name]),
+  )
+}
+
+/** What is sent besides the path: one object, or nothing. */
+function inputOf(route: Route): { schema: z.ZodType; in: 'query' | 'body' | 'form' } | undefined {
+  if (route.form) return { schema: route.form, in: 'form' }
+  const body = route.body?.safeParse(undefined).success && isEmpty(route.body) ? undefined : route.body
+  if (body && route.query) throw new Error(`${route.method} ${route.path} has a query and a body`)
+  if (body) return { schema: body, in: 'body' }
+  return route.query && { schema: route.query, in: 'query' }
+}
+
+/** Whether a body is an object without fields, which nobody needs to send. */
+const isEmpty = (body: z.ZodType) => {
+  const { anyOf = [], properties } = z.toJSONSchema(body, { io: 'input', unrepresentable: 'any' }) as {
+    anyOf?: Json[]
+    properties?: Json
+  }
+  return Object.keys(properties ?? anyOf.find((each) => each.properties)?.properties ?? {}).length === 0
+}
+
+/** How a response is read. */
+function kindOf(route: Route): 'page' | 'list' | 'lines' | 'events' | 'file' | 'json' {
+  if (route.produces === 'application/x-ndjson') return 'lines'
+  if (route.produces === 'application/octet-stream') return 'file'
+  if (route.produces === 'text/event-stream' || route.path === '/responses') return 'events'
+  const shape = z.toJSONSchema(successOf(route), { unrepresentable: 'any' }).properties ?? {}
+  if ('items' in shape && 'has_more' in shape) return 'page'
+  return route.method === 'GET' && 'data' in shape && 'has_more' in shape ? 'list' : 'json'
+}
+
+const successOf = (route: Route) => Object.values(route.responses)[0]!
+const pascal = (words: string[]) => words.map((word) => word[0]!.toUpperCase() + word.slice(1)).join('')
+
+/** Names that would hide a global of JavaScript. */
+const renamed: Record<string, string> = { File: 'FileObject', Response: 'ResponseObject' }
+
+/** Every schema that a file of the contract exports, by its name. */
+async function namedSchemas(): Promise<Map<z.ZodType, string>> {
+  const found = new Map<z.ZodType, string>()
+  const taken = new Set<string>()
+  for (const file of globSync('contract/*.ts', { cwd: root }).sort())
+    for (const [name, value] of Object.entries((await import(path.join(root, file))) as Record<string, unknown>))
+      if (/^[A-Z]/.test(name) && value instanceof z.ZodType && !found.has(value)) {
+        const own = renamed[name] ?? name
+        const free = taken.has(own) ? pascal([...path.basename(file, '.ts').split('-'), own]) : own
+        taken.add(free)
+        found.set(value, free)
+      }
+  return found
+}
+
+/** JSON schemas by name; a reference is written `#/definitions/NAME`. */
+function schemasOf(named: Map<z.ZodType, string>, io: 'input' | 'output'): Map<string, Json> {
+  const registry = z.registry<{ id: string }>()
+  for (const [schema, id] of named) registry.add(schema as never, { id })
+  const { schemas } = z.toJSONSchema(registry, {
+    io,
+    uri: (id) => `#/definitions/${id}`,
+    unrepresentable: 'any',
+  }) as { schemas: Record<string, Json> }
+  return new Map(Object.entries(schemas).map(([id, schema]) => [id, clean(schema) as Json]))
+}
+
+/** Leaves out what changes no type, and the descriptions of defaults that a client need not repeat. */
+function clean(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(clean)
+  if (typeof value !== 'object' || value === null) return value
+  const ignored = ['$schema', '$id', 'id', 'pattern', 'minimum', 'maximum', 'minLength', 'maxLength', 'format']
+  const { oneOf, minItems: _, maxItems: __, ...rest } = value as Json
+  // The generator would make a second type of a reference that has a description beside it.
+  if (rest.$ref && Object.keys(rest).length > 1)
+    return { allOf: [{ $ref: rest.$ref }], ...(rest.description ? { description: rest.description } : {}) }
+  return Object.fromEntries(
+    Object.entries({ ...rest, ...(oneOf ? { anyOf: oneOf } : {}) })
+      .filter(([name, each]) => !(ignored.includes(name) && typeof each !== 'object'))
+      .map(([name, each]) => [name, clean(each)]),
+  )
+}
+
+/** Names that a schema refers to. */
+const referencesIn = (schema: Json) =>
+  [...JSON.stringify(schema).matchAll(/"#\/definitions\/(\w+)"/g)].map(([, name]) => name!)
+
+/** `types.ts` and `operations.ts`, by name. */
+export async function sdkFiles(): Promise<Record<string, string>> {
+  const operations = operationsOf()
+  const outputs = await namedSchemas()
+  const inputs = new Map(outputs)
+  for (const { route, path } of operations) {
+    const response = successOf(route)
+    if (!outputs.has(response)) outputs.set(response, `${pascal(path)}Response`)
+    const input = inputOf(route)
+    if (input && !inputs.has(input.schema))
+      inputs.set(input.schema, `${pascal(path)}${{ query: 'Query', body: 'Body', form: 'Fields' }[input.in]}`)
+  }
+  const outputSchemas = schemasOf(outputs, 'output')
+  const inputSchemas = schemasOf(inputs, 'input')
+
+  // A schema that reads otherwise in requests has a name of its own there.
+  const differs = (name: string, seen: string[] = []): boolean => {
+    if (seen.includes(name)) return false
+    const [input, output] = [inputSchemas.get(name)!, outputSchemas.get(name)]
+    if (!output) return false
+    const strict = (schema: Json) => JSON.stringify(schema).replaceAll(/,?"additionalProperties":false/g, '')
+    return strict(input) !== strict(output) || referencesIn(input).some((each) => differs(each, [...seen, name]))
+  }
+  const inputName = (name: string) => (outputSchemas.has(name) && differs(name) ? `${name}Input` : name)
+
+  const used = new Map<string, Json>()
+  function use(name: string, from: Map<string, Json>, rename: (name: string) => string): string {
+    const own = rename(name)
+    if (used.has(own)) return own
+    const text = JSON.stringify(from.get(name)).replaceAll(
+      /"#\/definitions\/(\w+)"/g,
+      (_, each) => `"#/definitions/${rename(each)}"`,
+    )
+    used.set(own, JSON.parse(text) as Json)
+    for (const each of referencesIn(from.get(name)!)) use(each, from, rename)
+    return own
+  }
+  const output = (schema: z.ZodType) => use(outputs.get(schema)!, outputSchemas, (name) => name)
+  const input = (schema: z.ZodType) => use(inputs.get(schema)!, inputSchemas, inputName)
+  const item = (schema: z.ZodType, list: string) => {
+    const lists = outputSchemas.get(outputs.get(schema)!)!.properties as Record<string, { items: Json }>
+    const [name] = referencesIn({ $ref: lists[list]!.items.$ref })
+    return name ? use(name, outputSchemas, (each) => each) : `${output(schema)}['${list}'][number]`
+  }
+
+  const signatures = operations.map((operation) => ({
+    ...operation,
+    text: signature(operation.route, { output, input, item }),
+  }))
+  output(ChatChunk)
+  const types = await compile(
+    {
+      title: 'All',
+      type: 'object',
+      properties: Object.fromEntries([...used.keys()].map((name) => [name, { $ref: `#/definitions/${name}` }])),
+      definitions: Object.fromEntries(used),
+    } as JSONSchema,
+    'All',
+    {
+      additionalProperties: false,
+      bannerComment: '',
+      unreachableDefinitions: true,
+      style: { semi: false, singleQuote: true, printWidth: 120 },
+    },
+  )
+  return {
+    'sdk/generated/types.ts': `${note}\n${withoutNotes(types)}\n`,
+    'sdk/generated/operations.ts': operationsModule(signatures),
+  }
+}
+
+/** Without the type of all types, and the notes which say that it refers to each. */
+const withoutNotes = (types: string) =>
+  types
+    .replace(/export interface All \{[\s\S]*?\n\}\n/, '')
+    .replace(/^\/\*\*\n \* This interface was referenced by[^/]*? \*\/\n/gm, '')
+    .replace(/^ \*\n \* This interface was referenced by[^/]*?(?= \*\/)/gm, '')
+    .trim()
+
+interface Names {
+  output(schema: z.ZodType): string
+  input(schema: z.ZodType): string
+  /** The type of the items of a list in a response. */
+  item(schema: z.ZodType, list: string): string
+}
+
+const pathParams = (route: Route) => [...route.path.matchAll(/\{(\w+)\*?\}/g)].map(([, name]) => name!)
+
+/** The type of an operation's method. */
+function signature(route: Route, names: Names): string {
+  const params = pathParams(route).map((name) => `${name}: string`)
+  const input = inputOf(route)
+  const optional = input?.schema.safeParse(input.in === 'query' ? {} : undefined).success
+  if (input?.in === 'form') params.push('file: FileInput')
+  const mayBeLeftOut = input && (optional || input.in === 'form')
+  const typed = input && `${input.in}${mayBeLeftOut ? '?' : ''}: T.${names.input(input.schema)}`
+  const rest = (text: string | undefined) => [...params, ...(text ? [text] : []), 'options?: RequestOptions'].join(', ')
+  const kind = kindOf(route)
+  const response = () => `T.${names.output(successOf(route))}`
+  const item = (list: string) => `T.${names.item(successOf(route), list)}`
+  if (kind === 'events' && input) {
+    const body = `T.${names.input(input.schema)}`
+    const event =
+      successOf(route) === CompletionResponse
+        ? response()
+        : route.path === '/responses'
+          ? 'ResponseEvent'
+          : 'T.ChatChunk'
+    return [
+      '{',
+      `  (${rest(`body: ${body} & { stream: true }`)}): Promise<EventStream<${event}>>`,
+      `  (${rest(`body: ${body} & { stream?: false | null }`)}): Promise<${response()}>`,
+      `  (${rest(`body: ${body}`)}): Promise<${response()} | EventStream<${event}>>`,
+      '}',
+    ].join('\n')
+  }
+  const returned = {
+    page: () => `PagePromise<${item('items')}>`,
+    list: () => `PagePromise<${item('data')}>`,
+    lines: () => `AsyncGenerator<${response()}, void, undefined>`,
+    file: () => 'Promise<FileResponse>',
+    json: () => `Promise<${response()}>`,
+    events: () => '',
+  }[kind]()
+  return `(${rest(typed)}) => ${returned}`
+}
+
+const indent = (text: string) => text.replace(/^(?=.)/gm, '  ')
+
+function operationsModule(operations: { route: Route; path: string[]; text: string }[]): string {
+  type Leaf = (operation: (typeof operations)[number]) => string
+  const tree = (prefix: string[], end: string, leaf: Leaf): string => {
+    const inside = operations.filter(({ path }) => prefix.every((name, index) => path[index] === name))
+    const heads = [...new Set(inside.map(({ path }) => path[prefix.length]!))]
+    const lines = heads.map((head) => {
+      const found = inside.find(({ path }) => path.length === prefix.length + 1 && path[prefix.length] === head)
+      return `${found ? leaf(found) : `${head}: ${tree([...prefix, head], end, leaf)}`}${end}\n`
+    })
+    return `{\n${indent(lines.join(''))}}`
+  }
+  const address = ({ path }: Route) => path.replace('*}', '}')
+  const interfaces = tree(
+    [],
+    '',
+    ({ route, path, text }) =>
+      `/** ${route.summary}. \`${route.method} ${address(route)}\` */\n${path.at(-1)}: ${text}`,
+  )
+  const table = tree([], ',', ({ route, path }) => {
+    const input = inputOf(route)?.in
+    const form = input === 'form' && `form:${route.file_part ?? 'file'}`
+    const flags = [kindOf(route), form || input].filter((flag) => flag && flag !== 'json')
+    return `${path.at(-1)}: '${[route.method, address(route), ...flags].join(' ')}'`
+  })
+  return `${note}
+import type { EventStream, FileInput, FileResponse, PagePromise, RequestOptions, ResponseEvent } from '../types.ts'
+import type * as T from './types.ts'
+
+export interface Operations ${interfaces}
+
+/** Method, path, how the response is read, and where the last argument goes. */
+export const operations = ${table}
+`
+}

@@ -1,0 +1,560 @@
+// Written by `npm run docs` from the contract. Do not edit.
+
+import type { EventStream, FileInput, FileResponse, PagePromise, RequestOptions, ResponseEvent } from '../types.ts'
+import type * as T from './types.ts'
+
+export interface Operations {
+  user: {
+    /** Who this key belongs to. `GET /user/profile` */
+    profile: (options?: RequestOptions) => Promise<T.Profile>
+  }
+  audit: {
+    /** What was changed in the account and by whom, newest first. `GET /audit` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.AuditEntry>
+  }
+  keys: {
+    /** Make an API key; it is shown once. `POST /keys` */
+    create: (body: T.KeysCreateBody, options?: RequestOptions) => Promise<T.NewApiKey>
+    /** Your keys, newest first; with `members:write`, those of all members. `GET /keys` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.ApiKey>
+    /** One key. `GET /keys/{key_id}` */
+    get: (key_id: string, options?: RequestOptions) => Promise<T.ApiKey>
+    /** Rename a key. `PUT /keys/{key_id}` */
+    rename: (key_id: string, body: T.KeysRenameBody, options?: RequestOptions) => Promise<T.ApiKey>
+    /** Revoke a key permanently; requests with it are refused within a second. `DELETE /keys/{key_id}` */
+    revoke: (key_id: string, options?: RequestOptions) => Promise<T.Deleted>
+  }
+  members: {
+    /** Add a member to the account; `POST /keys` with the member’s id makes a key for them. `POST /members` */
+    add: (body: T.MembersAddBody, options?: RequestOptions) => Promise<T.Member>
+    /** The members of the account, newest first. `GET /members` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Member>
+    /** One member. `GET /members/{user_id}` */
+    get: (user_id: string, options?: RequestOptions) => Promise<T.Member>
+    /** Change a member’s name, email or role; the member’s keys lose the scopes of the old role within a second. `PUT /members/{user_id}` */
+    update: (user_id: string, body: T.MembersUpdateBody, options?: RequestOptions) => Promise<T.Member>
+    /** Remove a member and revoke their keys; what they made stays the account’s. `DELETE /members/{user_id}` */
+    remove: (user_id: string, options?: RequestOptions) => Promise<T.Deleted>
+  }
+  operator: {
+    accounts: {
+      /** Make an account with its owner and the owner’s first key, which is shown once. `POST /operator/accounts` */
+      create: (body: T.OperatorAccountsCreateBody, options?: RequestOptions) => Promise<T.OperatorAccountsCreateResponse>
+      /** All accounts, newest first. `GET /operator/accounts` */
+      list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Account>
+      /** One account. `GET /operator/accounts/{account_id}` */
+      get: (account_id: string, options?: RequestOptions) => Promise<T.Account>
+      /** Rename an account, set its tier, suspend or reinstate it; requests of a suspended account are refused within a second, and its jobs wait. `PUT /operator/accounts/{account_id}` */
+      update: (account_id: string, body: T.OperatorAccountsUpdateBody, options?: RequestOptions) => Promise<T.Account>
+    }
+  }
+  usage: {
+    /** What the account used and what it cost, by day, model, key or kind. `GET /usage` */
+    get: (query?: T.UsageQueryInput, options?: RequestOptions) => Promise<T.UsageReport>
+    thresholds: {
+      /** Thresholds of usage at which the account gets events. `GET /usage/thresholds` */
+      get: (options?: RequestOptions) => Promise<T.UsageThresholdsGetResponse>
+      /** Set the usage thresholds. `PUT /usage/thresholds` */
+      set: (body: T.ThresholdsInput, options?: RequestOptions) => Promise<T.UsageThresholdsGetResponse>
+    }
+  }
+  hub: {
+    /** The base models. `GET /hub/` */
+    list: (options?: RequestOptions) => Promise<T.HubListResponse>
+    /** One base model; its id may be written with plain or encoded slashes. `GET /hub/models/{model_id}` */
+    get: (model_id: string, options?: RequestOptions) => Promise<T.Model>
+    /** The tiers and their limits. `GET /hub/tiers` */
+    tiers: (options?: RequestOptions) => Promise<T.HubTiersResponse>
+    /** Base models to begin with. `GET /hub/featured` */
+    featured: (options?: RequestOptions) => Promise<T.HubListResponse>
+    /** Download the weights of a base model to this machine; one that is here or under way is left as it is. `POST /hub/models/{model_id}/download` */
+    startDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
+    /** Cancel a download and remove what it has brought. `DELETE /hub/models/{model_id}/download` */
+    cancelDownload: (model_id: string, options?: RequestOptions) => Promise<T.Model>
+    setup: {
+      /** How far the set-up of the training environment is, which goes on behind the first start. `GET /hub/setup` */
+      get: (options?: RequestOptions) => Promise<T.TrainingSetup>
+      /** Start the set-up of the training environment again after it has failed. `POST /hub/setup/retry` */
+      retry: (options?: RequestOptions) => Promise<T.TrainingSetup>
+    }
+  }
+  datasets: {
+    /** Upload a file of examples. `POST /datasets/` */
+    upload: (file: FileInput, form?: T.UploadFieldsInput, options?: RequestOptions) => Promise<T.Dataset>
+    /** The datasets of the account, newest first or as sorted. `GET /datasets/` */
+    list: (query?: T.SortedQueryInput, options?: RequestOptions) => PagePromise<T.Dataset>
+    /** One dataset. `GET /datasets/{dataset_id}` */
+    get: (dataset_id: string, options?: RequestOptions) => Promise<T.Dataset>
+    /** Change the name or the description of a dataset. `PATCH /datasets/{dataset_id}` */
+    update: (dataset_id: string, body: T.DatasetsUpdateBody, options?: RequestOptions) => Promise<T.Dataset>
+    /** Delete a dataset that no waiting or running job needs. `DELETE /datasets/{dataset_id}` */
+    delete: (dataset_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    /** Check whether every row can be trained on, and list what is wrong. `POST /datasets/{dataset_id}/validate` */
+    validate: (dataset_id: string, query?: T.DatasetsValidateQuery, options?: RequestOptions) => Promise<T.Validation>
+    /** The rows of a dataset as conversations, in their order. `GET /datasets/{dataset_id}/rows` */
+    rows: (dataset_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.DatasetRow>
+    /** The exact tokens of a row as the trainer will see them, and which of them are learned. `GET /datasets/{dataset_id}/preview` */
+    preview: (dataset_id: string, query?: T.DatasetsPreviewQuery, options?: RequestOptions) => Promise<T.Preview>
+    /** Make a dataset of stored answers. `POST /datasets/from-completions` */
+    fromCompletions: (body: T.DatasetOfStoredInput, options?: RequestOptions) => Promise<T.Dataset>
+  }
+  jobs: {
+    /** Start a fine-tuning job. `POST /fine-tuning/jobs` */
+    create: (body: T.CreateJobInput, options?: RequestOptions) => Promise<T.Job>
+    /** What a job would take: a few of its steps are tried on this machine, which takes some seconds. `POST /fine-tuning/jobs/estimate` */
+    estimate: (body: T.CreateJobInput, options?: RequestOptions) => Promise<T.JobEstimate>
+    /** The jobs of the account, newest first or as sorted. `GET /fine-tuning/jobs` */
+    list: (query?: T.JobQueryInput, options?: RequestOptions) => PagePromise<T.Job>
+    /** One job. `GET /fine-tuning/jobs/{job_id}` */
+    get: (job_id: string, options?: RequestOptions) => Promise<T.Job>
+    /** Change the name, description or metadata of a job; its model keeps its own. `PATCH /fine-tuning/jobs/{job_id}` */
+    update: (job_id: string, body: T.Labels, options?: RequestOptions) => Promise<T.Job>
+    /** Cancel a queued or running job. `POST /fine-tuning/jobs/{job_id}/cancel` */
+    cancel: (job_id: string, options?: RequestOptions) => Promise<T.Job>
+    /** Pause a job and save its progress. `POST /fine-tuning/jobs/{job_id}/pause` */
+    pause: (job_id: string, options?: RequestOptions) => Promise<T.Job>
+    /** Resume a paused job exactly where it stopped. `POST /fine-tuning/jobs/{job_id}/resume` */
+    resume: (job_id: string, options?: RequestOptions) => Promise<T.Job>
+    /** The events of a job, one JSON object a line, live until the job has ended. `GET /fine-tuning/jobs/{job_id}/events` */
+    events: (job_id: string, query?: T.JobsEventsQuery, options?: RequestOptions) => AsyncGenerator<T.JobEvent, void, undefined>
+    /** Evaluations of a job on its held-out rows, the latest step first, also while it runs. `GET /fine-tuning/jobs/{job_id}/evaluations` */
+    evaluations: (job_id: string, query?: T.JobsEvaluationsQuery, options?: RequestOptions) => PagePromise<T.JobEvaluation>
+    /** Checkpoints of a job, the latest step first, also while it runs; once completed, with the models that were kept. `GET /fine-tuning/jobs/{job_id}/checkpoints` */
+    checkpoints: (job_id: string, query?: T.JobsEvaluationsQuery, options?: RequestOptions) => PagePromise<T.JobCheckpoint>
+    /** The rows that a completed job found strangest, worst first: where to look for wrong examples. `GET /fine-tuning/jobs/{job_id}/rows` */
+    rows: (job_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.JobRow>
+  }
+  models: {
+    /** Bring a LoRA adapter of your own: a zip of its PEFT folder, in safetensors. `POST /fine-tuning/models` */
+    import: (file: FileInput, form?: T.AdapterFields, options?: RequestOptions) => Promise<T.TunedModel>
+    /** The models of the account, newest first or as sorted. `GET /fine-tuning/models` */
+    list: (query?: T.SortedQueryInput, options?: RequestOptions) => PagePromise<T.TunedModel>
+    /** One model of the account, with its lineage. `GET /fine-tuning/models/{model_id}` */
+    get: (model_id: string, options?: RequestOptions) => Promise<T.TunedModelDetails>
+    /** Change the name, description or metadata of a model. `PATCH /fine-tuning/models/{model_id}` */
+    update: (model_id: string, body: T.Labels, options?: RequestOptions) => Promise<T.TunedModel>
+    /** Delete a model that no deployment, job or other model needs. `DELETE /fine-tuning/models/{model_id}` */
+    delete: (model_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    callable: {
+      /** Everything that the `model` field of inference takes. `GET /models` */
+      list: (options?: RequestOptions) => Promise<T.ModelList>
+      /** One of them. `GET /models/{model_id}` */
+      get: (model_id: string, options?: RequestOptions) => Promise<T.ModelCard>
+    }
+  }
+  deployments: {
+    /** Serve a model by name. `POST /deployments` */
+    create: (body: T.DeploymentsCreateBody, options?: RequestOptions) => Promise<T.Deployment>
+    /** Let the name serve another model, at once or once a gate passes; requests under way finish on the old one. `PUT /deployments/{name}` */
+    switch: (name: string, body: T.DeploymentsSwitchBody, options?: RequestOptions) => Promise<T.Deployment>
+    /** The deployments of the account, newest first or as sorted. `GET /deployments` */
+    list: (query?: T.DeploymentQueryInput, options?: RequestOptions) => PagePromise<T.Deployment>
+    /** One deployment. `GET /deployments/{name}` */
+    get: (name: string, options?: RequestOptions) => Promise<T.Deployment>
+    /** Return to the model that the name served before. `POST /deployments/{name}/rollback` */
+    rollback: (name: string, options?: RequestOptions) => Promise<T.Deployment>
+    /** What the name served when, and why, newest first. `GET /deployments/{name}/history` */
+    history: (name: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.DeploymentChange>
+    /** Stop serving a name. `DELETE /deployments/{name}` */
+    delete: (name: string, options?: RequestOptions) => Promise<T.Deleted>
+  }
+  evaluations: {
+    /** Let a model answer the rows of a dataset, and score its answers, beside those of a baseline. `POST /evaluations` */
+    create: (body: T.CreateEvaluationInput, options?: RequestOptions) => Promise<T.Evaluation>
+    /** The evaluations of the account, newest first. `GET /evaluations` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Evaluation>
+    /** One evaluation, with the result so far. `GET /evaluations/{evaluation_id}` */
+    get: (evaluation_id: string, options?: RequestOptions) => Promise<T.Evaluation>
+    /** The answers and their scores: what got worse first. `GET /evaluations/{evaluation_id}/rows` */
+    rows: (evaluation_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.EvaluationRow>
+    /** Cancel an evaluation; what is scored is kept. `POST /evaluations/{evaluation_id}/cancel` */
+    cancel: (evaluation_id: string, options?: RequestOptions) => Promise<T.Evaluation>
+    /** Delete an evaluation that has ended, with its answers. `DELETE /evaluations/{evaluation_id}` */
+    delete: (evaluation_id: string, options?: RequestOptions) => Promise<T.Deleted>
+  }
+  exports: {
+    /** Make files of a model to take away; they are checked against the training before they are ready. `POST /exports` */
+    create: (body: T.CreateExportInput, options?: RequestOptions) => Promise<T.Export>
+    /** The exports of the account, newest first or as ordered. `GET /exports` */
+    list: (query?: T.ExportQueryInput, options?: RequestOptions) => PagePromise<T.Export>
+    /** One export. `GET /exports/{export_id}` */
+    get: (export_id: string, options?: RequestOptions) => Promise<T.Export>
+    /** The events of an export, one JSON object a line, live until it has ended. `GET /exports/{export_id}/events` */
+    events: (export_id: string, query?: T.ExportsEventsQuery, options?: RequestOptions) => AsyncGenerator<T.ExportEvent, void, undefined>
+    /** A file of an export. Takes `Range` and `If-Range`; the `ETag` is its SHA-256. `GET /exports/{export_id}/download` */
+    download: (export_id: string, query?: T.ExportsDownloadQuery, options?: RequestOptions) => Promise<FileResponse>
+    /** Delete an export and its files; one that is being made is cancelled. `DELETE /exports/{export_id}` */
+    delete: (export_id: string, options?: RequestOptions) => Promise<T.Deleted>
+  }
+  webhooks: {
+    /** Register a URL for events; each is posted to it, signed. `POST /webhooks` */
+    create: (body: T.WebhooksCreateBody, options?: RequestOptions) => Promise<T.NewWebhook>
+    /** The webhooks of the account, newest first, without their secrets. `GET /webhooks` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Webhook>
+    /** One webhook. `GET /webhooks/{webhook_id}` */
+    get: (webhook_id: string, options?: RequestOptions) => Promise<T.Webhook>
+    /** Change the URL or the events, disable a webhook, or enable it again, which also ends its being slowed. `PUT /webhooks/{webhook_id}` */
+    update: (webhook_id: string, body: T.WebhooksUpdateBody, options?: RequestOptions) => Promise<T.Webhook>
+    /** Delete a webhook with its deliveries. `DELETE /webhooks/{webhook_id}` */
+    delete: (webhook_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    /** Give a webhook another secret; those before it stay in force for the overlap. `POST /webhooks/{webhook_id}/rotate` */
+    rotateSecret: (webhook_id: string, body?: T.WebhooksRotateSecretBody, options?: RequestOptions) => Promise<T.NewWebhook>
+    /** Send an event `webhook.test` to this webhook alone, in one try, also where it is slowed or disabled. `POST /webhooks/{webhook_id}/test` */
+    test: (webhook_id: string, options?: RequestOptions) => Promise<T.Delivery>
+    deliveries: {
+      /** What was sent to a webhook, or is to be, newest first. `GET /webhooks/{webhook_id}/deliveries` */
+      list: (webhook_id: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Delivery>
+      /** One delivery with its body and every try. `GET /webhooks/{webhook_id}/deliveries/{delivery_id}` */
+      get: (webhook_id: string, delivery_id: string, options?: RequestOptions) => Promise<T.DeliveryDetails>
+      /** Send the same event once more, as a delivery of its own. `POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver` */
+      redeliver: (webhook_id: string, delivery_id: string, options?: RequestOptions) => Promise<T.Delivery>
+    }
+  }
+  chat: {
+    completions: {
+      /** Answer a conversation, whole or as a stream. `POST /chat/completions` */
+      create: {
+        (body: T.ChatRequest & { stream: true }, options?: RequestOptions): Promise<EventStream<T.ChatChunk>>
+        (body: T.ChatRequest & { stream?: false | null }, options?: RequestOptions): Promise<T.ChatResponse>
+        (body: T.ChatRequest, options?: RequestOptions): Promise<T.ChatResponse | EventStream<T.ChatChunk>>
+      }
+      /** Answer many conversations at once. `POST /chat/completions/batch` */
+      batch: (body: T.BatchRequest, options?: RequestOptions) => Promise<T.BatchResponse>
+      /** The answers that the account keeps. `GET /chat/completions` */
+      list: (query?: T.StoredQueryInput, options?: RequestOptions) => PagePromise<T.StoredCompletion>
+      /** One stored answer. `GET /chat/completions/{completion_id}` */
+      get: (completion_id: string, options?: RequestOptions) => Promise<T.StoredCompletion>
+      /** The messages that a stored answer was asked with. `GET /chat/completions/{completion_id}/messages` */
+      messages: (completion_id: string, query?: T.ChatCompletionsMessagesQuery, options?: RequestOptions) => PagePromise<T.StoredMessage>
+      /** Change the metadata of a stored answer, such as what people thought of it. `POST /chat/completions/{completion_id}` */
+      update: (completion_id: string, body: T.ChatCompletionsUpdateBody, options?: RequestOptions) => Promise<T.StoredCompletion>
+      /** Delete a stored answer for good. `DELETE /chat/completions/{completion_id}` */
+      delete: (completion_id: string, options?: RequestOptions) => Promise<T.ChatCompletionsDeleteResponse>
+      /** Delete all stored answers that match a filter, for good. `POST /chat/completions/delete` */
+      deleteMany: (body: T.ChatCompletionsDeleteManyBody, options?: RequestOptions) => Promise<T.ChatCompletionsDeleteManyResponse>
+    }
+  }
+  completions: {
+    /** Continue a text, whole or as a stream. `POST /completions` */
+    create: {
+      (body: T.CompletionRequest & { stream: true }, options?: RequestOptions): Promise<EventStream<T.CompletionResponse>>
+      (body: T.CompletionRequest & { stream?: false | null }, options?: RequestOptions): Promise<T.CompletionResponse>
+      (body: T.CompletionRequest, options?: RequestOptions): Promise<T.CompletionResponse | EventStream<T.CompletionResponse>>
+    }
+  }
+  embeddings: {
+    /** Turn texts into vectors. `POST /embeddings` */
+    create: (body: T.EmbeddingsRequest, options?: RequestOptions) => Promise<T.EmbeddingsResponse>
+  }
+  responses: {
+    /** Answer a list of items, as OpenAI's Responses API does. `POST /responses` */
+    create: {
+      (body: T.ResponseRequest & { stream: true }, options?: RequestOptions): Promise<EventStream<ResponseEvent>>
+      (body: T.ResponseRequest & { stream?: false | null }, options?: RequestOptions): Promise<T.ResponseObject>
+      (body: T.ResponseRequest, options?: RequestOptions): Promise<T.ResponseObject | EventStream<ResponseEvent>>
+    }
+    /** A stored response. `GET /responses/{response_id}` */
+    get: (response_id: string, query?: T.ResponsesGetQuery, options?: RequestOptions) => Promise<T.ResponseObject>
+    /** The items that a stored response answers, those of earlier turns among them. `GET /responses/{response_id}/input_items` */
+    inputItems: (response_id: string, query?: T.ResponsesInputItemsQuery, options?: RequestOptions) => PagePromise<T.ResponsesInputItemsResponse['data'][number]>
+    /** Delete a stored response. `DELETE /responses/{response_id}` */
+    delete: (response_id: string, options?: RequestOptions) => Promise<T.ResponsesDeleteResponse>
+  }
+  batches: {
+    /** Answer the requests of a file in the background, after all live requests. `POST /batches` */
+    create: (body: T.CreateBatch, options?: RequestOptions) => Promise<T.Batch>
+    /** The batches of the account, newest first. `GET /batches` */
+    list: (query?: T.CursorQueryInput, options?: RequestOptions) => PagePromise<T.Batch>
+    /** One batch. `GET /batches/{batch_id}` */
+    get: (batch_id: string, options?: RequestOptions) => Promise<T.Batch>
+    /** Cancel a batch; what is answered already is kept. `POST /batches/{batch_id}/cancel` */
+    cancel: (batch_id: string, options?: RequestOptions) => Promise<T.Batch>
+  }
+  files: {
+    /** Upload a file; one for `fine-tune` is also a dataset. `POST /files` */
+    upload: (file: FileInput, form?: T.FileFields, options?: RequestOptions) => Promise<T.FileObject>
+    /** The files of the account, its datasets among them. `GET /files` */
+    list: (query?: T.FileQueryInput, options?: RequestOptions) => PagePromise<T.FileObject>
+    /** One file. `GET /files/{file_id}` */
+    get: (file_id: string, options?: RequestOptions) => Promise<T.FileObject>
+    /** The bytes of a file, whole or a range of them. `GET /files/{file_id}/content` */
+    content: (file_id: string, options?: RequestOptions) => Promise<FileResponse>
+    /** Delete a file that no job or batch needs. `DELETE /files/{file_id}` */
+    delete: (file_id: string, options?: RequestOptions) => Promise<T.FilesDeleteResponse>
+  }
+  uploads: {
+    /** Begin to upload a large file in parts. `POST /uploads` */
+    create: (body: T.CreateUpload, options?: RequestOptions) => Promise<T.Upload>
+    /** Add a part of up to 64 MiB; parts may be sent in any order and at once. `POST /uploads/{upload_id}/parts` */
+    addPart: (upload_id: string, file: FileInput, form?: T.UploadsAddPartFields, options?: RequestOptions) => Promise<T.UploadPart>
+    /** Join the parts, in the order that is given here, to a file. `POST /uploads/{upload_id}/complete` */
+    complete: (upload_id: string, body: T.UploadsCompleteBody, options?: RequestOptions) => Promise<T.Upload>
+    /** Give up an upload and delete its parts. `POST /uploads/{upload_id}/cancel` */
+    cancel: (upload_id: string, options?: RequestOptions) => Promise<T.Upload>
+  }
+  evals: {
+    /** Create an eval: graders, and what rows they are for. `POST /evals` */
+    create: (body: T.CreateEvalInput, options?: RequestOptions) => Promise<T.Eval>
+    /** The evals of the account. `GET /evals` */
+    list: (query?: T.EvalQueryInput, options?: RequestOptions) => PagePromise<T.Eval>
+    /** One eval. `GET /evals/{eval_id}` */
+    get: (eval_id: string, options?: RequestOptions) => Promise<T.Eval>
+    /** Change the name or the metadata of an eval. `POST /evals/{eval_id}` */
+    update: (eval_id: string, body: T.UpdateEval, options?: RequestOptions) => Promise<T.Eval>
+    /** Delete an eval with its runs, none of which may be running. `DELETE /evals/{eval_id}` */
+    delete: (eval_id: string, options?: RequestOptions) => Promise<T.EvalsDeleteResponse>
+    runs: {
+      /** Let a model answer rows, or take the answers that they bring, and grade them. `POST /evals/{eval_id}/runs` */
+      create: (eval_id: string, body: T.CreateRun, options?: RequestOptions) => Promise<T.Run>
+      /** The runs of an eval. `GET /evals/{eval_id}/runs` */
+      list: (eval_id: string, query?: T.RunQueryInput, options?: RequestOptions) => PagePromise<T.Run>
+      /** One run, with the result so far. `GET /evals/{eval_id}/runs/{run_id}` */
+      get: (eval_id: string, run_id: string, options?: RequestOptions) => Promise<T.Run>
+      /** Cancel a run; what is graded is kept. `POST /evals/{eval_id}/runs/{run_id}/cancel` */
+      cancel: (eval_id: string, run_id: string, options?: RequestOptions) => Promise<T.Run>
+      /** Delete a run that has ended. `DELETE /evals/{eval_id}/runs/{run_id}` */
+      delete: (eval_id: string, run_id: string, options?: RequestOptions) => Promise<T.EvalsRunsDeleteResponse>
+      outputItems: {
+        /** The answers of a run and their grades, by row. `GET /evals/{eval_id}/runs/{run_id}/output_items` */
+        list: (eval_id: string, run_id: string, query?: T.OutputItemQueryInput, options?: RequestOptions) => PagePromise<T.OutputItem>
+        /** One answer and its grades. `GET /evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}` */
+        get: (eval_id: string, run_id: string, output_item_id: string, options?: RequestOptions) => Promise<T.OutputItem>
+      }
+    }
+  }
+  openaiFineTuning: {
+    jobs: {
+      /** Start a fine-tuning job. `POST /fine_tuning/jobs` */
+      create: (body: T.CreateOpenaiJob, options?: RequestOptions) => Promise<T.OpenaiJob>
+      /** The jobs of the account, newest first. `GET /fine_tuning/jobs` */
+      list: (query?: T.MetadataQueryInput, options?: RequestOptions) => PagePromise<T.OpenaiJob>
+      /** One job. `GET /fine_tuning/jobs/{job_id}` */
+      get: (job_id: string, options?: RequestOptions) => Promise<T.OpenaiJob>
+      /** Cancel a job. `POST /fine_tuning/jobs/{job_id}/cancel` */
+      cancel: (job_id: string, options?: RequestOptions) => Promise<T.OpenaiJob>
+      /** Pause a job and save its progress. `POST /fine_tuning/jobs/{job_id}/pause` */
+      pause: (job_id: string, options?: RequestOptions) => Promise<T.OpenaiJob>
+      /** Resume a paused job exactly where it stopped. `POST /fine_tuning/jobs/{job_id}/resume` */
+      resume: (job_id: string, options?: RequestOptions) => Promise<T.OpenaiJob>
+      /** The events of a job, newest first. `GET /fine_tuning/jobs/{job_id}/events` */
+      events: (job_id: string, query?: T.CursorQueryInput, options?: RequestOptions) => PagePromise<T.OpenaiJobEvent>
+      /** The checkpoints of a completed job that are models, the latest first. `GET /fine_tuning/jobs/{job_id}/checkpoints` */
+      checkpoints: (job_id: string, query?: T.OpenaiFineTuningJobsCheckpointsQuery, options?: RequestOptions) => PagePromise<T.OpenaiCheckpoint>
+    }
+    /** Delete a fine-tuned model that no deployment, job or other model needs. `DELETE /models/{model_id}` */
+    deleteModel: (model_id: string, options?: RequestOptions) => Promise<T.OpenaiFineTuningDeleteModelResponse>
+    permissions: {
+      /** Who else may use a checkpoint: nobody, as models belong to one account. `GET /fine_tuning/checkpoints/{checkpoint}/permissions` */
+      list: (checkpoint: string, options?: RequestOptions) => PagePromise<T.OpenaiFineTuningPermissionsListResponse['data'][number]>
+      /** Refused: models cannot be shared with other accounts. `POST /fine_tuning/checkpoints/{checkpoint}/permissions` */
+      create: (checkpoint: string, body: T.OpenaiFineTuningPermissionsCreateBody, options?: RequestOptions) => Promise<T.OpenaiFineTuningPermissionsCreateResponse>
+      /** There is never one to delete. `DELETE /fine_tuning/checkpoints/{checkpoint}/permissions/{permission_id}` */
+      delete: (checkpoint: string, permission_id: string, options?: RequestOptions) => Promise<T.OpenaiFineTuningPermissionsDeleteResponse>
+    }
+  }
+}
+
+/** Method, path, how the response is read, and where the last argument goes. */
+export const operations = {
+  user: {
+    profile: 'GET /user/profile',
+  },
+  audit: {
+    list: 'GET /audit page query',
+  },
+  keys: {
+    create: 'POST /keys body',
+    list: 'GET /keys page query',
+    get: 'GET /keys/{key_id}',
+    rename: 'PUT /keys/{key_id} body',
+    revoke: 'DELETE /keys/{key_id}',
+  },
+  members: {
+    add: 'POST /members body',
+    list: 'GET /members page query',
+    get: 'GET /members/{user_id}',
+    update: 'PUT /members/{user_id} body',
+    remove: 'DELETE /members/{user_id}',
+  },
+  operator: {
+    accounts: {
+      create: 'POST /operator/accounts body',
+      list: 'GET /operator/accounts page query',
+      get: 'GET /operator/accounts/{account_id}',
+      update: 'PUT /operator/accounts/{account_id} body',
+    },
+  },
+  usage: {
+    get: 'GET /usage query',
+    thresholds: {
+      get: 'GET /usage/thresholds',
+      set: 'PUT /usage/thresholds body',
+    },
+  },
+  hub: {
+    list: 'GET /hub/',
+    get: 'GET /hub/models/{model_id}',
+    tiers: 'GET /hub/tiers',
+    featured: 'GET /hub/featured',
+    startDownload: 'POST /hub/models/{model_id}/download',
+    cancelDownload: 'DELETE /hub/models/{model_id}/download',
+    setup: {
+      get: 'GET /hub/setup',
+      retry: 'POST /hub/setup/retry',
+    },
+  },
+  datasets: {
+    upload: 'POST /datasets/ form:file',
+    list: 'GET /datasets/ page query',
+    get: 'GET /datasets/{dataset_id}',
+    update: 'PATCH /datasets/{dataset_id} body',
+    delete: 'DELETE /datasets/{dataset_id}',
+    validate: 'POST /datasets/{dataset_id}/validate query',
+    rows: 'GET /datasets/{dataset_id}/rows page query',
+    preview: 'GET /datasets/{dataset_id}/preview query',
+    fromCompletions: 'POST /datasets/from-completions body',
+  },
+  jobs: {
+    create: 'POST /fine-tuning/jobs body',
+    estimate: 'POST /fine-tuning/jobs/estimate body',
+    list: 'GET /fine-tuning/jobs page query',
+    get: 'GET /fine-tuning/jobs/{job_id}',
+    update: 'PATCH /fine-tuning/jobs/{job_id} body',
+    cancel: 'POST /fine-tuning/jobs/{job_id}/cancel',
+    pause: 'POST /fine-tuning/jobs/{job_id}/pause',
+    resume: 'POST /fine-tuning/jobs/{job_id}/resume',
+    events: 'GET /fine-tuning/jobs/{job_id}/events lines query',
+    evaluations: 'GET /fine-tuning/jobs/{job_id}/evaluations page query',
+    checkpoints: 'GET /fine-tuning/jobs/{job_id}/checkpoints page query',
+    rows: 'GET /fine-tuning/jobs/{job_id}/rows page query',
+  },
+  models: {
+    import: 'POST /fine-tuning/models form:file',
+    list: 'GET /fine-tuning/models page query',
+    get: 'GET /fine-tuning/models/{model_id}',
+    update: 'PATCH /fine-tuning/models/{model_id} body',
+    delete: 'DELETE /fine-tuning/models/{model_id}',
+    callable: {
+      list: 'GET /models',
+      get: 'GET /models/{model_id}',
+    },
+  },
+  deployments: {
+    create: 'POST /deployments body',
+    switch: 'PUT /deployments/{name} body',
+    list: 'GET /deployments page query',
+    get: 'GET /deployments/{name}',
+    rollback: 'POST /deployments/{name}/rollback',
+    history: 'GET /deployments/{name}/history page query',
+    delete: 'DELETE /deployments/{name}',
+  },
+  evaluations: {
+    create: 'POST /evaluations body',
+    list: 'GET /evaluations page query',
+    get: 'GET /evaluations/{evaluation_id}',
+    rows: 'GET /evaluations/{evaluation_id}/rows page query',
+    cancel: 'POST /evaluations/{evaluation_id}/cancel',
+    delete: 'DELETE /evaluations/{evaluation_id}',
+  },
+  exports: {
+    create: 'POST /exports body',
+    list: 'GET /exports page query',
+    get: 'GET /exports/{export_id}',
+    events: 'GET /exports/{export_id}/events lines query',
+    download: 'GET /exports/{export_id}/download file query',
+    delete: 'DELETE /exports/{export_id}',
+  },
+  webhooks: {
+    create: 'POST /webhooks body',
+    list: 'GET /webhooks page query',
+    get: 'GET /webhooks/{webhook_id}',
+    update: 'PUT /webhooks/{webhook_id} body',
+    delete: 'DELETE /webhooks/{webhook_id}',
+    rotateSecret: 'POST /webhooks/{webhook_id}/rotate body',
+    test: 'POST /webhooks/{webhook_id}/test',
+    deliveries: {
+      list: 'GET /webhooks/{webhook_id}/deliveries page query',
+      get: 'GET /webhooks/{webhook_id}/deliveries/{delivery_id}',
+      redeliver: 'POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver',
+    },
+  },
+  chat: {
+    completions: {
+      create: 'POST /chat/completions events body',
+      batch: 'POST /chat/completions/batch body',
+      list: 'GET /chat/completions list query',
+      get: 'GET /chat/completions/{completion_id}',
+      messages: 'GET /chat/completions/{completion_id}/messages list query',
+      update: 'POST /chat/completions/{completion_id} body',
+      delete: 'DELETE /chat/completions/{completion_id}',
+      deleteMany: 'POST /chat/completions/delete body',
+    },
+  },
+  completions: {
+    create: 'POST /completions events body',
+  },
+  embeddings: {
+    create: 'POST /embeddings body',
+  },
+  responses: {
+    create: 'POST /responses events body',
+    get: 'GET /responses/{response_id} query',
+    inputItems: 'GET /responses/{response_id}/input_items list query',
+    delete: 'DELETE /responses/{response_id}',
+  },
+  batches: {
+    create: 'POST /batches body',
+    list: 'GET /batches list query',
+    get: 'GET /batches/{batch_id}',
+    cancel: 'POST /batches/{batch_id}/cancel',
+  },
+  files: {
+    upload: 'POST /files form:file',
+    list: 'GET /files list query',
+    get: 'GET /files/{file_id}',
+    content: 'GET /files/{file_id}/content file',
+    delete: 'DELETE /files/{file_id}',
+  },
+  uploads: {
+    create: 'POST /uploads body',
+    addPart: 'POST /uploads/{upload_id}/parts form:data',
+    complete: 'POST /uploads/{upload_id}/complete body',
+    cancel: 'POST /uploads/{upload_id}/cancel',
+  },
+  evals: {
+    create: 'POST /evals body',
+    list: 'GET /evals list query',
+    get: 'GET /evals/{eval_id}',
+    update: 'POST /evals/{eval_id} body',
+    delete: 'DELETE /evals/{eval_id}',
+    runs: {
+      create: 'POST /evals/{eval_id}/runs body',
+      list: 'GET /evals/{eval_id}/runs list query',
+      get: 'GET /evals/{eval_id}/runs/{run_id}',
+      cancel: 'POST /evals/{eval_id}/runs/{run_id}/cancel',
+      delete: 'DELETE /evals/{eval_id}/runs/{run_id}',
+      outputItems: {
+        list: 'GET /evals/{eval_id}/runs/{run_id}/output_items list query',
+        get: 'GET /evals/{eval_id}/runs/{run_id}/output_items/{output_item_id}',
+      },
+    },
+  },
+  openaiFineTuning: {
+    jobs: {
+      create: 'POST /fine_tuning/jobs body',
+      list: 'GET /fine_tuning/jobs list query',
+      get: 'GET /fine_tuning/jobs/{job_id}',
+      cancel: 'POST /fine_tuning/jobs/{job_id}/cancel',
+      pause: 'POST /fine_tuning/jobs/{job_id}/pause',
+      resume: 'POST /fine_tuning/jobs/{job_id}/resume',
+      events: 'GET /fine_tuning/jobs/{job_id}/events list query',
+      checkpoints: 'GET /fine_tuning/jobs/{job_id}/checkpoints list query',
+    },
+    deleteModel: 'DELETE /models/{model_id}',
+    permissions: {
+      list: 'GET /fine_tuning/checkpoints/{checkpoint}/permissions list',
+      create: 'POST /fine_tuning/checkpoints/{checkpoint}/permissions body',
+      delete: 'DELETE /fine_tuning/checkpoints/{checkpoint}/permissions/{permission_id}',
+    },
+  },
+}

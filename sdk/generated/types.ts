@@ -1,0 +1,4668 @@
+// Written by `npm run docs` from the contract. Do not edit.
+
+export type Time = string
+export type DisplayName = string
+export type Email = string | null
+export type Method = 'lora' | 'qlora' | 'full'
+export type Description = string
+export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
+export type DeploymentName = string
+export type GraderInput =
+  | {
+      type: 'string_check'
+      name: ShortName
+      input: string
+      reference: string
+      /**
+       * Equal, not equal, contains, contains whatever the case of letters.
+       */
+      operation: 'eq' | 'ne' | 'like' | 'ilike'
+    }
+  | {
+      type: 'text_similarity'
+      name: ShortName
+      input: string
+      reference: string
+      evaluation_metric:
+        'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
+      pass_threshold?: number
+    }
+  | {
+      type: 'label_model'
+      name: ShortName
+      /**
+       * A model of this service that judges.
+       */
+      model: string
+      input: TemplateMessage[]
+      labels: string[]
+      passing_labels: string[]
+    }
+  | {
+      type: 'score_model'
+      name: ShortName
+      /**
+       * A model of this service that judges.
+       */
+      model: string
+      input: TemplateMessage[]
+      /**
+       * The lowest and the highest score.
+       */
+      range?: never[]
+      /**
+       * Default: the middle of the range.
+       */
+      pass_threshold?: number | null
+      /**
+       * How the judge answers.
+       */
+      sampling_params?: {
+        /**
+         * Default 0.
+         */
+        temperature?: number | null
+        top_p?: number | null
+        seed?: number | null
+        /**
+         * Default 64, and not less.
+         */
+        max_completions_tokens?: number | null
+        /**
+         * Without effect: a judge answers in a form.
+         */
+        reasoning_effort?: string | null
+      } | null
+    }
+  | {
+      type: 'json_schema'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * The JSON Schema that the answer must satisfy.
+       */
+      schema: JsonObject
+    }
+  | {
+      type: 'json_equal'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * What it is compared with. Default: the answer of the row.
+       */
+      reference?: string
+      /**
+       * The fields that are compared, such as `address.city`. Default: all of the reference.
+       */
+      fields?: string[]
+    }
+  | {
+      type: 'contains'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * What it is compared with. Default: the answer of the row.
+       */
+      reference?: string
+      ignore_case?: boolean
+    }
+  | {
+      type: 'regex'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * Of RE2: no back-references and no look-around, so that every text is searched in linear time.
+       */
+      pattern: string
+      ignore_case?: boolean
+      /**
+       * Whether the answer must not match.
+       */
+      negate?: boolean
+    }
+  | {
+      type: 'tool_call'
+      name: ShortName
+      /**
+       * Default: the call of the row’s answer.
+       */
+      function?: string
+      /**
+       * Arguments that the call must have; it may have more. Default: those of the row’s answer.
+       */
+      arguments?: JsonObject
+    }
+  | {
+      type: 'multi'
+      name: ShortName
+      graders: {
+        [k: string]: SimpleGraderInput
+      }
+      /**
+       * Arithmetic over the scores by name: `0.5 * a + 0.5 * min(b, c)`.
+       */
+      calculate_output: string
+      pass_threshold?: number
+    }
+export type ShortName = string
+export type SimpleGraderInput =
+  | {
+      type: 'string_check'
+      name: ShortName
+      input: string
+      reference: string
+      /**
+       * Equal, not equal, contains, contains whatever the case of letters.
+       */
+      operation: 'eq' | 'ne' | 'like' | 'ilike'
+    }
+  | {
+      type: 'text_similarity'
+      name: ShortName
+      input: string
+      reference: string
+      evaluation_metric:
+        'fuzzy_match' | 'bleu' | 'gleu' | 'rouge_1' | 'rouge_2' | 'rouge_3' | 'rouge_4' | 'rouge_5' | 'rouge_l'
+      pass_threshold?: number
+    }
+  | {
+      type: 'label_model'
+      name: ShortName
+      /**
+       * A model of this service that judges.
+       */
+      model: string
+      input: TemplateMessage[]
+      labels: string[]
+      passing_labels: string[]
+    }
+  | {
+      type: 'score_model'
+      name: ShortName
+      /**
+       * A model of this service that judges.
+       */
+      model: string
+      input: TemplateMessage[]
+      /**
+       * The lowest and the highest score.
+       */
+      range?: never[]
+      /**
+       * Default: the middle of the range.
+       */
+      pass_threshold?: number | null
+      /**
+       * How the judge answers.
+       */
+      sampling_params?: {
+        /**
+         * Default 0.
+         */
+        temperature?: number | null
+        top_p?: number | null
+        seed?: number | null
+        /**
+         * Default 64, and not less.
+         */
+        max_completions_tokens?: number | null
+        /**
+         * Without effect: a judge answers in a form.
+         */
+        reasoning_effort?: string | null
+      } | null
+    }
+  | {
+      type: 'json_schema'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * The JSON Schema that the answer must satisfy.
+       */
+      schema: JsonObject
+    }
+  | {
+      type: 'json_equal'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * What it is compared with. Default: the answer of the row.
+       */
+      reference?: string
+      /**
+       * The fields that are compared, such as `address.city`. Default: all of the reference.
+       */
+      fields?: string[]
+    }
+  | {
+      type: 'contains'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * What it is compared with. Default: the answer of the row.
+       */
+      reference?: string
+      ignore_case?: boolean
+    }
+  | {
+      type: 'regex'
+      name: ShortName
+      /**
+       * What is graded. Default: the text of the answer.
+       */
+      input?: string
+      /**
+       * Of RE2: no back-references and no look-around, so that every text is searched in linear time.
+       */
+      pattern: string
+      ignore_case?: boolean
+      /**
+       * Whether the answer must not match.
+       */
+      negate?: boolean
+    }
+  | {
+      type: 'tool_call'
+      name: ShortName
+      /**
+       * Default: the call of the row’s answer.
+       */
+      function?: string
+      /**
+       * Arguments that the call must have; it may have more. Default: those of the row’s answer.
+       */
+      arguments?: JsonObject
+    }
+export type GradersInput = GraderInput[]
+export type ItemReference = string
+export type ResponseFormat =
+  | {
+      type: 'text'
+      [k: string]: unknown
+    }
+  | {
+      type: 'json_object'
+      [k: string]: unknown
+    }
+  | {
+      type: 'json_schema'
+      json_schema: {
+        name: string
+        description?: string | null
+        schema?: {
+          [k: string]: unknown
+        } | null
+        strict?: boolean | null
+        [k: string]: unknown
+      }
+      [k: string]: unknown
+    }
+/**
+ * How events are written. `openai`: as OpenAI's webhooks are, with its names of events.
+ */
+export type WebhookFormat = 'tunery' | 'openai'
+export type WebhooksRotateSecretBody = {
+  /**
+   * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
+   */
+  secret?: string
+  /**
+   * 0 ends every secret before the new one at once.
+   */
+  overlap_hours?: number
+} | null
+export type Messages = (
+  | {
+      role: 'system' | 'developer' | 'user'
+      content:
+        | string
+        | (
+            | {
+                type: 'text'
+                text: string
+                [k: string]: unknown
+              }
+            | {
+                type: 'refusal'
+                refusal: string
+                [k: string]: unknown
+              }
+            | {
+                type: 'image_url'
+                image_url: {
+                  url: string
+                  [k: string]: unknown
+                }
+                [k: string]: unknown
+              }
+          )[]
+      [k: string]: unknown
+    }
+  | {
+      role: 'assistant'
+      content?:
+        | (
+            | string
+            | (
+                | {
+                    type: 'text'
+                    text: string
+                    [k: string]: unknown
+                  }
+                | {
+                    type: 'refusal'
+                    refusal: string
+                    [k: string]: unknown
+                  }
+                | {
+                    type: 'image_url'
+                    image_url: {
+                      url: string
+                      [k: string]: unknown
+                    }
+                    [k: string]: unknown
+                  }
+              )[]
+          )
+        | null
+      tool_calls?:
+        | {
+            id: string
+            type: 'function'
+            function: {
+              name: string
+              /**
+               * JSON, as the model wrote it.
+               */
+              arguments: string
+              [k: string]: unknown
+            }
+            [k: string]: unknown
+          }[]
+        | null
+      reasoning_content?: string | null
+      [k: string]: unknown
+    }
+  | {
+      role: 'tool'
+      content:
+        | string
+        | (
+            | {
+                type: 'text'
+                text: string
+                [k: string]: unknown
+              }
+            | {
+                type: 'refusal'
+                refusal: string
+                [k: string]: unknown
+              }
+            | {
+                type: 'image_url'
+                image_url: {
+                  url: string
+                  [k: string]: unknown
+                }
+                [k: string]: unknown
+              }
+          )[]
+      tool_call_id: string
+      [k: string]: unknown
+    }
+)[]
+export type ToolChoice =
+  | ('none' | 'auto' | 'required')
+  | {
+      type: 'function'
+      function: {
+        name: string
+        [k: string]: unknown
+      }
+      [k: string]: unknown
+    }
+export type TextFormat =
+  | {
+      type: 'text'
+      [k: string]: unknown
+    }
+  | {
+      type: 'json_object'
+      [k: string]: unknown
+    }
+  | {
+      type: 'json_schema'
+      name: string
+      description?: string | null
+      schema: {
+        [k: string]: unknown
+      }
+      strict?: boolean | null
+      [k: string]: unknown
+    }
+export type ResponsesOutputItem =
+  | {
+      type: 'message'
+      id: string
+      status: 'in_progress' | 'completed' | 'incomplete'
+      role: 'assistant'
+      content: {
+        type: 'output_text'
+        text: string
+        annotations: {
+          [k: string]: unknown
+        }[]
+        logprobs: {
+          [k: string]: unknown
+        }[]
+      }[]
+    }
+  | {
+      type: 'function_call'
+      id: string
+      status: 'in_progress' | 'completed' | 'incomplete'
+      call_id: string
+      name: string
+      arguments: string
+    }
+  | {
+      type: 'reasoning'
+      id: string
+      status: 'in_progress' | 'completed' | 'incomplete'
+      summary: {
+        [k: string]: unknown
+      }[]
+      content: {
+        type: 'reasoning_text'
+        text: string
+      }[]
+    }
+export type FilePurpose = 'fine-tune' | 'batch' | 'evals' | 'user_data' | 'fine-tune-results' | 'batch_output'
+export type DataSource =
+  | {
+      type: 'jsonl'
+      source:
+        | {
+            type: 'file_content'
+            /**
+             * Becomes a file of the account.
+             */
+            content: {
+              item: {
+                [k: string]: unknown
+              }
+              /**
+               * The answer, if no model is asked.
+               */
+              sample?: {
+                [k: string]: unknown
+              } | null
+              [k: string]: unknown
+            }[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'file_id'
+            id: string
+            [k: string]: unknown
+          }
+      [k: string]: unknown
+    }
+  | {
+      type: 'completions'
+      source:
+        | {
+            type: 'file_content'
+            /**
+             * Becomes a file of the account.
+             */
+            content: {
+              item: {
+                [k: string]: unknown
+              }
+              /**
+               * The answer, if no model is asked.
+               */
+              sample?: {
+                [k: string]: unknown
+              } | null
+              [k: string]: unknown
+            }[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'file_id'
+            id: string
+            [k: string]: unknown
+          }
+        | {
+            type: 'stored_completions'
+            /**
+             * Unix seconds.
+             */
+            created_after?: number | null
+            /**
+             * Unix seconds.
+             */
+            created_before?: number | null
+            limit?: number | null
+            metadata?: Metadata | null
+            model?: string | null
+            [k: string]: unknown
+          }
+      model?: string | null
+      input_messages?:
+        | (
+            | {
+                type: 'template'
+                template: {
+                  type?: 'message'
+                  role: 'user' | 'assistant' | 'system' | 'developer'
+                  content:
+                    | string
+                    | {
+                        type: 'input_text' | 'output_text'
+                        text: string
+                      }
+                    | (
+                        | string
+                        | {
+                            type: 'input_text' | 'output_text'
+                            text: string
+                          }
+                      )[]
+                }[]
+                [k: string]: unknown
+              }
+            | {
+                type: 'item_reference'
+                item_reference: ItemReference
+                [k: string]: unknown
+              }
+          )
+        | null
+      sampling_params?: {
+        /**
+         * Default 0.
+         */
+        temperature?: number | null
+        /**
+         * Default 512.
+         */
+        max_completion_tokens?: number | null
+        top_p?: number | null
+        seed?: number | null
+        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
+        response_format?: ResponseFormat | null
+        tools?:
+          | {
+              type: 'function'
+              function: {
+                name: string
+                description?: string | null
+                /**
+                 * JSON schema of the arguments; enforced while they are written.
+                 */
+                parameters?: {
+                  [k: string]: unknown
+                } | null
+                /**
+                 * Refuses a schema that cannot be enforced, instead of taking any JSON object.
+                 */
+                strict?: boolean | null
+                [k: string]: unknown
+              }
+              [k: string]: unknown
+            }[]
+          | null
+        [k: string]: unknown
+      } | null
+      [k: string]: unknown
+    }
+  | {
+      type: 'responses'
+      source:
+        | {
+            type: 'file_content'
+            /**
+             * Becomes a file of the account.
+             */
+            content: {
+              item: {
+                [k: string]: unknown
+              }
+              /**
+               * The answer, if no model is asked.
+               */
+              sample?: {
+                [k: string]: unknown
+              } | null
+              [k: string]: unknown
+            }[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'file_id'
+            id: string
+            [k: string]: unknown
+          }
+      model?: string | null
+      input_messages?:
+        | (
+            | {
+                type: 'template'
+                template: {
+                  type?: 'message'
+                  role: 'user' | 'assistant' | 'system' | 'developer'
+                  content:
+                    | string
+                    | {
+                        type: 'input_text' | 'output_text'
+                        text: string
+                      }
+                    | (
+                        | string
+                        | {
+                            type: 'input_text' | 'output_text'
+                            text: string
+                          }
+                      )[]
+                }[]
+                [k: string]: unknown
+              }
+            | {
+                type: 'item_reference'
+                item_reference: ItemReference
+                [k: string]: unknown
+              }
+          )
+        | null
+      sampling_params?: {
+        /**
+         * Default 0.
+         */
+        temperature?: number | null
+        /**
+         * Default 512.
+         */
+        max_completion_tokens?: number | null
+        top_p?: number | null
+        seed?: number | null
+        reasoning_effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh' | 'max') | null
+        text?: {
+          format?: TextFormat | null
+          [k: string]: unknown
+        } | null
+        tools?:
+          | {
+              type: 'function'
+              name: string
+              description?: string | null
+              parameters?: {
+                [k: string]: unknown
+              } | null
+              strict?: boolean | null
+              [k: string]: unknown
+            }[]
+          | null
+        [k: string]: unknown
+      } | null
+      [k: string]: unknown
+    }
+
+export interface Profile {
+  id: string
+  name: string
+  email: string | null
+  role: 'owner' | 'admin' | 'member' | 'viewer'
+  account: {
+    id: string
+    name: string
+  }
+  tier: Tier
+  limits: {
+    /**
+     * Null is unlimited.
+     */
+    requests_per_minute: number | null
+    requests_per_day: number | null
+    max_concurrent: number | null
+  }
+  /**
+   * What the account has used of its limits until now.
+   */
+  usage: {
+    minute: {
+      used: number
+      resets_at: Time
+    }
+    day: {
+      used: number
+      resets_at: Time
+    }
+    concurrent: number
+  }
+  key: {
+    id: string
+    name: string
+    prefix: string
+    scopes: (
+      | 'hub:read'
+      | 'datasets:read'
+      | 'datasets:write'
+      | 'tuning:read'
+      | 'tuning:write'
+      | 'deployments:read'
+      | 'deployments:write'
+      | 'exports:read'
+      | 'exports:write'
+      | 'inference'
+      | 'profile:read'
+      | 'usage:read'
+      | 'usage:write'
+      | 'webhooks:read'
+      | 'webhooks:write'
+      | 'keys:read'
+      | 'keys:write'
+      | 'members:read'
+      | 'members:write'
+      | 'audit:read'
+      | 'operator'
+    )[]
+    created_at: Time
+  }
+}
+export interface Tier {
+  id: string
+  name: string
+  /**
+   * Null is unlimited.
+   */
+  requests_per_minute: number | null
+  requests_per_day: number | null
+  max_concurrent: number | null
+}
+export interface ListQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+}
+export interface AuditEntry {
+  id: string
+  created_at: Time
+  /**
+   * What was done, such as `key.created`.
+   */
+  action: string
+  /**
+   * The id of what it was done to.
+   */
+  target: string
+  details: {
+    [k: string]: unknown
+  }
+  /**
+   * Who did it. What the operator did shows neither member nor key: these belong to another account.
+   */
+  by: {
+    /**
+     * An API key of the account, the operator of the service, its command line, or the service itself.
+     */
+    kind: 'key' | 'operator' | 'command_line' | 'service'
+    user_id: string | null
+    key_id: string | null
+  }
+}
+export interface KeysCreateBody {
+  name: DisplayName
+  /**
+   * A preset, limited to your own scopes, or a list of scopes that you have.
+   */
+  scopes?:
+    | ('full' | 'inference' | 'read_only')
+    | (
+        | 'hub:read'
+        | 'datasets:read'
+        | 'datasets:write'
+        | 'tuning:read'
+        | 'tuning:write'
+        | 'deployments:read'
+        | 'deployments:write'
+        | 'exports:read'
+        | 'exports:write'
+        | 'inference'
+        | 'profile:read'
+        | 'usage:read'
+        | 'usage:write'
+        | 'webhooks:read'
+        | 'webhooks:write'
+        | 'keys:read'
+        | 'keys:write'
+        | 'members:read'
+        | 'members:write'
+        | 'audit:read'
+        | 'operator'
+      )[]
+  /**
+   * From when on the key is refused; null: never.
+   */
+  expires_at?: Time | null
+  /**
+   * The member whose key it is to be; yourself if left out. Of others only with `members:write`.
+   */
+  user_id?: string
+}
+export interface NewApiKey {
+  id: string
+  name: string
+  /**
+   * The first characters of the key; the rest is stored only as a hash.
+   */
+  prefix: string
+  /**
+   * What the key carries. The role of its member bounds them at every request.
+   */
+  scopes: (
+    | 'hub:read'
+    | 'datasets:read'
+    | 'datasets:write'
+    | 'tuning:read'
+    | 'tuning:write'
+    | 'deployments:read'
+    | 'deployments:write'
+    | 'exports:read'
+    | 'exports:write'
+    | 'inference'
+    | 'profile:read'
+    | 'usage:read'
+    | 'usage:write'
+    | 'webhooks:read'
+    | 'webhooks:write'
+    | 'keys:read'
+    | 'keys:write'
+    | 'members:read'
+    | 'members:write'
+    | 'audit:read'
+    | 'operator'
+  )[]
+  /**
+   * The member whose key it is.
+   */
+  user_id: string
+  status: 'active' | 'expired'
+  created_at: Time
+  expires_at: Time | null
+  /**
+   * To the minute.
+   */
+  last_used_at: Time | null
+  /**
+   * The key itself. It is shown this once and cannot be read again.
+   */
+  key: string
+}
+export interface ApiKey {
+  id: string
+  name: string
+  /**
+   * The first characters of the key; the rest is stored only as a hash.
+   */
+  prefix: string
+  /**
+   * What the key carries. The role of its member bounds them at every request.
+   */
+  scopes: (
+    | 'hub:read'
+    | 'datasets:read'
+    | 'datasets:write'
+    | 'tuning:read'
+    | 'tuning:write'
+    | 'deployments:read'
+    | 'deployments:write'
+    | 'exports:read'
+    | 'exports:write'
+    | 'inference'
+    | 'profile:read'
+    | 'usage:read'
+    | 'usage:write'
+    | 'webhooks:read'
+    | 'webhooks:write'
+    | 'keys:read'
+    | 'keys:write'
+    | 'members:read'
+    | 'members:write'
+    | 'audit:read'
+    | 'operator'
+  )[]
+  /**
+   * The member whose key it is.
+   */
+  user_id: string
+  status: 'active' | 'expired'
+  created_at: Time
+  expires_at: Time | null
+  /**
+   * To the minute.
+   */
+  last_used_at: Time | null
+}
+export interface KeysRenameBody {
+  name: DisplayName
+}
+export interface Deleted {
+  id: string
+  deleted: true
+}
+export interface MembersAddBody {
+  name: DisplayName
+  email?: Email
+  role?: 'owner' | 'admin' | 'member' | 'viewer'
+}
+export interface Member {
+  id: string
+  name: string
+  email: string | null
+  /**
+   * Bounds what keys of this member may do.
+   */
+  role: 'owner' | 'admin' | 'member' | 'viewer'
+  created_at: Time
+}
+export interface MembersUpdateBody {
+  name?: DisplayName
+  email?: Email
+  role?: 'owner' | 'admin' | 'member' | 'viewer'
+}
+export interface OperatorAccountsCreateBody {
+  name: DisplayName
+  /**
+   * The default tier if left out.
+   */
+  tier?: string
+  owner: {
+    name: DisplayName
+    email?: Email
+  }
+}
+export interface OperatorAccountsCreateResponse {
+  account: Account
+  owner: Member
+  key: string
+}
+export interface Account {
+  id: string
+  name: string
+  /**
+   * The id of one of `GET /hub/tiers`.
+   */
+  tier: string
+  status: 'active' | 'suspended'
+  members: number
+  created_at: Time
+}
+export interface OperatorAccountsUpdateBody {
+  name?: DisplayName
+  tier?: string
+  status?: 'active' | 'suspended'
+}
+export interface UsageQueryInput {
+  /**
+   * First UTC day, `YYYY-MM-DD`; by default 29 days before the last.
+   */
+  from?: string
+  /**
+   * Last UTC day; by default today.
+   */
+  to?: string
+  /**
+   * One or more of `day`, `model`, `key`, `kind`, with commas between.
+   */
+  group_by?: string
+}
+export interface UsageReport {
+  from: string
+  to: string
+  currency: string
+  items: {
+    day?: string
+    /**
+     * The requested name: of a deployment, of a base, or the id of a tuned model.
+     */
+    model?: string
+    /**
+     * The model that the name resolved to.
+     */
+    model_id?: string
+    key_id?: string
+    kind?: 'chat' | 'completion' | 'embedding' | 'training'
+    /**
+     * Requests of inference and ended jobs.
+     */
+    requests: number
+    prompt_tokens: number
+    completion_tokens: number
+    /**
+     * Those of the prompt’s that an earlier request had computed.
+     */
+    cached_tokens: number
+    trained_tokens: number
+    seconds: number
+    /**
+     * By the prices when it was used, in `currency`.
+     */
+    cost: number
+  }[]
+  total: {
+    /**
+     * Requests of inference and ended jobs.
+     */
+    requests: number
+    prompt_tokens: number
+    completion_tokens: number
+    /**
+     * Those of the prompt’s that an earlier request had computed.
+     */
+    cached_tokens: number
+    trained_tokens: number
+    seconds: number
+    /**
+     * By the prices when it was used, in `currency`.
+     */
+    cost: number
+  }
+}
+export interface UsageThresholdsGetResponse {
+  requests_per_day: number | null
+  tokens_per_month: number | null
+  cost_per_month: number | null
+  percents: number[]
+}
+export interface ThresholdsInput {
+  /**
+   * Null: the limit of the account’s tier, where it has one.
+   */
+  requests_per_day?: number | null
+  /**
+   * Tokens in, out and trained, of the UTC month. Null: no events.
+   */
+  tokens_per_month?: number | null
+  cost_per_month?: number | null
+  /**
+   * At which percentages of each threshold `usage.threshold` is sent, once a day or month.
+   */
+  percents?: number[]
+}
+export interface HubListResponse {
+  models: Model[]
+}
+export interface Model {
+  id: string
+  name: string
+  description: string
+  category: 'language' | 'code' | 'multimodal' | 'embedding'
+  params_billions: number
+  context_length: number
+  license: string
+  huggingface_id: string | null
+  /**
+   * The fine-tuning methods that this machine has the memory for, once the weights are here: see `weights.available`. Empty: it cannot be trained.
+   */
+  methods: Method[]
+  pricing: Pricing
+  weights: {
+    /**
+     * Whether the weights are on this machine, so that the model can be called and trained.
+     */
+    available: boolean
+    size_mb: number | null
+    /**
+     * How to get them, if they are not here.
+     */
+    how_to_get: string | null
+  }
+  /**
+   * The last download of the weights by this service; null where there was none.
+   */
+  download: Download | null
+}
+export interface Pricing {
+  currency: string
+  training_per_million_tokens: number
+  input_per_million_tokens: number
+  output_per_million_tokens: number
+}
+export interface Download {
+  /**
+   * `queued`: it waits for its turn, or for a retry after a temporary failure.
+   */
+  status: 'queued' | 'downloading' | 'converting' | 'completed' | 'failed' | 'cancelled'
+  /**
+   * Share of the bytes that are here, 0 to 1.
+   */
+  progress: number
+  bytes: number
+  /**
+   * Null until the hub has reported it.
+   */
+  total_bytes: number | null
+  /**
+   * Why it failed; if queued again, why the last try failed.
+   */
+  error: ErrorText | null
+}
+export interface ErrorText {
+  code: string
+  message: string
+}
+export interface HubTiersResponse {
+  tiers: Tier[]
+}
+export interface TrainingSetup {
+  /**
+   * Whether all that training needs is installed. Until then jobs and exports wait, and chat works.
+   */
+  ready: boolean
+  /**
+   * In their order. Empty if everything was there when the service started.
+   */
+  steps: SetupStep[]
+}
+export interface SetupStep {
+  name: string
+  title: string
+  status: 'waiting' | 'running' | 'done' | 'failed'
+  /**
+   * How long it has run; null if it has not begun.
+   */
+  seconds: number | null
+  /**
+   * The last line of its output, or why it failed. Keys with the scope operator see all of that.
+   */
+  message: string | null
+}
+export interface UploadFieldsInput {
+  /**
+   * Default: the name of the file.
+   */
+  name?: DisplayName
+  description?: Description
+  /**
+   * Default: what the first bytes of the file are, else what its name ends in, else jsonl.
+   */
+  format?: DatasetFormat
+  /**
+   * For a dataset of the Hugging Face Hub that is not public: your own token. It is used once and never stored.
+   */
+  hf_token?: string
+}
+export interface Dataset {
+  id: string
+  name: string
+  description: string
+  format: DatasetFormat
+  /**
+   * Whether its rows have been read yet.
+   */
+  status: 'preparing' | 'ready' | 'unreadable'
+  /**
+   * What its rows can teach: answers (`sft`, rows of messages), which of two answers is better (`dpo`), or from rated answers (`kto`). Empty until they are read.
+   */
+  objectives: ('sft' | 'dpo' | 'kto')[]
+  rows: number
+  size_mb: number
+  /**
+   * Of the file as it was uploaded.
+   */
+  sha256: string
+  created_at: Time
+}
+export interface SortedQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * Those created later than this.
+   */
+  created_after?: Time
+  /**
+   * Those created earlier than this.
+   */
+  created_before?: Time
+  /**
+   * Default: newest first by created_at, asc by name.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those with this text in their name. ASCII letters match in either case.
+   */
+  name?: string
+  /**
+   * Default created_at.
+   */
+  sort?: 'created_at' | 'name'
+}
+export interface DatasetsUpdateBody {
+  name?: DisplayName
+  description?: Description
+}
+export interface DatasetsValidateQuery {
+  /**
+   * The base whose tokens are counted.
+   */
+  model_id?: string
+  /**
+   * Where rows are cut, as the `max_length` of a job; at most the context of the base. Default: that of a job.
+   */
+  max_length?: number
+}
+export interface Validation {
+  valid: boolean
+  total_samples: number
+  /**
+   * With the chat template and tokenizer of the requested base, or the default base.
+   */
+  avg_tokens_per_sample?: number
+  /**
+   * Each begins with the line it is about.
+   */
+  errors?: string[]
+  /**
+   * How many rows are wrong; `errors` lists the first of them.
+   */
+  error_count?: number
+  /**
+   * The same as `errors`, for programs.
+   */
+  issues?: {
+    /**
+     * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
+     */
+    line: number
+    /**
+     * Stable.
+     */
+    code: string
+    message: string
+    /**
+     * Of a duplicate or a conflict: the line that it is like.
+     */
+    first_line?: number
+  }[]
+  /**
+   * Findings that may be intended; the first of them.
+   */
+  warnings?: {
+    /**
+     * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
+     */
+    line: number
+    /**
+     * Stable.
+     */
+    code: string
+    message: string
+    /**
+     * Of a duplicate or a conflict: the line that it is like.
+     */
+    first_line?: number
+  }[]
+  warning_count?: number
+  /**
+   * Rows that repeat an earlier row of the file, word for word.
+   */
+  duplicates?: number
+  /**
+   * Rows whose prompt is in an earlier row of the file, with another answer.
+   */
+  conflicts?: number
+  /**
+   * Of the rows that are not wrong.
+   */
+  tokens?: {
+    /**
+     * The base whose tokens these are.
+     */
+    model_id: string
+    total: number
+    /**
+     * Number of rows in these figures: all valid ones.
+     */
+    counted_rows: number
+    longest: number
+    /**
+     * Rows so much longer than `max_length` that they were not counted to their end: `total`, `longest` and `cut_tokens` include a lower bound of them.
+     */
+    bounded_rows: number
+    /**
+     * Rows are cut at this many tokens.
+     */
+    max_length: number
+    /**
+     * Conversations are cut at their end, preferences at the front of their prompt.
+     */
+    cut_rows: number
+    cut_tokens: number
+    /**
+     * Rows without a token to learn; a warning gives the line of each, or an error if all rows are such.
+     */
+    no_learned_rows: number
+    /**
+     * Rows that the base’s chat template or tokenizer rejects; listed in errors.
+     */
+    refused_rows: number
+    /**
+     * The first of the rows that will be cut.
+     */
+    cut: {
+      /**
+       * The line of the uploaded file, counted from 1, where a row begins; of formats without lines (parquet, huggingface) the number of the row.
+       */
+      line: number
+      /**
+       * Its number among the rows that could be read.
+       */
+      row: number
+      tokens: number
+      cut_tokens: number
+      /**
+       * Whether there are more than these.
+       */
+      at_least: boolean
+    }[]
+    /**
+     * Rows by length in tokens.
+     */
+    histogram: {
+      up_to: number | null
+      rows: number
+    }[]
+  }
+  /**
+   * Why tokens are missing: counting them took too long or too much memory.
+   */
+  tokens_unknown?: string
+}
+export interface RowsQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The row after which the page begins.
+   */
+  after?: number
+}
+export interface DatasetRow {
+  /**
+   * Its number among the rows, counted from 1.
+   */
+  row: number
+  /**
+   * Its line in the uploaded file; of formats without lines the number of the row.
+   */
+  line: number
+  /**
+   * Of a pair, with the chosen answer.
+   */
+  messages: unknown[] | null
+  /**
+   * Of a pair: the rejected answer.
+   */
+  rejected?: {
+    [k: string]: unknown
+  }
+}
+export interface DatasetsPreviewQuery {
+  /**
+   * The base; default: the default base.
+   */
+  model_id?: string
+  /**
+   * Where the row is cut, as the `max_length` of a job.
+   */
+  max_length?: number
+  /**
+   * The row, counted from 1. Default 1.
+   */
+  row?: number
+}
+export interface Preview {
+  model_id: string
+  row: number
+  messages: unknown[]
+  /**
+   * What the trainer sees: one sequence, or one a turn where the template renders earlier turns otherwise.
+   */
+  sequences: {
+    tokens: {
+      id: number
+      text: string
+      /**
+       * Whether the loss counts it.
+       */
+      trained: boolean
+    }[]
+    /**
+     * How many more there are, beyond the length at which rows are cut; of a row that is far longer, at least.
+     */
+    cut_tokens: number
+  }[]
+}
+export interface DatasetOfStoredInput {
+  /**
+   * Which ones. Default: all.
+   */
+  filter?: StoredFilter
+  /**
+   * The newest so many. Default: all.
+   */
+  limit?: number
+  name?: DisplayName
+  description?: Description
+}
+export interface StoredFilter {
+  /**
+   * Those that were asked of this name.
+   */
+  model?: string
+  /**
+   * Those that have these pairs.
+   */
+  metadata?: Metadata
+  created_after?: Time
+  created_before?: Time
+}
+/**
+ * Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512.
+ */
+export interface Metadata {
+  [k: string]: string
+}
+export interface CreateJobInput {
+  /**
+   * A base model of the hub, or a model of the account to continue from.
+   */
+  model_id: string
+  /**
+   * The dataset to train on.
+   */
+  dataset_id: string
+  /**
+   * How to train; everything in it may be left out.
+   */
+  config?: JobConfig
+  /**
+   * An evaluation of the account. When the job is done, its result answers the same rows beside the model that training started from, and the same graders score the answers.
+   */
+  evaluation?: string
+  /**
+   * Of the job and of the model that it makes. Default: made of the names of the dataset and the base.
+   */
+  name?: DisplayName
+  /**
+   * What you want to remember of it; the model gets it too.
+   */
+  description?: Description
+  /**
+   * Up to 16 pairs of your own: keys of up to 64 characters, values of up to 512; the model gets them too.
+   */
+  metadata?: Metadata
+}
+export interface JobConfig {
+  /**
+   * An adapter (`lora`), an adapter on the base in 4 bits (`qlora`), or all weights (`full`).
+   */
+  method?: Method
+  /**
+   * What is learned: answers or preferences, and by which loss.
+   */
+  method_options?: {
+    /**
+     * What is learned: answers (`sft`), which of two answers is better (`dpo`), or from answers rated as good or bad (`kto`). The rows must be of that kind.
+     */
+    objective?: 'sft' | 'dpo' | 'kto'
+    /**
+     * For `dpo` and `kto`: how strongly the model is kept near the model that it starts from. Smaller: it may move further.
+     */
+    beta?: number
+    /**
+     * For `dpo`: `sigmoid` (the loss of the paper), `ipo` (against overfitting to clear preferences) or `robust` (for preferences of which a known share, `label_smoothing`, is wrong).
+     */
+    loss_type?: 'sigmoid' | 'ipo' | 'robust'
+    /**
+     * For `dpo` with `sigmoid` or `robust`: the share of the preferences that is assumed to be wrong.
+     */
+    label_smoothing?: number
+    /**
+     * For `dpo`: weight of an added loss that teaches the chosen answers as `sft` does.
+     */
+    sft_weight?: number
+    /**
+     * For `kto`: weight of the answers rated as good. Raise it where they are few.
+     */
+    desirable_weight?: number
+    /**
+     * For `kto`: weight of the answers rated as bad. Raise it where they are few.
+     */
+    undesirable_weight?: number
+  }
+  /**
+   * The adapter, for `lora` and `qlora`.
+   */
+  lora_config?: {
+    /**
+     * Rank of the adapter: how much it can learn, and how large it is.
+     */
+    r?: number
+    /**
+     * Scale of the adapter: what it adds is multiplied by alpha / r.
+     */
+    alpha?: number
+    /**
+     * Share of the adapter’s inputs that each training step drops.
+     */
+    dropout?: number
+    /**
+     * Names of the linear layers that get an adapter, such as `q_proj`.
+     */
+    target_modules?: string[]
+  }
+  /**
+   * The training.
+   */
+  training_config?: {
+    /**
+     * Number of passes over the whole dataset.
+     */
+    epochs?: number
+    /**
+     * Examples per optimizer step.
+     */
+    batch_size?: number
+    /**
+     * Learning rate at its peak; it falls to 0 along a cosine.
+     */
+    learning_rate?: number
+    /**
+     * Share of the steps in which the learning rate rises to its peak.
+     */
+    warmup_ratio?: number
+    /**
+     * Seed of the order of the rows, of the held-out rows and of new weights.
+     */
+    seed?: number
+    /**
+     * Tokens at which rows are cut; at most the context of the base.
+     */
+    max_length?: number
+  }
+  /**
+   * What is evaluated and kept during the training.
+   */
+  evaluation_config?: {
+    /**
+     * Share of the rows that is held out and evaluated during the training.
+     */
+    validation_split?: number
+    /**
+     * A dataset to evaluate instead of a share of the rows.
+     */
+    validation_dataset_id?: string
+    /**
+     * Optimizer steps from one evaluation to the next.
+     */
+    every_steps?: number
+    /**
+     * End after this many evaluations without a better loss; the best state is the result.
+     */
+    early_stopping_patience?: number
+    /**
+     * Prompts answered at each evaluation, with the answer of the base: a text, or messages.
+     */
+    sample_prompts?: (
+      | string
+      | {
+          /**
+           * Role of the message.
+           */
+          role: 'system' | 'user' | 'assistant'
+          /**
+           * Text of the message.
+           */
+          content: string
+        }[]
+    )[]
+    /**
+     * How many of the newest evaluated states become models.
+     */
+    keep_checkpoints?: number
+  }
+}
+export interface Job {
+  id: string
+  name: string
+  description: string
+  metadata: Metadata
+  status: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled'
+  /**
+   * Whether the job is paused until it is resumed. While its progress is being saved, the status is `running`.
+   */
+  paused: boolean
+  model_id: string
+  dataset_id: string
+  /**
+   * 0 to 1.
+   */
+  progress: number
+  current_epoch: number
+  metrics: JobMetrics
+  /**
+   * What takes processor time from a running job now: answers of this service, or other programs of the machine. Null: nothing.
+   */
+  slowed_by: ('serving' | 'other_work') | null
+  /**
+   * Of a queued job: 1 is the next to begin.
+   */
+  queue_position: number | null
+  /**
+   * Of a queued job: estimated from the durations of similar jobs. Null if there are none.
+   */
+  estimated_start: Time | null
+  estimated_completion: Time | null
+  created_at: Time
+  started_at: Time | null
+  finished_at: Time | null
+  error: {
+    code: string
+    message: string
+  } | null
+  config: JobConfig
+  resolved_config: ResolvedConfig
+  /**
+   * Non-padding tokens, prompts included, times epochs.
+   */
+  trained_tokens: number
+  /**
+   * The result, once completed: an id that inference and deployments take.
+   */
+  model: string | null
+  /**
+   * The evaluation that the job named.
+   */
+  evaluation: string | null
+  /**
+   * The evaluation of the result, once completed.
+   */
+  result_evaluation: string | null
+}
+export interface JobMetrics {
+  /**
+   * The step of these losses: the latest reported one, or once completed the one whose weights are the result.
+   */
+  step?: number
+  /**
+   * Once completed. More than `step` if an earlier state was the best.
+   */
+  steps_trained?: number
+  steps_total?: number
+  /**
+   * Of the batch of this step.
+   */
+  loss?: number
+  learning_rate?: number
+  tokens_per_second?: number
+  /**
+   * Mean over the epoch up to this step if it was evaluated or is the result; otherwise of its batch.
+   */
+  train_loss?: number
+  train_seconds?: number
+  /**
+   * The first estimate of `train_seconds`, after three steps.
+   */
+  predicted_seconds?: number
+  peak_memory_mb?: number
+  /**
+   * The prediction of `peak_memory_mb` before the start.
+   */
+  predicted_memory_mb?: number
+  /**
+   * Of preferences: how much more the good answers of the batch are rewarded than the bad ones.
+   */
+  reward_margin?: number
+  /**
+   * Share of the preferences of the batch on whose side the model is.
+   */
+  reward_accuracy?: number
+  /**
+   * Of this step, if it was evaluated.
+   */
+  validation_loss?: number
+  /**
+   * Share of the held-out rows whose every learned token was the first choice.
+   */
+  validation_exact?: number
+  /**
+   * Share of the learned tokens of the held-out rows that were the first choice.
+   */
+  validation_accuracy?: number
+  /**
+   * Of preferences: how much more the good answers are rewarded than the bad ones, on average.
+   */
+  validation_reward_margin?: number
+  /**
+   * Share of the held-out preferences on whose side the model is.
+   */
+  validation_reward_accuracy?: number
+}
+export interface ResolvedConfig {
+  method: {
+    value: Method
+    source: 'request' | 'default' | 'base_size' | 'model'
+  }
+  method_options: {
+    objective: {
+      value: 'sft' | 'dpo' | 'kto'
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    beta: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    loss_type: {
+      value: 'sigmoid' | 'ipo' | 'robust'
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    label_smoothing: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    sft_weight: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    desirable_weight: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    undesirable_weight: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+  }
+  /**
+   * Null for full training.
+   */
+  lora_config: {
+    r: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    alpha: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    dropout: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    /**
+     * `all-linear` until the weights of the base have been downloaded.
+     */
+    target_modules: {
+      value: string[]
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+  } | null
+  training_config: {
+    epochs: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    batch_size: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    learning_rate: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    warmup_ratio: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    scheduler: {
+      value: 'cosine'
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    seed: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    max_length: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+  }
+  evaluation_config: {
+    validation_split: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    validation_dataset_id: {
+      value: string | null
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    /**
+     * Null: at the end of each epoch.
+     */
+    every_steps: {
+      value: number | null
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    early_stopping_patience: {
+      value: number | null
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    sample_prompts: {
+      value: {
+        role: string
+        content: string
+      }[][]
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+    keep_checkpoints: {
+      value: number
+      source: 'request' | 'default' | 'base_size' | 'model'
+    }
+  }
+  /**
+   * The tokenizer of the base, frozen with the job: the hashes of its tokenizer.json and of its chat template, and its end token.
+   */
+  tokenizer?: {
+    sha256: string | null
+    chat_template_sha256: string
+    eos_token: string | null
+  }
+  /**
+   * Whether text of rows that spells a control token becomes that token: the setting of the service, frozen with the job.
+   */
+  parse_control_tokens?: boolean
+}
+export interface JobEstimate {
+  /**
+   * Whether the memory that is free now is enough.
+   */
+  fits: boolean
+  peak_memory_mb: number
+  available_memory_mb: number
+  /**
+   * Tokens of the training: without padding, with prompts, times epochs. Null if it does not fit.
+   */
+  tokens: number | null
+  steps: number | null
+  /**
+   * How many rows will be trained on. Null where it does not fit.
+   */
+  rows: number | null
+  /**
+   * Rows that are longer than `max_length` and are cut there, including those left without a token to learn.
+   */
+  cut_rows: number | null
+  /**
+   * Rows that are left out, as nothing of their answers is within `max_length`.
+   */
+  no_learned_rows: number | null
+  /**
+   * From its start to the registered result, with nothing else on the machine.
+   */
+  seconds: number | null
+  tokens_per_second: number | null
+  price: {
+    amount: number
+    currency: string
+  } | null
+  resolved_config: ResolvedConfig
+}
+export interface JobQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * Those created later than this.
+   */
+  created_after?: Time
+  /**
+   * Those created earlier than this.
+   */
+  created_before?: Time
+  /**
+   * Default: newest first by created_at, asc by name.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those with this text in their name. ASCII letters match in either case.
+   */
+  name?: string
+  /**
+   * Default created_at.
+   */
+  sort?: 'created_at' | 'name'
+  /**
+   * Those with this status.
+   */
+  status?: 'queued' | 'running' | 'paused' | 'completed' | 'failed' | 'cancelled'
+}
+export interface Labels {
+  name?: DisplayName
+  description?: Description
+  /**
+   * All pairs: they replace those before.
+   */
+  metadata?: Metadata
+}
+export interface JobsEventsQuery {
+  /**
+   * Continue after this `seq`. Default 0.
+   */
+  after?: number
+}
+export interface JobEvent {
+  type: 'status' | 'progress' | 'metrics' | 'checkpoint' | 'sample' | 'log' | 'warning' | 'error'
+  message: string
+  seq: number
+  created_at: Time
+  data?: {
+    [k: string]: unknown
+  }
+}
+export interface JobsEvaluationsQuery {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The step before which the page begins.
+   */
+  after?: number
+}
+export interface JobEvaluation {
+  step: number
+  /**
+   * Mean loss on the held-out rows.
+   */
+  validation_loss: number
+  /**
+   * Share of the held-out rows whose every learned token was the first choice.
+   */
+  validation_exact?: number
+  /**
+   * Share of the learned tokens of the held-out rows that were the first choice.
+   */
+  validation_accuracy?: number
+  /**
+   * Of preferences: how much more the good answers are rewarded than the bad ones, on average.
+   */
+  validation_reward_margin?: number
+  /**
+   * Share of the held-out preferences on whose side the model is.
+   */
+  validation_reward_accuracy?: number
+  /**
+   * Mean loss of the training rows over the epoch, up to this step.
+   */
+  train_loss?: number
+  created_at: Time
+}
+export interface JobCheckpoint {
+  step: number
+  /**
+   * The model id of a state that is kept; inference and deployments accept it. Other checkpoints are for resuming after an interruption.
+   */
+  model: string | null
+  validation_loss: number | null
+  /**
+   * Whether it is the result of the job.
+   */
+  result: boolean
+  created_at: Time
+}
+export interface JobRow {
+  /**
+   * Its number among the rows of the dataset, counted from 1.
+   */
+  row: number
+  /**
+   * Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.
+   */
+  line: number | null
+  /**
+   * Mean loss of its learned tokens, or loss of its preference, when it was last trained on, before that step.
+   */
+  loss: number
+  /**
+   * The same when it was first trained on.
+   */
+  first_loss: number
+  /**
+   * How many of its tokens are learned.
+   */
+  tokens: number
+  /**
+   * Of a pair, with the chosen answer. Null where the dataset is gone.
+   */
+  messages: unknown[] | null
+  /**
+   * Of a pair: the rejected answer.
+   */
+  rejected?: {
+    [k: string]: unknown
+  }
+}
+export interface AdapterFields {
+  /**
+   * Default: the name of the file.
+   */
+  name?: DisplayName
+  description?: Description
+  /**
+   * Default: what the adapter’s own adapter_config.json names.
+   */
+  base_model_id?: string
+}
+export interface TunedModel {
+  id: string
+  /**
+   * At first that of its job, or of the uploaded file.
+   */
+  name: string
+  description: string
+  metadata: Metadata
+  /**
+   * An adapter on a base, or whole weights.
+   */
+  kind: 'adapter' | 'model'
+  base_model_id: string
+  /**
+   * The model of the account that it went on from, which may be deleted by now. Null where it began with the base.
+   */
+  parent_model_id: string | null
+  /**
+   * The model of the account whose whole weights an adapter was trained on, if not those of the base.
+   */
+  weights_model_id: string | null
+  /**
+   * Null for one that was uploaded.
+   */
+  job_id: string | null
+  method: Method
+  size_mb: number
+  /**
+   * Null until it has been made: at the end of the job, or when the model is first deployed.
+   */
+  comparison: Comparison | null
+  created_at: Time
+}
+/**
+ * How training changed the probabilities of fixed rows: the engine compared with the trainer.
+ */
+export interface Comparison {
+  agrees: boolean
+  /**
+   * What disagrees, and what to do.
+   */
+  problem: string | null
+  rows: number
+  /**
+   * Learned tokens that were compared.
+   */
+  tokens: number
+  /**
+   * By how much training changed the logarithm of a token’s probability, on average, in the trainer.
+   */
+  change: number
+  /**
+   * By how much the engine’s change differs from the trainer’s, on average.
+   */
+  difference: number
+  /**
+   * By how much the two differ on the starting model, because of their precisions.
+   */
+  base_difference: number
+}
+export interface TunedModelDetails {
+  id: string
+  /**
+   * At first that of its job, or of the uploaded file.
+   */
+  name: string
+  description: string
+  metadata: Metadata
+  /**
+   * An adapter on a base, or whole weights.
+   */
+  kind: 'adapter' | 'model'
+  base_model_id: string
+  /**
+   * The model of the account that it went on from, which may be deleted by now. Null where it began with the base.
+   */
+  parent_model_id: string | null
+  /**
+   * The model of the account whose whole weights an adapter was trained on, if not those of the base.
+   */
+  weights_model_id: string | null
+  /**
+   * Null for one that was uploaded.
+   */
+  job_id: string | null
+  method: Method
+  size_mb: number
+  /**
+   * Null until it has been made: at the end of the job, or when the model is first deployed.
+   */
+  comparison: Comparison | null
+  created_at: Time
+  lineage: Lineage
+}
+/**
+ * What a model came from.
+ */
+export interface Lineage {
+  base_model_id: string
+  /**
+   * Each training or upload on the way, the first one first, this model last.
+   */
+  steps: LineageStep[]
+}
+export interface LineageStep {
+  /**
+   * What came of it. It may be deleted by now.
+   */
+  model_id: string
+  /**
+   * As it was when the next step began.
+   */
+  name: string | null
+  /**
+   * Of the file of weights that the engine serves.
+   */
+  sha256: string | null
+  /**
+   * The training. Null for an adapter that was uploaded.
+   */
+  job_id: string | null
+  /**
+   * The step of the training whose weights these are.
+   */
+  step: number | null
+  method: Method | null
+  /**
+   * What was learned: answers, or preferences.
+   */
+  objective: ('sft' | 'dpo' | 'kto') | null
+  /**
+   * As it was when the job was created; it may be deleted by now.
+   */
+  dataset: LineageDataset | null
+  validation_dataset: LineageDataset | null
+}
+export interface LineageDataset {
+  id: string
+  name: string | null
+  /**
+   * Of the file as it was uploaded. Null where the dataset was deleted by a version that did not keep it.
+   */
+  sha256: string | null
+}
+export interface ModelList {
+  object: 'list'
+  data: ModelCard[]
+}
+export interface ModelCard {
+  id: string
+  object: 'model'
+  created: number
+  owned_by: string
+  /**
+   * Whether a request would wait for the model to be loaded first.
+   */
+  status: 'loaded' | 'loading' | 'not_loaded'
+}
+export interface DeploymentsCreateBody {
+  model: string
+  name: DeploymentName
+}
+export interface Deployment {
+  id: string
+  name: string
+  model: string
+  base_model_id: string
+  status: 'starting' | 'ready' | 'failed' | 'stopped'
+  error: {
+    code: string
+    message: string
+  } | null
+  /**
+   * What it served before; a roll-back returns to it.
+   */
+  former_model: string | null
+  /**
+   * The model that serves next if the evaluation passes the gate.
+   */
+  pending: {
+    model: string
+    evaluation: string
+    gate: Gate
+  } | null
+  replicas: number
+  created_at: Time
+  updated_at: Time
+}
+export interface Gate {
+  /**
+   * An evaluation of the account: the new model answers its rows, and its graders score the answers.
+   */
+  evaluation: string
+  /**
+   * The score that the new model must reach.
+   */
+  min_score?: number
+  /**
+   * Whether to refuse a model that is worse than the current one by more than chance.
+   */
+  not_worse_than_current: boolean
+}
+export interface DeploymentsSwitchBody {
+  model: string
+  /**
+   * Switch only if an evaluation of the new model, beside the current one, allows it.
+   */
+  gate?: GateInput
+}
+export interface GateInput {
+  /**
+   * An evaluation of the account: the new model answers its rows, and its graders score the answers.
+   */
+  evaluation: string
+  /**
+   * The score that the new model must reach.
+   */
+  min_score?: number
+  /**
+   * Whether to refuse a model that is worse than the current one by more than chance.
+   */
+  not_worse_than_current?: boolean
+}
+export interface DeploymentQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * Those created later than this.
+   */
+  created_after?: Time
+  /**
+   * Those created earlier than this.
+   */
+  created_before?: Time
+  /**
+   * Default: newest first by created_at, asc by name.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those with this text in their name. ASCII letters match in either case.
+   */
+  name?: string
+  /**
+   * Default created_at.
+   */
+  sort?: 'created_at' | 'name'
+  /**
+   * Those with this status.
+   */
+  status?: 'starting' | 'ready' | 'failed' | 'stopped'
+}
+export interface DeploymentChange {
+  id: string
+  /**
+   * `gate_refused`: the model did not serve.
+   */
+  action: 'created' | 'switched' | 'gate_passed' | 'gate_refused' | 'rolled_back'
+  model: string
+  former_model: string | null
+  /**
+   * The evaluation that decided.
+   */
+  evaluation: string | null
+  reason: string | null
+  created_at: Time
+}
+export interface CreateEvaluationInput {
+  /**
+   * What is evaluated: a model, or the name of a deployment.
+   */
+  model: string
+  /**
+   * A model that answers the same rows, to compare with.
+   */
+  baseline?: string
+  /**
+   * The rows: a dataset of the account, or a file with the purpose `evals`.
+   */
+  dataset: string
+  /**
+   * How an answer is scored. With several the score of a row is their mean.
+   */
+  graders: GradersInput
+  /**
+   * The messages of each request, with `{{item.…}}` for fields of the row, or the field that has them. Default: the messages of the row before its answer.
+   */
+  template?:
+    | TemplateMessage[]
+    | {
+        item_reference: ItemReference
+      }
+  /**
+   * How many rows, drawn at random but always the same ones. Default: all, up to 10000.
+   */
+  rows?: number
+  /**
+   * How the answers are made.
+   */
+  sampling?: {
+    /**
+     * Temperature of the answers.
+     */
+    temperature?: number
+    /**
+     * Length of an answer, in tokens.
+     */
+    max_tokens?: number
+    /**
+     * Seed of the answers.
+     */
+    seed?: number
+    top_p?: number
+    chat_template_kwargs?: ChatTemplateKwargs
+    /**
+     * The form of the answers, as in chat completions.
+     */
+    response_format?: ResponseFormat
+    /**
+     * Tools of the requests whose row has none of its own.
+     */
+    tools?: {
+      type: 'function'
+      function: {
+        name: string
+        description?: string | null
+        /**
+         * JSON schema of the arguments; enforced while they are written.
+         */
+        parameters?: {
+          [k: string]: unknown
+        } | null
+        /**
+         * Refuses a schema that cannot be enforced, instead of taking any JSON object.
+         */
+        strict?: boolean | null
+        [k: string]: unknown
+      }
+      [k: string]: unknown
+    }[]
+  }
+  /**
+   * Default: the names of the model and the dataset.
+   */
+  name?: DisplayName
+  /**
+   * What you want to remember of it.
+   */
+  description?: Description
+  /**
+   * Up to 16 pairs of your own.
+   */
+  metadata?: Metadata
+}
+export interface TemplateMessage {
+  type?: 'message'
+  role: 'user' | 'assistant' | 'system' | 'developer'
+  content:
+    | string
+    | {
+        type: 'input_text' | 'output_text'
+        text: string
+      }
+    | (
+        | string
+        | {
+            type: 'input_text' | 'output_text'
+            text: string
+          }
+      )[]
+}
+export interface JsonObject {
+  [k: string]: unknown
+}
+/**
+ * Further variables of the model’s chat template, such as enable_thinking.
+ */
+export interface ChatTemplateKwargs {
+  [k: string]: unknown
+}
+export interface Evaluation {
+  id: string
+  name: string
+  description: string
+  metadata: Metadata
+  status: 'queued' | 'running' | 'completed' | 'failed' | 'cancelled'
+  error: {
+    code: string
+    message: string
+  } | null
+  /**
+   * Null if the rows bring their answers.
+   */
+  model: string | null
+  baseline: string | null
+  dataset: string
+  /**
+   * The eval of OpenAI’s API that it is a run of.
+   */
+  eval: string | null
+  graders: {
+    [k: string]: unknown
+  }[]
+  template:
+    | (
+        | TemplateMessage[]
+        | {
+            item_reference: ItemReference
+          }
+      )
+    | null
+  sampling: {
+    /**
+     * Temperature of the answers.
+     */
+    temperature: number
+    /**
+     * Length of an answer, in tokens.
+     */
+    max_tokens: number
+    /**
+     * Seed of the answers.
+     */
+    seed: number
+    top_p?: number
+    chat_template_kwargs?: ChatTemplateKwargs
+    /**
+     * The form of the answers, as in chat completions.
+     */
+    response_format?: ResponseFormat
+    /**
+     * Tools of the requests whose row has none of its own.
+     */
+    tools?: {
+      type: 'function'
+      function: {
+        name: string
+        description?: string | null
+        /**
+         * JSON schema of the arguments; enforced while they are written.
+         */
+        parameters?: {
+          [k: string]: unknown
+        } | null
+        /**
+         * Refuses a schema that cannot be enforced, instead of taking any JSON object.
+         */
+        strict?: boolean | null
+        [k: string]: unknown
+      }
+      [k: string]: unknown
+    }[]
+  }
+  /**
+   * How many rows are evaluated.
+   */
+  rows: number
+  /**
+   * Answers that are scored, of both models.
+   */
+  done: number
+  /**
+   * Of the rows that are scored so far.
+   */
+  result: {
+    model: {
+      /**
+       * Null if the rows bring their answers.
+       */
+      model: string | null
+      /**
+       * Null until a row is scored.
+       */
+      score: {
+        mean: number
+        /**
+         * Lower end of the 95 % confidence interval. Null for fewer than two rows.
+         */
+        low: number | null
+        high: number | null
+      } | null
+      /**
+       * Share of the rows that pass every grader.
+       */
+      pass_rate: number | null
+      /**
+       * Rows that are answered and scored.
+       */
+      rows: number
+      /**
+       * Rows that pass every grader.
+       */
+      passed: number
+      /**
+       * Mean score of each grader.
+       */
+      graders: {
+        [k: string]: number
+      }
+      /**
+       * Rows that pass each grader.
+       */
+      passed_by_grader: {
+        [k: string]: number
+      }
+      /**
+       * Rows without an answer or a score; they count as 0.
+       */
+      errors: number
+      latency_ms: {
+        p50: number
+        p95: number
+      } | null
+      prompt_tokens: number
+      /**
+       * Of the prompt tokens.
+       */
+      cached_tokens: number
+      completion_tokens: number
+    }
+    baseline: {
+      /**
+       * Null if the rows bring their answers.
+       */
+      model: string | null
+      /**
+       * Null until a row is scored.
+       */
+      score: {
+        mean: number
+        /**
+         * Lower end of the 95 % confidence interval. Null for fewer than two rows.
+         */
+        low: number | null
+        high: number | null
+      } | null
+      /**
+       * Share of the rows that pass every grader.
+       */
+      pass_rate: number | null
+      /**
+       * Rows that are answered and scored.
+       */
+      rows: number
+      /**
+       * Rows that pass every grader.
+       */
+      passed: number
+      /**
+       * Mean score of each grader.
+       */
+      graders: {
+        [k: string]: number
+      }
+      /**
+       * Rows that pass each grader.
+       */
+      passed_by_grader: {
+        [k: string]: number
+      }
+      /**
+       * Rows without an answer or a score; they count as 0.
+       */
+      errors: number
+      latency_ms: {
+        p50: number
+        p95: number
+      } | null
+      prompt_tokens: number
+      /**
+       * Of the prompt tokens.
+       */
+      cached_tokens: number
+      completion_tokens: number
+    } | null
+    /**
+     * Score of the model less that of the baseline, row by row.
+     */
+    difference: {
+      mean: number
+      /**
+       * Lower end of the 95 % confidence interval. Null for fewer than two rows.
+       */
+      low: number | null
+      high: number | null
+      /**
+       * The test behind the interval.
+       */
+      test: string
+      /**
+       * Rows on which the model scores higher than the baseline.
+       */
+      better: number
+      worse: number
+      equal: number
+    } | null
+  } | null
+  created_at: Time
+  started_at: Time | null
+  finished_at: Time | null
+}
+export interface EvaluationRow {
+  /**
+   * Its number in the dataset, counted from 1.
+   */
+  row: number
+  item: {
+    [k: string]: unknown
+  }
+  model: {
+    output: string | null
+    tool_calls?: unknown[]
+    score: number
+    passed: boolean
+    graders: {
+      [k: string]: {
+        score: number
+        passed: boolean
+        label?: string
+        error?: string
+      }
+    }
+    error: {
+      code: string
+      message: string
+    } | null
+    /**
+     * `length`: the answer was cut at `max_tokens`.
+     */
+    finish_reason: string | null
+    latency_ms: number | null
+  } | null
+  baseline: {
+    output: string | null
+    tool_calls?: unknown[]
+    score: number
+    passed: boolean
+    graders: {
+      [k: string]: {
+        score: number
+        passed: boolean
+        label?: string
+        error?: string
+      }
+    }
+    error: {
+      code: string
+      message: string
+    } | null
+    /**
+     * `length`: the answer was cut at `max_tokens`.
+     */
+    finish_reason: string | null
+    latency_ms: number | null
+  } | null
+  /**
+   * Score of the model less that of the baseline.
+   */
+  difference: number | null
+}
+export interface CreateExportInput {
+  /**
+   * A model of the account, or the name of a deployment that serves one.
+   */
+  model: string
+  format: 'huggingface' | 'gguf' | 'onnx'
+  /**
+   * For gguf one of F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, Q2_K, IQ3_XS, IQ3_XXS, Q2_K_S, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, Q2_0, Q1_0, MXFP4_MOE (default Q8_0; of an adapter alone F32, F16, BF16 or Q8_0, default F16); for onnx one of fp32, fp16, int8, int4 (default fp32).
+   */
+  quantization?: string
+  /**
+   * For huggingface and gguf: false exports the adapter alone, without its base.
+   */
+  merge?: boolean
+  /**
+   * For huggingface and onnx, which are folders. Default tar.
+   */
+  archive?: 'tar' | 'zip'
+  /**
+   * A repository of the Hugging Face Hub that gets the files too; the service must have a token.
+   */
+  push_to?: string
+}
+export interface Export {
+  id: string
+  status: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
+  /**
+   * The model, by its id.
+   */
+  model: string
+  format: 'huggingface' | 'gguf' | 'onnx'
+  quantization: string | null
+  merge: boolean
+  archive: ('tar' | 'zip') | null
+  stage: ('reference' | 'merge' | 'convert' | 'quantize' | 'check' | 'pack' | 'push') | null
+  /**
+   * 0 to 1.
+   */
+  progress: number
+  /**
+   * Once ready; the first is the exported model.
+   */
+  files: ExportFile[]
+  size_bytes: number | null
+  check: ExportCheck | null
+  push: {
+    repository: string
+    url: string | null
+    error: string | null
+  } | null
+  error: {
+    code: string
+    message: string
+  } | null
+  created_at: Time
+  started_at: Time | null
+  finished_at: Time | null
+  /**
+   * When its files are removed; null if it is not ready, or stays until it is deleted.
+   */
+  expires_at: Time | null
+}
+export interface ExportFile {
+  name: string
+  size_bytes: number
+  sha256: string
+}
+/**
+ * Compares the answers of the exported file, in its own runtime, with those of the trainer.
+ */
+export interface ExportCheck {
+  agrees: boolean
+  /**
+   * What disagrees, where that is beyond the bounds.
+   */
+  problem: string | null
+  /**
+   * The runtime that computed the answers of the exported file.
+   */
+  runtime: string
+  prompts: number
+  /**
+   * Tokens of the trainer’s answers, which the exported file’s are compared with.
+   */
+  tokens: number
+  /**
+   * Share of the answers that are the same to the end.
+   */
+  identical: number
+  /**
+   * Share of the tokens that are the same before the answers differ.
+   */
+  matching_tokens: number
+  /**
+   * How far the logarithms of the tokens’ probabilities are apart, on average, in nats.
+   */
+  log_probability_difference: number
+}
+export interface ExportQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * Those created later than this.
+   */
+  created_after?: Time
+  /**
+   * Those created earlier than this.
+   */
+  created_before?: Time
+  /**
+   * Default: newest first.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those with this status.
+   */
+  status?: 'queued' | 'running' | 'ready' | 'failed' | 'expired'
+  /**
+   * Those of the model with this id.
+   */
+  model?: string
+}
+export interface ExportsEventsQuery {
+  /**
+   * Continue after this `seq`. Default 0.
+   */
+  after?: number
+}
+export interface ExportEvent {
+  type: 'status' | 'progress' | 'log' | 'warning' | 'error'
+  message: string
+  seq: number
+  created_at: Time
+  data?: {
+    [k: string]: unknown
+  }
+}
+export interface ExportsDownloadQuery {
+  /**
+   * The name of the file. Default: the first.
+   */
+  file?: string
+}
+export interface WebhooksCreateBody {
+  /**
+   * http or https, on any port; addresses that are not of the public internet are refused.
+   */
+  url: string
+  events: (
+    | 'training.started'
+    | 'training.completed'
+    | 'training.failed'
+    | 'training.cancelled'
+    | 'model.deployed'
+    | 'usage.threshold'
+    | 'batch.completed'
+    | 'batch.failed'
+    | 'batch.expired'
+    | 'batch.cancelled'
+    | 'fine_tuning.job.succeeded'
+    | 'fine_tuning.job.failed'
+    | 'fine_tuning.job.cancelled'
+  )[]
+  format?: WebhookFormat
+  /**
+   * Printable ASCII. After the prefix `whsec_` it must be base64. Generated if left out, and then shown only in this response.
+   */
+  secret?: string
+}
+export interface NewWebhook {
+  id: string
+  url: string
+  format: WebhookFormat
+  events: (
+    | 'training.started'
+    | 'training.completed'
+    | 'training.failed'
+    | 'training.cancelled'
+    | 'model.deployed'
+    | 'usage.threshold'
+    | 'batch.completed'
+    | 'batch.failed'
+    | 'batch.expired'
+    | 'batch.cancelled'
+    | 'fine_tuning.job.succeeded'
+    | 'fine_tuning.job.failed'
+    | 'fine_tuning.job.cancelled'
+  )[]
+  status: 'active' | 'disabled'
+  disabled_at: Time | null
+  /**
+   * `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.
+   */
+  disabled_reason: ('requested' | 'gone' | 'failing') | null
+  /**
+   * Since when every try has failed; null if the last one succeeded.
+   */
+  failing_since: Time | null
+  /**
+   * Until when the secret before the last rotation is also valid.
+   */
+  previous_secret_expires_at: Time | null
+  created_at: Time
+  updated_at: Time
+  /**
+   * The secret that was made; it is shown this once and cannot be read again.
+   */
+  secret?: string
+}
+export interface Webhook {
+  id: string
+  url: string
+  format: WebhookFormat
+  events: (
+    | 'training.started'
+    | 'training.completed'
+    | 'training.failed'
+    | 'training.cancelled'
+    | 'model.deployed'
+    | 'usage.threshold'
+    | 'batch.completed'
+    | 'batch.failed'
+    | 'batch.expired'
+    | 'batch.cancelled'
+    | 'fine_tuning.job.succeeded'
+    | 'fine_tuning.job.failed'
+    | 'fine_tuning.job.cancelled'
+  )[]
+  status: 'active' | 'disabled'
+  disabled_at: Time | null
+  /**
+   * `requested` by a change, `gone` after an answer of 410, `failing` after three days without a success.
+   */
+  disabled_reason: ('requested' | 'gone' | 'failing') | null
+  /**
+   * Since when every try has failed; null if the last one succeeded.
+   */
+  failing_since: Time | null
+  /**
+   * Until when the secret before the last rotation is also valid.
+   */
+  previous_secret_expires_at: Time | null
+  created_at: Time
+  updated_at: Time
+}
+export interface WebhooksUpdateBody {
+  /**
+   * http or https, on any port; addresses that are not of the public internet are refused.
+   */
+  url?: string
+  events?: (
+    | 'training.started'
+    | 'training.completed'
+    | 'training.failed'
+    | 'training.cancelled'
+    | 'model.deployed'
+    | 'usage.threshold'
+    | 'batch.completed'
+    | 'batch.failed'
+    | 'batch.expired'
+    | 'batch.cancelled'
+    | 'fine_tuning.job.succeeded'
+    | 'fine_tuning.job.failed'
+    | 'fine_tuning.job.cancelled'
+  )[]
+  disabled?: boolean
+}
+export interface Delivery {
+  id: string
+  webhook_id: string
+  /**
+   * The `id` of the payload and the header `webhook-id`: the same at every try.
+   */
+  event_id: string
+  type: string
+  /**
+   * `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.
+   */
+  status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
+  created_at: Time
+  /**
+   * Time of the next try, as planned before the webhook was slowed or disabled.
+   */
+  next_attempt_at: Time | null
+  attempt_count: number
+  last_attempt: DeliveryAttempt | null
+}
+export interface DeliveryAttempt {
+  number: number
+  started_at: Time
+  duration_ms: number
+  response_status: number | null
+  /**
+   * The first kB of the answer.
+   */
+  response_body: string | null
+  error: {
+    code: 'blocked_address' | 'dns_failed' | 'tls_failed' | 'connection_failed' | 'timeout' | 'http_error'
+    message: string
+  } | null
+}
+export interface DeliveryDetails {
+  id: string
+  webhook_id: string
+  /**
+   * The `id` of the payload and the header `webhook-id`: the same at every try.
+   */
+  event_id: string
+  type: string
+  /**
+   * `blocked_address`: the name led to an address that webhooks may not reach; it is not tried again.
+   */
+  status: 'pending' | 'delivered' | 'failed' | 'blocked_address'
+  created_at: Time
+  /**
+   * Time of the next try, as planned before the webhook was slowed or disabled.
+   */
+  next_attempt_at: Time | null
+  attempt_count: number
+  last_attempt: DeliveryAttempt | null
+  /**
+   * The body that is sent.
+   */
+  payload: string
+  /**
+   * Oldest first.
+   */
+  attempts: DeliveryAttempt[]
+}
+export interface ChatRequest {
+  /**
+   * A base model of the hub that is on this machine, a deployment, or a finished job’s model.
+   */
+  model: string
+  messages: Messages
+  /**
+   * 0 to 2; 0 always takes the likeliest token. Default 0.7.
+   */
+  temperature?: number | null
+  /**
+   * 0 to 1. Default 0.9.
+   */
+  top_p?: number | null
+  /**
+   * 1 to 100. Default 50.
+   */
+  top_k?: number | null
+  /**
+   * Tokens less likely than this share of the likeliest are excluded. Default 0.
+   */
+  min_p?: number | null
+  /**
+   * 1 to 4096. Default 1024, or what the context leaves.
+   */
+  max_tokens?: number | null
+  /**
+   * One sequence or up to four; generation ends before the first that appears.
+   */
+  stop?: (string | string[]) | null
+  /**
+   * The same seed, prompt and settings give the same answer on the same machine.
+   */
+  seed?: number | null
+  /**
+   * How many answers. Default 1.
+   */
+  n?: number | null
+  /**
+   * Subtracted once from the logit of every token that is already in the answer. Default 0.
+   */
+  presence_penalty?: number | null
+  /**
+   * Subtracted from the logit of a token once for each time it is in the answer. Default 0.
+   */
+  frequency_penalty?: number | null
+  /**
+   * Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1.
+   */
+  repetition_penalty?: number | null
+  /**
+   * Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it.
+   */
+  logit_bias?: {
+    [k: string]: number
+  } | null
+  /**
+   * OpenAI's newer name of max_tokens; wins where both are given.
+   */
+  max_completion_tokens?: number | null
+  /**
+   * Whether to return the log-probability of each token of the answer.
+   */
+  logprobs?: boolean | null
+  /**
+   * How many of the likeliest tokens to return for each position. Needs logprobs.
+   */
+  top_logprobs?: number | null
+  response_format?: ResponseFormat | null
+  tools?:
+    | {
+        type: 'function'
+        function: {
+          name: string
+          description?: string | null
+          /**
+           * JSON schema of the arguments; enforced while they are written.
+           */
+          parameters?: {
+            [k: string]: unknown
+          } | null
+          /**
+           * Refuses a schema that cannot be enforced, instead of taking any JSON object.
+           */
+          strict?: boolean | null
+          [k: string]: unknown
+        }
+        [k: string]: unknown
+      }[]
+    | null
+  /**
+   * Default: auto where there are tools.
+   */
+  tool_choice?: ToolChoice | null
+  /**
+   * Whether one answer may hold several calls. Default true.
+   */
+  parallel_tool_calls?: boolean | null
+  chat_template_kwargs?: ChatTemplateKwargs | null
+  /**
+   * Not supported. Send them as tools.
+   */
+  functions?: unknown[] | null
+  /**
+   * Not supported. Send tool_choice.
+   */
+  function_call?: 'none' | 'auto' | null
+  /**
+   * Not supported. Leave it out.
+   */
+  audio?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  modalities?: 'text'[] | null
+  /**
+   * Not supported. Leave it out.
+   */
+  web_search_options?: null
+  /**
+   * Server-Sent Events, ended by `data: [DONE]`.
+   */
+  stream?: boolean | null
+  stream_options?: StreamOptions | null
+  [k: string]: unknown
+}
+export interface StreamOptions {
+  include_usage?: boolean | null
+  [k: string]: unknown
+}
+export interface ChatResponse {
+  id: string
+  object: 'chat.completion'
+  /**
+   * Unix seconds.
+   */
+  created: number
+  model: string
+  choices: {
+    index: number
+    message: AnswerMessage
+    logprobs: ChatLogprobs | null
+    finish_reason: 'stop' | 'length' | 'tool_calls' | 'content_filter'
+  }[]
+  usage: Usage
+}
+export interface AnswerMessage {
+  role: 'assistant'
+  content: string | null
+  refusal: null
+  /**
+   * The reasoning of a thinking model before its answer.
+   */
+  reasoning_content?: string
+  tool_calls?: {
+    id: string
+    type: 'function'
+    function: {
+      name: string
+      arguments: string
+    }
+  }[]
+}
+export interface ChatLogprobs {
+  content: TokenLogprob[] | null
+  refusal: null
+}
+export interface TokenLogprob {
+  token: string
+  logprob: number
+  bytes: number[] | null
+  top_logprobs: TopLogprob[]
+}
+export interface TopLogprob {
+  token: string
+  logprob: number
+  bytes: number[] | null
+}
+export interface Usage {
+  prompt_tokens: number
+  completion_tokens: number
+  total_tokens: number
+  prompt_tokens_details?: {
+    /**
+     * Tokens of the prompt that an earlier request had computed already.
+     */
+    cached_tokens: number
+  }
+}
+export interface BatchRequest {
+  /**
+   * A request may name another one.
+   */
+  model: string
+  /**
+   * Each with `messages`, and the fields that differ for it. An invalid one gets its error as the response; the others are not affected.
+   */
+  requests: {
+    [k: string]: unknown
+  }[]
+  /**
+   * Not supported. Leave it out: a batch is answered whole.
+   */
+  stream?: false | null
+  [k: string]: unknown
+}
+export interface BatchResponse {
+  object: 'chat.completion.batch'
+  /**
+   * In the order of the requests: an answer, or an error of its own.
+   */
+  responses: (ChatResponse | ErrorBody)[]
+  /**
+   * Of all answers together.
+   */
+  usage: Usage
+}
+export interface ErrorBody {
+  error: {
+    code:
+      | 'invalid_request'
+      | 'invalid_json'
+      | 'unknown_field'
+      | 'not_multipart'
+      | 'file_missing'
+      | 'file_empty'
+      | 'file_not_utf8'
+      | 'file_not_readable'
+      | 'parameter_not_supported'
+      | 'dataset_invalid'
+      | 'dataset_not_ready'
+      | 'model_not_available'
+      | 'model_not_callable'
+      | 'model_disagrees'
+      | 'adapter_invalid'
+      | 'context_length_exceeded'
+      | 'schema_not_enforceable'
+      | 'job_not_cancellable'
+      | 'job_not_pausable'
+      | 'job_not_resumable'
+      | 'job_not_completed'
+      | 'export_not_ready'
+      | 'upload_not_pending'
+      | 'upload_incomplete'
+      | 'batch_not_cancellable'
+      | 'gate_pending'
+      | 'evaluation_not_found'
+      | 'evaluation_not_cancellable'
+      | 'evaluation_invalid'
+      | 'previous_response_not_found'
+      | 'name_taken'
+      | 'in_use'
+      | 'address_blocked'
+      | 'too_many'
+      | 'idempotency_key_reused'
+      | 'invalid_api_key'
+      | 'insufficient_permissions'
+      | 'account_suspended'
+      | 'not_found'
+      | 'model_not_found'
+      | 'dataset_not_found'
+      | 'file_not_found'
+      | 'upload_not_found'
+      | 'batch_not_found'
+      | 'response_not_found'
+      | 'completion_not_found'
+      | 'job_not_found'
+      | 'deployment_not_found'
+      | 'export_not_found'
+      | 'key_not_found'
+      | 'member_not_found'
+      | 'account_not_found'
+      | 'webhook_not_found'
+      | 'delivery_not_found'
+      | 'method_not_allowed'
+      | 'body_too_large'
+      | 'file_too_large'
+      | 'unsupported_media_type'
+      | 'range_not_satisfiable'
+      | 'rate_limit_exceeded'
+      | 'internal_error'
+      | 'engine_failed'
+      | 'engine_unavailable'
+      | 'overloaded'
+      | 'storage_full'
+      | 'storage_unavailable'
+      | 'training_not_ready'
+      | 'shutting_down'
+    message: string
+    details?: {
+      [k: string]: unknown
+    }
+    type?: string
+    param?: string | null
+  }
+}
+export interface StoredQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * `null`: those without metadata. Pairs are written as `metadata[key]=value`.
+   */
+  metadata?: '' | 'null'
+  /**
+   * By time of creation. Default asc.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those that were asked of this name.
+   */
+  model?: string
+  [k: string]: unknown
+}
+/**
+ * The answer, beside the parameters that it was asked with.
+ */
+export interface StoredCompletion {
+  id: string
+  object: 'chat.completion'
+  /**
+   * Unix seconds.
+   */
+  created: number
+  model: string
+  choices: {
+    index: number
+    message: AnswerMessage
+    logprobs: ChatLogprobs | null
+    finish_reason: 'stop' | 'length' | 'tool_calls' | 'content_filter'
+  }[]
+  usage: Usage
+  metadata: Metadata
+  /**
+   * Unix seconds: when it is deleted.
+   */
+  expires_at: number
+  [k: string]: unknown
+}
+export interface ChatCompletionsMessagesQuery {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * Of the conversation. Default asc.
+   */
+  order?: 'asc' | 'desc'
+  [k: string]: unknown
+}
+export interface StoredMessage {
+  id: string
+  role: string
+  content: string | null
+  /**
+   * The content, where it was a list of parts.
+   */
+  content_parts:
+    | {
+        [k: string]: unknown
+      }[]
+    | null
+  [k: string]: unknown
+}
+export interface ChatCompletionsUpdateBody {
+  /**
+   * All pairs: they replace those before.
+   */
+  metadata: Metadata | null
+  [k: string]: unknown
+}
+export interface ChatCompletionsDeleteResponse {
+  id: string
+  object: 'chat.completion.deleted'
+  deleted: true
+}
+export interface ChatCompletionsDeleteManyBody {
+  /**
+   * Which ones. `{}`: all.
+   */
+  filter: StoredFilter
+}
+export interface ChatCompletionsDeleteManyResponse {
+  deleted: number
+}
+export interface CompletionRequest {
+  model: string
+  /**
+   * A string or its tokens, or up to 64 of either.
+   */
+  prompt: string | number[] | string[] | number[][]
+  /**
+   * 0 to 2; 0 always takes the likeliest token. Default 0.7.
+   */
+  temperature?: number | null
+  /**
+   * 0 to 1. Default 0.9.
+   */
+  top_p?: number | null
+  /**
+   * 1 to 100. Default 50.
+   */
+  top_k?: number | null
+  /**
+   * Tokens less likely than this share of the likeliest are excluded. Default 0.
+   */
+  min_p?: number | null
+  /**
+   * 1 to 4096; 0 only with echo. Default 1024, or what the context leaves.
+   */
+  max_tokens?: number | null
+  /**
+   * One sequence or up to four; generation ends before the first that appears.
+   */
+  stop?: (string | string[]) | null
+  /**
+   * The same seed, prompt and settings give the same answer on the same machine.
+   */
+  seed?: number | null
+  /**
+   * How many answers. Default 1.
+   */
+  n?: number | null
+  /**
+   * Subtracted once from the logit of every token that is already in the answer. Default 0.
+   */
+  presence_penalty?: number | null
+  /**
+   * Subtracted from the logit of a token once for each time it is in the answer. Default 0.
+   */
+  frequency_penalty?: number | null
+  /**
+   * Divides (or, below zero, multiplies) the logits of tokens that prompt or answer have. Default 1.
+   */
+  repetition_penalty?: number | null
+  /**
+   * Added to the logits of the tokens with these numbers; −100 forbids one, 100 all but forces it.
+   */
+  logit_bias?: {
+    [k: string]: number
+  } | null
+  /**
+   * Whether control tokens that are written in the prompt, such as <|im_end|>, are parsed as such. Default true; false treats the prompt as plain text.
+   */
+  parse_special?: boolean | null
+  /**
+   * Whether to put the prompt before the answer, with its log-probabilities if these are requested.
+   */
+  echo?: boolean | null
+  /**
+   * Return the log-probability of each token and of this many of the likeliest tokens at each position.
+   */
+  logprobs?: number | null
+  /**
+   * Not supported. Use n.
+   */
+  best_of?: 1 | null
+  /**
+   * Not supported. Text can only be written after a prompt here.
+   */
+  suffix?: '' | null
+  stream?: boolean | null
+  stream_options?: StreamOptions | null
+  [k: string]: unknown
+}
+export interface CompletionResponse {
+  id: string
+  object: 'text_completion'
+  created: number
+  model: string
+  choices: {
+    index: number
+    text: string
+    logprobs: CompletionLogprobs | null
+    finish_reason: ('stop' | 'length' | 'tool_calls' | 'content_filter') | null
+  }[]
+  usage?: Usage | null
+}
+export interface CompletionLogprobs {
+  tokens: string[]
+  token_logprobs: (number | null)[]
+  top_logprobs:
+    | ({
+        [k: string]: number
+      } | null)[]
+    | null
+  text_offset: number[]
+}
+export interface EmbeddingsRequest {
+  /**
+   * A model of the hub that makes embeddings.
+   */
+  model: string
+  /**
+   * A string or its tokens, or up to 2048 of either.
+   */
+  input: string | number[] | string[] | number[][]
+  /**
+   * base64 is of 32-bit floats, little-endian. Default float.
+   */
+  encoding_format?: ('float' | 'base64') | null
+  /**
+   * Shorter vectors, where the model was trained for it.
+   */
+  dimensions?: number | null
+  [k: string]: unknown
+}
+export interface EmbeddingsResponse {
+  object: 'list'
+  data: {
+    object: 'embedding'
+    index: number
+    embedding: number[] | string
+  }[]
+  model: string
+  usage: {
+    prompt_tokens: number
+    total_tokens: number
+  }
+}
+export interface ResponseRequest {
+  model: string
+  /**
+   * A text, or a list of items.
+   */
+  input:
+    | string
+    | (
+        | {
+            type?: 'message'
+            role: 'user' | 'assistant' | 'system' | 'developer'
+            content:
+              | string
+              | (
+                  | {
+                      type: 'input_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'output_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'refusal'
+                      refusal: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'input_image'
+                      image_url: string
+                      [k: string]: unknown
+                    }
+                )[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'function_call'
+            call_id: string
+            name: string
+            arguments: string
+            [k: string]: unknown
+          }
+        | {
+            type: 'function_call_output'
+            call_id: string
+            output:
+              | string
+              | (
+                  | {
+                      type: 'input_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'output_text'
+                      text: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'refusal'
+                      refusal: string
+                      [k: string]: unknown
+                    }
+                  | {
+                      type: 'input_image'
+                      image_url: string
+                      [k: string]: unknown
+                    }
+                )[]
+            [k: string]: unknown
+          }
+        | {
+            type: 'reasoning'
+            [k: string]: unknown
+          }
+      )[]
+  /**
+   * A system message of this answer only.
+   */
+  instructions?: string | null
+  /**
+   * A stored response whose conversation goes on.
+   */
+  previous_response_id?: string | null
+  /**
+   * Whether to keep the response for 30 days. Default true.
+   */
+  store?: boolean | null
+  stream?: boolean | null
+  stream_options?: {
+    [k: string]: unknown
+  } | null
+  temperature?: number | null
+  top_p?: number | null
+  presence_penalty?: number | null
+  frequency_penalty?: number | null
+  /**
+   * 1 to 4096. Default 1024, or what the context leaves.
+   */
+  max_output_tokens?: number | null
+  tools?:
+    | {
+        type: 'function'
+        name: string
+        description?: string | null
+        parameters?: {
+          [k: string]: unknown
+        } | null
+        strict?: boolean | null
+        [k: string]: unknown
+      }[]
+    | null
+  tool_choice?:
+    | (
+        | ('none' | 'auto' | 'required')
+        | {
+            type: 'function'
+            name: string
+            [k: string]: unknown
+          }
+      )
+    | null
+  parallel_tool_calls?: boolean | null
+  text?: {
+    format?: TextFormat | null
+    /**
+     * Not supported. Leave it out.
+     */
+    verbosity?: 'medium' | null
+    [k: string]: unknown
+  } | null
+  metadata?: Metadata | null
+  /**
+   * `none` and `minimal` turn off the thoughts of a model that can answer without them.
+   */
+  reasoning?: {
+    effort?: ('none' | 'minimal' | 'low' | 'medium' | 'high' | 'xhigh') | null
+    [k: string]: unknown
+  } | null
+  user?: string | null
+  safety_identifier?: string | null
+  prompt_cache_key?: string | null
+  /**
+   * Not supported. Leave it out, or use POST /v1/batches.
+   */
+  background?: false | null
+  /**
+   * Not supported. Send previous_response_id.
+   */
+  conversation?: null
+  /**
+   * Not supported. Send the text as instructions or input.
+   */
+  prompt?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  truncation?: 'disabled' | null
+  /**
+   * Not supported. Leave it out.
+   */
+  service_tier?: 'auto' | 'default' | null
+  /**
+   * Not supported. Leave it out.
+   */
+  include?: 'reasoning.encrypted_content'[] | null
+  /**
+   * Not supported. Leave it out.
+   */
+  top_logprobs?: 0 | null
+  /**
+   * Not supported. It limits hosted tools, which are not offered here.
+   */
+  max_tool_calls?: null
+  /**
+   * Not supported. Shorten the input in your program.
+   */
+  context_management?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  moderation?: null
+  /**
+   * Not supported. Send them as input.
+   */
+  messages?: null
+  /**
+   * Not supported. Send max_output_tokens.
+   */
+  max_tokens?: null
+  /**
+   * Not supported. Send max_output_tokens.
+   */
+  max_completion_tokens?: null
+  /**
+   * Not supported. Send text.format.
+   */
+  response_format?: null
+  /**
+   * Not supported. Send tools.
+   */
+  functions?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  n?: 1 | null
+  /**
+   * Not supported. Use POST /v1/chat/completions, which has it.
+   */
+  stop?: null
+  [k: string]: unknown
+}
+export interface ResponseObject {
+  id: string
+  object: 'response'
+  created_at: number
+  completed_at: number | null
+  status: 'in_progress' | 'completed' | 'incomplete' | 'failed'
+  error: {
+    code: string
+    message: string
+  } | null
+  incomplete_details: {
+    reason: 'max_output_tokens'
+  } | null
+  instructions: string | null
+  model: string
+  output: ResponsesOutputItem[]
+  previous_response_id: string | null
+  parallel_tool_calls: boolean
+  temperature: number
+  top_p: number
+  presence_penalty: number
+  frequency_penalty: number
+  top_logprobs: 0
+  max_output_tokens: number | null
+  max_tool_calls: null
+  tool_choice:
+    | ('none' | 'auto' | 'required')
+    | {
+        [k: string]: unknown
+      }
+  tools: {
+    [k: string]: unknown
+  }[]
+  text: {
+    format: {
+      [k: string]: unknown
+    }
+    [k: string]: unknown
+  }
+  reasoning: {
+    effort: null
+    summary: null
+  }
+  truncation: 'disabled'
+  service_tier: 'default'
+  background: false
+  store: boolean
+  user: string | null
+  safety_identifier: string | null
+  prompt_cache_key: string | null
+  metadata: Metadata
+  usage: {
+    input_tokens: number
+    input_tokens_details: {
+      cached_tokens: number
+    }
+    output_tokens: number
+    output_tokens_details: {
+      reasoning_tokens: number
+    }
+    total_tokens: number
+  } | null
+}
+export interface ResponsesGetQuery {
+  stream?: 'false'
+  [k: string]: unknown
+}
+export interface ResponsesInputItemsQuery {
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  order?: 'asc' | 'desc'
+  [k: string]: unknown
+}
+export interface ResponsesInputItemsResponse {
+  object: 'list'
+  data: {
+    id: string
+    [k: string]: unknown
+  }[]
+  first_id: string | null
+  last_id: string | null
+  has_more: boolean
+}
+export interface ResponsesDeleteResponse {
+  id: string
+  object: 'response'
+  deleted: true
+}
+export interface CreateBatch {
+  /**
+   * A file with the purpose `batch`.
+   */
+  input_file_id: string
+  endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
+  /**
+   * What is not answered by then ends as `expired`.
+   */
+  completion_window: '24h'
+  metadata?: Metadata | null
+  /**
+   * After how long the result files are deleted. Without it they are kept until you delete them.
+   */
+  output_expires_after?: {
+    anchor: 'created_at'
+    seconds: number
+  } | null
+  [k: string]: unknown
+}
+export interface Batch {
+  id: string
+  object: 'batch'
+  endpoint: '/v1/chat/completions' | '/v1/completions' | '/v1/embeddings'
+  /**
+   * The model of all requests. Missing if they name several.
+   */
+  model?: string
+  /**
+   * Why a batch with the status `failed` was not begun.
+   */
+  errors: {
+    object: 'list'
+    data: BatchError[]
+  } | null
+  input_file_id: string
+  completion_window: '24h'
+  status: 'validating' | 'failed' | 'in_progress' | 'finalizing' | 'completed' | 'expired' | 'cancelling' | 'cancelled'
+  /**
+   * Answers, one a line, in the order in which they were made.
+   */
+  output_file_id: string | null
+  /**
+   * Requests without an answer, each with its error.
+   */
+  error_file_id: string | null
+  created_at: number
+  in_progress_at: number | null
+  expires_at: number
+  finalizing_at: number | null
+  completed_at: number | null
+  failed_at: number | null
+  expired_at: number | null
+  cancelling_at: number | null
+  cancelled_at: number | null
+  request_counts: {
+    total: number
+    completed: number
+    failed: number
+  }
+  usage: {
+    input_tokens: number
+    input_tokens_details: {
+      cached_tokens: number
+    }
+    output_tokens: number
+    output_tokens_details: {
+      reasoning_tokens: number
+    }
+    total_tokens: number
+  }
+  metadata: Metadata | null
+}
+export interface BatchError {
+  code: string
+  message: string
+  param: string | null
+  /**
+   * Line of the input file, from 1.
+   */
+  line: number | null
+}
+export interface CursorQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  [k: string]: unknown
+}
+export interface FileFields {
+  /**
+   * Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind.
+   */
+  purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
+  'expires_after[anchor]'?: 'created_at'
+  /**
+   * After how long the file is deleted. Not for `fine-tune`, which is kept until you delete it.
+   */
+  'expires_after[seconds]'?: number
+}
+export interface FileObject {
+  id: string
+  object: 'file'
+  bytes: number
+  /**
+   * Unix seconds.
+   */
+  created_at: number
+  /**
+   * When the file is deleted. Null: when you delete it.
+   */
+  expires_at: number | null
+  filename: string
+  purpose: FilePurpose
+  /**
+   * `uploaded`: the rows are being read. `error`: rows cannot be trained on, or the file cannot be read.
+   */
+  status: 'uploaded' | 'processed' | 'error'
+  /**
+   * What is wrong with a file whose status is `error`.
+   */
+  status_details: string | null
+}
+export interface FileQueryInput {
+  /**
+   * 1 to 10,000. Default 10,000.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * By time of creation. Default desc: newest first.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Those with this purpose.
+   */
+  purpose?: FilePurpose
+  [k: string]: unknown
+}
+export interface FilesDeleteResponse {
+  id: string
+  object: 'file'
+  deleted: true
+}
+export interface CreateUpload {
+  filename: string
+  /**
+   * Rows to train on (`fine-tune`), requests (`batch`), or a file of any other kind.
+   */
+  purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
+  /**
+   * Size of the whole file.
+   */
+  bytes: number
+  /**
+   * Not used: the content decides.
+   */
+  mime_type: string
+  expires_after?: {
+    anchor: 'created_at'
+    seconds: number
+    [k: string]: unknown
+  } | null
+  [k: string]: unknown
+}
+export interface Upload {
+  id: string
+  object: 'upload'
+  /**
+   * Of the whole file, as announced.
+   */
+  bytes: number
+  created_at: number
+  /**
+   * Unix seconds. An upload that is not completed by then is deleted.
+   */
+  expires_at: number
+  filename: string
+  purpose: 'fine-tune' | 'batch' | 'evals' | 'user_data'
+  status: 'pending' | 'completed' | 'cancelled' | 'expired'
+  /**
+   * Of a completed upload.
+   */
+  file: FileObject | null
+}
+export interface UploadsAddPartFields {}
+export interface UploadPart {
+  id: string
+  object: 'upload.part'
+  created_at: number
+  upload_id: string
+}
+export interface UploadsCompleteBody {
+  part_ids: string[]
+  /**
+   * Of the whole file, in hex or base64; checked if it is given.
+   */
+  md5?: string | null
+  [k: string]: unknown
+}
+export interface CreateEvalInput {
+  name?: DisplayName | null
+  metadata?: Metadata | null
+  data_source_config:
+    | {
+        type: 'custom'
+        /**
+         * JSON JsonObject of the rows. A run with another row fails.
+         */
+        item_schema: JsonObject
+        /**
+         * Whether graders see an answer.
+         */
+        include_sample_schema?: boolean | null
+        [k: string]: unknown
+      }
+    | {
+        type: 'logs' | 'stored_completions'
+        /**
+         * Which stored completions its runs take.
+         */
+        metadata?: Metadata | null
+        [k: string]: unknown
+      }
+  /**
+   * The graders.
+   */
+  testing_criteria: GradersInput
+  [k: string]: unknown
+}
+export interface Eval {
+  id: string
+  object: 'eval'
+  name: string
+  created_at: number
+  data_source_config: {
+    type: string
+    schema: JsonObject
+    [k: string]: unknown
+  }
+  testing_criteria: {
+    [k: string]: unknown
+  }[]
+  metadata: Metadata
+}
+export interface EvalQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * By time of creation. Default asc.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * Default created_at.
+   */
+  order_by?: 'created_at' | 'updated_at'
+  [k: string]: unknown
+}
+export interface UpdateEval {
+  name?: DisplayName | null
+  /**
+   * All pairs: they replace those before.
+   */
+  metadata?: Metadata | null
+  [k: string]: unknown
+}
+export interface EvalsDeleteResponse {
+  object: 'eval.deleted'
+  deleted: true
+  eval_id: string
+}
+export interface CreateRun {
+  name?: DisplayName | null
+  metadata?: Metadata | null
+  data_source: DataSource
+  [k: string]: unknown
+}
+export interface Run {
+  /**
+   * Also the id of the evaluation.
+   */
+  id: string
+  object: 'eval.run'
+  eval_id: string
+  name: string
+  model: string | null
+  status: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed'
+  created_at: number
+  data_source: {
+    type: string
+    [k: string]: unknown
+  }
+  error: {
+    code: string
+    message: string
+  } | null
+  metadata: Metadata
+  /**
+   * Where the evaluation is.
+   */
+  report_url: string
+  result_counts: {
+    total: number
+    passed: number
+    failed: number
+    errored: number
+  }
+  per_model_usage: {
+    model_name: string
+    invocation_count: number
+    prompt_tokens: number
+    cached_tokens: number
+    completion_tokens: number
+    total_tokens: number
+  }[]
+  per_testing_criteria_results: {
+    testing_criteria: string
+    passed: number
+    failed: number
+  }[]
+}
+export interface RunQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * By time of creation. Default asc.
+   */
+  order?: 'asc' | 'desc'
+  status?: 'queued' | 'in_progress' | 'completed' | 'canceled' | 'failed'
+  [k: string]: unknown
+}
+export interface EvalsRunsDeleteResponse {
+  object: 'eval.run.deleted'
+  deleted: true
+  run_id: string
+}
+export interface OutputItemQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * By row. Default asc.
+   */
+  order?: 'asc' | 'desc'
+  /**
+   * `fail`: also those with an error.
+   */
+  status?: 'pass' | 'fail'
+  [k: string]: unknown
+}
+export interface OutputItem {
+  id: string
+  object: 'eval.run.output_item'
+  created_at: number
+  eval_id: string
+  run_id: string
+  status: 'pass' | 'fail' | 'error'
+  /**
+   * The number of the row, counted from 1.
+   */
+  datasource_item_id: number
+  datasource_item: JsonObject
+  results: {
+    name: string
+    type: string
+    passed: boolean
+    score: number
+    sample: JsonObject | null
+    [k: string]: unknown
+  }[]
+  sample: {
+    input: {
+      role: string
+      content: string | null
+      [k: string]: unknown
+    }[]
+    output: {
+      role: string
+      content: string | null
+      [k: string]: unknown
+    }[]
+    model: string
+    finish_reason: string
+    temperature: number
+    top_p: number
+    seed: number
+    max_completion_tokens: number
+    usage: {
+      prompt_tokens: number
+      cached_tokens: number
+      completion_tokens: number
+      total_tokens: number
+    }
+    error: {
+      code: string
+      message: string
+    } | null
+  }
+}
+export interface CreateOpenaiJob {
+  /**
+   * A base model of the hub, a model of the account (also as `ft:…`), or a name that the operator maps.
+   */
+  model: string
+  /**
+   * A file for `fine-tune`, or a dataset.
+   */
+  training_file: string
+  validation_file?: string | null
+  /**
+   * A part of the result’s name; other characters become `-`.
+   */
+  suffix?: string | null
+  seed?: number | null
+  metadata?: Metadata | null
+  method?: OpenaiFineTuningMethod | null
+  /**
+   * The older place of those in `method.supervised`.
+   */
+  hyperparameters?: Hyperparameters | null
+  integrations?: Integration[] | null
+  /**
+   * Not supported. Send it in method.supervised.hyperparameters.
+   */
+  n_epochs?: null
+  /**
+   * Not supported. Send it in method.supervised.hyperparameters.
+   */
+  batch_size?: null
+  /**
+   * Not supported. Send it in method.supervised.hyperparameters.
+   */
+  learning_rate_multiplier?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  prompt_loss_weight?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  compute_classification_metrics?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  classification_n_classes?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  classification_positive_class?: null
+  /**
+   * Not supported. Leave it out.
+   */
+  classification_betas?: null
+  [k: string]: unknown
+}
+export interface OpenaiFineTuningMethod {
+  type: 'supervised' | 'dpo' | 'reinforcement'
+  supervised?: {
+    hyperparameters?: Hyperparameters | null
+  } | null
+  /**
+   * Rows of preferences: `input`, `preferred_output` and `non_preferred_output`.
+   */
+  dpo?: {
+    hyperparameters?: DpoHyperparameters | null
+  } | null
+  reinforcement?: {
+    [k: string]: unknown
+  } | null
+}
+export interface Hyperparameters {
+  /**
+   * `epochs`.
+   */
+  n_epochs?: ('auto' | number) | null
+  /**
+   * `batch_size`.
+   */
+  batch_size?: ('auto' | number) | null
+  /**
+   * Times the default learning rate of the base gives `learning_rate`.
+   */
+  learning_rate_multiplier?: ('auto' | number) | null
+}
+export interface DpoHyperparameters {
+  /**
+   * `epochs`.
+   */
+  n_epochs?: ('auto' | number) | null
+  /**
+   * `batch_size`.
+   */
+  batch_size?: ('auto' | number) | null
+  /**
+   * Times the default learning rate of the base gives `learning_rate`.
+   */
+  learning_rate_multiplier?: ('auto' | number) | null
+  /**
+   * `beta`: how strongly the model is kept near the one that it starts from.
+   */
+  beta?: ('auto' | number) | null
+}
+export interface Integration {
+  type: 'wandb'
+  wandb: {
+    project: string
+    name?: string | null
+    entity?: string | null
+    tags?: string[] | null
+    [k: string]: unknown
+  }
+  [k: string]: unknown
+}
+export interface OpenaiJob {
+  id: string
+  object: 'fine_tuning.job'
+  /**
+   * Unix seconds.
+   */
+  created_at: number
+  finished_at: number | null
+  estimated_finish: number | null
+  /**
+   * What was trained.
+   */
+  model: string
+  /**
+   * The name of the result, once there is one.
+   */
+  fine_tuned_model: string | null
+  /**
+   * The account.
+   */
+  organization_id: string
+  status: 'validating_files' | 'queued' | 'running' | 'paused' | 'succeeded' | 'failed' | 'cancelled'
+  error: {
+    code: string
+    message: string
+    param: string | null
+  } | null
+  training_file: string
+  validation_file: string | null
+  /**
+   * The loss of every step as CSV in base64, once the job has ended.
+   */
+  result_files: string[]
+  /**
+   * Null until the job has ended.
+   */
+  trained_tokens: number | null
+  hyperparameters: {
+    n_epochs: number
+    batch_size: number
+    learning_rate_multiplier: number
+  }
+  method: {
+    /**
+     * A job with another objective of this service is shown as supervised.
+     */
+    type: 'supervised' | 'dpo'
+    supervised?: {
+      hyperparameters: {
+        n_epochs: number
+        batch_size: number
+        learning_rate_multiplier: number
+      }
+    }
+    dpo?: {
+      hyperparameters: {
+        n_epochs: number
+        batch_size: number
+        learning_rate_multiplier: number
+        beta: number
+      }
+    }
+  }
+  seed: number
+  metadata: Metadata | null
+  integrations: Integration[] | null
+  user_provided_suffix: string | null
+}
+export interface MetadataQueryInput {
+  /**
+   * 1 to 100. Default 20.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  /**
+   * `null`: those without metadata. Pairs are written as `metadata[key]=value`.
+   */
+  metadata?: '' | 'null'
+  [k: string]: unknown
+}
+export interface OpenaiJobEvent {
+  id: string
+  object: 'fine_tuning.job.event'
+  created_at: number
+  level: 'info' | 'warn' | 'error'
+  message: string
+  type: 'message' | 'metrics'
+  /**
+   * Of `metrics`: the losses of a step.
+   */
+  data: {
+    [k: string]: unknown
+  } | null
+}
+export interface OpenaiFineTuningJobsCheckpointsQuery {
+  /**
+   * 1 to 100. Default 10.
+   */
+  limit?: number
+  /**
+   * The id after which the page begins.
+   */
+  after?: string
+  [k: string]: unknown
+}
+export interface OpenaiCheckpoint {
+  id: string
+  object: 'fine_tuning.job.checkpoint'
+  created_at: number
+  step_number: number
+  /**
+   * A name that inference takes.
+   */
+  fine_tuned_model_checkpoint: string
+  fine_tuning_job_id: string
+  metrics: {
+    step: number
+    train_loss?: number
+    valid_loss?: number
+    valid_mean_token_accuracy?: number
+  }
+}
+export interface OpenaiFineTuningDeleteModelResponse {
+  id: string
+  object: 'model'
+  deleted: true
+}
+export interface OpenaiFineTuningPermissionsListResponse {
+  object: 'list'
+  data: {
+    id: string
+    object: 'checkpoint.permission'
+    created_at: number
+    project_id: string
+  }[]
+  first_id: string | null
+  last_id: string | null
+  has_more: boolean
+}
+export interface OpenaiFineTuningPermissionsCreateBody {
+  project_ids: string[]
+  [k: string]: unknown
+}
+export interface OpenaiFineTuningPermissionsCreateResponse {
+  object: 'list'
+  data: {
+    id: string
+    object: 'checkpoint.permission'
+    created_at: number
+    project_id: string
+  }[]
+  first_id: string | null
+  last_id: string | null
+  has_more: boolean
+}
+export interface OpenaiFineTuningPermissionsDeleteResponse {
+  id: string
+  object: 'checkpoint.permission'
+  deleted: true
+}
+export interface ChatChunk {
+  id: string
+  object: 'chat.completion.chunk'
+  created: number
+  model: string
+  choices: {
+    index: number
+    delta: ChatDelta
+    logprobs: ChatLogprobs | null
+    finish_reason: ('stop' | 'length' | 'tool_calls' | 'content_filter') | null
+  }[]
+  usage?: Usage | null
+}
+export interface ChatDelta {
+  role?: 'assistant'
+  content?: string
+  reasoning_content?: string
+  tool_calls?: {
+    index: number
+    id?: string
+    type?: 'function'
+    function: {
+      name?: string
+      arguments: string
+    }
+  }[]
+}
