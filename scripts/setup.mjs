@@ -21,6 +21,7 @@ import {
   trackerDev,
 } from './setup/python.mjs'
 import { local, withLock } from './setup/state.mjs'
+import { chromium, web } from './setup/web.mjs'
 
 const started = Date.now()
 const dev = process.argv.includes('--dev')
@@ -37,6 +38,7 @@ const parts = {
   converters: [converters],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
   models: [defaultModel, embeddingModel],
+  web: [web],
 }
 
 try {
@@ -68,7 +70,11 @@ try {
   if (lacks('converters'))
     need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
   if (lacks('python')) findPython()
-  const steps = [...wanted.flatMap((name) => parts[name]), ...peers(extra)]
+  const steps = [
+    ...wanted.flatMap((name) => parts[name]),
+    ...(extra.includes('chromium') ? [chromium] : []),
+    ...peers(extra.filter((name) => name !== 'chromium')),
+  ]
   const did = await withLock(async () => {
     let count = 0
     for (const step of steps) if (await step({ force })) count++

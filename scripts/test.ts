@@ -28,6 +28,7 @@ interface Outcome {
 const pythonFolders = ['trainer', 'examples', 'bench', 'tests', 'scripts']
 const checks: Suite[] = [
   { name: 'type check', command: bin('tsc'), args: ['-p', '.'] },
+  { name: 'type check of the dashboard', command: bin('tsc'), args: ['--noEmit', '-p', 'web'] },
   { name: 'biome', command: bin('biome'), args: ['check', '--error-on-warnings', '.'] },
   { name: 'ruff', command: path.join(python, 'ruff'), args: ['check', ...pythonFolders] },
   { name: 'ruff format', command: path.join(python, 'ruff'), args: ['format', '--check', ...pythonFolders] },

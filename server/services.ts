@@ -25,6 +25,7 @@ import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
 import { createUsageFeature } from './usage/feature.ts'
+import { createWebFeature } from './web/feature.ts'
 import { createWebhooksFeature } from './webhooks/feature.ts'
 
 export function createLog(config: Config): Logger {
@@ -116,6 +117,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withDeployments,
     withExports,
     withWebhooks,
+    createWebFeature(),
   ]
 
   return {

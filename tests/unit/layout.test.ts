@@ -35,7 +35,7 @@ const roomOf = (file: string) =>
     .at(0)
 
 const python = globSync('trainer/*/**/*.py', { cwd: root, exclude: ['trainer/tests/**'] })
-const typescript = globSync('{contract,lib,sdk,server,engine,cli}/**/*.ts', { cwd: root })
+const typescript = globSync(['{contract,lib,sdk,server,engine,cli}/**/*.ts', 'web/**/*.{ts,tsx}'], { cwd: root })
 const files = [...typescript, ...python]
 const imports = typescript.flatMap((file) =>
   [...readFileSync(path.join(root, file), 'utf8').matchAll(/(?:from|import\()\s*'([^']+)'/g)].map(([, name]) => ({
@@ -105,6 +105,14 @@ test('a feature is imported through its index.ts; services.ts creates it, and a 
     if (file === 'server/services.ts' && to === `${feature}feature.ts`) return false
     if (file.startsWith('server/storage/backup/') && to === `${feature}owned-files.ts`) return false
     return to !== `${feature}index.ts`
+  })
+})
+
+test('a page of the dashboard imports no other page', () => {
+  const pageOf = (file: string) => /^web\/pages\/[^/]+\//.exec(file)?.[0]
+  forbid('pages', (file, to) => {
+    const [from, target] = [pageOf(file), pageOf(to)]
+    return from !== undefined && target !== undefined && from !== target
   })
 })
 

@@ -1,0 +1,91 @@
+// A real service on a free port, and Debian's Chromium on its pages.
+import { existsSync } from 'node:fs'
+import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core'
+import { type DataFolder, dataFolder } from '../support/server.ts'
+
+const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium'
+/** Options of a test that needs the browser: skipped, with what to do, where it is missing. */
+export const browserTest = {
+  skip: existsSync(executablePath)
+    ? false
+    : 'Chromium is not installed: run `node scripts/setup.mjs --with chromium` as root',
+}
+
+export interface Visit {
+  page: Page
+  /** What the console or the page complained of: errors, and what the content security policy refused. */
+  complaints: string[]
+}
+
+export interface BrowserService {
+  /** Without a path: `http://127.0.0.1:PORT`. */
+  address: string
+  folder: DataFolder
+  /** A full API key of the owner, to make things with. */
+  key: string
+  /** A new page of a person who is signed in, in a browser profile of its own. */
+  visit(options?: VisitOptions): Promise<Visit>
+  restart(): Promise<void>
+  stop(): Promise<void>
+}
+
+export interface VisitOptions {
+  scheme?: 'light' | 'dark'
+  size?: { width: number; height: number }
+  /** False: nobody is signed in. */
+  signedIn?: boolean
+  reducedMotion?: boolean
+}
+
+export const desktop = { width: 1280, height: 800 }
+export const phone = { width: 360, height: 740 }
+
+/** Starts a service and a browser. `name` is part of the data folder's name. */
+export async function startBrowserService(
+  name: string,
+  settings: Record<string, string> = {},
+): Promise<BrowserService> {
+  const folder = dataFolder(name, settings)
+  let server = await folder.start()
+  const key = folder.key()
+  const browser: Browser = await chromium.launch({ executablePath, args: ['--no-sandbox', '--disable-gpu'] })
+  const addressOf = () => server.url.replace(/\/v1$/, '')
+  const contexts: BrowserContext[] = []
+  return {
+    get address() {
+      return addressOf()
+    },
+    folder,
+    key,
+    async visit({ scheme = 'light', size = desktop, signedIn = true, reducedMotion = false } = {}) {
+      const context = await browser.newContext({
+        baseURL: addressOf(),
+        colorScheme: scheme,
+        viewport: size,
+        locale: 'en-GB',
+        timezoneId: 'UTC',
+        reducedMotion: reducedMotion ? 'reduce' : 'no-preference',
+        hasTouch: size.width < 600,
+        ...(signedIn && { extraHTTPHeaders: { authorization: `Bearer ${key}` } }),
+      })
+      contexts.push(context)
+      const page = await context.newPage()
+      const complaints: string[] = []
+      page.on('console', (message) => {
+        if (message.type() === 'error' || message.type() === 'warning')
+          complaints.push(`${message.text()} (${message.location().url})`)
+      })
+      page.on('pageerror', (error) => complaints.push(String(error)))
+      return { page, complaints }
+    },
+    async restart() {
+      await server.end('SIGKILL')
+      server = await folder.start()
+    },
+    async stop() {
+      for (const context of contexts) await context.close()
+      await browser.close()
+      folder.remove()
+    },
+  }
+}

@@ -1,0 +1,15 @@
+// The client of this page. A session's cookie signs its requests; changes carry the session's CSRF token.
+import { Tunery } from '../../sdk/index.ts'
+
+let csrf: string | undefined
+
+/** Set by the session once it is known; see session.ts. */
+export function setCsrfToken(token: string | undefined): void {
+  csrf = token
+}
+
+/** For requests that go around the client. */
+export const csrfHeaders = (): Record<string, string> => (csrf ? { 'x-csrf-token': csrf } : {})
+
+/** Retries are TanStack Query's, which shows them; a request that hangs fails after 30 s. */
+export const tunery = new Tunery({ baseUrl: '/v1', csrfToken: () => csrf, maxRetries: 0, timeout_ms: 30_000 })

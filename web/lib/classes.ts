@@ -1,0 +1,3 @@
+/** Class names that are set, joined. */
+export const classes = (...names: unknown[]): string =>
+  names.filter((name) => typeof name === 'string' && name !== '').join(' ')

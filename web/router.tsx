@@ -1,0 +1,200 @@
+// Every address of the dashboard. A page is the default export of pages/NAME/index.tsx, loaded when it is opened.
+import {
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Outlet,
+  redirect,
+} from '@tanstack/react-router'
+import { NotFound } from './shell/not-found.tsx'
+import { PageError } from './shell/page-error.tsx'
+import { Shell } from './shell/shell.tsx'
+import { SkeletonLines } from './ui/feedback.tsx'
+
+const root = createRootRoute({ component: Outlet })
+
+/** A text of the address's query, where it is one. */
+const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
+
+// Pages without the shell: their reader may not be signed in.
+const signIn = createRoute({
+  getParentRoute: () => root,
+  path: '/sign-in',
+  // `next`: where to go afterwards. `error`: a code that a provider's sign-in ended with.
+  validateSearch: (search): { next?: string; error?: string } => ({
+    next: text(search.next),
+    error: text(search.error),
+  }),
+  component: lazyRouteComponent(() => import('./pages/sign-in/index.tsx')),
+})
+const invitation = createRoute({
+  getParentRoute: () => root,
+  path: '/invitation',
+  component: lazyRouteComponent(() => import('./pages/invitation/index.tsx')),
+})
+const welcome = createRoute({
+  getParentRoute: () => root,
+  path: '/welcome',
+  component: lazyRouteComponent(() => import('./pages/welcome/index.tsx')),
+})
+const share = createRoute({
+  getParentRoute: () => root,
+  path: '/share/$token',
+  component: lazyRouteComponent(() => import('./pages/share/index.tsx')),
+})
+
+const shell = createRoute({ getParentRoute: () => root, id: 'shell', component: Shell })
+const home = createRoute({
+  getParentRoute: () => shell,
+  path: '/',
+  component: lazyRouteComponent(() => import('./pages/home/index.tsx')),
+})
+const datasets = createRoute({
+  getParentRoute: () => shell,
+  path: '/datasets',
+  component: lazyRouteComponent(() => import('./pages/datasets/index.tsx')),
+})
+const dataset = createRoute({
+  getParentRoute: () => shell,
+  path: '/datasets/$datasetId',
+  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  component: lazyRouteComponent(() => import('./pages/dataset/index.tsx')),
+})
+const jobs = createRoute({
+  getParentRoute: () => shell,
+  path: '/jobs',
+  component: lazyRouteComponent(() => import('./pages/jobs/index.tsx')),
+})
+const newJob = createRoute({
+  getParentRoute: () => shell,
+  path: '/jobs/new',
+  // What is chosen already; `clone`: the job whose settings to start with.
+  validateSearch: (search): { dataset?: string; model?: string; clone?: string } => ({
+    dataset: text(search.dataset),
+    model: text(search.model),
+    clone: text(search.clone),
+  }),
+  component: lazyRouteComponent(() => import('./pages/new-job/index.tsx')),
+})
+const job = createRoute({
+  getParentRoute: () => shell,
+  path: '/jobs/$jobId',
+  // `with`: ids of jobs to compare with, with commas between.
+  validateSearch: (search): { tab?: string; with?: string } => ({ tab: text(search.tab), with: text(search.with) }),
+  component: lazyRouteComponent(() => import('./pages/job/index.tsx')),
+})
+const playground = createRoute({
+  getParentRoute: () => shell,
+  path: '/playground',
+  // `models`: names of the columns' models, with commas between.
+  validateSearch: (search): { models?: string; dataset?: string } => ({
+    models: text(search.models),
+    dataset: text(search.dataset),
+  }),
+  component: lazyRouteComponent(() => import('./pages/playground/index.tsx')),
+})
+const evaluations = createRoute({
+  getParentRoute: () => shell,
+  path: '/evaluations',
+  component: lazyRouteComponent(() => import('./pages/evaluations/index.tsx')),
+})
+const evaluation = createRoute({
+  getParentRoute: () => shell,
+  path: '/evaluations/$evaluationId',
+  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  component: lazyRouteComponent(() => import('./pages/evaluation/index.tsx')),
+})
+const deployments = createRoute({
+  getParentRoute: () => shell,
+  path: '/deployments',
+  component: lazyRouteComponent(() => import('./pages/deployments/index.tsx')),
+})
+const deployment = createRoute({
+  getParentRoute: () => shell,
+  path: '/deployments/$name',
+  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  component: lazyRouteComponent(() => import('./pages/deployment/index.tsx')),
+})
+const models = createRoute({
+  getParentRoute: () => shell,
+  path: '/models',
+  component: lazyRouteComponent(() => import('./pages/models/index.tsx')),
+})
+const model = createRoute({
+  getParentRoute: () => shell,
+  path: '/models/$modelId',
+  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  component: lazyRouteComponent(() => import('./pages/model/index.tsx')),
+})
+const exports = createRoute({
+  getParentRoute: () => shell,
+  path: '/exports',
+  component: lazyRouteComponent(() => import('./pages/exports/index.tsx')),
+})
+const settings = createRoute({
+  getParentRoute: () => shell,
+  path: '/settings',
+  beforeLoad: ({ location }) => {
+    if (/^\/settings\/?$/.test(location.pathname))
+      throw redirect({ to: '/settings/$section', params: { section: 'profile' } })
+  },
+})
+const settingsSection = createRoute({
+  getParentRoute: () => settings,
+  path: '$section',
+  component: lazyRouteComponent(() => import('./pages/settings/index.tsx')),
+})
+const operator = createRoute({
+  getParentRoute: () => shell,
+  path: '/operator',
+  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  component: lazyRouteComponent(() => import('./pages/operator/index.tsx')),
+})
+const lost = createRoute({ getParentRoute: () => shell, path: '$', component: NotFound })
+
+const routeTree = root.addChildren([
+  signIn,
+  invitation,
+  welcome,
+  share,
+  shell.addChildren([
+    home,
+    datasets,
+    dataset,
+    jobs,
+    newJob,
+    job,
+    playground,
+    evaluations,
+    evaluation,
+    deployments,
+    deployment,
+    models,
+    model,
+    exports,
+    settings.addChildren([settingsSection]),
+    operator,
+    lost,
+  ]),
+])
+
+export const router = createRouter({
+  routeTree,
+  defaultErrorComponent: PageError,
+  defaultNotFoundComponent: NotFound,
+  defaultPendingComponent: () => (
+    <div className="mx-auto max-w-6xl px-6 py-8">
+      <SkeletonLines lines={5} />
+    </div>
+  ),
+  // A page's file takes some milliseconds: no skeleton flashes for it.
+  defaultPendingMs: 150,
+  scrollRestoration: true,
+})
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: typeof router
+  }
+}

@@ -1,0 +1,159 @@
+// The frame around every page of someone who is signed in.
+import { Dialog } from '@base-ui/react/dialog'
+import { Link, Navigate, Outlet, useRouterState } from '@tanstack/react-router'
+import { BookOpen, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
+import { useEffect, useState } from 'react'
+import { classes } from '../lib/classes.ts'
+import { useConnection } from '../lib/connection.ts'
+import { queryClient } from '../lib/query.ts'
+import { useSessionQuery } from '../lib/session.ts'
+import { IconButton } from '../ui/button.tsx'
+import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
+import { AccountMenu } from './account-menu.tsx'
+import { Brand } from './brand.tsx'
+import { navigation } from './navigation.ts'
+
+export function Shell() {
+  const session = useSessionQuery()
+  const address = useRouterState({ select: ({ location }) => location.href })
+  if (session.data === null) return <Navigate to="/sign-in" search={address === '/' ? {} : { next: address }} replace />
+  return (
+    <>
+      <a
+        href="#main"
+        className="fixed top-2 left-2 z-50 -translate-y-16 rounded-md bg-accent px-4 py-2 font-medium text-on-accent focus:translate-y-0"
+      >
+        Skip to the page
+      </a>
+      <div className="flex min-h-dvh max-lg:flex-col">
+        <TopBar />
+        <aside className="sticky top-0 flex h-dvh w-58 shrink-0 flex-col border-r border-line bg-surface max-lg:hidden">
+          <SideBar />
+        </aside>
+        <main id="main" tabIndex={-1} className="min-w-0 flex-1 outline-none">
+          <ConnectionBanner />
+          {session.data ? (
+            <Outlet />
+          ) : session.isError ? (
+            <ErrorState error={session.error} retry={() => void session.refetch()} />
+          ) : (
+            <div className="mx-auto max-w-6xl px-6 py-8">
+              <SkeletonLines lines={5} />
+            </div>
+          )}
+        </main>
+      </div>
+    </>
+  )
+}
+
+function SideBar({ onNavigate }: { onNavigate?: () => void }) {
+  return (
+    <>
+      <div className="px-4 py-4">
+        <Link to="/" onClick={onNavigate} className="inline-flex rounded-md">
+          <Brand />
+        </Link>
+      </div>
+      <Navigation onNavigate={onNavigate} />
+      <div className="border-t border-line p-2">
+        <AccountMenu />
+      </div>
+    </>
+  )
+}
+
+const entryClass =
+  'focus-inset flex h-8.5 items-center gap-2.5 rounded-md px-2.5 text-muted hover:bg-hover hover:text-ink any-pointer-coarse:h-11'
+
+function Navigation({ onNavigate }: { onNavigate?: () => void }) {
+  const scopes = useSessionQuery().data?.scopes
+  return (
+    <nav aria-label="Main" className="flex-1 overflow-y-auto px-2 pb-4">
+      {navigation.map((group, index) => {
+        const shown = group.filter(({ scope }) => !scope || scopes?.includes(scope))
+        if (shown.length === 0) return null
+        return (
+          <ul key={group[0]!.to} className={classes('grid gap-0.5', index > 0 && 'mt-2 border-t border-line pt-2')}>
+            {shown.map(({ to, label, icon: Icon, exact }) => (
+              <li key={to}>
+                <Link
+                  to={to}
+                  preload="intent"
+                  activeOptions={{ exact: exact ?? false }}
+                  onClick={onNavigate}
+                  className={entryClass}
+                  activeProps={{ className: 'bg-accent-soft! text-accent-ink! font-medium' }}
+                >
+                  <Icon aria-hidden className="size-4.5 shrink-0" />
+                  {label}
+                </Link>
+              </li>
+            ))}
+          </ul>
+        )
+      })}
+      <ul className="mt-2 border-t border-line pt-2">
+        <li>
+          <a href="/docs" className={entryClass}>
+            <BookOpen aria-hidden className="size-4.5 shrink-0" />
+            API reference
+          </a>
+        </li>
+      </ul>
+    </nav>
+  )
+}
+
+/** Phones and narrow windows: the navigation is a drawer. */
+function TopBar() {
+  const [open, setOpen] = useState(false)
+  return (
+    <div className="sticky top-0 z-30 flex h-13 items-center gap-2 border-b border-line bg-surface px-2 lg:hidden">
+      <Dialog.Root open={open} onOpenChange={setOpen}>
+        <Dialog.Trigger render={<IconButton label="Menu" icon={<MenuIcon aria-hidden />} />} />
+        <Dialog.Portal>
+          <Dialog.Backdrop className="fixed inset-0 z-40 bg-black/45 transition-opacity duration-150 data-ending-style:opacity-0 data-starting-style:opacity-0" />
+          <Dialog.Popup
+            aria-label="Navigation"
+            className={
+              'fixed inset-y-0 left-0 z-40 flex w-[min(17rem,85vw)] flex-col bg-surface shadow-pop outline-none ' +
+              'transition-transform duration-150 data-ending-style:-translate-x-full data-starting-style:-translate-x-full'
+            }
+          >
+            <Dialog.Close
+              render={<IconButton label="Close" className="absolute top-3 right-2" icon={<X aria-hidden />} />}
+            />
+            <SideBar onNavigate={() => setOpen(false)} />
+          </Dialog.Popup>
+        </Dialog.Portal>
+      </Dialog.Root>
+      <Link to="/" className="rounded-md">
+        <Brand />
+      </Link>
+    </div>
+  )
+}
+
+/** Says that the service is away, and that what is shown may be old; everything is asked again when it is back. */
+function ConnectionBanner() {
+  const connection = useConnection()
+  const [wasLost, setWasLost] = useState(false)
+  useEffect(() => {
+    if (connection === 'lost') return setWasLost(true)
+    if (wasLost) {
+      setWasLost(false)
+      void queryClient.invalidateQueries()
+    }
+  }, [connection, wasLost])
+  return (
+    <div role="status">
+      {connection === 'lost' && (
+        <p className="flex items-center justify-center gap-2 bg-warn-soft px-4 py-2 text-sm font-medium text-warn">
+          <WifiOff aria-hidden className="size-4 shrink-0" />
+          The service does not answer. What you see may be old. Trying again every 5 seconds.
+        </p>
+      )}
+    </div>
+  )
+}
