@@ -2,7 +2,7 @@ import { TuneryError } from './errors.ts'
 import type { Operations } from './generated/operations.ts'
 import type { Dataset, Evaluation, Export, ExportEvent, Job, JobEvent, UploadFieldsInput } from './generated/types.ts'
 import { type ClientOptions, createSend, pause } from './http.ts'
-import { createOperations } from './resources.ts'
+import { createOperations, streamRetries } from './resources.ts'
 import type { FileInput, RequestOptions } from './types.ts'
 import { type UploadOptions, uploadDataset } from './upload.ts'
 import { verifyWebhook } from './webhooks.ts'
@@ -80,7 +80,7 @@ function createClient(options: ClientOptions): Merged {
         seen = event.seq
         yield event
       }
-      const item = await get(request)
+      const item = await get({ maxRetries: streamRetries, ...request })
       if (isOver(item)) return item
       request.onConnection?.('reconnecting')
       await pause(reopen_ms, request.signal)

@@ -7,6 +7,8 @@ import { jsonLines, serverSentEvents } from './streams.ts'
 import type { EventStream, FileInput, FileResponse, Page, PagePromise, RequestOptions } from './types.ts'
 
 type Row = Record<string, unknown>
+/** How often in a row a stream is taken up again: about a minute, in which a service starts anew. */
+export const streamRetries = 10
 interface Table {
   [name: string]: string | Table
 }
@@ -109,7 +111,7 @@ async function* events(
   let after = request.query?.after
   for (let broken = 0; ; ) {
     try {
-      const { body } = await send({ ...request, query: { ...request.query, after } }, options)
+      const { body } = await send({ ...request, query: { ...request.query, after } }, { ...options, maxRetries: 0 })
       options.onConnection?.('live')
       for await (const event of jsonLines<Row>(body!)) {
         after = event.seq
@@ -119,7 +121,8 @@ async function* events(
       return
     } catch (error) {
       if (options.signal?.aborted) throw options.signal.reason
-      if (error instanceof TuneryError || broken >= (options.maxRetries ?? 10)) throw error
+      const refused = error instanceof TuneryError && error.status < 500
+      if (refused || broken >= (options.maxRetries ?? streamRetries)) throw error
       options.onConnection?.('reconnecting')
       await pause(backoff(broken++), options.signal)
     }
