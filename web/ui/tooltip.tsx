@@ -1,5 +1,6 @@
 import { Tooltip as BaseTooltip } from '@base-ui/react/tooltip'
 import type { ReactElement, ReactNode } from 'react'
+import { classes } from '../lib/classes.ts'
 
 /** A few words on a control. Never the only place of something: touch has no hover. */
 export function Tooltip({
