@@ -1,15 +1,19 @@
 // Installs what this machine needs: npm packages, Node 24 if the machine's own is older, the engine's library for this
-// platform, the converters, a Python environment and the default model. Must run on Node 20 with built-in modules only.
-// Run again without changes, it only compares stamps.
+// platform, the converters, a Python environment, the default model and the dashboard. Must run on Node 20 with built-in
+// modules only. Run again without changes, it only compares stamps.
 //
 //   node scripts/setup.mjs [--dev] [--force] [--with llama-server,vllm,…]
 //   node scripts/setup.mjs --only npm,engine,…    only these steps, for images that are built in layers
+//   node scripts/setup.mjs --serving              only what serving needs, for `npm start`; lists the rest as pending
+//   node scripts/setup.mjs --training --events    the rest, for the server: prints JSON lines, ends with its stdin
 //
 // TUNERY_PYTHON: the Python to use. TUNERY_GPU=auto|cuda|vulkan|none: the engine's GPU build.
 import { existsSync, mkdirSync } from 'node:fs'
+import os from 'node:os'
 import { converters, engine, nodeRuntime, npmPackages } from './setup/packages.mjs'
 import { peers } from './setup/peers.mjs'
-import { need, SetupError } from './setup/process.mjs'
+import { killCommands, need, SetupError } from './setup/process.mjs'
+import { print, printEvents, report } from './setup/progress.mjs'
 import {
   defaultModel,
   embeddingModel,
@@ -17,10 +21,11 @@ import {
   pythonDev,
   pythonEnvironment,
   pythonOnnx,
+  servedModel,
   tracker,
   trackerDev,
 } from './setup/python.mjs'
-import { local, withLock } from './setup/state.mjs'
+import { isLocked, local, withLock, writePending } from './setup/state.mjs'
 import { chromium, web } from './setup/web.mjs'
 
 const started = Date.now()
@@ -30,6 +35,8 @@ const named = (option) =>
   process.argv.flatMap((word, index) => (process.argv[index - 1] === option ? word.split(',') : []))
 const extra = named('--with')
 const only = named('--only')
+const serving = process.argv.includes('--serving')
+const training = process.argv.includes('--training')
 
 const parts = {
   npm: [npmPackages],
@@ -37,8 +44,56 @@ const parts = {
   engine: [engine],
   converters: [converters],
   python: [pythonEnvironment, pythonOnnx, ...(dev ? [pythonDev, trackerDev] : []), tracker],
-  models: [defaultModel, embeddingModel],
+  models: [servedModel, defaultModel, embeddingModel],
   web: [web],
+}
+const servingSteps = [...parts.npm, ...parts.node, ...parts.engine, servedModel, ...parts.web]
+const trainingParts = ['converters', 'python', 'models']
+const trainingSteps = [...parts.converters, ...parts.python, defaultModel, embeddingModel]
+
+async function runSteps(steps) {
+  let count = 0
+  for (const step of steps) if (await step({ force, serving })) count++
+  return count
+}
+
+/**
+ * Runs what serving needs: downloads beside npm, which is busy unpacking. After a failure the others go on to their
+ * ends, as finished steps are kept.
+ */
+async function runServing() {
+  const node = runSteps(parts.node)
+  const results = await Promise.allSettled([
+    node,
+    runSteps([...parts.engine, servedModel]),
+    runSteps(parts.npm).then(async (count) => {
+      await node
+      return count + (await runSteps(parts.web))
+    }),
+  ])
+  const failed = results.find(({ status }) => status === 'rejected')
+  if (failed) throw failed.reason
+  return results.reduce((sum, { value }) => sum + value, 0)
+}
+
+/** The steps among these that are not done. */
+async function pendingOf(steps) {
+  const plan = []
+  for (const step of steps) await step({ plan, serving })
+  return plan
+}
+const stepsOf = (names) => names.flatMap((name) => parts[name])
+
+if (process.argv.includes('--events')) {
+  printEvents()
+  // Behind the answers of the server that started it, and not longer than that server.
+  os.setPriority(15)
+  const stop = () => {
+    killCommands()
+    process.exit(1)
+  }
+  process.on('SIGTERM', stop)
+  process.stdin.on('end', stop).on('error', stop).resume().unref?.()
 }
 
 try {
@@ -58,8 +113,10 @@ try {
       `there is no step '${unknown[0]}'.`,
       `--only takes ${Object.keys(parts).join(', ')}, separated by commas.`,
     )
-  const wanted = only.length > 0 ? only : Object.keys(parts)
+  const wanted = only.length > 0 ? only : training ? trainingParts : Object.keys(parts)
   mkdirSync(local(), { recursive: true })
+  // What a server of this checkout installs meanwhile need not be waited for.
+  if (serving && !force && isLocked() && (await pendingOf(servingSteps)).length === 0) process.exit(0)
   // Check for missing programs before hundreds of megabytes are downloaded.
   const lacks = (name) => wanted.includes(name) && (force || !existsSync(local('stamps', name)))
   if (lacks('npm'))
@@ -67,25 +124,32 @@ try {
       'npm',
       'Install it with your package manager (Debian and Ubuntu: `apt-get install npm`). Node from nodejs.org has it.',
     )
-  if (lacks('converters'))
+  if (!serving && lacks('converters'))
     need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
   if (lacks('python')) findPython()
   const steps = [
-    ...wanted.flatMap((name) => parts[name]),
+    ...stepsOf(wanted),
     ...(extra.includes('chromium') ? [chromium] : []),
     ...peers(extra.filter((name) => name !== 'chromium')),
   ]
   const did = await withLock(async () => {
-    let count = 0
-    for (const step of steps) if (await step({ force })) count++
+    // Images in layers know no server that goes on with what is pending.
+    if (only.length > 0) return runSteps(steps)
+    writePending(await pendingOf(trainingSteps))
+    const count = await (serving ? runServing() : runSteps(steps))
+    if (!serving) writePending([])
     return count
   })
   if (did > 0)
-    console.log(
+    print(
       `Set-up finished in ${((Date.now() - started) / 1000).toFixed(0)} s; it installed into .local and node_modules.`,
     )
 } catch (error) {
-  if (!(error instanceof SetupError)) throw error
+  if (!(error instanceof SetupError)) {
+    report({ status: 'failed', message: error.message })
+    throw error
+  }
+  report({ status: 'failed', message: [error.message, error.hint].filter(Boolean).join('\n') })
   console.error(`\nSet-up cannot continue: ${error.message}\n${error.hint ? `What to do: ${error.hint}\n` : ''}`)
   process.exit(1)
 }

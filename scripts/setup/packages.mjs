@@ -4,25 +4,33 @@ import { createHash } from 'node:crypto'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { ask, run, SetupError } from './process.mjs'
-import { fileHash, local, pins, root, step } from './state.mjs'
+import { fileHash, isDone, local, pins, root, step } from './state.mjs'
 
 const platform = `${process.platform}-${process.arch}`
 
-export const npmPackages = (options) =>
-  step(
-    'npm',
-    'npm packages',
-    [fileHash('package-lock.json'), platform],
-    [path.join(root, 'node_modules/.package-lock.json')],
-    options,
-    () =>
-      // No install scripts: the packages that we use ship their binaries.
-      run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=http'], {
-        cwd: root,
-        what: 'npm ci',
-        hint: 'Run `npm ci --ignore-scripts` by hand to see more.',
-      }),
+/**
+ * No install scripts: the packages that we use ship their binaries. Packages in npm's cache are not asked for anew, as
+ * the lockfile has their hashes.
+ */
+const npmFlags = ['--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=http']
+
+/** With `serving`, without the packages of tests and checks, unless they are there already. */
+export async function npmPackages(options) {
+  const key = [fileHash('package-lock.json'), platform]
+  const withoutDev = [...key, 'without dev']
+  const results = [path.join(root, 'node_modules/.package-lock.json')]
+  if (options.serving && !options.force && isDone('npm', key, results)) return false
+  // Adds what is missing: `npm ci` would remove the packages under a server that runs.
+  const add = !options.serving && isDone('npm', withoutDev, results)
+  const args = add ? ['install', '--no-save'] : options.serving ? ['ci', '--omit=dev'] : ['ci']
+  return step('npm', 'npm packages', options.serving ? withoutDev : key, results, options, () =>
+    run('npm', [...args, ...npmFlags], {
+      cwd: root,
+      what: `npm ${args[0]}`,
+      hint: 'Run `npm ci --ignore-scripts` by hand to see more.',
+    }),
   )
+}
 
 export async function nodeRuntime(options) {
   if (Number(process.versions.node.split('.')[0]) >= 24) return false

