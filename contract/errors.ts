@@ -72,6 +72,7 @@ export const errorCodes = {
   overloaded: 503,
   storage_full: 503,
   storage_unavailable: 503,
+  training_not_ready: 503,
   shutting_down: 503,
 } as const
 

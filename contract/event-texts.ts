@@ -86,12 +86,14 @@ export const jobEventTexts: Record<(typeof jobEventTypes)[number], EventText> = 
   },
   progress: {
     when:
-      'During training, with the estimated time left; ' + 'while weights are downloaded, after every tenth of them.',
+      'During training, with the estimated time left; while weights are downloaded, after every tenth of them; ' +
+      'while the training environment is set up, at each step.',
     data: {
       progress: '0 to 1.',
       current_epoch: 'The epoch, counted from 1.',
       seconds_left: 'Estimated seconds until the result.',
       download: 'Instead of the others: `status`, `progress`, `bytes`, `total_bytes` and `error` of the download.',
+      training_setup: 'Instead of the others: `ready`, and how many steps are `done`, `of` how many.',
     },
   },
   metrics: {

@@ -126,6 +126,13 @@ export const Job = z.object({
       'What takes processor time from a running job now: answers of this service, ' +
         'or other programs of the machine. Null: nothing.',
     ),
+  waits_for: z
+    .string()
+    .nullable()
+    .describe(
+      'What a queued job waits for besides its turn: the training environment, which is being installed behind the ' +
+        'first start, or the weights of its base.',
+    ),
   queue_position: z.int().nullable().describe('Of a queued job: 1 is the next to begin.'),
   estimated_start: Time.nullable().describe(
     'Of a queued job: estimated from the durations of similar jobs. Null if there are none.',

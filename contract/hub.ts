@@ -70,6 +70,26 @@ export const tiers: Tier[] = [
   { id: 'enterprise', name: 'Enterprise', requests_per_minute: 10_000, requests_per_day: null, max_concurrent: 100 },
 ]
 
+export const SetupStep = z.object({
+  name: z.string(),
+  title: z.string(),
+  status: z.enum(['waiting', 'running', 'done', 'failed']),
+  seconds: z.number().nullable().describe('How long it has run; null if it has not begun.'),
+  message: z
+    .string()
+    .nullable()
+    .describe('The last line of its output, or why it failed. Keys with the scope operator see all of that.'),
+})
+export type SetupStep = z.infer<typeof SetupStep>
+
+export const TrainingSetup = z.object({
+  ready: z
+    .boolean()
+    .describe('Whether all that training needs is installed. Until then jobs and exports wait, and chat works.'),
+  steps: z.array(SetupStep).describe('In their order. Empty if everything was there when the service started.'),
+})
+export type TrainingSetup = z.infer<typeof TrainingSetup>
+
 const hub = { method: 'GET', scope: 'hub:read', tag: 'Hub' } as const
 
 export const listModels = route({ ...hub, path: '/hub/', summary: 'The base models', responses: { 200: Models } })
@@ -91,6 +111,22 @@ export const listFeatured = route({
   path: '/hub/featured',
   summary: 'Base models to begin with',
   responses: { 200: Models },
+})
+
+export const getSetup = route({
+  ...hub,
+  path: '/hub/setup',
+  summary: 'How far the set-up of the training environment is, which goes on behind the first start',
+  responses: { 200: TrainingSetup },
+})
+export const retrySetup = route({
+  ...hub,
+  method: 'POST',
+  scope: 'operator',
+  path: '/hub/setup/retry',
+  summary: 'Start the set-up of the training environment again after it has failed',
+  body: z.strictObject({}).nullish(),
+  responses: { 200: TrainingSetup },
 })
 
 // Ids contain slashes, so the id is the rest of the path up to the last segment. A caller that may start a job may start

@@ -4,6 +4,7 @@ import type { Logger } from 'pino'
 import type { Config } from './config.ts'
 import type { Db } from './db/open.ts'
 import type { Queue } from './queue/queue.ts'
+import type { TrainingSetup } from './setup/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 
 /** What each feature is created with. */
@@ -17,6 +18,8 @@ export interface Context {
   min_free_mb: number
   /** Threads of the engine, and of each trainer. */
   threads: number
+  /** Whether what only training needs is installed. Python and the converters may not be there before. */
+  trainingSetup: TrainingSetup
   /** The Python interpreter, and the folder of the converters of the llama.cpp library. */
   python: string
   converters: string

@@ -21,6 +21,7 @@ import { createEngine, createInferenceFeature } from './inference/feature.ts'
 import { createLimits } from './limits/index.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
+import { createTrainingSetup, setupRoutes } from './setup/index.ts'
 import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
@@ -43,6 +44,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const db = database ?? (await openThreadedDatabase(dataDir))
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
+  const trainingSetup = createTrainingSetup({ checkout: root, log, announce: console.log, now: Date.now })
   const context: Context = {
     config,
     db,
@@ -52,6 +54,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     dataDir,
     min_free_mb: config.min_free_disk_mb,
     threads: config.threads,
+    trainingSetup,
     python: path.join(root, '.local/python/bin/python'),
     converters: path.join(root, '.local/llama/source'),
     stopping: stopping.signal,
@@ -104,6 +107,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets })
   const features: Feature[] = [
+    { mount: (app) => setupRoutes(app, trainingSetup), start: async () => [trainingSetup.start()] },
     withAccounts,
     withHub,
     withUsage,

@@ -1692,6 +1692,10 @@ export interface Job {
    */
   slowed_by: ('serving' | 'other_work') | null
   /**
+   * What a queued job waits for besides its turn: the training environment, which is being installed behind the first start, or the weights of its base.
+   */
+  waits_for: string | null
+  /**
    * Of a queued job: 1 is the next to begin.
    */
   queue_position: number | null

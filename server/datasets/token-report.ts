@@ -1,5 +1,6 @@
 // The token part of a validation: token counts for a base, and the rows that the base cannot learn from.
 import type { Validation } from '../../contract/datasets.ts'
+import { ApiError } from '../../contract/errors.ts'
 import type { Objective } from '../../contract/hyperparameters.ts'
 import type { Db } from '../db/open.ts'
 import { type LocalBase, requireRowTokens } from '../hub/index.ts'
@@ -31,7 +32,8 @@ export async function withTokens(
     const found = await count(dependencies, dataset, base, max_length, requester)
     return found.rows + found.refused_rows === 0 ? structure : report(structure, base, found, objectiveOf(dataset))
   } catch (error) {
-    if (error instanceof CountStopped) return { ...structure, tokens_unknown: error.message }
+    const unknown = error instanceof CountStopped || (error instanceof ApiError && error.code === 'training_not_ready')
+    if (unknown) return { ...structure, tokens_unknown: error.message }
     throw error
   }
 }

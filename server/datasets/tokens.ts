@@ -7,6 +7,7 @@ import type { Objective } from '../../contract/hyperparameters.ts'
 import { runToEnd } from '../../lib/child-process.ts'
 import { createFairMutex } from '../../lib/mutex.ts'
 import { root } from '../../lib/root.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 
 const max_ms = 600_000
 /** The library takes 200 MB and a large vocabulary some hundred more; the rest is for a batch and a row of 16 MiB. */
@@ -41,7 +42,8 @@ export interface Preview {
 }
 
 interface BaseRequest {
-  hf: string
+  /** The checkpoint of the base; null if it is not here. */
+  hf: string | null
   rows: string
   max_length: number
   objective: Objective
@@ -58,26 +60,30 @@ export class CountStopped extends Error {}
 
 export interface Tokens {
   parse_control_tokens: boolean
-  /** Checks `known` (the cache) again before it starts to count. Throws CountStopped. */
+  /** Checks `known` (the cache) again before it starts to count. Throws CountStopped and training_not_ready. */
   count(
     asker: Requester,
     request: BaseRequest & { source_lines: boolean },
     known: () => Promise<TokenCount | undefined>,
   ): Promise<TokenCount>
-  /** Undefined if there is no such row. */
+  /** Undefined if there is no such row. Throws training_not_ready. */
   preview(asker: Requester, request: BaseRequest & { row: number }): Promise<Preview | undefined>
 }
 
 export function createTokens({
   python,
+  trainingSetup,
   parse_control_tokens,
 }: {
   python: string
+  trainingSetup: TrainingSetup
   parse_control_tokens: boolean
 }): Tokens {
   const serialized = createFairMutex()
 
   async function runCount(request: BaseRequest, signal: AbortSignal | undefined): Promise<unknown> {
+    trainingSetup.requireReady()
+    if (request.hf === null) throw new CountStopped('The checkpoint of the base, with its tokenizer, is not here.')
     const args = ['-m', 'trainer.cli.count', JSON.stringify({ ...request, parse_control_tokens })]
     // The rows are untrusted: pass no settings or secrets of the service.
     const env = { PATH: process.env.PATH, HOME: process.env.HOME, PYTHONPATH: root }

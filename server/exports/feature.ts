@@ -44,7 +44,12 @@ export function createExportsFeature(
     sweep: exports.sweep,
     start: async () => [
       exports.start(),
-      startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnExport(work, claim, signal) }),
+      startWorker({
+        ...context,
+        kind: queueKind,
+        whenReady: context.trainingSetup.whenReady,
+        handle: (claim, signal) => workOnExport(work, claim, signal),
+      }),
     ],
   }
 }

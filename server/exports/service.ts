@@ -13,6 +13,7 @@ import type { TunedModels } from '../fine-tuning/index.ts'
 import type { SendableFile } from '../http/send-file.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import type { Reserve } from '../storage/disk-space.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import { resolveOptions } from './choice.ts'
@@ -53,6 +54,7 @@ interface Options {
   queue: Queue
   models: TunedModels
   deployments: Deployments
+  trainingSetup: TrainingSetup
   reserve: Reserve
   dataDir: string
   min_free_mb: number
@@ -73,6 +75,7 @@ export function createExports(options: Options): Exports {
     queue,
     models,
     deployments,
+    trainingSetup,
     reserve,
     dataDir,
     min_free_mb,
@@ -159,6 +162,7 @@ export function createExports(options: Options): Exports {
         quantization: exportOptions.quantization,
         merge: exportOptions.merge,
       }
+      const message = trainingSetup.ready() ? 'The export is queued.' : `The export waits. ${trainingSetup.describe()}`
       await db.transaction().execute(async (trx) => {
         // In the transaction, so that the model cannot be deleted before the insert.
         await models.require(trx, account_id, model.id)
@@ -184,7 +188,7 @@ export function createExports(options: Options): Exports {
           finished_at: null,
           expires_at: null,
         })
-        await store.events.append(trx, id, [statusEvent('queued', 'The export is queued.')], created_at)
+        await store.events.append(trx, id, [statusEvent('queued', message)], created_at)
         await queue.enqueue(trx, queueKind, id)
         await recordAuditEntry(
           trx,

@@ -6,6 +6,7 @@ import { ApiError } from '../../contract/errors.ts'
 import type { JobEstimate } from '../../contract/fine-tuning.ts'
 import { newId } from '../../lib/ids.ts'
 import { createMutex } from '../../lib/mutex.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import { runDir } from './artifacts.ts'
 import { runTrainer } from './trainer.ts'
 
@@ -27,11 +28,19 @@ const TooLarge = z.object({ predicted_mb: z.number(), available_mb: z.number() }
 type TrialResult = Omit<JobEstimate, 'price' | 'resolved_config'>
 
 export interface Estimator {
-  /** Runs a trial of a spec. Results are cached by spec. */
+  /** Runs a trial of a spec. Results are cached by spec. Throws training_not_ready. */
   estimate(spec: object): Promise<TrialResult>
 }
 
-export function createEstimator({ dataDir, python }: { dataDir: string; python: string }): Estimator {
+export function createEstimator({
+  dataDir,
+  python,
+  trainingSetup,
+}: {
+  dataDir: string
+  python: string
+  trainingSetup: TrainingSetup
+}): Estimator {
   const cache = new Map<string, TrialResult>()
   // One at a time, as concurrent trials would distort each other's measurements.
   const serialize = createMutex()
@@ -40,6 +49,7 @@ export function createEstimator({ dataDir, python }: { dataDir: string; python: 
     const key = JSON.stringify(spec)
     const cached = cache.get(key)
     if (cached) return { ...cached, available_memory_mb: availableMb(), fits: cached.peak_memory_mb <= availableMb() }
+    trainingSetup.requireReady()
     const found = await calibrate(dataDir, python, spec)
     if (found.fits) cache.set(key, found)
     if (cache.size > max_cached) cache.delete(cache.keys().next().value!)

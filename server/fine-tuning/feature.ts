@@ -106,7 +106,15 @@ export function createFineTuningFeature(
     sweep: fineTuning.sweep,
     async start() {
       await fineTuning.settleRunningClocks()
-      return [startWorker({ ...context, kind: queueKind, handle: (claim, signal) => workOnJob(work, claim, signal) })]
+      await fineTuning.watchTrainingSetup()
+      return [
+        startWorker({
+          ...context,
+          kind: queueKind,
+          whenReady: context.trainingSetup.whenReady,
+          handle: (claim, signal) => workOnJob(work, claim, signal),
+        }),
+      ]
     },
   }
 }

@@ -1,6 +1,8 @@
-// Jobs that wait for the download of their base. Their status is queued, but they enter the queue only when the weights
-// are here.
+// Jobs that wait for the weights of their base, from a download or from set-up. Their status is queued, but they enter
+// the queue only when the weights are here.
 
+import type { Logger } from 'pino'
+import { ApiError } from '../../contract/errors.ts'
 import type { ResolvedConfig } from '../../contract/fine-tuning.ts'
 import type { Download } from '../../contract/hub.ts'
 import type { JobConfig } from '../../contract/job-config.ts'
@@ -9,6 +11,7 @@ import type { AccountActor } from '../events/audit.ts'
 import type { NewEvent } from '../events/event-streams.ts'
 import { type Downloads, type Hub, tokenizerIdentity } from '../hub/index.ts'
 import type { Queue } from '../queue/queue.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import { type BaseInfo, resolveConfig } from './defaults.ts'
 import type { JobMeter } from './metering.ts'
 import { resolveStartingModel, type StartingModel } from './models/starting-model.ts'
@@ -22,8 +25,8 @@ export interface JobStart {
   /** The resolved configuration, as far as it is known without the weights. */
   resolved: ResolvedConfig
   base_model_id: string
-  /** The base that must be downloaded first. */
-  awaited_base_id?: string
+  /** The base whose weights must come first: from a download, or with what set-up installs for training. */
+  awaits?: { base_id: string; from: 'download' | 'setup' }
   /** Whether it starts from a tuned model of the account. */
   from_model: boolean
 }
@@ -31,11 +34,13 @@ export interface JobStart {
 export interface PendingWeights {
   /** Throws model_not_found, model_not_available, storage_full, and what `resolveConfig` throws. */
   resolveStart(by: AccountActor, model_id: string, config: JobConfig): Promise<JobStart>
-  /** Enqueues a new or resumed job, unless it still waits for weights: then its download enqueues it. */
+  /** Enqueues a new or resumed job, unless it still waits for weights: their arrival enqueues it. */
   enqueue(trx: Trx, job_id: string): Promise<void>
-  /** Makes a new job wait for weights and requests their download. Call `publishDownload` after the commit. */
-  waitForWeights(trx: Trx, by: AccountActor, job_id: string, model_id: string): Promise<NewEvent>
-  publishDownload(model_id: string): Promise<void>
+  /** Makes a new job wait for weights, and requests a download. Call `published` after the commit. */
+  waitForWeights(trx: Trx, by: AccountActor, job_id: string, awaits: NonNullable<JobStart['awaits']>): Promise<NewEvent>
+  published(awaits: NonNullable<JobStart['awaits']>): Promise<void>
+  /** Reports the progress of set-up to waiting jobs, and enqueues them when it is done, also if it was done before. */
+  watchTrainingSetup(): Promise<void>
 }
 
 interface Options {
@@ -44,8 +49,10 @@ interface Options {
   hub: Hub
   downloads: Downloads
   meter: JobMeter
+  trainingSetup: TrainingSetup
   dataDir: string
   parse_control_tokens: boolean
+  log: Logger
   /** Wakes readers of a job's events. */
   notifyEvents(job_id: string): void
   now(): number
@@ -68,8 +75,10 @@ export function createPendingWeights({
   hub,
   downloads,
   meter,
+  trainingSetup,
   dataDir,
   parse_control_tokens,
+  log,
   notifyEvents,
   now,
 }: Options): PendingWeights {
@@ -143,41 +152,106 @@ export function createPendingWeights({
     }
   })
 
+  /** Enqueues the jobs that waited for set-up. */
+  async function enqueueAfterSetup(): Promise<void> {
+    const notify: string[] = []
+    await db.transaction().execute(async (trx) => {
+      for (const model_id of await store.awaitedModels(trx)) {
+        if (downloads.isLive(model_id)) continue
+        for (const job of await store.jobsAwaitingWeights(trx, model_id)) {
+          await enqueueWithWeights(trx, job)
+          notify.push(job.id)
+        }
+        await store.removeAwaiting(trx, model_id)
+      }
+    })
+    for (const id of notify) notifyEvents(id)
+    queue.wake()
+  }
+
+  let reportedSetup = ''
+  /** Tells all queued jobs how far set-up is, unless they know. */
+  async function reportSetup(): Promise<void> {
+    const message = trainingSetup.ready()
+      ? 'The training environment is ready; the job waits for its turn.'
+      : trainingSetup.describe()
+    if (message === reportedSetup) return
+    reportedSetup = message
+    const { ready, steps } = trainingSetup.status({ operator: false })
+    const data = {
+      training_setup: { ready, done: steps.filter(({ status }) => status === 'done').length, of: steps.length },
+    }
+    const jobs = (await store.liveJobs(db)).filter(({ status }) => status === 'queued')
+    await db.transaction().execute(async (trx) => {
+      for (const { id } of jobs) await store.appendEvents(trx, id, [{ type: 'progress', message, data }], now())
+    })
+    for (const { id } of jobs) notifyEvents(id)
+  }
+
   return {
+    async watchTrainingSetup() {
+      if (trainingSetup.ready()) return await enqueueAfterSetup()
+      let reports = Promise.resolve()
+      trainingSetup.onChange(() => {
+        reports = reports
+          .then(reportSetup)
+          .then(() => (trainingSetup.ready() ? enqueueAfterSetup() : undefined))
+          .catch((error: Error) => log.error({ err: error }, 'the jobs that wait for set-up could not be told of it'))
+      })
+    },
+
     async resolveStart(by, model_id, config) {
       const tuned = await store.findModel(db, by.account_id, model_id)
       const expected = hub.downloadable(model_id)
       if (tuned || expected?.kind !== 'text' || !(await downloads.needsDownload(by, model_id))) {
-        const startingModel = await resolveStartingModel(db, hub, dataDir, by.account_id, model_id)
-        return {
-          resolved: resolveLocalConfig(settings, config, startingModel),
-          base_model_id: startingModel.base_model_id,
-          from_model: tuned !== undefined,
+        try {
+          const startingModel = await resolveStartingModel(db, hub, dataDir, by.account_id, model_id)
+          return {
+            resolved: resolveLocalConfig(settings, config, startingModel),
+            base_model_id: startingModel.base_model_id,
+            from_model: tuned !== undefined,
+          }
+        } catch (error) {
+          if (!(error instanceof ApiError) || error.code !== 'training_not_ready') throw error
+          const base_id = tuned?.base_model_id ?? model_id
+          return {
+            resolved: resolveConfig(config, { base: hub.local(base_id) }, undefined),
+            base_model_id: base_id,
+            awaits: { base_id, from: 'setup' },
+            from_model: tuned !== undefined,
+          }
         }
       }
       const base: BaseInfo['base'] = { id: model_id, ...expected }
       return {
         resolved: resolveConfig(config, { base }, undefined),
         base_model_id: model_id,
-        awaited_base_id: model_id,
+        awaits: { base_id: model_id, from: 'download' },
         from_model: false,
       }
     },
 
-    async waitForWeights(trx, by, job_id, model_id) {
-      await downloads.request(trx, by, model_id)
-      await store.addAwaiting(trx, job_id, model_id)
+    async waitForWeights(trx, by, job_id, { base_id, from }) {
+      if (from === 'download') await downloads.request(trx, by, base_id)
+      await store.addAwaiting(trx, job_id, base_id)
       return {
         type: 'status',
-        message: `The job waits for the weights of ${model_id}, which are being downloaded.`,
+        message:
+          from === 'download'
+            ? `The job waits for the weights of ${base_id}, which are being downloaded.`
+            : `The job waits. ${trainingSetup.describe()}`,
         data: { status: 'queued' },
       }
+    },
+
+    async published({ base_id, from }) {
+      if (from === 'download') await downloads.publishRequest(base_id)
+      // Set-up may have ended before the job was stored.
+      else if (trainingSetup.ready()) await enqueueAfterSetup()
     },
 
     async enqueue(trx, job_id) {
       if (!(await store.isAwaiting(trx, job_id))) await queue.enqueue(trx, queueKind, job_id)
     },
-
-    publishDownload: downloads.publishRequest,
   }
 }

@@ -1,5 +1,6 @@
 import { readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
+import type { Logger } from 'pino'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type {
@@ -22,6 +23,7 @@ import { recordEvent } from '../events/outbox.ts'
 import type { Downloads, Hub } from '../hub/index.ts'
 import { assertBacklogLimit, type Queue } from '../queue/queue.ts'
 import { createAbortSignals } from '../queue/worker.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk } from '../storage/durable-files.ts'
 import { removeExpiredRuns } from './artifacts.ts'
 import type { Estimator } from './estimate.ts'
@@ -65,6 +67,8 @@ export interface FineTuning extends JobHistory {
   /** See `FineTuningWork`. */
   stopSignal(job_id: string): AbortSignal
   clearStopRequest(job_id: string): void
+  /** Makes waiting jobs follow set-up, and begin after it. Call it once, when work starts. */
+  watchTrainingSetup(): Promise<void>
   /**
    * Settles the run time of trainers that an earlier server process started. Only for a process that owns the database
    * exclusively.
@@ -102,6 +106,8 @@ interface Options {
   datasets: Datasets
   estimator: Estimator
   meter: JobMeter
+  trainingSetup: TrainingSetup
+  log: Logger
   dataDir: string
   threads: number
   min_free_mb: number
@@ -120,6 +126,8 @@ export function createFineTuning(options: Options): FineTuning {
     datasets,
     estimator,
     meter,
+    trainingSetup,
+    log,
     dataDir,
     threads,
     min_free_mb,
@@ -137,6 +145,8 @@ export function createFineTuning(options: Options): FineTuning {
     hub,
     downloads,
     meter,
+    trainingSetup,
+    log,
     dataDir,
     parse_control_tokens,
     now,
@@ -151,10 +161,21 @@ export function createFineTuning(options: Options): FineTuning {
 
   /** Serializes jobs; queued ones get their queue estimate. */
   async function toResponses(jobs: store.JobRow[]): Promise<Job[]> {
-    const estimates = jobs.some((job) => statusOf(job) === 'queued')
-      ? await estimateQueue(db, queue, queueKind, now())
-      : undefined
-    return jobs.map((job) => serializeJob(job, estimates?.get(job.id)))
+    const queued = jobs.filter((job) => statusOf(job) === 'queued').map(({ id }) => id)
+    if (queued.length === 0) return jobs.map((job) => serializeJob(job))
+    const estimates = await estimateQueue(db, queue, queueKind, now())
+    const awaited = await store.awaitedBy(db, queued)
+    const waitsFor = (id: string) => {
+      if (!queued.includes(id)) return null
+      if (!trainingSetup.ready()) return trainingSetup.describe()
+      return awaited.has(id) ? `The weights of ${awaited.get(id)} are on their way.` : null
+    }
+    return jobs.map((job) => {
+      const estimate = estimates.get(job.id)
+      // Nobody knows when set-up ends.
+      if (estimate && !trainingSetup.ready()) estimate.estimated_start = null
+      return serializeJob(job, estimate, waitsFor(job.id))
+    })
   }
   const toResponse = async (job: store.JobRow) => (await toResponses([job]))[0]!
 
@@ -207,6 +228,7 @@ export function createFineTuning(options: Options): FineTuning {
       evaluations = registered
     },
     resultEvaluations: () => evaluations,
+    watchTrainingSetup: pendingWeights.watchTrainingSetup,
 
     async create(by, { model_id, dataset_id, config, evaluation, name, description, metadata, openai }) {
       const { account_id } = by
@@ -265,14 +287,17 @@ export function createFineTuning(options: Options): FineTuning {
           started_at: null,
           finished_at: null,
         })
-        const event = start.awaited_base_id
-          ? await pendingWeights.waitForWeights(trx, by, id, start.awaited_base_id)
-          : statusEvent('queued', 'The job waits for its turn.')
+        const event = start.awaits
+          ? await pendingWeights.waitForWeights(trx, by, id, start.awaits)
+          : statusEvent(
+              'queued',
+              trainingSetup.ready() ? 'The job waits for its turn.' : `The job waits. ${trainingSetup.describe()}`,
+            )
         await store.appendEvents(trx, id, [event], created_at)
         await pendingWeights.enqueue(trx, id)
         await recordAuditEntry(trx, by, 'job.created', id, { model_id, dataset_id }, created_at)
       })
-      if (start.awaited_base_id) await pendingWeights.publishDownload(start.awaited_base_id)
+      if (start.awaits) await pendingWeights.published(start.awaits)
       queue.wake()
       return toResponse(await requireJob(account_id, id))
     },

@@ -257,7 +257,17 @@ export const isAwaiting = async (trx: Trx, job_id: string) =>
   (await trx.selectFrom('jobs_awaiting_weights').select('job_id').where('job_id', '=', job_id).executeTakeFirst()) !==
   undefined
 
-/** Queued jobs that wait for the download of a base. */
+/** The bases that jobs wait for. */
+export const awaitedModels = async (db: Db | Trx): Promise<string[]> =>
+  (await db.selectFrom('jobs_awaiting_weights').select('model_id').distinct().execute()).map(({ model_id }) => model_id)
+
+/** Those of these jobs that wait for weights, with the base. */
+export const awaitedBy = async (db: Db, job_ids: string[]): Promise<Map<string, string>> => {
+  const rows = await db.selectFrom('jobs_awaiting_weights').selectAll().where('job_id', 'in', job_ids).execute()
+  return new Map(rows.map(({ job_id, model_id }) => [job_id, model_id]))
+}
+
+/** Queued jobs that wait for the weights of a base. */
 export const jobsAwaitingWeights = (trx: Trx, model_id: string) =>
   trx
     .selectFrom('tuning_jobs')
@@ -274,7 +284,7 @@ export const jobsAwaitingWeights = (trx: Trx, model_id: string) =>
 export const statusOf = ({ status, paused }: Pick<JobRow, 'status' | 'paused'>) =>
   status === 'queued' && paused ? 'paused' : status
 
-export const serializeJob = (job: JobRow, estimate?: QueueEstimate): Job => ({
+export const serializeJob = (job: JobRow, estimate?: QueueEstimate, waits_for: string | null = null): Job => ({
   id: job.id,
   ...labelsOf(job),
   status: statusOf(job),
@@ -287,6 +297,7 @@ export const serializeJob = (job: JobRow, estimate?: QueueEstimate): Job => ({
   slowed_by: job.status === 'running' ? job.slowed_by : null,
   evaluation: job.evaluation_id,
   result_evaluation: job.result_evaluation_id,
+  waits_for,
   queue_position: estimate?.queue_position ?? null,
   estimated_start: isoTime(estimate?.estimated_start ?? null),
   estimated_completion: isoTime(job.estimated_completion),

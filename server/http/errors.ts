@@ -12,7 +12,9 @@ export function handleErrors(app: FastifyInstance): void {
     const known = toApiError(error, request)
     // A client that disconnected is not a failure of the service.
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
-    if (known.status >= 500 && !hungUp) request.log.error({ err: error }, 'a request failed')
+    // Nor is a wait for set-up, which has its own lines.
+    const expected = hungUp || known.code === 'training_not_ready'
+    if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
     if (known.status === 503 || known.status === 429)
       reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')

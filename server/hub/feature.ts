@@ -14,7 +14,12 @@ export function createHubFeature(
   const { models_dir: modelsDir, model_downloads: policy, huggingface_url, huggingface_token } = context.config
   const states = new Map<string, Download>()
   const names = context.config.model_names
-  const hub = createHub(modelsDir, plans.pricing, { policy, downloads: states, names })
+  const hub = createHub(modelsDir, plans.pricing, {
+    policy,
+    downloads: states,
+    names,
+    trainingSetup: context.trainingSetup,
+  })
   const downloads = createDownloads({ ...context, hub, states, modelsDir, policy })
   const work = { ...context, downloads, hub, modelsDir, url: huggingface_url, token: huggingface_token }
   return {

@@ -7,6 +7,7 @@ import { runToEnd } from '../../lib/child-process.ts'
 import { runPeriodically } from '../../lib/periodic.ts'
 import { type Claim, LeaseLost } from '../queue/queue.ts'
 import { constantDelay, createRetryPolicy, exponentialDelay } from '../queue/retry-policy.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import { requireFreeDisk, storageError, syncPath } from '../storage/durable-files.ts'
 import { bytesIn, DownloadFailed, fetchFile, HashMismatch, listCheckpoint } from './checkpoint.ts'
 import { type Downloads, downloadFolder } from './downloads.ts'
@@ -28,6 +29,7 @@ export interface DownloadWork {
   modelsDir: string
   url: string
   token: string | undefined
+  trainingSetup: TrainingSetup
   python: string
   converters: string
   min_free_mb: number
@@ -101,6 +103,8 @@ async function fetchAndConvert(
     await progressTask.close()
   }
   await downloads.save(claim, { status: 'converting', bytes: progress.bytes, failures: 0, error_json: null })
+  await work.trainingSetup.whenReady(signal)
+  signal.throwIfAborted()
   await convertCheckpoint(work.python, work.converters, id, folder, signal)
   await syncPath(path.join(folder, 'model.gguf'))
   await syncPath(path.join(folder, 'model.json'))

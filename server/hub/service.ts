@@ -5,6 +5,7 @@ import { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
 import type { Download, Model } from '../../contract/hub.ts'
 import type { Config } from '../config.ts'
+import type { TrainingSetup } from '../setup/index.ts'
 import { shapesOf } from '../storage/safetensors.ts'
 import catalogue from './catalogue.json' with { type: 'json' }
 import { methodsFor, trainingMemoryBytes } from './methods.ts'
@@ -18,7 +19,12 @@ export interface LocalBase {
   context_length: number
   /** The file that the engine serves. */
   gguf: string
-  /** The checkpoint folder that the trainer loads. */
+  /** The checkpoint folder that the trainer loads; null if it is not here, so that the base can only be served. */
+  hf: string | null
+}
+
+/** A base that can be trained. */
+export interface TrainableBase extends LocalBase {
   hf: string
 }
 
@@ -53,12 +59,15 @@ export interface Hub {
   /** The files of a base on this machine. Throws model_not_found or model_not_available. */
   local(id: string): LocalBase
   localOrUndefined(id: string): LocalBase | undefined
-  /** The files of a base to train. Throws as `local` does, and invalid_request for an embedding model. */
-  trainable(id: string): LocalBase
+  /**
+   * The files of a base to train. Throws as `local` does, invalid_request for an embedding model, and
+   * training_not_ready while set-up still makes its checkpoint.
+   */
+  trainable(id: string): TrainableBase
   /** What the catalogue knows of a base without its weights; undefined if it cannot be downloaded. */
   downloadable(id: string): Downloadable | undefined
   /** Names of a base's linear layers, the possible target modules of an adapter. */
-  linearModules(base: LocalBase): string[]
+  linearModules(base: TrainableBase): string[]
   has(id: string): boolean
   /** The base that the operator maps a name to, otherwise the name itself. */
   mapped(name: string): string
@@ -79,6 +88,8 @@ interface HubOptions {
   policy?: Config['model_downloads']
   /** The last download of each model, by id. */
   downloads?: ReadonlyMap<string, Download>
+  /** Set-up, which brings the checkpoint of the default base after its GGUF file, and the embedding model. */
+  trainingSetup?: Pick<TrainingSetup, 'ready' | 'requireReady'>
   /** Names that stand for a base. */
   names?: ReadonlyMap<string, string>
 }
@@ -89,14 +100,23 @@ const ModelFile = z.object({
   parameters: z.number(),
   context_length: z.number(),
   gguf: z.string(),
-  hf: z.string(),
+  hf: z.string().nullable(),
 })
+
+/** Bases that set-up installs with what training needs. */
+const installedForTraining = ['sentence-transformers/all-MiniLM-L6-v2']
 
 /** Lists the models of the catalogue, and any model in the models folder that has a model.json. */
 export function createHub(
   modelsDir: string,
   pricing: (id: string) => Model['pricing'],
-  { memory_bytes = trainingMemoryBytes(), policy = 'off', downloads = new Map(), names = new Map() }: HubOptions = {},
+  {
+    memory_bytes = trainingMemoryBytes(),
+    policy = 'off',
+    downloads = new Map(),
+    names = new Map(),
+    trainingSetup,
+  }: HubOptions = {},
 ): Hub {
   const entries = new Map(catalogue.models.map((entry) => [entry.id, entry]))
 
@@ -106,8 +126,9 @@ export function createHub(
     const folder = path.join(modelsDir, id)
     try {
       const file = ModelFile.parse(JSON.parse(readFileSync(path.join(folder, 'model.json'), 'utf8')))
-      const base = { ...file, id, gguf: path.join(folder, file.gguf), hf: path.join(folder, file.hf) }
-      return existsSync(base.gguf) && existsSync(base.hf) ? base : undefined
+      const gguf = path.join(folder, file.gguf)
+      const hf = file.hf === null ? null : path.join(folder, file.hf)
+      return existsSync(gguf) ? { ...file, id, gguf, hf: hf !== null && existsSync(hf) ? hf : null } : undefined
     } catch {
       // A folder without a readable model.json is no model, and must not break the list.
       return undefined
@@ -212,11 +233,22 @@ export function createHub(
     local(id) {
       const base = local(id)
       if (base) return base
+      if (installedForTraining.includes(id)) trainingSetup?.requireReady()
       throw notAvailableError(id)
     },
     trainable(id) {
       const base = hub.local(id)
-      if (base.kind === 'text') return base
+      const { kind, hf } = base
+      if (kind === 'text' && hf !== null) return { ...base, hf }
+      if (kind === 'text') {
+        trainingSetup?.requireReady()
+        throw new ApiError(
+          'model_not_available',
+          `The checkpoint of '${id}' is not on this machine (hf/ in its folder), so it can be served but not trained. ` +
+            'Remove the folder of the model and add it again.',
+          { param: 'model' },
+        )
+      }
       throw new ApiError(
         'invalid_request',
         `'${id}' makes embeddings; only models that write text can be trained here.`,

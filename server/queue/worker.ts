@@ -17,6 +17,8 @@ export function startWorker(options: {
   /** Tells workers of one kind in this process apart. */
   name?: string
   log: Logger
+  /** Resolves when there is what the work needs, or the signal aborts. Nothing is claimed before. */
+  whenReady?: (signal: AbortSignal) => Promise<void>
   handle: (claim: Claim, signal: AbortSignal) => Promise<void>
 }): Worker {
   const { queue, kind, log, handle } = options
@@ -46,6 +48,7 @@ export function startWorker(options: {
   }
 
   async function loop() {
+    await options.whenReady?.(stopping.signal)
     while (!stopping.signal.aborted) {
       try {
         const claim = await queue.claim(kind, name)

@@ -51,7 +51,7 @@ interface Options {
   dataDir: string
 }
 
-/** Finds the files of a model and of its base, and how it was made. Throws model_not_found or model_not_available. */
+/** Finds the files of a model and of its base, and how it was made. Throws model_not_found, model_not_available, training_not_ready. */
 export function createExportSource({ db, hub, datasets, dataDir }: Options) {
   return async (account_id: string, id: string): Promise<ExportSource | undefined> => {
     const model = await store.findModel(db, account_id, id)
@@ -59,7 +59,8 @@ export function createExportSource({ db, hub, datasets, dataDir }: Options) {
     const { name, kind, method, base_model_id, size_bytes } = model
     const startingModel = await resolveStartingModel(db, hub, dataDir, account_id, id)
     // For whole weights `startingModel.base` is the model itself; configuration and name come from the hub base.
-    const { hf, gguf, parameters, context_length } = kind === 'model' ? hub.local(base_model_id) : startingModel.base
+    const { hf, gguf, parameters, context_length } =
+      kind === 'model' ? hub.trainable(base_model_id) : startingModel.base
     const folder = modelDir(dataDir, id)
     const license = hub.get(base_model_id).license
     return {

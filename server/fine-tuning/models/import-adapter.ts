@@ -9,6 +9,7 @@ import { createMutex } from '../../../lib/mutex.ts'
 import type { Db } from '../../db/open.ts'
 import type { FormFile } from '../../http/multipart.ts'
 import type { Hub } from '../../hub/index.ts'
+import type { TrainingSetup } from '../../setup/index.ts'
 import { requireFreeDisk, storeStream } from '../../storage/durable-files.ts'
 import { shapesOf } from '../../storage/safetensors.ts'
 import { readUntrusted } from '../../storage/untrusted-files.ts'
@@ -24,6 +25,7 @@ export interface AdapterImporterOptions {
   db: Db
   hub: Hub
   dataDir: string
+  trainingSetup: TrainingSetup
   python: string
   converters: string
   threads: number
@@ -42,7 +44,7 @@ interface ImportedAdapter {
 }
 
 export interface AdapterImporter {
-  /** Throws adapter_invalid, file_too_large, model_not_found, model_not_available. Leaves no files after a failure. */
+  /** Throws adapter_invalid, file_too_large, model_not_found, model_not_available, training_not_ready. Leaves no files after a failure. */
   importAdapter(account_id: string, form: FormFile<AdapterFields>): Promise<ImportedAdapter>
 }
 
@@ -50,6 +52,7 @@ export function createAdapterImporter({
   db,
   hub,
   dataDir,
+  trainingSetup,
   python,
   converters,
   threads,
@@ -118,6 +121,7 @@ export function createAdapterImporter({
 
   return {
     async importAdapter(account_id, { file, fields }) {
+      trainingSetup.requireReady()
       await requireFreeDisk(dataDir, min_free_mb)
       const run_dir = runDir(dataDir, newId('imp'), 1)
       try {

@@ -127,7 +127,7 @@ export function createTunedModels(
     try {
       return servedBaseOf(await resolveStartingModel(db, hub, dataDir, model.account_id, job.model_id))
     } catch (error) {
-      if (error instanceof ApiError) return undefined
+      if (error instanceof ApiError && error.code !== 'training_not_ready') return undefined
       throw error
     }
   }

@@ -3,7 +3,7 @@ import { createReadStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Db, Trx } from '../../db/open.ts'
-import type { Hub, LocalBase } from '../../hub/index.ts'
+import type { Hub, TrainableBase } from '../../hub/index.ts'
 import { modelDir, modelFiles } from '../artifacts.ts'
 import * as store from '../store.ts'
 
@@ -12,7 +12,7 @@ import * as store from '../store.ts'
  * continue.
  */
 export interface StartingModel {
-  base: LocalBase
+  base: TrainableBase
   base_model_id: string
   /** The id of the tuned model that `base` is; null if it is a hub base. */
   weights_model_id: string | null
@@ -21,7 +21,7 @@ export interface StartingModel {
     | { model_id: string; folder: string; gguf: string; r: number; alpha: number; target_modules: string[] }
 }
 
-/** Finds the files of a hub base or tuned model. Throws model_not_found or model_not_available. */
+/** Finds the files of a hub base or tuned model. Throws model_not_found, model_not_available, training_not_ready. */
 export async function resolveStartingModel(
   db: Db | Trx,
   hub: Hub,
@@ -41,7 +41,7 @@ export async function resolveStartingModel(
   return {
     base: tuned.weights_model_id
       ? wholeModel(hub, dataDir, base_model_id, tuned.weights_model_id)
-      : hub.local(base_model_id),
+      : hub.trainable(base_model_id),
     base_model_id,
     weights_model_id: tuned.weights_model_id,
     adapter: {
@@ -56,7 +56,7 @@ export async function resolveStartingModel(
 }
 
 /** Whole weights of a tuned model, with the size and context of the base that it was made from. */
-function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string): LocalBase {
+function wholeModel(hub: Hub, dataDir: string, base_model_id: string, id: string): TrainableBase {
   const folder = modelDir(dataDir, id)
   return {
     ...hub.local(base_model_id),

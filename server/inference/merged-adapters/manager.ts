@@ -7,6 +7,7 @@ import type { Logger } from 'pino'
 import { runToEnd } from '../../../lib/child-process.ts'
 import { runPeriodically } from '../../../lib/periodic.ts'
 import type { ServableModel, TunedModels } from '../../fine-tuning/index.ts'
+import type { TrainingSetup } from '../../setup/index.ts'
 import { requireFreeDisk } from '../../storage/durable-files.ts'
 import type { UsageRecord } from '../../usage/index.ts'
 import type { PoolResponse } from '../replicas/pool.ts'
@@ -70,6 +71,7 @@ interface Options {
   pools: Pools
   check: CheckMerged
   dataDir: string
+  trainingSetup: TrainingSetup
   python: string
   /** Budget for all merged adapters together; 0 disables merging. */
   memory_bytes: number
@@ -84,6 +86,7 @@ export function createMergedAdapters({
   pools,
   check,
   dataDir,
+  trainingSetup,
   python,
   memory_bytes,
   after_tokens,
@@ -98,7 +101,7 @@ export function createMergedAdapters({
   let merging: Promise<void> | undefined
 
   const mayMerge = (entry: AdapterState) =>
-    !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
+    trainingSetup.ready() && !entry.merged && !entry.draining && !entry.refused && performance.now() >= entry.retryAt
   const baseFile = (entry: AdapterState) => entry.target.base.gguf!
   const sizeOf = (entry: AdapterState) =>
     sizes.get(baseFile(entry)) ?? statSync(baseFile(entry), { throwIfNoEntry: false })?.size ?? Number.POSITIVE_INFINITY
