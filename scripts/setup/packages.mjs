@@ -122,7 +122,8 @@ export async function unpack(pin, use) {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })
   try {
-    await run('npm', ['pack', `${pin.name}@${pin.version}`, '--pack-destination', folder, '--loglevel=http'], {
+    const flags = ['--pack-destination', folder, '--prefer-offline', '--loglevel=http']
+    await run('npm', ['pack', `${pin.name}@${pin.version}`, ...flags], {
       cwd: root,
       what: `fetching ${pin.name}@${pin.version}`,
     })

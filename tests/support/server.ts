@@ -30,11 +30,15 @@ export interface DataFolder {
   remove(): void
 }
 
-/** A data folder for servers with the tiny models; `log` is a file for their output. */
+/** A data folder for servers with the tiny models, of this or another checkout; `log` is a file for their output. */
 export function dataFolder(
   name: string,
   settings: Record<string, string> = {},
-  { dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)), log }: { dataDir?: string; log?: string } = {},
+  {
+    dataDir = mkdtempSync(path.join(os.tmpdir(), `tunery-${name}-`)),
+    log,
+    checkout = root,
+  }: { dataDir?: string; log?: string; checkout?: string } = {},
 ): DataFolder {
   // One thread, as two test files run at once: threads of several engines and trainers that share two cores would wait
   // for each other at every step.
@@ -51,7 +55,7 @@ export function dataFolder(
     for (const server of servers) server.kill('SIGKILL')
   }
   const tunery = (...words: string[]) =>
-    JSON.parse(execFileSync(path.join(root, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
+    JSON.parse(execFileSync(path.join(checkout, 'tunery'), [...words, '--json'], { env, encoding: 'utf8' }))
   return {
     dataDir,
     env,
@@ -62,7 +66,7 @@ export function dataFolder(
       rmSync(file, { force: true })
       const logFile = log === undefined ? undefined : openSync(log, 'a')
       const server = spawn(process.execPath, ['server/main.ts'], {
-        cwd: root,
+        cwd: checkout,
         env,
         stdio: ['ignore', logFile ?? 'ignore', logFile ?? 'inherit'],
       })
