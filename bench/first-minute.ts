@@ -45,7 +45,6 @@ async function measure(): Promise<Round> {
     cwd: clone,
     env: { ...ownEnvironment(), TUNERY_PORT: '0', TUNERY_DATA_DIR: dataDir },
     stdio: ['ignore', 'inherit', 'inherit'],
-    detached: true,
   })
   const waitFor = async <T>(what: string, find: () => Promise<T | undefined> | T | undefined): Promise<T> => {
     for (;;) {
@@ -86,7 +85,7 @@ async function measure(): Promise<Round> {
   } finally {
     if (service.exitCode === null) {
       const ended = new Promise((resolve) => service.once('exit', resolve))
-      process.kill(-service.pid!, 'SIGTERM')
+      service.kill('SIGTERM')
       await ended
     }
     rmSync(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 200 })

@@ -115,6 +115,8 @@ export const listFeatured = route({
 
 export const getSetup = route({
   ...hub,
+  // An operator's key has no other scope.
+  or_scope: 'operator',
   path: '/hub/setup',
   summary: 'How far the set-up of the training environment is, which goes on behind the first start',
   responses: { 200: TrainingSetup },
