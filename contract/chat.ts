@@ -72,18 +72,21 @@ export const ToolChoice = z.union([
 ])
 export type ToolChoice = z.infer<typeof ToolChoice>
 
-export const ResponseFormat = z.discriminatedUnion('type', [
-  z.looseObject({ type: z.literal('text') }),
-  z.looseObject({ type: z.literal('json_object') }),
-  z.looseObject({
-    type: z.literal('json_schema'),
-    json_schema: z.looseObject({
-      name: z.string().min(1).max(64),
-      description: z.string().nullish(),
-      schema: JsonObject.nullish(),
-      strict: z.boolean().nullish(),
-    }),
+export const TextResponseFormat = z.looseObject({ type: z.literal('text') })
+export const JsonResponseFormat = z.looseObject({ type: z.literal('json_object') })
+export const JsonSchemaResponseFormat = z.looseObject({
+  type: z.literal('json_schema'),
+  json_schema: z.looseObject({
+    name: z.string().min(1).max(64),
+    description: z.string().nullish(),
+    schema: JsonObject.nullish(),
+    strict: z.boolean().nullish(),
   }),
+})
+export const ResponseFormat = z.discriminatedUnion('type', [
+  TextResponseFormat,
+  JsonResponseFormat,
+  JsonSchemaResponseFormat,
 ])
 export type ResponseFormat = z.infer<typeof ResponseFormat>
 

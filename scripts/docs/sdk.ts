@@ -1,12 +1,10 @@
 // The generated part of the client library: types of every request and response, and the table of operations.
-import { globSync } from 'node:fs'
-import path from 'node:path'
 import { compile, type JSONSchema } from 'json-schema-to-typescript'
 import { z } from 'zod'
 import { ChatChunk } from '../../contract/chat.ts'
 import { CompletionResponse } from '../../contract/completions.ts'
 import type { Route } from '../../contract/route.ts'
-import { root } from '../../lib/root.ts'
+import { bodyOf, schemaNames } from '../../server/http/schema-names.ts'
 import { type Resources, resources } from './sdk-resources.ts'
 
 type Json = Record<string, unknown>
@@ -31,19 +29,10 @@ export function operationsOf(tree: Resources = resources, path: string[] = []): 
 /** What is sent besides the path: one object, or nothing. */
 function inputOf(route: Route): { schema: z.ZodType; in: 'query' | 'body' | 'form' } | undefined {
   if (route.form) return { schema: route.form, in: 'form' }
-  const body = route.body?.safeParse(undefined).success && isEmpty(route.body) ? undefined : route.body
+  const body = bodyOf(route)
   if (body && route.query) throw new Error(`${route.method} ${route.path} has a query and a body`)
   if (body) return { schema: body, in: 'body' }
   return route.query && { schema: route.query, in: 'query' }
-}
-
-/** Whether a body is an object without fields, which nobody needs to send. */
-const isEmpty = (body: z.ZodType) => {
-  const { anyOf = [], properties } = z.toJSONSchema(body, { io: 'input', unrepresentable: 'any' }) as {
-    anyOf?: Json[]
-    properties?: Json
-  }
-  return Object.keys(properties ?? anyOf.find((each) => each.properties)?.properties ?? {}).length === 0
 }
 
 /** How a response is read. */
@@ -58,24 +47,6 @@ function kindOf(route: Route): 'page' | 'list' | 'lines' | 'events' | 'file' | '
 
 const successOf = (route: Route) => Object.values(route.responses)[0]!
 const pascal = (words: string[]) => words.map((word) => word[0]!.toUpperCase() + word.slice(1)).join('')
-
-/** Names that would hide a global of JavaScript. */
-const renamed: Record<string, string> = { File: 'FileObject', Response: 'ResponseObject' }
-
-/** Every schema that a file of the contract exports, by its name. */
-async function namedSchemas(): Promise<Map<z.ZodType, string>> {
-  const found = new Map<z.ZodType, string>()
-  const taken = new Set<string>()
-  for (const file of globSync('contract/*.ts', { cwd: root }).sort())
-    for (const [name, value] of Object.entries((await import(path.join(root, file))) as Record<string, unknown>))
-      if (/^[A-Z]/.test(name) && value instanceof z.ZodType && !found.has(value)) {
-        const own = renamed[name] ?? name
-        const free = taken.has(own) ? pascal([...path.basename(file, '.ts').split('-'), own]) : own
-        taken.add(free)
-        found.set(value, free)
-      }
-  return found
-}
 
 /** JSON schemas by name; a reference is written `#/definitions/NAME`. */
 function schemasOf(named: Map<z.ZodType, string>, io: 'input' | 'output'): Map<string, Json> {
@@ -112,7 +83,7 @@ const referencesIn = (schema: Json) =>
 /** `types.ts` and `operations.ts`, by name. */
 export async function sdkFiles(): Promise<Record<string, string>> {
   const operations = operationsOf()
-  const outputs = await namedSchemas()
+  const outputs = await schemaNames()
   const inputs = new Map(outputs)
   for (const { route, path } of operations) {
     const response = successOf(route)

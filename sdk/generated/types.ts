@@ -296,28 +296,7 @@ export type SimpleGraderInput =
     }
 export type GradersInput = GraderInput[]
 export type ItemReference = string
-export type ResponseFormat =
-  | {
-      type: 'text'
-      [k: string]: unknown
-    }
-  | {
-      type: 'json_object'
-      [k: string]: unknown
-    }
-  | {
-      type: 'json_schema'
-      json_schema: {
-        name: string
-        description?: string | null
-        schema?: {
-          [k: string]: unknown
-        } | null
-        strict?: boolean | null
-        [k: string]: unknown
-      }
-      [k: string]: unknown
-    }
+export type ResponseFormat = TextResponseFormat | JsonResponseFormat | JsonSchemaResponseFormat
 /**
  * How events are written. `openai`: as OpenAI's webhooks are, with its names of events.
  */
@@ -2492,6 +2471,27 @@ export interface JsonObject {
  * Further variables of the model’s chat template, such as enable_thinking.
  */
 export interface ChatTemplateKwargs {
+  [k: string]: unknown
+}
+export interface TextResponseFormat {
+  type: 'text'
+  [k: string]: unknown
+}
+export interface JsonResponseFormat {
+  type: 'json_object'
+  [k: string]: unknown
+}
+export interface JsonSchemaResponseFormat {
+  type: 'json_schema'
+  json_schema: {
+    name: string
+    description?: string | null
+    schema?: {
+      [k: string]: unknown
+    } | null
+    strict?: boolean | null
+    [k: string]: unknown
+  }
   [k: string]: unknown
 }
 export interface Evaluation {

@@ -88,7 +88,6 @@ export function mount<R extends Route>(
           hide: base !== '/v1',
           tags: [route.tag],
           summary: route.summary,
-          operationId: operationId(route),
           ...(route.body && { body: route.body }),
           ...(route.query && { querystring: route.query }),
           ...(route.params && { params: openParams(route) }),
@@ -140,9 +139,6 @@ function renameWildcard(route: Route, params: unknown): unknown {
 }
 
 const openParams = (route: Route) => (wildcard(route) ? z.object({ '*': z.string() }) : route.params)
-
-const operationId = (route: Route) =>
-  `${route.method.toLowerCase()}_${route.path.replace(/[^a-z]+/gi, '_').replace(/^_|_$/g, '')}`
 
 /** Checks bodies, queries and parameters with the contract's own schemas. */
 export const validatorCompiler: FastifySchemaCompiler<z.ZodType> =

@@ -38,24 +38,29 @@ test('every route of the contract is mounted, is in the OpenAPI document, and re
 })
 
 test('the OpenAPI document has the forms of uploads, the ranges of parameters and the shape of errors', async () => {
-  const { paths } = await description()
+  const { paths, components } = await description()
   assert.deepEqual(Object.keys(paths['/datasets/'].post.requestBody.content), ['multipart/form-data'])
   const formOf = (route: string) =>
     Object.keys(paths[route].post.requestBody.content['multipart/form-data'].schema.properties)
   assert.deepEqual(formOf('/datasets/'), ['file', 'name', 'description', 'format', 'hf_token'])
   assert.deepEqual(formOf('/fine-tuning/models'), ['file', 'name', 'description', 'base_model_id'])
   const chat = paths['/chat/completions'].post
-  const [fromUser] = chat.requestBody.content['application/json'].schema.properties.messages.items.oneOf
+  const { $ref } = chat.requestBody.content['application/json'].schema
+  assert.equal($ref, '#/components/schemas/ChatRequestInput')
+  const request = components.schemas.ChatRequestInput
+  const [named] = request.properties.messages.items.oneOf
+  const fromUser = components.schemas[named.$ref.split('/').at(-1)]
   assert.deepEqual(fromUser.required, ['role', 'content'])
   assert.deepEqual(
     fromUser.properties.content.anyOf.map((each: { type: string }) => each.type),
     ['string', 'array'],
   )
-  const { temperature } = chat.requestBody.content['application/json'].schema.properties
+  const { temperature } = request.properties
   assert.equal(temperature.minimum, 0)
   assert.equal(temperature.maximum, 2)
   assert.ok(chat.responses['200'].content['text/event-stream'])
-  assert.ok(chat.responses['400'].content['application/json'].schema.properties.error)
+  assert.equal(chat.responses['400'].content['application/json'].schema.$ref, '#/components/schemas/ErrorBody')
+  assert.ok(components.schemas.ErrorBody.properties.error)
   const download = paths['/exports/{export_id}/download'].get.responses
   assert.ok(download[304].description)
   for (const status of ['200', '206'])
@@ -65,8 +70,11 @@ test('the OpenAPI document has the forms of uploads, the ranges of parameters an
   assert.deepEqual(limit.schema, { type: 'integer', minimum: 1, maximum: 100 })
   assert.equal(limit.required ?? false, false)
   assert.equal(paths['/hub/models/{model_id}'].get.parameters[0].name, 'model_id')
-  const isRequired = (route: string) => paths[route].post.requestBody.required
-  assert.deepEqual([isRequired('/uploads'), isRequired('/uploads/{upload_id}/cancel')], [true, false])
+  const isRequired = (route: string) => paths[route].post.requestBody?.required
+  assert.deepEqual(
+    [isRequired('/uploads'), isRequired('/webhooks/{webhook_id}/rotate'), isRequired('/uploads/{upload_id}/cancel')],
+    [true, false, undefined],
+  )
 })
 
 test('the documentation page, health and metrics answer without a key', async () => {
