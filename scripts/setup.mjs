@@ -26,7 +26,7 @@ import {
   trackerDev,
 } from './setup/python.mjs'
 import { isLocked, local, withLock, writePending } from './setup/state.mjs'
-import { chromium, web } from './setup/web.mjs'
+import { chromium, chromiumIfPossible, web } from './setup/web.mjs'
 
 const started = Date.now()
 const dev = process.argv.includes('--dev')
@@ -129,7 +129,7 @@ try {
   if (lacks('python')) findPython()
   const steps = [
     ...stepsOf(wanted),
-    ...(extra.includes('chromium') ? [chromium] : []),
+    ...(extra.includes('chromium') ? [chromium] : dev ? [chromiumIfPossible] : []),
     ...peers(extra.filter((name) => name !== 'chromium')),
   ]
   const did = await withLock(async () => {

@@ -69,7 +69,7 @@ function suitesOf(full: boolean): Suite[] {
     args: ['-q', '--durations=8', '-n', '2', '--dist', 'loadfile'],
     exclusive: true,
   }
-  const files = find('tests/{service,process,soak}/**/*.test.ts')
+  const files = find('tests/{service,process,soak,browser}/**/*.test.ts')
   return [trainer, unit, ...[...alone.filter((file) => full || !isFull(file)), ...files.filter(shared)].map(fileSuite)]
 }
 const isFull = (file: string) => file.endsWith('.full.test.ts')

@@ -39,6 +39,12 @@ export default defineConfig({
   root: here,
   plugins: [react(), tailwindcss(), precompress()],
   assetsInclude: ['**/*.jsonl'],
+  // `npx vite web` shows changes at once, over a service that runs at TUNERY_URL.
+  server: {
+    proxy: Object.fromEntries(
+      ['/v1', '/docs', '/health'].map((each) => [each, process.env.TUNERY_URL ?? 'http://127.0.0.1:8000']),
+    ),
+  },
   build: {
     outDir,
     emptyOutDir: true,

@@ -24,8 +24,8 @@ const hidden = { schema: { hide: true }, logLevel: 'warn' } as const
 const year_s = 31_536_000
 /** Files beside the page whose names have no hash. */
 const unhashed = new Set(['theme.js', 'favicon.svg'])
-/** Addresses of the API keep its errors, also towards browsers. */
-const isApi = (pathname: string) => /^\/(v1|api|docs|health|metrics)(\/|$)/.test(pathname)
+/** Addresses of the API and of files keep their errors, also towards browsers. */
+const isApi = (pathname: string) => /^\/(v1|api|docs|health|metrics|assets)(\/|$)/.test(pathname)
 
 export function webRoutes(app: FastifyInstance, folder: string): void {
   app.register(async (web) => {

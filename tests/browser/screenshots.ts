@@ -1,7 +1,8 @@
 // Pictures of every page: light, dark and on a phone. `npm run screenshots -- FOLDER [PATH…]`
 import { mkdirSync } from 'node:fs'
 import path from 'node:path'
-import { desktop, phone, startBrowserService } from './support.ts'
+import { furnish } from './furnish.ts'
+import { desktop, phone, settled, startBrowserService } from './support.ts'
 
 const [folder = '.local/screenshots', ...only] = process.argv.slice(2)
 const everyPage: Record<string, string> = {
@@ -31,10 +32,12 @@ const kinds = [
 mkdirSync(folder, { recursive: true })
 const service = await startBrowserService('screenshots')
 try {
+  await furnish(service)
   for (const { name: kind, scheme, size } of kinds) {
     const { page, complaints } = await service.visit({ scheme, size })
     for (const [name, address] of Object.entries(pages)) {
-      await page.goto(address, { waitUntil: 'networkidle' })
+      await page.goto(address)
+      await settled(page)
       await page.screenshot({ path: path.join(folder, `${name}-${kind}.png`), fullPage: kind === 'phone' })
     }
     if (complaints.length > 0) console.log(complaints.join('\n'))

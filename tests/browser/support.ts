@@ -3,12 +3,11 @@ import { existsSync } from 'node:fs'
 import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 
-const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium'
+const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+const executablePath = found.find((file) => file && existsSync(file))
 /** Options of a test that needs the browser: skipped, with what to do, where it is missing. */
 export const browserTest = {
-  skip: existsSync(executablePath)
-    ? false
-    : 'Chromium is not installed: run `node scripts/setup.mjs --with chromium` as root',
+  skip: executablePath ? false : 'Chromium is not installed: run `node scripts/setup.mjs --with chromium` as root',
 }
 
 export interface Visit {
@@ -48,7 +47,10 @@ export async function startBrowserService(
   const folder = dataFolder(name, settings)
   let server = await folder.start()
   const key = folder.key()
-  const browser: Browser = await chromium.launch({ executablePath, args: ['--no-sandbox', '--disable-gpu'] })
+  const browser: Browser = await chromium.launch({
+    executablePath: executablePath!,
+    args: ['--no-sandbox', '--disable-gpu'],
+  })
   const addressOf = () => server.url.replace(/\/v1$/, '')
   const contexts: BrowserContext[] = []
   return {
@@ -88,4 +90,11 @@ export async function startBrowserService(
       folder.remove()
     },
   }
+}
+
+/** Waits until a page shows what it has loaded. Live pages keep a stream open, so that their network is never idle. */
+export async function settled(page: Page): Promise<void> {
+  await page.locator('h1').first().waitFor()
+  await page.waitForFunction(() => document.querySelectorAll('[data-skeleton]').length === 0)
+  await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))))
 }

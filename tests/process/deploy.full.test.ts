@@ -90,12 +90,13 @@ function changeModes(name: string, at: string): void {
 before(async () => {
   const packages = setUp('packages', ['llama'])
   const python = setUp('python', ['python', 'models'], { packages })
+  const web = setUp('web', ['web'], { packages })
   const source = path.join(folder, 'source')
   copyStage(stages.source!, source, root)
   // As in a checkout that only its owner may read, under umask 077.
   execFileSync('chmod', ['--recursive', 'go-rwx', source])
   changeModes('source', source)
-  copyStage(image, app, root, { packages, python, source })
+  copyStage(image, app, root, { packages, python, source, web })
   chmodSync(folder, 0o755)
   // A tiny base model, installed as by `./tunery models add`.
   cpSync(path.join(tinyModelsDir(), tiny), path.join(data, 'base-models', tiny), { recursive: true })
@@ -144,7 +145,7 @@ test('the image has no data, no tests and no test packages', () => {
     'tunery',
   ]
   assert.deepEqual(readdirSync(app).sort(), expected)
-  assert.deepEqual(readdirSync(path.join(app, '.local')).sort(), ['llama', 'models', 'python'])
+  assert.deepEqual(readdirSync(path.join(app, '.local')).sort(), ['llama', 'models', 'python', 'web'])
   for (const file of ['trainer/tests', 'node_modules/typescript', 'node_modules/openai', 'scripts/setup.mjs'])
     assert.ok(!existsSync(path.join(app, file)), file)
 })
@@ -173,6 +174,12 @@ test('the health check passes when the service is ready, and fails without a ser
     spawnSync(process.execPath, jsonOf(image, 'HEALTHCHECK').slice(1), { env: { ...process.env, TUNERY_PORT: at } })
       .status
   assert.deepEqual([check(port), check('1')], [0, 1])
+})
+
+test('the image serves the dashboard', async () => {
+  const response = await fetch(`http://127.0.0.1:${port}/jobs`, { headers: { accept: 'text/html' } })
+  assert.equal(response.status, 200)
+  assert.match(await response.text(), /<div id="root">/)
 })
 
 test('the image’s service answers with its default model, and trains and serves a tuned one', async () => {

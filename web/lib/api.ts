@@ -1,5 +1,6 @@
 // The client of this page. A session's cookie signs its requests; changes carry the session's CSRF token.
 import { Tunery } from '../../sdk/index.ts'
+import { reportLost, reportReached } from './connection.ts'
 
 let csrf: string | undefined
 
@@ -11,5 +12,23 @@ export function setCsrfToken(token: string | undefined): void {
 /** For requests that go around the client. */
 export const csrfHeaders = (): Record<string, string> => (csrf ? { 'x-csrf-token': csrf } : {})
 
+/** Hears whether the service answers at all. */
+async function watchedFetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
+  try {
+    const response = await fetch(input, init)
+    reportReached()
+    return response
+  } catch (error) {
+    if (!init?.signal?.aborted) void reportLost()
+    throw error
+  }
+}
+
 /** Retries are TanStack Query's, which shows them; a request that hangs fails after 30 s. */
-export const tunery = new Tunery({ baseUrl: '/v1', csrfToken: () => csrf, maxRetries: 0, timeout_ms: 30_000 })
+export const tunery = new Tunery({
+  baseUrl: '/v1',
+  csrfToken: () => csrf,
+  maxRetries: 0,
+  timeout_ms: 30_000,
+  fetch: watchedFetch,
+})

@@ -11,19 +11,29 @@ function change(next: State): void {
   for (const listener of listeners) listener()
 }
 
+const lookEvery_ms = 5000
+const patience_ms = 4000
+let looking = false
+
 export const reportReached = () => change('connected')
 
-/** Looks every 5 s until the service answers again. */
-export function reportLost(): void {
-  if (state === 'lost') return
-  change('lost')
-  const timer = setInterval(() => void look(), 5000)
-  const look = async () => {
-    const response = await fetch('/health/live', { signal: AbortSignal.timeout(4000) }).catch(() => undefined)
-    if (response?.ok) reportReached()
-    if (state === 'connected') clearInterval(timer)
+/** A request got no answer. Looks whether nothing does, and then every 5 s until the service is back. */
+export async function reportLost(): Promise<void> {
+  if (looking) return
+  looking = true
+  while (!(await isThere())) {
+    change('lost')
+    await new Promise((resolve) => setTimeout(resolve, lookEvery_ms))
   }
+  looking = false
+  reportReached()
 }
+
+const isThere = () =>
+  fetch('/health/live', { signal: AbortSignal.timeout(patience_ms) }).then(
+    ({ ok }) => ok,
+    () => false,
+  )
 
 const subscribe = (listener: () => void) => {
   listeners.add(listener)

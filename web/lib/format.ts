@@ -57,7 +57,7 @@ export function formatMoney(amount: number | null | undefined, currency: string)
     ? { minimumFractionDigits: 2, maximumFractionDigits: Math.min(8, 1 - Math.floor(Math.log10(size))) }
     : { minimumFractionDigits: 2, maximumFractionDigits: 2 }
   try {
-    return numbers({ style: 'currency', currency, ...options }).format(amount)
+    return numbers({ style: 'currency', currency, currencyDisplay: 'narrowSymbol', ...options }).format(amount)
   } catch {
     // A currency of the operator's own, such as credits.
     return `${numbers(options).format(amount)} ${currency}`

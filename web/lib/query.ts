@@ -1,7 +1,6 @@
 // The cache of what the API said. Keys begin with the resource: ['jobs'], ['jobs', 'list', filters], ['jobs', id].
 import { MutationCache, QueryCache, QueryClient } from '@tanstack/react-query'
 import { TuneryConnectionError, TuneryError } from '../../sdk/index.ts'
-import { reportLost, reportReached } from './connection.ts'
 
 /** The shortest time between two looks at something that has no stream. */
 export const refresh_ms = 5000
@@ -13,8 +12,6 @@ export function whenSignedOut(listener: () => void): void {
 }
 
 function hear(error: unknown): void {
-  if (error instanceof TuneryConnectionError) reportLost()
-  else reportReached()
   if (error instanceof TuneryError && error.status === 401) onSignedOut()
 }
 
@@ -24,8 +21,8 @@ const passes = (error: unknown) =>
   (error instanceof TuneryError && [429, 502, 503, 504].includes(error.status))
 
 export const queryClient = new QueryClient({
-  queryCache: new QueryCache({ onError: hear, onSuccess: reportReached }),
-  mutationCache: new MutationCache({ onError: hear, onSuccess: reportReached }),
+  queryCache: new QueryCache({ onError: hear }),
+  mutationCache: new MutationCache({ onError: hear }),
   defaultOptions: {
     queries: {
       staleTime: refresh_ms,

@@ -50,7 +50,7 @@ export function Bars({
         aria-label={`${title}: ${bars.length} values, ${format(total)} together, at most ${format(Math.max(0, ...bars.map(({ value }) => value)))}.`}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys read its values
         tabIndex={0}
-        className="relative flex items-end gap-px rounded-sm border-b border-edge"
+        className="relative flex items-end gap-0.5 border-b border-edge"
         style={{ height }}
         onMouseLeave={() => setAt(undefined)}
         onBlur={() => setAt(undefined)}

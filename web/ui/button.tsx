@@ -69,9 +69,15 @@ export const LinkButton = createLink(ButtonAnchor)
 
 const linkClass =
   'rounded-sm text-accent-ink underline decoration-accent-ink/40 underline-offset-2 hover:decoration-accent-ink'
+const quietLinkClass = 'rounded-sm decoration-edge underline-offset-2 hover:underline'
+
+interface TextLinkProps extends ComponentProps<'a'> {
+  /** In the colour of its text, underlined on hover: for names that are plainly links, as in lists. */
+  quiet?: boolean
+}
 /** A link in text, to another page of the dashboard. */
-export const TextLink = createLink(({ className, ...rest }: ComponentProps<'a'>) => (
-  <a {...rest} className={classes(linkClass, className)} />
+export const TextLink = createLink(({ quiet, className, ...rest }: TextLinkProps) => (
+  <a {...rest} className={classes(quiet ? quietLinkClass : linkClass, className)} />
 ))
 /** A link in text that leaves the dashboard, such as to /docs. */
 export function ExternalLink({ className, ...rest }: ComponentProps<'a'>) {

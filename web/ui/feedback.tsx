@@ -110,7 +110,7 @@ export function Progress({
 
 /** The shape of what is loading. Give it the size of what comes, so that nothing jumps. */
 export function Skeleton({ className = 'h-4 w-full' }: { className?: string }) {
-  return <div aria-hidden className={classes('animate-shimmer rounded-md bg-line', className)} />
+  return <div aria-hidden data-skeleton className={classes('animate-shimmer rounded-md bg-line', className)} />
 }
 
 /** Lines of text that are loading. */

@@ -37,7 +37,7 @@ export function Page({
         <div className="min-w-0 flex-1 basis-64">
           {back && (
             <nav aria-label="Breadcrumb" className="mb-1 flex items-center gap-1 text-sm text-muted">
-              <TextLink to={back.to} className="text-muted no-underline hover:underline">
+              <TextLink to={back.to} quiet>
                 {back.label}
               </TextLink>
               <ChevronRight aria-hidden className="size-3.5" />

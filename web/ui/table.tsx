@@ -30,7 +30,7 @@ export interface Column<T> {
   width?: string
   /** Leaves the column out on windows narrower than this. */
   from?: 'sm' | 'md' | 'lg'
-  /** Takes the room that is left, and cuts what is longer with an ellipsis. */
+  /** Takes the room that is left, and cuts what is longer with an ellipsis. One column should. Others stay in a line. */
   grow?: boolean
 }
 
@@ -242,7 +242,7 @@ export function Table<T extends object>(props: TableProps<T>) {
                       cellClass,
                       column.align === 'right' && 'text-right',
                       column.from && fromClasses[column.from],
-                      column.grow && 'w-full max-w-0 truncate',
+                      column.grow ? 'w-full max-w-0 truncate' : 'whitespace-nowrap',
                     )}
                   >
                     <Cell column={column} row={row.original} opens={place === 0} link={link} onOpen={onOpen} />

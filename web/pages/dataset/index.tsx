@@ -1,11 +1,11 @@
-import { SkeletonLines } from '../../ui/feedback.tsx'
+import { EmptyState } from '../../ui/feedback.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
 
 export default function DatasetPage() {
   return (
     <Page title="Dataset">
       <Card>
-        <SkeletonLines lines={5} />
+        <EmptyState title="This page is not built yet" />
       </Card>
     </Page>
   )

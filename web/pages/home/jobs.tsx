@@ -1,0 +1,156 @@
+import { type UseQueryResult, useQuery } from '@tanstack/react-query'
+import { SlidersHorizontal } from 'lucide-react'
+import { useMemo } from 'react'
+import type { Job, Page } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { isOver, type StreamState, useEvents } from '../../lib/events.ts'
+import { formatDuration, formatNumber } from '../../lib/format.ts'
+import { Sparkline } from '../../ui/bars.tsx'
+import { TextLink } from '../../ui/button.tsx'
+import { Badge, EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { Table } from '../../ui/table.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
+
+type Jobs = UseQueryResult<Page<Job>>
+
+/** A browser has few connections to a server: the rest of the running jobs is refreshed with the list. */
+const mostStreams = 2
+
+export function RunningJobs({ query }: { query: Jobs }) {
+  return (
+    <Card title="Running and waiting">
+      <Loaded query={query}>
+        {({ items }) => {
+          const active = items.filter((job) => !isOver(job)).toReversed()
+          if (active.length === 0)
+            return (
+              <EmptyState icon={<SlidersHorizontal />} title="Nothing runs">
+                Jobs appear here while they wait and train, with their loss as it falls.
+              </EmptyState>
+            )
+          const live = active.filter(({ status }) => status === 'running').slice(0, mostStreams)
+          return (
+            <ul className="-my-1 divide-y divide-line">
+              {active.map((job) => (
+                <ActiveJob key={job.id} listed={job} live={live.includes(job)} />
+              ))}
+            </ul>
+          )
+        }}
+      </Loaded>
+    </Card>
+  )
+}
+
+function ActiveJob({ listed, live }: { listed: Job; live: boolean }) {
+  const { data: job = listed } = useQuery({
+    queryKey: ['jobs', listed.id],
+    queryFn: ({ signal }) => tunery.jobs.get(listed.id, { signal }),
+    enabled: live,
+    initialData: listed,
+    initialDataUpdatedAt: 0,
+  })
+  const current = live ? job : listed
+  const { events, state } = useEvents(listed.id, { enabled: live })
+  const losses = useMemo(
+    () => events.flatMap(({ type, data }) => (type === 'metrics' && typeof data?.loss === 'number' ? [data.loss] : [])),
+    [events],
+  )
+  const { metrics } = current
+  return (
+    <li className="grid gap-2 py-3">
+      <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
+        <TextLink to="/jobs/$jobId" params={{ jobId: current.id }} quiet className="min-w-0 truncate font-medium">
+          {current.name}
+        </TextLink>
+        <Status status={current.status} />
+        <Badge>{current.resolved_config.method.value}</Badge>
+        {live && <LiveMark state={state} />}
+        <span className="ml-auto text-sm text-muted">{whenOf(current)}</span>
+      </div>
+      {current.status !== 'queued' && (
+        <div className="flex items-center gap-4">
+          <Progress value={current.progress} label={`Progress of ${current.name}`} className="min-w-0 flex-1" />
+          <span className="w-10 text-right text-sm">{Math.floor(current.progress * 100)} %</span>
+          {losses.length > 1 && <Sparkline values={losses} label={`Loss of ${current.name}`} />}
+        </div>
+      )}
+      <p className="flex flex-wrap gap-x-4 text-sm text-muted">
+        {metrics.step !== undefined && (
+          <span>
+            step {metrics.step}
+            {metrics.steps_total ? ` of ${metrics.steps_total}` : ''}
+          </span>
+        )}
+        {metrics.loss !== undefined && <span>loss {formatNumber(metrics.loss)}</span>}
+        {metrics.validation_loss !== undefined && <span>validation loss {formatNumber(metrics.validation_loss)}</span>}
+        {metrics.tokens_per_second !== undefined && <span>{formatNumber(metrics.tokens_per_second)} tokens/s</span>}
+        {current.slowed_by && (
+          <span className="text-warn">
+            {current.slowed_by === 'serving' ? 'slowed by answers of this service' : 'slowed by other programs'}
+          </span>
+        )}
+      </p>
+    </li>
+  )
+}
+
+/** What is known of when it begins or ends. */
+function whenOf(job: Job): string {
+  if (job.status === 'queued') {
+    const place =
+      job.queue_position === null ? '' : job.queue_position === 1 ? 'next' : `${job.queue_position}. in line`
+    const start = job.estimated_start ? `starts in about ${until(job.estimated_start)}` : ''
+    return [place, start].filter(Boolean).join(', ') || 'waits'
+  }
+  if (job.status === 'running') return job.estimated_completion ? `${until(job.estimated_completion)} left` : 'starting'
+  return ''
+}
+const until = (time: string) => formatDuration(Math.max(1, (new Date(time).getTime() - Date.now()) / 1000))
+
+const said: Partial<Record<StreamState, string>> = {
+  live: 'live',
+  reconnecting: 'reconnecting…',
+  connecting: 'connecting…',
+}
+function LiveMark({ state }: { state: StreamState }) {
+  const text = said[state]
+  return text ? <span className={state === 'live' ? 'text-xs text-good' : 'text-xs text-warn'}>{text}</span> : null
+}
+
+const columns = [
+  { id: 'name', header: 'Job', cell: (job: Job) => job.name, grow: true },
+  { id: 'status', header: 'Status', cell: (job: Job) => <Status status={job.status} /> },
+  { id: 'method', header: 'Method', cell: (job: Job) => <Badge>{job.resolved_config.method.value}</Badge>, from: 'md' },
+  {
+    id: 'loss',
+    header: 'Validation loss',
+    align: 'right',
+    cell: (job: Job) => formatNumber(job.metrics.validation_loss),
+    from: 'md',
+  },
+  {
+    id: 'ended',
+    header: 'Ended',
+    align: 'right',
+    cell: (job: Job) => <RelativeTime time={job.finished_at} />,
+    from: 'sm',
+  },
+] as const
+
+export function RecentJobs({ query }: { query: Jobs }) {
+  const over = useMemo(() => query.data?.items.filter(isOver).slice(0, 5) ?? [], [query.data])
+  if (over.length === 0) return null
+  return (
+    <Card title="Finished lately" actions={<TextLink to="/jobs">All jobs</TextLink>} flush>
+      <Table
+        label="Finished lately"
+        columns={columns}
+        rows={over}
+        rowId={({ id }) => id}
+        link={({ id }) => ({ to: '/jobs/$jobId', params: { jobId: id } })}
+      />
+    </Card>
+  )
+}
