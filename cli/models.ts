@@ -15,6 +15,11 @@ export async function models(id: string, from: string | undefined): Promise<void
   if (from && !existsSync(path.join(from, 'config.json')))
     throw new UsageError(`${from} is not a checkpoint folder: it has no config.json.`)
   const folder = path.join(readConfig(process.env).models_dir, id)
+  if (existsSync(path.join(root, '.local/setup-pending.json')))
+    throw new UsageError(
+      'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or run ' +
+        '`npm run setup`. Then try again.',
+    )
   if (existsSync(path.join(folder, 'model.json'))) return console.log(`${id} is already there, in ${folder}.`)
   const temporary = `${folder}.new`
   mkdirSync(path.dirname(folder), { recursive: true })

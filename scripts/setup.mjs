@@ -126,7 +126,8 @@ try {
     )
   if (!serving && lacks('converters'))
     need('git', 'Install it with your package manager (Debian and Ubuntu: `apt-get install git`).')
-  if (lacks('python')) findPython()
+  // Serving needs it for the default model alone.
+  if (serving ? force || !existsSync(local('stamps/served-model')) : lacks('python')) findPython()
   const steps = [
     ...stepsOf(wanted),
     ...(extra.includes('chromium') ? [chromium] : dev ? [chromiumIfPossible] : []),

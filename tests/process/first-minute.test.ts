@@ -35,7 +35,7 @@ after(() => {
 function copyCheckout(name: string, installed: string[], stamps: string[]): string {
   const checkout = path.join(folder, name)
   const sources = ['cli', 'contract', 'engine', 'examples', 'lib', 'scripts', 'sdk', 'server', 'trainer', 'web']
-  for (const each of [...sources, 'package.json', 'package-lock.json', '.npmrc', 'tunery'])
+  for (const each of [...sources, 'package.json', 'package-lock.json', 'tsconfig.json', '.npmrc', 'tunery'])
     cpSync(path.join(root, each), path.join(checkout, each), { recursive: true })
   symlinkSync(path.join(root, 'node_modules'), path.join(checkout, 'node_modules'))
   for (const each of [...installed, ...stamps.map((stamp) => `stamps/${stamp}`)]) {
