@@ -69,6 +69,8 @@ test('before training is set up chat answers, a job waits and says so, and the r
   const base = path.join(models, tiny)
   cpSync(tinyModelsDir(), models, { recursive: true })
   const facts = JSON.parse(readFileSync(path.join(base, 'model.json'), 'utf8'))
+  const whole = 'test/whole'
+  cpSync(base, path.join(models, whole), { recursive: true })
   renameSync(path.join(base, 'hf'), path.join(folder, 'hf'))
   writeFileSync(path.join(base, 'model.json'), JSON.stringify({ ...facts, hf: null }))
   const data = dataFolder('first-minute', { TUNERY_MODELS_DIR: models }, { checkout })
@@ -88,6 +90,8 @@ test('before training is set up chat answers, a job waits and says so, and the r
   const created = await api('POST', '/fine-tuning/jobs', request)
   assert.equal(created.status, 201)
   assert.match(created.body.waits_for, /failed at step 1 of 1, ONNX Runtime.*GET \/v1\/hub\/setup/)
+  const onWhole = (await api('POST', '/fine-tuning/jobs', { ...request, model_id: whole })).body
+  assert.deepEqual([onWhole.queue_position, onWhole.waits_for], [1, created.body.waits_for])
   const refused = [
     await api('GET', `/datasets/${dataset_id}/preview?row=1&model_id=${tiny}`),
     await api('POST', '/fine-tuning/jobs/estimate', request),
@@ -117,7 +121,8 @@ test('before training is set up chat answers, a job waits and says so, and the r
 
   const next = await data.start()
   const again = client(next.url, key)
-  assert.equal((await again.job(created.body.id)).status, 'queued')
+  for (const { id } of [created.body, onWhole]) assert.equal((await again.job(id)).status, 'queued')
+  await again.api('POST', `/fine-tuning/jobs/${onWhole.id}/cancel`)
   // What the missing steps bring: the checkpoint, as `prepare_base restore` leaves it, and requirements that pip reads.
   renameSync(path.join(folder, 'hf'), path.join(base, 'hf'))
   writeFileSync(path.join(base, 'model.json'), JSON.stringify(facts))
