@@ -1,9 +1,15 @@
 // The dashboard in a browser: fast, under its policy, for every eye and hand.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { AxeBuilder } from '@axe-core/playwright'
-import type { Page } from 'playwright-core'
-import { type BrowserService, browserTest, desktop, phone, settled, startBrowserService } from './support.ts'
+import {
+  type BrowserService,
+  browserTest,
+  desktop,
+  phone,
+  problemsOf,
+  settled,
+  startBrowserService,
+} from './support.ts'
 
 let service: BrowserService
 before(async () => {
@@ -25,14 +31,6 @@ const paths = [
   '/settings/profile',
   '/nowhere/at/all',
 ]
-
-/** What axe finds serious or critical. */
-async function problemsOf(page: Page): Promise<string[]> {
-  const { violations } = await new AxeBuilder({ page }).analyze()
-  return violations
-    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-    .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 150)).join(' ')}`)
-}
 
 test('the page is there within a second, with no complaint of the browser', browserTest, async () => {
   // Once before, so that the service and the browser are warm.

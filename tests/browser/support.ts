@@ -1,6 +1,7 @@
 // A real service on a free port, and Debian's Chromium on its pages.
 import { existsSync } from 'node:fs'
-import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core'
+import { AxeBuilder } from '@axe-core/playwright'
+import { chromium, type Page } from 'playwright-core'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 
 const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
@@ -39,27 +40,17 @@ export interface VisitOptions {
 export const desktop = { width: 1280, height: 800 }
 export const phone = { width: 360, height: 740 }
 
-/** Starts a service and a browser. `name` is part of the data folder's name. */
-export async function startBrowserService(
-  name: string,
-  settings: Record<string, string> = {},
-): Promise<BrowserService> {
-  const folder = dataFolder(name, settings)
-  let server = await folder.start()
-  const key = folder.key()
-  const browser: Browser = await chromium.launch({
-    executablePath: executablePath!,
-    args: ['--no-sandbox', '--disable-gpu'],
-  })
-  const addressOf = () => server.url.replace(/\/v1$/, '')
-  const contexts: BrowserContext[] = []
+export interface BrowserOnly {
+  /** A new page in a browser profile of its own. `headers` go with every request. */
+  visit(options?: VisitOptions, headers?: Record<string, string>): Promise<Visit>
+  stop(): Promise<void>
+}
+
+/** A browser for pages at the address that is given. */
+export async function startBrowser(addressOf: () => string): Promise<BrowserOnly> {
+  const browser = await chromium.launch({ executablePath: executablePath!, args: ['--no-sandbox', '--disable-gpu'] })
   return {
-    get address() {
-      return addressOf()
-    },
-    folder,
-    key,
-    async visit({ scheme = 'light', size = desktop, signedIn = true, reducedMotion = false } = {}) {
+    async visit({ scheme = 'light', size = desktop, reducedMotion = false } = {}, headers = {}) {
       const context = await browser.newContext({
         baseURL: addressOf(),
         colorScheme: scheme,
@@ -68,9 +59,8 @@ export async function startBrowserService(
         timezoneId: 'UTC',
         reducedMotion: reducedMotion ? 'reduce' : 'no-preference',
         hasTouch: size.width < 600,
-        ...(signedIn && { extraHTTPHeaders: { authorization: `Bearer ${key}` } }),
+        extraHTTPHeaders: headers,
       })
-      contexts.push(context)
       const page = await context.newPage()
       const complaints: string[] = []
       page.on('console', (message) => {
@@ -80,21 +70,53 @@ export async function startBrowserService(
       page.on('pageerror', (error) => complaints.push(String(error)))
       return { page, complaints }
     },
+    stop: () => browser.close(),
+  }
+}
+
+/** Starts a service and a browser. `name` is part of the data folder's name. */
+export async function startBrowserService(
+  name: string,
+  settings: Record<string, string> = {},
+): Promise<BrowserService> {
+  const folder = dataFolder(name, settings)
+  let server = await folder.start()
+  const key = folder.key()
+  const addressOf = () => server.url.replace(/\/v1$/, '')
+  const browser = await startBrowser(addressOf)
+  return {
+    get address() {
+      return addressOf()
+    },
+    folder,
+    key,
+    visit: (options = {}) =>
+      browser.visit(options, options.signedIn === false ? {} : { authorization: `Bearer ${key}` }),
     async restart() {
       await server.end('SIGKILL')
       server = await folder.start()
     },
     async stop() {
-      for (const context of contexts) await context.close()
-      await browser.close()
+      await browser.stop()
       folder.remove()
     },
   }
 }
 
-/** Waits until a page shows what it has loaded. Live pages keep a stream open, so that their network is never idle. */
-export async function settled(page: Page): Promise<void> {
+/** What axe finds serious or critical on a page, each with the elements. */
+export async function problemsOf(page: Page): Promise<string[]> {
+  const { violations } = await new AxeBuilder({ page }).analyze()
+  return violations
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 150)).join(' ')}`)
+}
+
+/**
+ * Waits until a page shows what it has loaded. Live pages keep a stream open, so that their network is never idle.
+ * `skeletons`: some are part of the page.
+ */
+export async function settled(page: Page, { skeletons = false } = {}): Promise<void> {
   await page.locator('h1').first().waitFor()
-  await page.waitForFunction(() => document.querySelectorAll('[data-skeleton]').length === 0)
+  if (!skeletons) await page.waitForFunction(() => document.querySelectorAll('[data-skeleton]').length === 0)
   await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))))
 }

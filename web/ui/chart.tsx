@@ -303,6 +303,7 @@ function drawMarks(plot: uPlot, marks: NonNullable<ChartProps['marks']>, color: 
   ctx.strokeStyle = color
   ctx.fillStyle = color
   ctx.globalAlpha = 0.6
+  ctx.textAlign = 'left'
   ctx.setLineDash([2 * devicePixelRatio, 4 * devicePixelRatio])
   for (const { x, label } of marks) {
     const left = plot.valToPos(x, 'x', true)

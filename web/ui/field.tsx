@@ -118,10 +118,10 @@ export function NumberInput({
           placeholder={placeholder}
           className="focus-inset w-full min-w-0 flex-1 rounded-l-md bg-transparent px-2.5"
         />
-        <BaseNumber.Decrement aria-label="Less" className={stepClass}>
+        <BaseNumber.Decrement aria-label="Decrease" className={stepClass}>
           <Minus aria-hidden />
         </BaseNumber.Decrement>
-        <BaseNumber.Increment aria-label="More" className={classes(stepClass, 'rounded-r-md')}>
+        <BaseNumber.Increment aria-label="Increase" className={classes(stepClass, 'rounded-r-md')}>
           <Plus aria-hidden />
         </BaseNumber.Increment>
       </BaseNumber.Group>

@@ -70,7 +70,7 @@ export function Card({
   className?: string
 }) {
   return (
-    <section className={classes('rounded-lg bg-surface ring-1 ring-line', className)}>
+    <section className={classes('min-w-0 rounded-lg bg-surface ring-1 ring-line', className)}>
       {(title || actions) && (
         <div className={classes('flex flex-wrap items-center gap-x-4 gap-y-2 px-4 pt-3.5', flush ? 'pb-3' : 'pb-1')}>
           <div className="min-w-0 flex-1">

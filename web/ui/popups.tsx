@@ -6,7 +6,7 @@ import { Popover as BasePopover } from '@base-ui/react/popover'
 import { X } from 'lucide-react'
 import { type ReactElement, type ReactNode, useState } from 'react'
 import { classes } from '../lib/classes.ts'
-import { Button, IconButton } from './button.tsx'
+import { Button, buttonClass } from './button.tsx'
 
 export const popupClass =
   'rounded-lg bg-raised text-ink shadow-pop ring-1 ring-line outline-none origin-(--transform-origin) ' +
@@ -174,17 +174,19 @@ export function Dialog({
       <BaseDialog.Portal>
         <BaseDialog.Backdrop className={backdropClass} />
         <BaseDialog.Popup className={classes(dialogClass, widths[width])}>
-          <div className="flex items-start gap-4 px-5 pt-4 pb-3">
-            <div className="min-w-0 flex-1">
-              <BaseDialog.Title className="text-lg font-semibold">{title}</BaseDialog.Title>
-              {description && (
-                <BaseDialog.Description className="mt-1 text-muted">{description}</BaseDialog.Description>
-              )}
-            </div>
-            <BaseDialog.Close render={<IconButton label="Close" size="sm" icon={<X aria-hidden />} />} />
+          <div className="px-5 pt-4 pr-14 pb-3">
+            <BaseDialog.Title className="text-lg font-semibold">{title}</BaseDialog.Title>
+            {description && <BaseDialog.Description className="mt-1 text-muted">{description}</BaseDialog.Description>}
           </div>
           {children && <div className="min-h-0 flex-1 overflow-y-auto px-5 pb-5">{children}</div>}
           {footer && <div className="flex flex-wrap justify-end gap-2 border-t border-line px-5 py-3">{footer}</div>}
+          {/* Last, so that the focus begins at the dialog's first control. */}
+          <BaseDialog.Close
+            aria-label="Close"
+            className={classes(buttonClass('quiet', 'sm'), 'absolute top-3 right-3 w-7 px-0!')}
+          >
+            <X aria-hidden />
+          </BaseDialog.Close>
         </BaseDialog.Popup>
       </BaseDialog.Portal>
     </BaseDialog.Root>

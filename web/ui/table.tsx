@@ -14,6 +14,7 @@ import { useVirtualizer } from '@tanstack/react-virtual'
 import { ArrowDown, ArrowUp } from 'lucide-react'
 import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
+import { formatNumber } from '../lib/format.ts'
 import { Button } from './button.tsx'
 import { Checkbox } from './choices.tsx'
 
@@ -113,11 +114,14 @@ export function Table<T extends object>(props: TableProps<T>) {
     : all.map((row, index) => ({ row, index }))
 
   const [focusRow, setFocusRow] = useState<number>()
+  // After every render: a row far away is rendered some frames after it was scrolled to.
   useEffect(() => {
     if (focusRow === undefined) return
-    scroller.current?.querySelector<HTMLElement>(`[data-row="${focusRow}"] [data-row-focus]`)?.focus()
+    const row = scroller.current?.querySelector<HTMLElement>(`[data-row="${focusRow}"] [data-row-focus]`)
+    if (!row) return
+    row.focus()
     setFocusRow(undefined)
-  }, [focusRow])
+  })
 
   /** Arrows, Home and End walk from row to row; Tab still reaches every control. */
   function walk(event: KeyboardEvent) {
@@ -128,8 +132,7 @@ export function Table<T extends object>(props: TableProps<T>) {
     if (to === undefined || to < 0 || to >= all.length) return
     event.preventDefault()
     if (virtual) virtualizer.scrollToIndex(to)
-    // A row that was scrolled to is rendered by the next frame.
-    requestAnimationFrame(() => setFocusRow(to))
+    setFocusRow(to)
   }
 
   if (rows.length === 0 && empty) return empty
@@ -276,7 +279,8 @@ function Cell<T>({
   link,
   onOpen,
 }: { column: Column<T>; row: T; opens: boolean } & Pick<TableProps<T>, 'link' | 'onOpen'>) {
-  const content = column.cell ? column.cell(row) : column.value?.(row)
+  const value = column.value?.(row)
+  const content = column.cell ? column.cell(row) : typeof value === 'number' ? formatNumber(value, 6) : value
   if (!opens || !(link || onOpen)) return content
   // The name is the link; its ::after covers the cell, so that it is easy to hit.
   const className =

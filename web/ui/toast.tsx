@@ -13,7 +13,6 @@ const add = (type: Kind) => (title: string, description?: string) => {
     description,
     type,
     timeout: type === 'bad' ? 12_000 : 5000,
-    priority: type === 'bad' ? 'high' : 'low',
   })
 }
 
