@@ -56,7 +56,7 @@ export default defineConfig({
     // Read by the check of the budget: which files the first page needs.
     manifest: 'manifest.json',
     reportCompressedSize: false,
-    // tests/unit/web-budget.test.ts holds the sizes.
+    // tests/unit/web/budget.test.ts holds the sizes.
     chunkSizeWarningLimit: 2000,
   },
 })

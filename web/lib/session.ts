@@ -2,13 +2,22 @@
 import { useQuery } from '@tanstack/react-query'
 import type { Profile } from '../../sdk/index.ts'
 import { isTuneryError, TuneryError } from '../../sdk/index.ts'
-import { csrfHeaders, setCsrfToken, tunery } from './api.ts'
+import { send, setCsrfToken, tunery } from './api.ts'
 import { queryClient, whenSignedOut } from './query.ts'
 
-/** The session: its person, what they may do, and how they can sign in. */
+/** The session: its person, what they may do, and how they can sign in again. */
 export interface Session {
   profile: Profile
   scopes: readonly string[]
+  has_password: boolean
+  has_passkey: boolean
+}
+
+/** What GET /v1/session answers. */
+interface SessionAnswer {
+  profile: Profile
+  scopes: string[]
+  csrf_token: string
   has_password: boolean
   has_passkey: boolean
 }
@@ -17,10 +26,15 @@ const key = ['session'] as const
 
 async function load(signal: AbortSignal): Promise<Session | null> {
   try {
-    const profile = await tunery.user.profile({ signal })
-    return { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
+    const { csrf_token, ...session } = await send<SessionAnswer>('GET', '/session', undefined, signal)
+    setCsrfToken(csrf_token)
+    return session
   } catch (error) {
     if (isTuneryError(error) && error.status === 401) return null
+    if (isTuneryError(error) && error.status === 404) {
+      const profile = await tunery.user.profile({ signal }).catch(() => null)
+      return profile && { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
+    }
     throw error
   }
 }
@@ -50,16 +64,19 @@ export const refreshSession = () => queryClient.fetchQuery({ ...sessionQuery, st
 
 /** Ends the session on the server, then here. */
 export async function signOut(): Promise<void> {
-  const response = await fetch('/v1/session', { method: 'DELETE', headers: csrfHeaders() })
-  if (!response.ok && response.status !== 401) throw new Error('The service did not end the session. Try again.')
+  try {
+    await send('DELETE', '/session')
+  } catch (error) {
+    if (!(isTuneryError(error) && error.status === 401)) throw error
+  }
   forgetSession()
 }
 
 /** Forgets everything of the person who was signed in. */
 export function forgetSession(): void {
   setCsrfToken(undefined)
-  queryClient.clear()
   queryClient.setQueryData(key, null)
+  queryClient.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== key[0] })
 }
 
 whenSignedOut(() => {

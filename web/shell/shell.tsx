@@ -7,10 +7,10 @@ import { classes } from '../lib/classes.ts'
 import { useConnection } from '../lib/connection.ts'
 import { queryClient } from '../lib/query.ts'
 import { useSessionQuery } from '../lib/session.ts'
+import { Brand } from '../ui/brand.tsx'
 import { IconButton } from '../ui/button.tsx'
 import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
 import { AccountMenu } from './account-menu.tsx'
-import { Brand } from './brand.tsx'
 import { navigation } from './navigation.ts'
 
 export function Shell() {

@@ -1,12 +1,142 @@
-import { EmptyState } from '../../ui/feedback.tsx'
-import { Card, Page } from '../../ui/layout.tsx'
+import { useMutation, useQuery } from '@tanstack/react-query'
+import { Navigate, useNavigate, useSearch } from '@tanstack/react-router'
+import { KeyRound } from 'lucide-react'
+import { useEffect, useRef, useState } from 'react'
+import { safeNext, useSecretOfLink } from '../../lib/secret.ts'
+import { type Session, useSessionQuery } from '../../lib/session.ts'
+import {
+  passkeysWork,
+  type SignInWays,
+  signInByLink,
+  signInByPasskey,
+  signInByPassword,
+  signInWays,
+} from '../../lib/sign-in.ts'
+import { Centered, Or } from '../../ui/brand.tsx'
+import { Button, buttonClass } from '../../ui/button.tsx'
+import { Loaded, Notice, Progress } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Code } from '../../ui/values.tsx'
 
 export default function SignInPage() {
+  const { next, error } = useSearch({ from: '/sign-in' })
+  const token = useSecretOfLink()
+  const navigate = useNavigate()
+  const session = useSessionQuery()
+  const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => signInWays(signal) })
+  const enter = ({ has_password, has_passkey }: Session, byLink = false) =>
+    // Who came by a link and has no other way in yet is asked to make one.
+    navigate({ to: byLink && !has_password && !has_passkey ? '/welcome' : safeNext(next), replace: true })
+
+  const link = useMutation({ mutationFn: signInByLink, onSuccess: (found) => enter(found, true) })
+  const used = useRef<string>(undefined)
+  useEffect(() => {
+    // Once each: it works once.
+    if (!token || used.current === token) return
+    used.current = token
+    link.mutate(token)
+  }, [token, link])
+
+  if (link.isPending || (token && link.isIdle))
+    return (
+      <Centered title="Signing in">
+        <Progress value={null} label="Signing in" />
+      </Centered>
+    )
+  if (session.data && link.isIdle) return <Navigate to={safeNext(next)} replace />
   return (
-    <Page title="Sign in">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
-    </Page>
+    <Centered title="Sign in">
+      {link.isError && (
+        <Notice tone="bad" title="The link did not work">
+          {link.error.message}
+        </Notice>
+      )}
+      {error && !link.isError && (
+        <Notice tone="bad">{oidcErrors[error] ?? `Signing in there failed (${error}). Try again.`}</Notice>
+      )}
+      <Loaded query={ways}>{(found) => <Ways ways={found} next={next} enter={enter} />}</Loaded>
+    </Centered>
+  )
+}
+
+/** Codes that the address carries after a sign-in elsewhere. */
+const oidcErrors: Record<string, string> = {
+  oidc_cancelled: 'You cancelled signing in there.',
+  oidc_no_account: 'Nobody here has the email of that account. Ask an admin for an invitation.',
+  oidc_expired: 'Signing in there took too long. Try again.',
+}
+
+function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (session: Session) => unknown }) {
+  const passkey = useMutation({ mutationFn: signInByPasskey, onSuccess: (session) => enter(session) })
+  const address = next ? `/v1/sign-in/oidc?next=${encodeURIComponent(safeNext(next))}` : '/v1/sign-in/oidc'
+  if (ways.first)
+    return (
+      <Notice tone="accent" title="Nobody has signed in yet">
+        The terminal that started Tunery printed a link. Without a terminal it is in <Code>data/sign-in-link.txt</Code>.
+        On the service's machine, <Code>./tunery sign-in-link</Code> makes another.
+      </Notice>
+    )
+  return (
+    <>
+      {ways.password && <PasswordForm enter={enter} />}
+      {(ways.passkey || ways.oidc) && ways.password && <Or />}
+      {ways.passkey && (
+        <Button
+          icon={<KeyRound aria-hidden />}
+          busy={passkey.isPending}
+          disabled={!passkeysWork()}
+          onClick={() => passkey.mutate()}
+        >
+          Sign in with a passkey
+        </Button>
+      )}
+      {ways.passkey && !passkeysWork() && <p className="text-sm text-muted">Passkeys need https, or localhost.</p>}
+      {passkey.isError && <Notice tone="bad">{passkey.error.message}</Notice>}
+      {ways.oidc && (
+        <a href={address} className={buttonClass()}>
+          Sign in with {ways.oidc}
+        </a>
+      )}
+      <p className="text-sm text-muted">
+        No way in? <Code>./tunery sign-in-link</Code> on the service's machine makes a link that works once.
+      </p>
+    </>
+  )
+}
+
+function PasswordForm({ enter }: { enter: (session: Session) => unknown }) {
+  const [email, setEmail] = useState('')
+  const [password, setPassword] = useState('')
+  const signIn = useMutation({
+    mutationFn: () => signInByPassword(email.trim(), password),
+    onSuccess: (session) => enter(session),
+  })
+  return (
+    <Form onSubmit={() => signIn.mutate()}>
+      <Field label="Email">
+        <Input
+          type="email"
+          name="email"
+          autoComplete="username webauthn"
+          required
+          value={email}
+          onChange={(event) => setEmail(event.target.value)}
+        />
+      </Field>
+      <Field label="Password">
+        <Input
+          type="password"
+          name="password"
+          autoComplete="current-password"
+          required
+          value={password}
+          onChange={(event) => setPassword(event.target.value)}
+        />
+      </Field>
+      {signIn.isError && <Notice tone="bad">{signIn.error.message}</Notice>}
+      <Button type="submit" variant="primary" busy={signIn.isPending} disabled={!email || !password}>
+        Sign in
+      </Button>
+    </Form>
   )
 }

@@ -1,12 +1,98 @@
-import { EmptyState } from '../../ui/feedback.tsx'
-import { Card, Page } from '../../ui/layout.tsx'
+import { useMutation } from '@tanstack/react-query'
+import { Navigate, useNavigate } from '@tanstack/react-router'
+import { KeyRound } from 'lucide-react'
+import { useState } from 'react'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { type Session, useSessionQuery } from '../../lib/session.ts'
+import { addPasskey, changeProfile, deviceName, passkeysWork, setPassword } from '../../lib/sign-in.ts'
+import { Centered, Or } from '../../ui/brand.tsx'
+import { Button, TextLink } from '../../ui/button.tsx'
+import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { leastPassword, NewPassword } from '../../ui/new-password.tsx'
 
+/** After the first sign-in by a link, which works once: sets up the way in for the next time. */
 export default function WelcomePage() {
+  const session = useSessionQuery()
+  if (session.data === null) return <Navigate to="/sign-in" replace />
   return (
-    <Page title="Welcome">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
-    </Page>
+    <Centered
+      title="Welcome to Tunery"
+      description="The link that brought you here works once. Choose how you sign in from now on."
+      footer={<TextLink to="/">Later: I know how to make another link</TextLink>}
+    >
+      {session.data ? (
+        <Ways session={session.data} />
+      ) : session.isError ? (
+        <ErrorState error={session.error} retry={() => void session.refetch()} />
+      ) : (
+        <SkeletonLines lines={4} />
+      )}
+    </Centered>
+  )
+}
+
+function Ways({ session }: { session: Session }) {
+  const navigate = useNavigate()
+  const enter = () => navigate({ to: '/', replace: true })
+  const [name, setName] = useState(session.profile.name)
+  const [email, setEmail] = useState(session.profile.email ?? '')
+  const [password, change] = useState('')
+  const saveName = async () => {
+    const changes = { ...(name !== session.profile.name && { name }), ...(email && { email }) }
+    if (Object.keys(changes).length > 0) await changeProfile(changes)
+  }
+  const byPassword = useMutation({
+    mutationFn: async () => {
+      await saveName()
+      await setPassword(password, email)
+    },
+    onSuccess: enter,
+  })
+  const byPasskey = useMutation({
+    mutationFn: async () => {
+      await saveName()
+      await addPasskey(deviceName())
+    },
+    onSuccess: enter,
+  })
+  const error = byPassword.error ?? byPasskey.error
+  const problem = formError(error, ['name', 'email', 'password'])
+  return (
+    <Form onSubmit={() => byPassword.mutate()}>
+      <Field label="Name" error={fieldError(error, 'name')}>
+        <Input name="name" autoComplete="name" value={name} onChange={(event) => setName(event.target.value)} />
+      </Field>
+      <Field label="Email" help="You sign in with it. Nothing is sent to it." error={fieldError(error, 'email')}>
+        <Input
+          type="email"
+          name="email"
+          autoComplete="username"
+          required
+          value={email}
+          onChange={(event) => setEmail(event.target.value)}
+        />
+      </Field>
+      <NewPassword value={password} onChange={change} error={fieldError(byPassword.error, 'password')} />
+      {problem && <Notice tone="bad">{problem}</Notice>}
+      <Button
+        type="submit"
+        variant="primary"
+        busy={byPassword.isPending}
+        disabled={!email || password.length < leastPassword}
+      >
+        Set the password
+      </Button>
+      <Or />
+      <Button
+        icon={<KeyRound aria-hidden />}
+        busy={byPasskey.isPending}
+        disabled={!passkeysWork()}
+        onClick={() => byPasskey.mutate()}
+      >
+        Make a passkey on this device
+      </Button>
+      {!passkeysWork() && <p className="text-sm text-muted">Passkeys need https, or localhost.</p>}
+    </Form>
   )
 }

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { gzipSync } from 'node:zlib'
-import { root } from '../../lib/root.ts'
+import { root } from '../../../lib/root.ts'
 
 const most_kB = 250
 const built = path.join(root, '.local/web')

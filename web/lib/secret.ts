@@ -1,0 +1,28 @@
+import { useEffect, useState } from 'react'
+
+/**
+ * The secret of a link, from the address's fragment, which no server and no log sees. Reading it removes it from the
+ * address and the history. Also of a link that is opened while the page is there already.
+ */
+export function useSecretOfLink(): string | undefined {
+  const [secret, setSecret] = useState(() => location.hash.slice(1) || undefined)
+  useEffect(() => {
+    const read = () => {
+      const found = location.hash.slice(1)
+      if (!found) return
+      setSecret(found)
+      history.replaceState(history.state, '', location.pathname + location.search)
+    }
+    read()
+    addEventListener('hashchange', read)
+    return () => removeEventListener('hashchange', read)
+  }, [])
+  return secret
+}
+
+/** Where to go after signing in: an address of this dashboard, never another's. */
+export function safeNext(next: string | undefined, origin = location.origin): string {
+  if (!next?.startsWith('/') || !URL.canParse(next, origin)) return '/'
+  const url = new URL(next, origin)
+  return url.origin === origin && !url.pathname.startsWith('//') ? url.pathname + url.search : '/'
+}
