@@ -2,7 +2,7 @@
 import { type ReactNode, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { CopyButton } from './button.tsx'
-import { Segments } from './choices.tsx'
+import { Segments } from './toggles.tsx'
 
 /** A block of code with a copy button. `wrap`: breaks long lines instead of scrolling. */
 export function CodeBlock({

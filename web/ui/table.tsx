@@ -16,7 +16,7 @@ import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useStat
 import { classes } from '../lib/classes.ts'
 import { formatNumber } from '../lib/format.ts'
 import { Button } from './button.tsx'
-import { Checkbox } from './choices.tsx'
+import { Checkbox } from './toggles.tsx'
 
 export interface Column<T> {
   id: string
