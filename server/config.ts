@@ -257,10 +257,12 @@ const settings = {
   max_webhooks: setting(wholeNumber(1, 1000), '20', 'Most webhooks of an account.'),
   url: optional(
     z.url({ protocol: /^https?$/ }),
-    'Service that ./tunery export and import use, with its version (https://…/v1). Default: the one that runs on the data ' +
-      'folder.',
+    'Service that ./tunery talks to, with its version (https://…/v1). Default: that of the profile of ./tunery login, or ' +
+      'the one that runs on the data folder.',
   ),
-  api_key: optional(text, 'API key that ./tunery export and import use. The service itself does not read it.'),
+  key: optional(text, 'API key that ./tunery uses. The service itself does not read it.'),
+  api_key: optional(text, 'The same by an older name; TUNERY_KEY wins.'),
+  profile: optional(text, 'Profile of ./tunery login that ./tunery uses. The service itself does not read it.'),
   secret_key_file: optional(
     folder,
     'File with the key that encrypts secrets at rest; created if missing. Default: secret.key in the data folder.',
@@ -317,7 +319,7 @@ const redactKeys = (value: unknown) =>
   typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value
 
 /** Settings whose values are never shown. */
-const secretSettings = new Set(['huggingface_token', 'api_key'])
+const secretSettings = new Set(['huggingface_token', 'key', 'api_key'])
 
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {

@@ -140,6 +140,7 @@ test('the image has no data, no tests and no test packages', () => {
     'package-lock.json',
     'package.json',
     'scripts',
+    'sdk',
     'server',
     'trainer',
     'tunery',

@@ -150,7 +150,7 @@ test('the command line requests an export and downloads it with a progress bar',
   const { stdout, stderr } = await tunery(['export', model, '--format', 'gguf', '--adapter-only', '-o', target])
   assert.ok(stdout.includes(`SHA-256 ${sha256(target)}`), stdout)
   assert.match(stdout, /100 % of the tokens match the trainer's/)
-  assert.match(stderr, /█ +100 % {2}Downloading/)
+  assert.match(stderr, /# +100 % {2}Downloading/)
   assert.deepEqual(readdirSync(here), ['mine.gguf'])
   rmSync(target)
 })

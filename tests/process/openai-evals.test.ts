@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, mock, test } from 'node:test'
-import { importOpenaiEvals } from '../../cli/import-openai-evals.ts'
+import { importOpenaiEvals } from '../../cli/remote/import-openai-evals.ts'
 import { until } from '../support/client.ts'
 import { evaluationEnded, same, uploadItems } from '../support/evaluations.ts'
 import { startApp, type TestApp } from '../support/service.ts'
@@ -320,7 +320,7 @@ test('exported evals are imported, and the answers of their runs are graded here
     writeFileSync(file, JSON.stringify(value))
     const log = mock.method(console, 'log', () => {})
     try {
-      await importOpenaiEvals([file], { 'dry-run': false, json: true, judge: tiny, ...options })
+      await importOpenaiEvals([file], { dryRun: false, json: true, judge: tiny, ...options })
       return JSON.parse(String(log.mock.calls.at(-1)!.arguments[0]))
     } finally {
       log.mock.restore()
@@ -345,7 +345,7 @@ test('exported evals are imported, and the answers of their runs are graded here
   await assert.rejects(importing({ object: 'eval' }), /'eval.id'/)
   const python = { type: 'python', name: 'py', source: 'x' }
   await assert.rejects(importing({ eval: { ...exported.eval, testing_criteria: [python] } }), /no Python/)
-  await importing(exported, { 'dry-run': true })
+  await importing(exported, { dryRun: true })
   const broken = { ...exported, eval: { ...exported.eval, testing_criteria: [{ ...same, input: '{{x}}' }] } }
   await assert.rejects(importing(broken), /testing_criteria/)
   assert.equal(await count(), before, 'nothing is left of what fails')

@@ -10,8 +10,8 @@ import os from 'node:os'
 import path from 'node:path'
 import { after, before, beforeEach, test } from 'node:test'
 import { promisify } from 'node:util'
-import { downloadExport } from '../../cli/export.ts'
-import { UsageError } from '../../cli/usage.ts'
+import { downloadExport } from '../../cli/remote/export.ts'
+import { UsageError } from '../../cli/support/errors.ts'
 import { root } from '../../lib/root.ts'
 
 const bytes = Buffer.alloc(200_000, 'weights')
@@ -47,7 +47,7 @@ after(() => {
   server.close()
   rmSync(folder, { recursive: true })
 })
-const bring = () => downloadExport('exp_1', { output: here, 'adapter-only': false })
+const bring = () => downloadExport('exp_1', { output: here })
 
 test('whatever a service calls a file, it is saved in the given folder', async () => {
   file.name = '../../outside.gguf'

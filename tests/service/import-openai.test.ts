@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { after, before, mock, test } from 'node:test'
-import { importOpenai } from '../../cli/import-openai.ts'
+import { importOpenai } from '../../cli/remote/import-openai.ts'
 import { colourRows } from '../support/client.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -52,7 +52,7 @@ after(async () => {
 async function run(job: unknown, options: object = {}) {
   const log = mock.method(console, 'log', () => {})
   try {
-    const settings = { model: tiny, training: rows, 'dry-run': false, json: true, ...options }
+    const settings = { model: tiny, training: rows, dryRun: false, json: true, ...options }
     await importOpenai(write('job.json', job), settings)
     return JSON.parse(String(log.mock.calls.at(-1)!.arguments[0]))
   } finally {
@@ -78,7 +78,7 @@ test('the same training starts here, and what differs is said', async () => {
 
 test('a dry run checks the rows and leaves nothing', async () => {
   const before = await files()
-  assert.ok((await run(exported, { 'dry-run': true })).differences.length > 3)
+  assert.ok((await run(exported, { dryRun: true })).differences.length > 3)
   assert.equal(await files(), before)
 })
 

@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { z } from 'zod'
-import { readName, UsageError } from '../../cli/usage.ts'
+import { readName } from '../../cli/local/names.ts'
+import { UsageError } from '../../cli/support/errors.ts'
 import { asDisplayName, Description, DisplayName } from '../../contract/common.ts'
 import { contractRoutes } from '../support/routes.ts'
 

@@ -1,0 +1,48 @@
+import path from 'node:path'
+import pkg from '../../package.json' with { type: 'json' }
+import { readConfig } from '../../server/config.ts'
+import { backUp } from '../../server/storage/backup/backup.ts'
+import { checkDataDir } from '../../server/storage/backup/check.ts'
+import type { Manifest } from '../../server/storage/backup/manifest.ts'
+import { restore as restoreBackup } from '../../server/storage/backup/restore.ts'
+import type { GlobalOptions } from '../support/options.ts'
+import { show } from '../support/output.ts'
+
+const summaryOf = ({ created_at, files }: Manifest) => ({
+  created_at,
+  files: files.length,
+  size_bytes: files.reduce((sum, { size_bytes }) => sum + size_bytes, 0),
+})
+const sizeOf = ({ files }: Manifest) =>
+  `${files.length} files, ${(files.reduce((sum, { size_bytes }) => sum + size_bytes, 0) / 1e6).toFixed(1)} MB`
+
+/** Checks the database and its files; sets exit status 1 if there are problems. */
+export async function check({ json }: GlobalOptions): Promise<void> {
+  const { data_dir } = readConfig(process.env)
+  const problems = await checkDataDir(data_dir)
+  if (json) console.log(JSON.stringify({ ok: problems.length === 0, problems }))
+  else console.log(problems.length === 0 ? `${data_dir} is whole.` : problems.join('\n'))
+  if (problems.length > 0) process.exitCode = 1
+}
+
+/** Backs up the data folder. Safe while a server runs. */
+export async function backup(target: string, options: GlobalOptions): Promise<void> {
+  const folder = path.resolve(target)
+  const manifest = await backUp(readConfig(process.env).data_dir, folder, pkg.version)
+  show(
+    options,
+    { folder, ...summaryOf(manifest) },
+    `Backed up into ${folder}: ${sizeOf(manifest)}. The key of the secrets (secret.key) is not in it; keep that apart.`,
+  )
+}
+
+export async function restore(source: string, options: GlobalOptions): Promise<void> {
+  const { data_dir } = readConfig(process.env)
+  const manifest = await restoreBackup(path.resolve(source), data_dir)
+  show(
+    options,
+    { data_dir, ...summaryOf(manifest) },
+    `Restored the backup of ${manifest.created_at} into ${data_dir}: ${sizeOf(manifest)}. ` +
+      'Put your secret.key in place before the service starts.',
+  )
+}

@@ -1,0 +1,148 @@
+// Writes a bundle: a folder with the engine's source, package.json, lockfile, weights, a Dockerfile and a start script.
+import { createHash } from 'node:crypto'
+import { constants, createReadStream, globSync } from 'node:fs'
+import { chmod, copyFile, cp, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { root } from '../../../lib/root.ts'
+import { UsageError } from '../../support/errors.ts'
+import { enginePackages, folders } from './packages.ts'
+
+export interface NamedFile {
+  name: string
+  file: string
+}
+export interface BundleOptions {
+  model: NamedFile
+  adapters: NamedFile[]
+  gpu: 'none' | 'cuda'
+  out: string
+}
+
+/** Throws a UsageError if an option cannot be used. `model.file` is undefined if it is downloaded later. */
+export async function checkBundle({
+  model,
+  adapters,
+  out,
+}: Omit<BundleOptions, 'model'> & { model: Partial<NamedFile> & { name: string } }): Promise<void> {
+  const names = [model, ...adapters].map(({ name }) => name)
+  for (const name of names)
+    if (!/^[\w.:/@+ -]{1,200}$/.test(name))
+      throw new UsageError(`'${name}' cannot be a model's name here: letters, digits, blanks and _ . : / @ + - can.`)
+  if (new Set(names).size < names.length) throw new UsageError('The model and its adapters need names of their own.')
+  for (const { file } of [model, ...adapters]) if (file !== undefined) await requireGguf(file)
+  await assertEmpty(out)
+}
+
+/** Writes the bundle atomically. Throws as `checkBundle` does. */
+export async function writeBundle(options: BundleOptions): Promise<void> {
+  await checkBundle(options)
+  const { model, adapters, gpu, out } = options
+  const part = `${out}.${process.pid}.part`
+  try {
+    await mkdir(path.join(part, 'model'), { recursive: true })
+    await copyEngine(part, gpu)
+    const files = []
+    for (const [index, { name, file }] of [model, ...adapters].entries())
+      files.push({
+        name,
+        ...(await copyWeights(file, part, index === 0 ? 'model/model.gguf' : `model/adapter-${index}.gguf`)),
+      })
+    const { version } = JSON.parse(await readFile(path.join(root, 'package.json'), 'utf8'))
+    await writeJson(part, 'bundle.json', {
+      made_with: `tunery ${version}`,
+      gpu,
+      model: files[0],
+      adapters: files.slice(1),
+    })
+    await copyTexts(part, model.name, gpu)
+    await makeReadable(part)
+    await rename(part, out)
+  } finally {
+    await rm(part, { recursive: true, force: true })
+  }
+}
+
+async function requireGguf(file: string): Promise<void> {
+  const problem = (why: string) =>
+    new UsageError(`${file} ${why}. './tunery export MODEL --format gguf -o FILE' makes a file for a bundle.`)
+  const refuse = (error: NodeJS.ErrnoException) => {
+    throw problem(error.code === 'ENOENT' ? 'does not exist' : `cannot be read: ${error.message}`)
+  }
+  // stat before open: opening a named pipe would wait for a writer.
+  if (!(await stat(file).catch(refuse)).isFile()) throw problem('is not a GGUF file')
+  const handle = await open(file).catch(refuse)
+  try {
+    const head = Buffer.alloc(4)
+    if ((await handle.read(head, 0, 4, 0)).bytesRead < 4 || head.toString('latin1') !== 'GGUF')
+      throw problem('is not a GGUF file')
+  } finally {
+    await handle.close()
+  }
+}
+
+async function assertEmpty(out: string): Promise<void> {
+  const entries = await readdir(out).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return []
+    throw new UsageError(`${out} cannot be written: ${error.message}.`)
+  })
+  if (entries.length > 0) throw new UsageError(`${out} is not empty. Name a folder that does not exist yet.`)
+}
+
+async function copyEngine(part: string, gpu: BundleOptions['gpu']): Promise<void> {
+  for (const file of globSync(`{${folders.join()}}/**/*.ts`, { cwd: root }))
+    await cp(path.join(root, file), path.join(part, file))
+  for (const file of ['LICENSE', '.npmrc']) await copyFile(path.join(root, file), path.join(part, file))
+  const { manifest, lockfile } = enginePackages(gpu)
+  await writeJson(part, 'package.json', manifest)
+  await writeJson(part, 'package-lock.json', lockfile)
+}
+
+/** Copies weights, sharing blocks where the filesystem can (reflink). Returns path, size and hash. */
+async function copyWeights(from: string, part: string, file: string) {
+  const to = path.join(part, file)
+  await copyFile(from, to, constants.COPYFILE_FICLONE)
+  const hash = createHash('sha256')
+  for await (const piece of createReadStream(to, { highWaterMark: 1 << 20 })) hash.update(piece)
+  const handle = await open(to, 'r+')
+  await handle.sync()
+  await handle.close()
+  return { file, size_bytes: (await stat(to)).size, sha256: hash.digest('hex') }
+}
+
+const gpuNote = `
+The image for a machine with an NVIDIA GPU, its driver and NVIDIA's container toolkit, and its start:
+
+\`\`\`sh
+docker build --build-arg TUNERY_GPU=cuda -t MODEL_TAG .
+docker run --init --read-only --gpus all -p 127.0.0.1:8000:8000 MODEL_TAG
+\`\`\`
+
+Without Docker the machine needs the runtime of CUDA 13 (\`libcudart.so.13\`, \`libcublas.so.13\`). Without it, or without
+a GPU, the model runs on the CPU.
+`
+
+async function copyTexts(part: string, name: string, gpu: BundleOptions['gpu']): Promise<void> {
+  const deploy = (file: string) => path.join(root, 'deploy', file)
+  await copyFile(deploy('Dockerfile.model'), path.join(part, 'Dockerfile'))
+  await copyFile(deploy('bundle/dockerignore'), path.join(part, '.dockerignore'))
+  for (const file of ['start.mjs', 'settings.env']) await copyFile(deploy(`bundle/${file}`), path.join(part, file))
+  const readme = (await readFile(deploy('bundle/README.md'), 'utf8')).replace(
+    'GPU_NOTE\n',
+    gpu === 'cuda' ? gpuNote : '',
+  )
+  const tag =
+    name
+      .toLowerCase()
+      .replace(/[^a-z0-9]+/g, '-')
+      .replace(/^-|-$/g, '') || 'model'
+  await writeFile(path.join(part, 'README.md'), readme.replaceAll('MODEL_NAME', name).replaceAll('MODEL_TAG', tag))
+}
+
+/** Makes all files readable: a Docker image keeps their modes, and its server runs as another user. */
+async function makeReadable(folder: string): Promise<void> {
+  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
+    await chmod(path.join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644)
+}
+
+const writeJson = (folder: string, file: string, value: unknown) =>
+  writeFile(path.join(folder, file), `${JSON.stringify(value, null, 2)}\n`)

@@ -1,0 +1,113 @@
+// The commands on the data folder of a checkout. What they run is loaded when it is needed, and is no part of the package.
+import { UsageError } from '../support/errors.ts'
+import { type Program, type Run, runs, wordsOf } from '../support/options.ts'
+
+/** Loads what a command runs, by a name for each. */
+export type LocalCommands = Record<
+  | 'createKey'
+  | 'createAccount'
+  | 'listAccounts'
+  | 'changeAccount'
+  | 'addModel'
+  | 'bundle'
+  | 'check'
+  | 'backup'
+  | 'restore'
+  | 'config'
+  | 'checkMachine',
+  () => Promise<Run>
+>
+
+/** Lets a command run what `local` has for it. Without a checkout it says that it needs one. */
+export function runsLocally(command: Program, local: LocalCommands | undefined, name: keyof LocalCommands): void {
+  runs(
+    command,
+    local
+      ? local[name]
+      : () => {
+          throw new UsageError(
+            `'tunery ${wordsOf(command)}' needs a checkout of Tunery: it works on the data folder of a service.`,
+          )
+        },
+    { lazy: true },
+  )
+}
+
+/** `models`: the group that `models add` belongs to. */
+export function addLocalCommands(program: Program, models: Program, local: LocalCommands | undefined): void {
+  runsLocally(
+    models
+      .command('add')
+      .description('add a base model to the machine: from Hugging Face, or from a checkpoint folder (safetensors)')
+      .argument('<id>', 'OWNER/NAME')
+      .option('--from <folder>', 'the checkpoint folder'),
+    local,
+    'addModel',
+  )
+  const accounts = program.command('accounts').description('accounts in the data folder, for operators')
+  runsLocally(
+    accounts
+      .command('create')
+      .description('create an account with its owner and their first key, which is shown once')
+      .option('--name <name>', 'name of the account and its owner')
+      .option('--tier <tier>', 'one of the tiers; default: the default tier')
+      .option('--email <address>', "the owner's address"),
+    local,
+    'createAccount',
+  )
+  runsLocally(accounts.command('list').description('list all accounts'), local, 'listAccounts')
+  for (const [name, description] of [
+    ['set', 'rename an account, or give it another tier'],
+    ['suspend', 'refuse the requests of an account, within a second'],
+    ['reinstate', 'end a suspension'],
+  ] as const) {
+    const command = accounts.command(name).description(description).argument('<account>', 'id of the account')
+    if (name === 'set') command.option('--name <name>', 'another name').option('--tier <tier>', 'another tier')
+    runsLocally(command, local, 'changeAccount')
+  }
+  runsLocally(
+    program
+      .command('bundle')
+      .description(
+        'write a folder that serves one model by itself, with or without Docker; the model is exported first, unless ' +
+          '--gguf names its file',
+      )
+      .argument('<model>', 'a model or deployment, an export (exp_…), or a GGUF file')
+      .option('-o, --output <folder>', 'the folder, which is made')
+      .option('--quantization <type>', 'of the exported file, such as Q4_K_M')
+      .option('--gguf <file>', 'the file of the model')
+      .option('--name <name>', 'what requests call the model')
+      .option('--adapter <name=file>', 'an adapter (GGUF) to serve beside it; may be repeated', collect)
+      .option('--gpu <kind>', 'none or cuda'),
+    local,
+    'bundle',
+  )
+  runsLocally(
+    program.command('check').description('check the database and its files; exit status 1 if anything is damaged'),
+    local,
+    'check',
+  )
+  runsLocally(
+    program
+      .command('backup')
+      .description('back up the database and its files; safe while the service runs')
+      .argument('<folder>', 'a new folder'),
+    local,
+    'backup',
+  )
+  runsLocally(
+    program
+      .command('restore')
+      .description('restore a backup into an empty data folder')
+      .argument('<folder>', 'the folder of the backup'),
+    local,
+    'restore',
+  )
+  runsLocally(
+    program.command('config').description('list every setting with its value; with --json also its default'),
+    local,
+    'config',
+  )
+}
+
+const collect = (value: string, all: string[] = []) => [...all, value]

@@ -1,0 +1,67 @@
+import { spawn } from 'node:child_process'
+import { existsSync, mkdirSync, renameSync, rmdirSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import { root } from '../../lib/root.ts'
+import { readConfig } from '../../server/config.ts'
+import { UsageError } from '../support/errors.ts'
+import type { GlobalOptions } from '../support/options.ts'
+import { show } from '../support/output.ts'
+
+/** Exit status of the Python program after it has printed its reason in one sentence. */
+const explainedStatus = 3
+
+/** Adds a base model to the models folder, in the forms that the engine and the trainer read. */
+export async function addModel(id: string, options: GlobalOptions & { from?: string }): Promise<void> {
+  const { from, json } = options
+  if (!/^[\w.-]+\/[\w.-]+$/.test(id) || id.split('/').some((part) => /^\.+$/.test(part)))
+    throw new UsageError(`A model's id is OWNER/NAME; '${id}' is not.`)
+  if (from && !existsSync(path.join(from, 'config.json')))
+    throw new UsageError(`${from} is not a checkpoint folder: it has no config.json.`)
+  const folder = path.join(readConfig(process.env).models_dir, id)
+  if (existsSync(path.join(root, '.local/setup-pending.json')))
+    throw new UsageError(
+      'What converts models is not installed yet. Wait until the service has installed it (GET /v1/hub/setup), or run ' +
+        '`npm run setup`. Then try again.',
+    )
+  if (existsSync(path.join(folder, 'model.json')))
+    return show(options, { id, folder }, `${id} is already there, in ${folder}.`)
+  const temporary = `${folder}.new`
+  mkdirSync(path.dirname(folder), { recursive: true })
+  const source = from ? ['folder', '--source', path.resolve(from)] : ['hub', '--repo', id]
+  const args = [
+    '-m',
+    'trainer.cli.prepare_base',
+    ...source,
+    '--converters',
+    path.join(root, '.local/llama/source'),
+    '--id',
+    id,
+    '--out',
+    temporary,
+  ]
+  const child = spawn(path.join(root, '.local/python/bin/python'), args, {
+    cwd: root,
+    // Its progress is no part of the JSON.
+    stdio: ['inherit', json ? 2 : 'inherit', 'inherit'],
+  })
+  const status = await new Promise((resolve, reject) => child.on('exit', resolve).on('error', reject))
+  if (status !== 0) {
+    rmSync(temporary, { recursive: true, force: true })
+    removeEmpty(path.dirname(folder))
+    if (status !== explainedStatus) throw new UsageError(`${id} could not be added; see above.`)
+    process.exitCode = 2
+    return
+  }
+  rmSync(folder, { recursive: true, force: true })
+  renameSync(temporary, folder)
+  show(options, { id, folder }, `${id} is ready, in ${folder}.`)
+}
+
+/** Removes the owner's folder unless it has other models. */
+function removeEmpty(folder: string): void {
+  try {
+    rmdirSync(folder)
+  } catch (error) {
+    if (!['ENOENT', 'ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code!)) throw error
+  }
+}

@@ -1,0 +1,43 @@
+// All commands. The reference page and the shell completion are made of this program too.
+import { addLocalCommands, type LocalCommands } from './local/commands.ts'
+import { addExportCommands } from './remote/export-commands.ts'
+import { addKeyCommands } from './remote/keys.ts'
+import { addModelCommands } from './remote/models.ts'
+import { invocation } from './support/invocation.ts'
+import { Program } from './support/options.ts'
+
+const environment = `Which service: --url and --key, --profile, TUNERY_URL and TUNERY_KEY, TUNERY_PROFILE, the current profile of 'login', or the
+service that runs on the data folder. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found,
+5 not reachable, 130 interrupted.`
+
+/** The program. Without `local` the commands on the data folder say that they need a checkout. */
+export function createProgram(local: LocalCommands | undefined): Program {
+  const { name, version } = invocation()
+  const program = new Program(name)
+  program
+    .description('Upload examples, fine-tune an open model, serve it by name, own the weights.')
+    .version(version, '-V, --version', 'print the version')
+    .helpOption('-h, --help', 'print what a command does and takes')
+    .option('--json', 'print one JSON value (streams: a line for each event) and nothing else')
+    .option('--url <address>', 'the service, with its version: https://tunery.example.com/v1')
+    .option('--key <key>', 'an API key; others on this machine may see it there: prefer TUNERY_KEY or login')
+    .option('--profile <name>', 'a service and a key that login has stored')
+    .configureHelp({ showGlobalOptions: true })
+    .exitOverride()
+    .addHelpText('after', `\n${environment}`)
+  const models = addModelCommands(program)
+  addExportCommands(program)
+  addKeyCommands(program, local?.createKey)
+  addLocalCommands(program, models, local)
+  return program
+}
+
+/** A group that is named alone lists: `jobs` is `jobs list`. */
+export function withDefaults(program: Program, args: string[]): string[] {
+  const words = args.filter((each) => !each.startsWith('-'))
+  const [group] = words
+  const command = words.length === 1 ? program.commands.find((each) => each.name() === group) : undefined
+  if (!command?.commands.some((each) => each.name() === 'list') || args.some((each) => /^(-h|--help)$/.test(each)))
+    return args
+  return args.toSpliced(args.indexOf(group!) + 1, 0, 'list')
+}

@@ -1,0 +1,13 @@
+// For the commands whose scripts rely on exit status 2.
+import { asCommandError, UsageError } from '../support/errors.ts'
+import { connectedTo } from '../support/service.ts'
+
+/** Gives every failure that can be explained exit status 2, as `export`, `import` and `bundle` have always had it. */
+export async function explained<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    const known = asCommandError(error, connectedTo())
+    throw known ? new UsageError(known.message) : error
+  }
+}

@@ -1,0 +1,161 @@
+// `models`: base models and the account's own.
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Model, TunedModel } from '../../sdk/index.ts'
+import { CommandError, UsageError } from '../support/errors.ts'
+import { typed } from '../support/invocation.ts'
+import { type GlobalOptions, type Program, runs } from '../support/options.ts'
+import { confirm, createBar, show } from '../support/output.ts'
+import { connect } from '../support/service.ts'
+import { bar, bytes, fields, paint, table, time } from '../support/text.ts'
+import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
+
+/** Between two looks at a download. */
+const poll_ms = 2000
+
+export function addModelCommands(program: Program): Program {
+  const models = program.command('models').description("base models, and the account's own")
+  runs(
+    listOptions(models.command('list').description("list the base models and the account's own"))
+      .option('--name <text>', 'own models with this text in their name')
+      .option('--available', 'only base models whose weights are on the machine of the service'),
+    listModels,
+  )
+  runs(
+    models
+      .command('show')
+      .description('what a model is and where it comes from')
+      .argument('<model>', 'id of a base or of an own model'),
+    showModel,
+  )
+  runs(
+    models
+      .command('download')
+      .description('let the service download a base model')
+      .argument('<model>', 'id of a base model')
+      .option('--detach', 'do not wait for its end'),
+    downloadModel,
+  )
+  runs(
+    models
+      .command('delete')
+      .description('delete an own model that nothing needs')
+      .argument('<model>', 'id of the model')
+      .option('-y, --yes', 'do not ask'),
+    deleteModel,
+  )
+  return models
+}
+
+async function listModels(options: GlobalOptions & ListOptions & { available?: boolean }): Promise<void> {
+  const { tunery } = connect(options)
+  const [{ models }, { items: own, more }] = await Promise.all([
+    tunery.hub.list(),
+    first(tunery.models.list({ limit: pageOf(options), name: options.name }), options),
+  ])
+  const bases = options.available ? models.filter(({ weights }) => weights.available) : models
+  show(options, { bases, models: own }, () =>
+    [
+      paint('bold', 'Base models'),
+      table<Model>(bases, [
+        { head: 'id', value: ({ id }) => id },
+        { head: 'weights', value: weightsOf },
+        { head: 'context', value: ({ context_length }) => String(context_length), right: true },
+        { head: 'trains by', value: ({ methods }) => methods.join(', ') || '-' },
+        { head: 'licence', value: ({ license }) => license, flexible: true },
+      ]),
+      '',
+      paint('bold', 'Your models'),
+      own.length === 0 ? `None yet: ${typed('train FILE --model BASE')} makes one.` : ownTable(own),
+      ...(more ? [more] : []),
+    ].join('\n'),
+  )
+}
+
+function weightsOf({ weights, download }: Model): string {
+  if (weights.available) return weights.size_mb === null ? 'here' : `here, ${bytes(weights.size_mb * 1e6)}`
+  if (download && ['queued', 'downloading', 'converting'].includes(download.status))
+    return `${download.status} ${Math.round(100 * download.progress)} %`
+  return weights.size_mb === null ? '-' : `-, ${bytes(weights.size_mb * 1e6)}`
+}
+
+const ownTable = (models: TunedModel[]) =>
+  table(models, [
+    { head: 'id', value: ({ id }) => id },
+    { head: 'name', value: ({ name }) => name, flexible: true },
+    { head: 'base', value: ({ base_model_id }) => base_model_id },
+    { head: 'method', value: ({ method }) => method },
+    { head: 'size', value: ({ size_mb }) => bytes(size_mb * 1e6), right: true },
+    { head: 'made', value: ({ created_at }) => time(created_at) },
+  ])
+
+async function showModel(id: string, options: GlobalOptions): Promise<void> {
+  const { tunery } = connect(options)
+  if (id.includes('/')) {
+    const model = await tunery.hub.get(id)
+    return show(options, model, () =>
+      fields([
+        ['id', model.id],
+        ['name', model.name],
+        ['about', model.description],
+        ['weights', model.weights.available ? weightsOf(model) : (model.weights.how_to_get ?? 'not here')],
+        ['context', `${model.context_length} tokens`],
+        ['trains by', model.methods.join(', ') || 'not trainable here'],
+        ['licence', model.license],
+      ]),
+    )
+  }
+  const model = await tunery.models.get(id)
+  show(options, model, () =>
+    fields([
+      ['id', model.id],
+      ['name', model.name],
+      ['about', model.description],
+      ['base', model.base_model_id],
+      ['method', model.method],
+      ['size', bytes(model.size_mb * 1e6)],
+      ['made', time(model.created_at)],
+      ['job', model.job_id],
+      ['engine', model.comparison && (model.comparison.agrees ? 'agrees with the trainer' : model.comparison.problem)],
+      ...model.lineage.steps.map((step, index): [string, string] => [
+        index === 0 ? 'lineage' : '',
+        `${step.name ?? step.model_id} (${[step.method, step.dataset?.name].filter(Boolean).join(', ') || 'uploaded'})`,
+      ]),
+    ]),
+  )
+}
+
+async function downloadModel(id: string, options: GlobalOptions & { detach?: boolean }): Promise<void> {
+  const { tunery } = connect(options)
+  let model = await tunery.hub.startDownload(id)
+  const progress = createBar(process.stderr, (share) => bar(share, 28, process.stderr))
+  while (!options.detach && !model.weights.available) {
+    const download = model.download
+    if (download && (download.status === 'failed' || download.status === 'cancelled'))
+      throw new CommandError(`${id} was not downloaded: ${download.error?.message ?? 'the download was cancelled.'}`)
+    const total = download?.total_bytes ? ` of ${bytes(download.total_bytes)}` : ''
+    progress.show(download?.progress ?? 0, `${download?.status ?? 'queued'} ${bytes(download?.bytes ?? 0)}${total}`)
+    await sleep(poll_ms)
+    model = await tunery.hub.get(id)
+  }
+  progress.end()
+  show(
+    options,
+    model,
+    model.weights.available
+      ? `${id} can be called and trained.`
+      : `${id} is being downloaded. '${typed(`models show ${id}`)}' tells how far it is.`,
+  )
+}
+
+async function deleteModel(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+  const { tunery } = connect(options)
+  await confirmDeletion(id, options)
+  show(options, await tunery.models.delete(id), `${id} is deleted.`)
+}
+
+/** Asks before something is deleted. Throws a UsageError without --yes where nobody can answer. */
+export async function confirmDeletion(what: string, { yes }: { yes?: boolean }): Promise<void> {
+  if (yes) return
+  if (!process.stdin.isTTY) throw new UsageError(`Nobody is there to ask whether ${what} is to be deleted. Add --yes.`)
+  if (!(await confirm(`Delete ${what}? This cannot be undone.`))) throw new CommandError('Nothing was deleted.')
+}
