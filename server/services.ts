@@ -44,7 +44,13 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const db = database ?? (await openThreadedDatabase(dataDir))
   const stopping = new AbortController()
   const stopDeadline = new AbortController()
-  const trainingSetup = createTrainingSetup({ checkout: root, log, announce: console.log, now: Date.now })
+  const trainingSetup = createTrainingSetup({
+    checkout: root,
+    log,
+    announce: console.log,
+    stopping: stopping.signal,
+    now: Date.now,
+  })
   const context: Context = {
     config,
     db,

@@ -14,16 +14,16 @@ const platform = `${process.platform}-${process.arch}`
  */
 const npmFlags = ['--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=http']
 
-/** With `serving`, without the packages of tests and checks, unless they are there already. */
+/** With `serving`, without the packages of tests and checks, unless this checkout has them. */
 export async function npmPackages(options) {
+  const serving = options.serving && !existsSync(path.join(root, 'node_modules/typescript'))
   const key = [fileHash('package-lock.json'), platform]
   const withoutDev = [...key, 'without dev']
   const results = [path.join(root, 'node_modules/.package-lock.json')]
-  if (options.serving && !options.force && isDone('npm', key, results)) return false
   // Adds what is missing: `npm ci` would remove the packages under a server that runs.
-  const add = !options.serving && isDone('npm', withoutDev, results)
-  const args = add ? ['install', '--no-save'] : options.serving ? ['ci', '--omit=dev'] : ['ci']
-  return step('npm', 'npm packages', options.serving ? withoutDev : key, results, options, () =>
+  const add = !serving && isDone('npm', withoutDev, results)
+  const args = add ? ['install', '--no-save'] : serving ? ['ci', '--omit=dev'] : ['ci']
+  return step('npm', 'npm packages', serving ? withoutDev : key, results, options, () =>
     run('npm', [...args, ...npmFlags], {
       cwd: root,
       what: `npm ${args[0]}`,

@@ -58,12 +58,15 @@ interface Options {
   log: Logger
   /** Prints a line for whoever watches the terminal. */
   announce(line: string): void
+  /** Aborts when the service begins to stop. */
+  stopping: AbortSignal
   now(): number
 }
 
-export function createTrainingSetup({ checkout, log, announce, now }: Options): TrainingSetup {
+export function createTrainingSetup({ checkout, log, announce, now, ...options }: Options): TrainingSetup {
   const pendingFile = path.join(checkout, '.local/setup-pending.json')
-  const stopping = new AbortController()
+  const closed = new AbortController()
+  const stopping = AbortSignal.any([options.stopping, closed.signal])
   const changes = new EventEmitter().setMaxListeners(0)
   const steps: Step[] = readPending().map((step) => ({ ...step, status: 'waiting', message: null }))
   let ready = steps.length === 0
@@ -110,6 +113,8 @@ export function createTrainingSetup({ checkout, log, announce, now }: Options): 
   }
 
   function onLine(line: string): void {
+    // Ctrl-C has ended the command too, which is no failure of its step.
+    if (stopping.aborted) return
     let event: z.infer<typeof SetupEvent>
     try {
       event = SetupEvent.parse(JSON.parse(line))
@@ -150,9 +155,9 @@ export function createTrainingSetup({ checkout, log, announce, now }: Options): 
       process.execPath,
       [path.join(checkout, 'scripts/setup.mjs'), '--training', '--events'],
       // npm and pip are configured by the environment.
-      { env: process.env, stdout: onLine, signal: stopping.signal, grace_ms: stop_grace_ms },
+      { env: process.env, stdout: onLine, signal: stopping, grace_ms: stop_grace_ms },
     ).ended.catch((error: Error) => ({ status: null, stderr: error.message }))
-    if (stopping.signal.aborted) return
+    if (stopping.aborted) return
     if (end.status === 0) return becomeReady()
     const step = steps.find(({ status }) => status === 'failed') ?? steps.find(({ status }) => status !== 'done')
     if (!step) return
@@ -165,7 +170,7 @@ export function createTrainingSetup({ checkout, log, announce, now }: Options): 
   }
 
   function begin(): void {
-    if (ready || stopping.signal.aborted) return
+    if (ready || stopping.aborted) return
     running ??= run()
       .catch((error: Error) => log.error({ err: error }, 'set-up for training could not be run'))
       .finally(() => {
@@ -234,7 +239,7 @@ export function createTrainingSetup({ checkout, log, announce, now }: Options): 
       })
       return {
         async close() {
-          stopping.abort()
+          closed.abort()
           await recheck.close()
           await running
         },
