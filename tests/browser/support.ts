@@ -25,6 +25,7 @@ export interface BrowserService {
   key: string
   /** A new page of a person who is signed in, in a browser profile of its own. */
   visit(options?: VisitOptions): Promise<Visit>
+  /** Kills the service, and starts it again at the same address. */
   restart(): Promise<void>
   stop(): Promise<void>
 }
@@ -93,6 +94,8 @@ export async function startBrowserService(
     visit: (options = {}) =>
       browser.visit(options, options.signedIn === false ? {} : { authorization: `Bearer ${key}` }),
     async restart() {
+      // At the same address: pages that are open wait for it there.
+      folder.env.TUNERY_PORT = new URL(server.url).port
       await server.end('SIGKILL')
       server = await folder.start()
     },

@@ -26,3 +26,6 @@ export function safeNext(next: string | undefined, origin = location.origin): st
   const url = new URL(next, origin)
   return url.origin === origin && !url.pathname.startsWith('//') ? url.pathname + url.search : '/'
 }
+
+/** Characters of a password at least, as the contract has it: importing that would bring its library along. */
+export const leastPassword = 10

@@ -1,32 +1,19 @@
 // Who uses this page.
 import { useQuery } from '@tanstack/react-query'
-import type { Profile } from '../../sdk/index.ts'
+import type { Scope } from '../../contract/scopes.ts'
+import type { SessionState } from '../../contract/sign-in.ts'
 import { isTuneryError, TuneryError } from '../../sdk/index.ts'
 import { send, setCsrfToken, tunery } from './api.ts'
 import { queryClient, whenSignedOut } from './query.ts'
 
-/** The session: its person, what they may do, and how they can sign in again. */
-export interface Session {
-  profile: Profile
-  scopes: readonly string[]
-  has_password: boolean
-  has_passkey: boolean
-}
-
-/** What GET /v1/session answers. */
-interface SessionAnswer {
-  profile: Profile
-  scopes: string[]
-  csrf_token: string
-  has_password: boolean
-  has_passkey: boolean
-}
+/** The session, its person, what they may do, and how they can sign in again. */
+export type Session = Omit<SessionState, 'csrf_token' | 'session'> & Partial<Pick<SessionState, 'session'>>
 
 const key = ['session'] as const
 
 async function load(signal: AbortSignal): Promise<Session | null> {
   try {
-    const { csrf_token, ...session } = await send<SessionAnswer>('GET', '/session', undefined, signal)
+    const { csrf_token, ...session } = await send<SessionState>('GET', '/session', undefined, signal)
     setCsrfToken(csrf_token)
     return session
   } catch (error) {
@@ -57,7 +44,7 @@ export function useSession(): Session {
 }
 
 /** Whether this person may do what needs the scope, such as `tuning:write`. */
-export const useMay = (scope: string): boolean => useSessionQuery().data?.scopes.includes(scope) ?? false
+export const useMay = (scope: Scope): boolean => useSessionQuery().data?.scopes.includes(scope) ?? false
 
 /** Looks again who is signed in: after signing in or out. */
 export const refreshSession = () => queryClient.fetchQuery({ ...sessionQuery, staleTime: 0 })

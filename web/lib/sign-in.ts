@@ -3,26 +3,14 @@ import type {
   PublicKeyCredentialCreationOptionsJSON,
   PublicKeyCredentialRequestOptionsJSON,
 } from '@simplewebauthn/browser'
+import type { z } from 'zod'
+import type { getSignIn, lookAtInvitation as look } from '../../contract/sign-in.ts'
 import { send } from './api.ts'
 import { refreshSession } from './session.ts'
 
-/** How people can sign in here. */
-export interface SignInWays {
-  password: boolean
-  passkey: boolean
-  /** The name of the provider, where there is one. */
-  oidc: string | null
-  /** Nobody has signed in yet: the link of the first start is the way. */
-  first: boolean
-}
-
-export interface Invitation {
-  account: { name: string }
-  invited_by: string | null
-  name: string
-  email: string | null
-  role: string
-}
+type Answer<R extends { responses: { 200: z.ZodType } }> = z.infer<R['responses'][200]>
+export type SignInWays = Answer<typeof getSignIn>
+export type Invitation = Answer<typeof look>
 
 export const signInWays = (signal?: AbortSignal) => send<SignInWays>('GET', '/sign-in', undefined, signal)
 

@@ -11,13 +11,14 @@ import {
   SlidersHorizontal,
   Wrench,
 } from 'lucide-react'
+import type { Scope } from '../../contract/scopes.ts'
 
 export interface NavigationEntry {
   to: string
   label: string
   icon: LucideIcon
   /** Shown to those who have this scope. */
-  scope?: string
+  scope?: Scope
   /** Only where the address is exactly this. */
   exact?: boolean
 }

@@ -131,15 +131,18 @@ export function EmptyState({
   title,
   children,
   action,
+  compact,
 }: {
   icon?: ReactNode
   title: ReactNode
   children?: ReactNode
   action?: ReactNode
+  /** In a card beside others: less tall, without the icon. */
+  compact?: boolean
 }) {
   return (
-    <div className="flex flex-col items-center px-6 py-12 text-center">
-      {icon && (
+    <div className={classes('flex flex-col items-center px-6 text-center', compact ? 'py-5' : 'py-12')}>
+      {icon && !compact && (
         <div aria-hidden className="mb-3 rounded-lg bg-hover p-2.5 text-muted [&_svg]:size-5">
           {icon}
         </div>

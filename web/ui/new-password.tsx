@@ -1,8 +1,6 @@
 import { useState } from 'react'
+import { leastPassword } from '../lib/secret.ts'
 import { Field, Input } from './field.tsx'
-
-/** As the API refuses it too. */
-export const leastPassword = 10
 
 /** A new password, which can be looked at instead of typed twice. `error` is the API's. */
 export function NewPassword({

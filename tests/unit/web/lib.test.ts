@@ -1,6 +1,7 @@
 // What the dashboard's pages compute: numbers as text, errors at their fields, where a sign-in leads.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { passwordLength } from '../../../contract/sign-in.ts'
 import { TuneryError } from '../../../sdk/index.ts'
 import { fieldError, formError } from '../../../web/lib/errors.ts'
 import {
@@ -14,7 +15,7 @@ import {
   formatRelative,
   plural,
 } from '../../../web/lib/format.ts'
-import { safeNext } from '../../../web/lib/secret.ts'
+import { leastPassword, safeNext } from '../../../web/lib/secret.ts'
 
 test('numbers are short, whole where they are counts, and a missing one is a dash', () => {
   assert.deepEqual([formatCount(1234567), formatCount(0), formatCount(null)], ['1,234,567', '0', '–'])
@@ -109,4 +110,8 @@ test('a sign-in leads to an address of the dashboard alone', () => {
     ['javascript:alert(1)', '/'],
   ]
   for (const [next, leads] of cases) assert.equal(safeNext(next, origin), leads, next)
+})
+
+test('the form of a password asks for what the API asks for', () => {
+  assert.equal(leastPassword, passwordLength.min)
 })

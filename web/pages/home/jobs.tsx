@@ -1,5 +1,4 @@
 import { type UseQueryResult, useQuery } from '@tanstack/react-query'
-import { SlidersHorizontal } from 'lucide-react'
 import { useMemo } from 'react'
 import type { Job, Page } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
@@ -25,7 +24,7 @@ export function RunningJobs({ query }: { query: Jobs }) {
           const active = items.filter((job) => !isOver(job)).toReversed()
           if (active.length === 0)
             return (
-              <EmptyState icon={<SlidersHorizontal />} title="Nothing runs">
+              <EmptyState compact title="Nothing runs">
                 Jobs appear here while they wait and train, with their loss as it falls.
               </EmptyState>
             )

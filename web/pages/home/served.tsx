@@ -1,5 +1,4 @@
 import type { UseQueryResult } from '@tanstack/react-query'
-import { Rocket } from 'lucide-react'
 import type { Deployment, Page } from '../../../sdk/index.ts'
 import { LinkButton, TextLink } from '../../ui/button.tsx'
 import { EmptyState, Loaded, Status } from '../../ui/feedback.tsx'
@@ -23,11 +22,7 @@ const columns = [
 /** The names that clients call. */
 export function Served({ query }: { query: UseQueryResult<Page<Deployment>> }) {
   const empty = (
-    <EmptyState
-      icon={<Rocket />}
-      title="No model has a name yet"
-      action={<LinkButton to="/deployments">Deployments</LinkButton>}
-    >
+    <EmptyState compact title="No model has a name yet" action={<LinkButton to="/deployments">Deployments</LinkButton>}>
       A deployment is a name that your program calls. What it stands for can change without a change of the program.
     </EmptyState>
   )

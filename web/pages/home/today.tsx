@@ -63,7 +63,9 @@ function Usage() {
               />
             </dl>
             <div className="border-t border-line pt-4">
-              {report.total.cost > 0 ? (
+              {report.total.requests === 0 ? (
+                <p className="text-sm text-muted">No requests and no jobs in {days} days.</p>
+              ) : report.total.cost > 0 ? (
                 <Bars
                   title={`Cost of ${days} days`}
                   height={72}

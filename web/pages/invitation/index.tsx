@@ -2,14 +2,14 @@ import { useMutation, useQuery } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { fieldError, formError } from '../../lib/errors.ts'
-import { useSecretOfLink } from '../../lib/secret.ts'
+import { leastPassword, useSecretOfLink } from '../../lib/secret.ts'
 import { acceptInvitation, type Invitation, lookAtInvitation } from '../../lib/sign-in.ts'
 import { Centered } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Loaded, Notice } from '../../ui/feedback.tsx'
 import { Form } from '../../ui/field.tsx'
 import { Facts } from '../../ui/layout.tsx'
-import { leastPassword, NewPassword } from '../../ui/new-password.tsx'
+import { NewPassword } from '../../ui/new-password.tsx'
 
 /** `/invitation#TOKEN`: shows what it is for, and begins the new member's first session. */
 export default function InvitationPage() {

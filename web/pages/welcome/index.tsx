@@ -3,13 +3,14 @@ import { Navigate, useNavigate } from '@tanstack/react-router'
 import { KeyRound } from 'lucide-react'
 import { useState } from 'react'
 import { fieldError, formError } from '../../lib/errors.ts'
+import { leastPassword } from '../../lib/secret.ts'
 import { type Session, useSessionQuery } from '../../lib/session.ts'
 import { addPasskey, changeProfile, deviceName, passkeysWork, setPassword } from '../../lib/sign-in.ts'
 import { Centered, Or } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
-import { leastPassword, NewPassword } from '../../ui/new-password.tsx'
+import { NewPassword } from '../../ui/new-password.tsx'
 
 /** After the first sign-in by a link, which works once: sets up the way in for the next time. */
 export default function WelcomePage() {
