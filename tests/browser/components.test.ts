@@ -41,15 +41,11 @@ async function gallery(options: Parameters<BrowserOnly['visit']>[0] = {}) {
 }
 
 test('axe finds nothing serious, light, dark and on a phone; the policy refuses nothing', browserTest, async () => {
-  for (const options of [{ scheme: 'light' }, { scheme: 'dark' }, { size: phone }] as const) {
+  for (const options of [{ scheme: 'light' }, { scheme: 'dark' }, { scheme: 'light', size: phone }] as const) {
     const { page, complaints } = await gallery(options)
-    if (process.env.SHOTS)
-      await page.screenshot({
-        path: `${process.env.SHOTS}/gallery-${JSON.stringify(options).replace(/\W+/g, '')}.png`,
-        fullPage: true,
-      })
     assert.deepEqual(await problemsOf(page), [], JSON.stringify(options))
-    for (const tab of ['Code', 'Empty', 'Error']) {
+    // Once is enough for the rest: their colours are those of the others.
+    for (const tab of options.scheme === 'dark' ? ['Code', 'Empty', 'Error'] : []) {
       await page.getByRole('tab', { name: tab }).click()
       assert.deepEqual(await problemsOf(page), [], `${tab} ${JSON.stringify(options)}`)
     }

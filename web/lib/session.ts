@@ -18,9 +18,10 @@ async function load(signal: AbortSignal): Promise<Session | null> {
     return session
   } catch (error) {
     if (isTuneryError(error) && error.status === 401) return null
-    if (isTuneryError(error) && error.status === 404) {
-      const profile = await tunery.user.profile({ signal }).catch(() => null)
-      return profile && { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
+    // Behind a proxy that adds a key to every request there is no session; the key says who asks.
+    if (isTuneryError(error, 'session_required', 'not_found')) {
+      const profile = await tunery.user.profile({ signal })
+      return { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
     }
     throw error
   }

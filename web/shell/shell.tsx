@@ -2,7 +2,7 @@
 import { Dialog } from '@base-ui/react/dialog'
 import { Link, Navigate, Outlet, useRouterState } from '@tanstack/react-router'
 import { BookOpen, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
-import { useEffect, useState } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { useConnection } from '../lib/connection.ts'
 import { queryClient } from '../lib/query.ts'
@@ -25,6 +25,7 @@ export function Shell() {
       >
         Skip to the page
       </a>
+      <Announcer />
       <div className="flex min-h-dvh max-lg:flex-col">
         <TopBar />
         <aside className="sticky top-0 flex h-dvh w-58 shrink-0 flex-col border-r border-line bg-surface max-lg:hidden">
@@ -44,6 +45,25 @@ export function Shell() {
         </main>
       </div>
     </>
+  )
+}
+
+/** Tells screen readers which page has opened: no page is loaded that would say so itself. */
+function Announcer() {
+  const path = useRouterState({ select: ({ location }) => location.pathname })
+  const first = useRef(path)
+  const [said, setSaid] = useState('')
+  useEffect(() => {
+    if (path === first.current) return
+    first.current = ''
+    // The page's file may have to be loaded before it has a title.
+    const timer = setTimeout(() => setSaid(document.title), 400)
+    return () => clearTimeout(timer)
+  }, [path])
+  return (
+    <div role="status" className="sr-only">
+      {said}
+    </div>
   )
 }
 
