@@ -1,8 +1,11 @@
 // All commands. The reference page and the shell completion are made of this program too.
 import { addLocalCommands, type LocalCommands } from './local/commands.ts'
+import { addDatasetCommands } from './remote/datasets.ts'
 import { addExportCommands } from './remote/export-commands.ts'
+import { addJobCommands } from './remote/jobs.ts'
 import { addKeyCommands } from './remote/keys.ts'
 import { addModelCommands } from './remote/models.ts'
+import { addTrainCommand } from './remote/train.ts'
 import { invocation } from './support/invocation.ts'
 import { Program } from './support/options.ts'
 
@@ -26,6 +29,9 @@ export function createProgram(local: LocalCommands | undefined): Program {
     .exitOverride()
     .addHelpText('after', `\n${environment}`)
   const models = addModelCommands(program)
+  addDatasetCommands(program)
+  addTrainCommand(program)
+  addJobCommands(program)
   addExportCommands(program)
   addKeyCommands(program, local?.createKey)
   addLocalCommands(program, models, local)

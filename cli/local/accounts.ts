@@ -1,7 +1,7 @@
 import pino from 'pino'
 import { type Accounts, createAccounts } from '../../server/accounts/index.ts'
 import { readConfig } from '../../server/config.ts'
-import { openDatabase } from '../../server/db/open.ts'
+import { type Db, openDatabase } from '../../server/db/open.ts'
 import { commandLineActor } from '../../server/events/audit.ts'
 import { createLimits } from '../../server/limits/index.ts'
 import { readPlans } from '../../server/plans.ts'
@@ -10,7 +10,7 @@ import { show } from '../support/output.ts'
 import { readName } from './names.ts'
 
 /** Runs `work` on the accounts in the data folder's database. Safe while a server runs. */
-export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>): Promise<T> {
+export async function withAccounts<T>(work: (accounts: Accounts, db: Db) => Promise<T>): Promise<T> {
   const config = readConfig(process.env)
   const db = await openDatabase(config.data_dir)
   try {
@@ -24,7 +24,7 @@ export async function withAccounts<T>(work: (accounts: Accounts) => Promise<T>):
       log,
     })
     await accounts.ensureOwner()
-    return await work(accounts)
+    return await work(accounts, db)
   } finally {
     await db.destroy()
   }

@@ -8,6 +8,7 @@ export type LocalCommands = Record<
   | 'createAccount'
   | 'listAccounts'
   | 'changeAccount'
+  | 'signInLink'
   | 'addModel'
   | 'bundle'
   | 'check'
@@ -65,6 +66,14 @@ export function addLocalCommands(program: Program, models: Program, local: Local
     if (name === 'set') command.option('--name <name>', 'another name').option('--tier <tier>', 'another tier')
     runsLocally(command, local, 'changeAccount')
   }
+  runsLocally(
+    program
+      .command('sign-in-link')
+      .description('make a link that signs in to the dashboard once: for the operator, or the member with an email')
+      .option('--email <address>', 'the member to sign in'),
+    local,
+    'signInLink',
+  )
   runsLocally(
     program
       .command('bundle')

@@ -20,6 +20,7 @@ export const local: LocalCommands = {
   createAccount: guarded(async () => (await import('./accounts.ts')).createAccount),
   listAccounts: guarded(async () => (await import('./accounts.ts')).listAccounts),
   changeAccount: guarded(async () => (await import('./accounts.ts')).changeAccount),
+  signInLink: guarded(async () => (await import('./sign-in-link.ts')).createSignInLink),
   addModel: guarded(async () => (await import('./models.ts')).addModel),
   bundle: guarded(async () => (await import('./bundle.ts')).bundle),
   check: guarded(async () => (await import('./backup.ts')).check),

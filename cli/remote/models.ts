@@ -52,7 +52,8 @@ async function listModels(options: GlobalOptions & ListOptions & { available?: b
     tunery.hub.list(),
     first(tunery.models.list({ limit: pageOf(options), name: options.name }), options),
   ])
-  const bases = options.available ? models.filter(({ weights }) => weights.available) : models
+  const here = models.filter(({ weights }) => weights.available)
+  const bases = options.available ? here : [...here, ...models.filter(({ weights }) => !weights.available)]
   show(options, { bases, models: own }, () =>
     [
       paint('bold', 'Base models'),

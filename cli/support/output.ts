@@ -60,8 +60,11 @@ export function createLiveLines(out: NodeJS.WriteStream = process.stdout) {
       erase()
       out.write(`${line}\n`)
     },
-    /** Removes the lines. */
-    end: erase,
+    /** Leaves these lines instead. */
+    end(lines: string[] = []): void {
+      erase()
+      if (lines.length > 0) out.write(`${lines.join('\n')}\n`)
+    },
   }
 }
 

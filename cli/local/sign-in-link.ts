@@ -1,0 +1,35 @@
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
+import { readConfig } from '../../server/config.ts'
+import { createSessions, createSignIn, createSignInThrottle } from '../../server/sign-in/index.ts'
+import type { GlobalOptions } from '../support/options.ts'
+import { withAccounts } from './accounts.ts'
+
+interface Options extends GlobalOptions {
+  email?: string
+}
+
+/** Prints a link that signs the operator, or the member with an email, in to the dashboard once. */
+export async function createSignInLink({ email, json }: Options): Promise<void> {
+  const made = await withAccounts((accounts, db) => {
+    const sessions = createSessions(db, Date.now)
+    const throttle = createSignInThrottle(Date.now)
+    return createSignIn({ db, accounts, sessions, throttle, now: Date.now }).createLink(email)
+  })
+  const link = `${address()}/sign-in#${made.token}`
+  const { name, email: theirs } = made.user
+  console.log(
+    json
+      ? JSON.stringify({ link, user_id: made.user.id, expires_at: made.expires_at })
+      : `${link}\n\nIt signs ${theirs ?? name} in to the dashboard, once, within a day.`,
+  )
+}
+
+/** Where browsers reach the service: as set, as it runs now, or as it would start. */
+function address(): string {
+  const { public_url, data_dir, host, port } = readConfig(process.env)
+  if (public_url) return public_url.replace(/\/$/, '')
+  const running = path.join(data_dir, 'server.json')
+  if (existsSync(running)) return new URL((JSON.parse(readFileSync(running, 'utf8')) as { url: string }).url).origin
+  return `http://${host}:${port}`
+}

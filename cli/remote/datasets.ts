@@ -1,0 +1,241 @@
+// `datasets`: upload, check, look at and delete examples.
+import { existsSync, openAsBlob, statSync } from 'node:fs'
+import path from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Dataset, DatasetFormat, Preview, Tunery, Validation } from '../../sdk/index.ts'
+import { CommandError, UsageError } from '../support/errors.ts'
+import { typed } from '../support/invocation.ts'
+import { type GlobalOptions, type Program, runs, wholeNumber } from '../support/options.ts'
+import { createBar, show, showList } from '../support/output.ts'
+import { connect } from '../support/service.ts'
+import { bar, bytes, clean, number, paint, percent, time } from '../support/text.ts'
+import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
+import { confirmDeletion } from './models.ts'
+
+/** Between two looks at a dataset whose rows are being read. */
+const poll_ms = 300
+
+export function addDatasetCommands(program: Program): void {
+  const datasets = program.command('datasets').description('examples to train and evaluate on')
+  runs(
+    datasets
+      .command('upload')
+      .description('upload a file of examples: JSON lines, CSV, parquet, or a zip of a saved dataset folder')
+      .argument('<file>', 'the file')
+      .option('--name <name>', 'default: the name of the file')
+      .option('--description <text>', 'what you want to remember of it')
+      .option('--format <format>', 'jsonl, csv, parquet or huggingface; default: what the file is'),
+    upload,
+  )
+  runs(
+    datasets
+      .command('validate')
+      .description('check every row, and count the tokens; exit status 1 if rows are wrong')
+      .argument('<dataset>', 'id of the dataset')
+      .option('--model <base>', 'the base whose tokens are counted')
+      .option('--max-length <tokens>', 'where rows are cut', wholeNumber('--max-length', 1)),
+    validate,
+  )
+  runs(
+    datasets
+      .command('preview')
+      .description('the exact tokens of a row as the trainer sees them; those that are learned are marked')
+      .argument('<dataset>', 'id of the dataset')
+      .option('--row <number>', 'the row, counted from 1', wholeNumber('--row', 1))
+      .option('--model <base>', 'the base whose tokens they are')
+      .option('--max-length <tokens>', 'where the row is cut', wholeNumber('--max-length', 1)),
+    preview,
+  )
+  runs(
+    listOptions(datasets.command('list').description('list the datasets, newest first')).option(
+      '--name <text>',
+      'those with this text in their name',
+    ),
+    list,
+  )
+  runs(
+    datasets
+      .command('delete')
+      .description('delete a dataset that no waiting or running job needs')
+      .argument('<dataset>', 'id of the dataset')
+      .option('-y, --yes', 'do not ask'),
+    remove,
+  )
+}
+
+interface UploadOptions extends GlobalOptions {
+  name?: string
+  description?: string
+  format?: string
+}
+
+async function upload(file: string, options: UploadOptions): Promise<void> {
+  const { tunery } = connect(options)
+  const dataset = await uploadFile(tunery, file, options)
+  show(
+    options,
+    dataset,
+    `${dataset.id}  ${number(dataset.rows)} rows  ${clean(dataset.name)}\n` +
+      `Next: ${typed(`datasets validate ${dataset.id}`)}, or ${typed(`train ${dataset.id} --model BASE`)}`,
+  )
+}
+
+/** Uploads a file and waits until its rows are read. Throws a UsageError if they cannot be. */
+export async function uploadFile(
+  tunery: Tunery,
+  file: string,
+  { name, description, format }: UploadOptions,
+  signal?: AbortSignal,
+): Promise<Dataset> {
+  const stats = existsSync(file) ? statSync(file) : undefined
+  if (!stats) throw new UsageError(`There is no file ${path.resolve(file)}.`)
+  if (!stats.isFile())
+    throw new UsageError(`${path.resolve(file)} is not a file. A saved dataset folder is uploaded as a zip.`)
+  const content = new File([await openAsBlob(file)], path.basename(file))
+  const fields = { name, description, format: format as DatasetFormat | undefined }
+  const progress = createBar(process.stderr, (share) => bar(share, 28, process.stderr))
+  try {
+    const uploaded = await tunery.datasets.upload(content, fields, {
+      signal,
+      onProgress: ({ sent_bytes, total_bytes }) =>
+        progress.show(sent_bytes / total_bytes, `Uploading ${bytes(sent_bytes)} of ${bytes(total_bytes)}`),
+    })
+    return await untilRead(tunery, uploaded, signal)
+  } finally {
+    progress.end()
+  }
+}
+
+/** Waits until the rows of a dataset are read. Throws a UsageError if they cannot be. */
+export async function untilRead(tunery: Tunery, given: Dataset, signal?: AbortSignal): Promise<Dataset> {
+  let dataset = given
+  while (dataset.status === 'preparing') {
+    await sleep(poll_ms, undefined, { signal })
+    dataset = await tunery.datasets.get(dataset.id, { signal })
+  }
+  if (dataset.status === 'ready') return dataset
+  const { errors } = await tunery.datasets.validate(dataset.id, {}, { signal })
+  throw new UsageError(`${dataset.id} cannot be read: ${errors?.[0] ?? 'its rows are in no known format.'}`)
+}
+
+interface ValidateOptions extends GlobalOptions {
+  model?: string
+  maxLength?: number
+}
+
+async function validate(id: string, options: ValidateOptions): Promise<void> {
+  const { tunery } = connect(options)
+  await untilRead(tunery, await tunery.datasets.get(id)).catch((error) => {
+    if (!(error instanceof UsageError)) throw error
+  })
+  const found = await tunery.datasets.validate(id, { model_id: options.model, max_length: options.maxLength })
+  show(options, found, () => describeValidation(found))
+  if (!found.valid) throw new CommandError(options.json ? '' : 'Mend these rows in the file, and upload it again.')
+}
+
+/** What is wrong, what may be, and how long the rows are. `most`: how many findings of each kind are listed. */
+export function describeValidation(
+  found: Validation,
+  out: NodeJS.WriteStream = process.stdout,
+  most = Number.POSITIVE_INFINITY,
+): string {
+  const { errors = [], error_count = errors.length, warnings = [], warning_count = warnings.length, tokens } = found
+  const more = (count: number, shown: number) => (count > shown ? [`  and ${number(count - shown)} more`] : [])
+  return [
+    found.valid
+      ? `${paint('green', 'Every row can be trained on', out)}: ${number(found.total_samples)} rows.`
+      : `${paint('red', `${number(error_count)} problems`, out)} in ${number(found.total_samples)} rows:`,
+    ...errors.slice(0, most).map((each) => `  ${clean(each)}`),
+    ...more(error_count, Math.min(most, errors.length)),
+    ...(warning_count > 0 ? [paint('yellow', `${number(warning_count)} rows to look at:`, out)] : []),
+    ...warnings.slice(0, most).map(({ line, message }) => `  line ${line}: ${clean(message)}`),
+    ...more(warning_count, Math.min(most, warnings.length)),
+    ...(tokens
+      ? [
+          `${number(tokens.total)} tokens of ${tokens.model_id}, the longest row ${number(tokens.longest)}.`,
+          ...(tokens.cut_rows > 0
+            ? [
+                `${number(tokens.cut_rows)} rows are longer than ${number(tokens.max_length)} tokens and will be cut: ` +
+                  `${number(tokens.cut_tokens)} tokens are lost. A larger max_length keeps them.`,
+              ]
+            : []),
+          ...histogram(tokens.histogram, out),
+        ]
+      : []),
+    ...(found.tokens_unknown ? [found.tokens_unknown] : []),
+  ].join('\n')
+}
+
+function histogram(bins: { up_to: number | null; rows: number }[], out: NodeJS.WriteStream): string[] {
+  const filled = bins.filter(({ rows }) => rows > 0)
+  const most = Math.max(...filled.map(({ rows }) => rows))
+  const labels = filled.map(({ up_to }) => (up_to === null ? 'more' : `up to ${number(up_to)}`))
+  const width = Math.max(...labels.map(({ length }) => length))
+  return filled.map(
+    ({ rows }, index) => `  ${labels[index]!.padStart(width)}  ${bar(rows / most, 24, out)}  ${number(rows)} rows`,
+  )
+}
+
+interface PreviewOptions extends ValidateOptions {
+  row?: number
+}
+
+async function preview(id: string, options: PreviewOptions): Promise<void> {
+  const { model, maxLength, row } = options
+  const shown = await connect(options).tunery.datasets.preview(id, { model_id: model, max_length: maxLength, row })
+  show(options, shown, () => describePreview(shown))
+}
+
+function describePreview({ model_id, row, sequences }: Preview): string {
+  const all = sequences.flatMap(({ tokens }) => tokens)
+  const learned = all.filter(({ trained }) => trained).length
+  // Where there are no colours, brackets mark what is learned.
+  const marked = (text: string) => {
+    const styled = paint(['green', 'bold'], text)
+    return styled === text ? `[${text}]` : styled
+  }
+  const lines = sequences.flatMap(({ tokens, cut_tokens }) => {
+    const runsOf: { trained: boolean; text: string }[] = []
+    for (const { trained, text } of tokens) {
+      const last = runsOf.at(-1)
+      if (last?.trained === trained) last.text += text
+      else runsOf.push({ trained, text })
+    }
+    return [
+      '',
+      runsOf.map(({ trained, text }) => (trained ? marked(clean(text)) : clean(text))).join(''),
+      ...(cut_tokens > 0 ? [paint('yellow', `${number(cut_tokens)} tokens are cut here.`)] : []),
+    ]
+  })
+  const share = all.length > 0 ? `, ${percent(learned / all.length)}` : ''
+  return [
+    `Row ${row} as ${model_id} reads it: ${number(all.length)} tokens, ${number(learned)} of them learned${share}.`,
+    ...(learned === 0 ? [paint('red', 'Nothing of this row is learned.')] : []),
+    ...lines,
+  ].join('\n')
+}
+
+async function list(options: GlobalOptions & ListOptions): Promise<void> {
+  const { tunery } = connect(options)
+  const { items, more } = await first(tunery.datasets.list({ limit: pageOf(options), name: options.name }), options)
+  showList(
+    options,
+    items,
+    [
+      { head: 'id', value: ({ id }) => id },
+      { head: 'name', value: ({ name }) => name, flexible: true },
+      { head: 'rows', value: ({ rows }) => number(rows), right: true },
+      { head: 'size', value: ({ size_mb }) => bytes(size_mb * 1e6), right: true },
+      { head: 'teaches', value: ({ objectives }) => objectives.join(', ') },
+      { head: 'status', value: ({ status }) => status },
+      { head: 'uploaded', value: ({ created_at }) => time(created_at) },
+    ],
+    { empty: `There are no datasets. '${typed('datasets upload FILE')}' uploads one.`, more },
+  )
+}
+
+async function remove(id: string, options: GlobalOptions & { yes?: boolean }): Promise<void> {
+  const { tunery } = connect(options)
+  await confirmDeletion(id, options)
+  show(options, await tunery.datasets.delete(id), `${id} is deleted.`)
+}
