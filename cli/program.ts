@@ -1,11 +1,15 @@
 // All commands. The reference page and the shell completion are made of this program too.
 import { addLocalCommands, type LocalCommands } from './local/commands.ts'
 import { addDatasetCommands } from './remote/datasets.ts'
+import { addDeploymentCommands } from './remote/deployments.ts'
+import { addEvaluationCommands } from './remote/evaluations.ts'
 import { addExportCommands } from './remote/export-commands.ts'
 import { addJobCommands } from './remote/jobs.ts'
 import { addKeyCommands } from './remote/keys.ts'
+import { addLoginCommands } from './remote/login.ts'
 import { addModelCommands } from './remote/models.ts'
 import { addTrainCommand } from './remote/train.ts'
+import { addUsageCommand } from './remote/usage.ts'
 import { invocation } from './support/invocation.ts'
 import { Program } from './support/options.ts'
 
@@ -28,11 +32,15 @@ export function createProgram(local: LocalCommands | undefined): Program {
     .configureHelp({ showGlobalOptions: true })
     .exitOverride()
     .addHelpText('after', `\n${environment}`)
+  addLoginCommands(program)
   const models = addModelCommands(program)
   addDatasetCommands(program)
   addTrainCommand(program)
   addJobCommands(program)
+  addEvaluationCommands(program)
+  addDeploymentCommands(program)
   addExportCommands(program)
+  addUsageCommand(program)
   addKeyCommands(program, local?.createKey)
   addLocalCommands(program, models, local)
   return program
