@@ -17,13 +17,16 @@ export const Profile = z.object({
   usage: z
     .object({ minute: WindowUsed, day: WindowUsed, concurrent: z.int() })
     .describe('What the account has used of its limits until now.'),
-  key: z.object({
-    id: z.string(),
-    name: z.string(),
-    prefix: z.string(),
-    scopes: z.array(z.enum(scopes)),
-    created_at: Time,
-  }),
+  key: z
+    .object({
+      id: z.string(),
+      name: z.string(),
+      prefix: z.string(),
+      scopes: z.array(z.enum(scopes)),
+      created_at: Time,
+    })
+    .nullable()
+    .describe('The key that asks; null in a session of the dashboard.'),
 })
 export type Profile = z.infer<typeof Profile>
 
@@ -32,6 +35,6 @@ export const getProfile = route({
   path: '/user/profile',
   scope: 'profile:read',
   tag: 'Account',
-  summary: 'Who this key belongs to',
+  summary: 'Who asks: the person and account of the key or session',
   responses: { 200: Profile },
 })

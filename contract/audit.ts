@@ -11,10 +11,13 @@ export const AuditEntry = z.object({
   by: z
     .object({
       kind: z
-        .enum(['key', 'operator', 'command_line', 'service'])
-        .describe('An API key of the account, the operator of the service, its command line, or the service itself.'),
+        .enum(['key', 'session', 'operator', 'command_line', 'service'])
+        .describe(
+          'An API key of the account, a session of one of its members, the operator of the service, its command line, ' +
+            'or the service itself.',
+        ),
       user_id: z.string().nullable(),
-      key_id: z.string().nullable(),
+      key_id: z.string().nullable().describe('The key, or the session.'),
     })
     .describe('Who did it. What the operator did shows neither member nor key: these belong to another account.'),
 })

@@ -9,7 +9,8 @@ import type { Scope } from './scopes.ts'
 export interface Route {
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE'
   path: string
-  scope: Scope
+  /** What a key must carry. `session`: for sessions of the dashboard alone. `public`: for everyone, throttled. */
+  scope: Scope | 'session' | 'public'
   /** An alternative scope. */
   or_scope?: Scope
   tag: string

@@ -16,11 +16,14 @@ import { validatorCompiler } from './http/mount.ts'
 import { describeApi } from './http/openapi.ts'
 import { addSecurityHooks, type SecuritySettings } from './http/security-headers.ts'
 import type { Limits } from './limits/index.ts'
+import type { Sessions, SignInThrottle } from './sign-in/index.ts'
 import type { Reserve } from './storage/disk-space.ts'
 
 /** What the app needs of the services. */
 interface Needs {
   accounts: Accounts
+  sessions: Sessions
+  signInThrottle: SignInThrottle
   limits: Limits
   idempotency: Idempotency
   reserve: Reserve
@@ -87,7 +90,12 @@ export async function buildApp(
   requireScopes(app)
   await describeApi(app, services.version)
   mountHealth(app, services.ready, services.gauges)
-  requireAuth(app, { find: services.accounts.findKey }, services.limits)
+  requireAuth(
+    app,
+    { find: services.accounts.findKey, findSession: services.sessions.find },
+    services.limits,
+    services.signInThrottle.countRequest,
+  )
   for (const feature of services.features) feature.mount?.(app)
   await app.ready()
   return app

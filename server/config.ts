@@ -83,6 +83,15 @@ const optional = <S extends z.ZodType>(schema: S, about: string) => ({
 const settings = {
   port: setting(wholeNumber(0, 65_535), '8000', 'Port to listen on; 0 picks a free one.'),
   host: setting(text, '127.0.0.1', 'Address to listen on.'),
+  public_url: optional(
+    z.url({ protocol: /^https?$/ }),
+    'Address under which people’s browsers reach the service, such as https://tunery.example.com: of links, passkeys and ' +
+      'sign-ins by a provider. Default: the address of each request.',
+  ),
+  oidc_issuer: optional(z.url({ protocol: /^https?$/ }), 'OpenID Connect provider for signing in to the dashboard.'),
+  oidc_client_id: optional(text, 'Client id at that provider; its redirect URI is /v1/sign-in/oidc/callback.'),
+  oidc_client_secret: optional(text, 'Client secret at that provider.'),
+  oidc_name: setting(text, 'single sign-on', 'What the sign-in page calls the provider.'),
   cors_origins: setting(
     origins,
     '',
@@ -319,7 +328,7 @@ const redactKeys = (value: unknown) =>
   typeof value === 'string' ? value.replace(/("api_key"\s*:\s*")(?:[^"\\]|\\.)*/g, '$1…') : value
 
 /** Settings whose values are never shown. */
-const secretSettings = new Set(['huggingface_token', 'key', 'api_key'])
+const secretSettings = new Set(['huggingface_token', 'oidc_client_secret', 'key', 'api_key'])
 
 /** Every setting with its environment variable, current value and default. */
 export function describeConfig(config: Config) {

@@ -32,7 +32,7 @@ async function main(): Promise<void> {
         'Stop it, or set TUNERY_DATA_DIR to another folder.',
     )
   const services = await createServices(config, log)
-  await showFirstKey(services.accounts, config.data_dir)
+  const isFirst = await showFirstKey(services.accounts, config.data_dir)
   const app = await buildApp(services, config)
   const sockets = new Set<Socket>()
   app.server.on('connection', (socket) => {
@@ -55,7 +55,8 @@ async function main(): Promise<void> {
   // Atomic: other processes wait for this file.
   writeFileSync(`${serverFile}.new`, JSON.stringify({ url, pid: process.pid }))
   renameSync(`${serverFile}.new`, serverFile)
-  console.log(`Tunery serves ${url} (documentation: ${address}/docs)`)
+  console.log(`Tunery serves ${url} (dashboard: ${address}/, documentation: ${address}/docs)`)
+  if (isFirst) await showSignInLink(services.signIn, config.public_url?.replace(/\/$/, '') ?? address, config.data_dir)
   services.startEngine().catch((error: Error) => log.error(error.message))
   services.deployments.recover().catch((error: Error) => log.error(error.message))
 
@@ -108,18 +109,32 @@ function stopMessage(requests: number, trainings: number): string {
 }
 
 // Prints the first API key only to a terminal; output that goes to a log or pipe would store it, so write a file there.
-async function showFirstKey(accounts: Services['accounts'], dataDir: string): Promise<void> {
+async function showFirstKey(accounts: Services['accounts'], dataDir: string): Promise<boolean> {
   await accounts.ensureOwner()
   const first = await accounts.createFirstKey()
-  if (!first) return
+  if (!first) return false
   if (process.stdout.isTTY) {
     console.log(`\nThe owner's API key, shown this once:\n\n    ${first.key}\n`)
-    return
+    return true
   }
   const file = path.join(dataDir, 'first-key.txt')
   mkdirSync(dataDir, { recursive: true })
   writeFileSync(file, `${first.key}\n`, { mode: 0o600 })
   console.log(`The owner's API key is in ${file}. Move it to where you keep secrets, then delete the file.`)
+  return true
+}
+
+/** The link with which the first person signs in to the dashboard, shown as the first key is. */
+async function showSignInLink(signIn: Services['signIn'], address: string, dataDir: string): Promise<void> {
+  const { token } = await signIn.createLink()
+  const link = `${address}/sign-in#${token}`
+  if (process.stdout.isTTY) {
+    console.log(`\nSign in to the dashboard with this link. It works once, within a day:\n\n    ${link}\n`)
+    return
+  }
+  const file = path.join(dataDir, 'sign-in-link.txt')
+  writeFileSync(file, `${link}\n`, { mode: 0o600 })
+  console.log(`The link to sign in to the dashboard is in ${file}. It works once, within a day.`)
 }
 
 function explain(error: Error & { code?: string; syscall?: string }): string {

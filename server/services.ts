@@ -22,6 +22,7 @@ import { createLimits } from './limits/index.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
+import { createSignInFeature } from './sign-in/feature.ts'
 import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
 import { createStoredCompletionsFeature } from './stored-completions/feature.ts'
@@ -33,7 +34,7 @@ export function createLog(config: Config): Logger {
   const destination = pino.destination({ dest: 2, sync: true })
   // A closed terminal, or a full disk behind stderr, must not end the server.
   destination.on('error', () => {})
-  return pino({ level: config.log_level, redact: ['req.headers.authorization'] }, destination)
+  return pino({ level: config.log_level, redact: ['req.headers.authorization', 'req.headers.cookie'] }, destination)
 }
 
 export type Services = Awaited<ReturnType<typeof createServices>>
@@ -74,6 +75,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
 
   const withAccounts = createAccountsFeature(context, { plans, limits })
   const { accounts } = withAccounts
+  const withSignIn = createSignInFeature(context, { accounts, secrets })
   const withUsage = createUsageFeature(context, { plans, limits })
   const { usage } = withUsage
   const withHub = createHubFeature(context, { plans })
@@ -115,6 +117,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   const features: Feature[] = [
     { mount: (app) => setupRoutes(app, trainingSetup), start: async () => [trainingSetup.start()] },
     withAccounts,
+    withSignIn,
     withHub,
     withUsage,
     withDatasets,
@@ -133,6 +136,9 @@ export async function createServices(config: Config, log: Logger, database?: Db)
   return {
     ...context,
     accounts,
+    signIn: withSignIn.signIn,
+    sessions: withSignIn.sessions,
+    signInThrottle: withSignIn.throttle,
     limits,
     usage,
     fineTuning,

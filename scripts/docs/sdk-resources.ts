@@ -22,6 +22,7 @@ import * as openai from '../../contract/openai-fine-tuning.ts'
 import * as operator from '../../contract/operator.ts'
 import * as responses from '../../contract/responses.ts'
 import type { Route } from '../../contract/route.ts'
+import * as signIn from '../../contract/sign-in.ts'
 import * as stored from '../../contract/stored-completions.ts'
 import * as usage from '../../contract/usage.ts'
 import * as webhooks from '../../contract/webhooks.ts'
@@ -32,7 +33,33 @@ export interface Resources {
 }
 
 export const resources: Resources = {
-  user: { profile: accounts.getProfile },
+  user: {
+    profile: accounts.getProfile,
+    update: signIn.changeUser,
+    setPassword: signIn.setPassword,
+    passkeys: {
+      options: signIn.getPasskeyOptions,
+      add: signIn.addPasskey,
+      list: signIn.listPasskeys,
+      remove: signIn.removePasskey,
+    },
+  },
+  signIn: {
+    ways: signIn.getSignIn,
+    withPassword: signIn.signInWithPassword,
+    withLink: signIn.signInWithLink,
+    passkeyOptions: signIn.getPasskeyChallenge,
+    withPasskey: signIn.signInWithPasskey,
+    lookAtInvitation: signIn.lookAtInvitation,
+    acceptInvitation: signIn.acceptInvitation,
+  },
+  session: { get: signIn.getSession, end: signIn.endSession },
+  sessions: { list: signIn.listSessions, end: signIn.endOneSession, endOthers: signIn.endOtherSessions },
+  invitations: {
+    create: signIn.createInvitation,
+    list: signIn.listInvitations,
+    withdraw: signIn.withdrawInvitation,
+  },
   audit: { list: audit.listAudit },
   keys: {
     create: keys.createKey,

@@ -5,8 +5,60 @@ import type * as T from './types.ts'
 
 export interface Operations {
   user: {
-    /** Who this key belongs to. `GET /user/profile` */
+    /** Who asks: the person and account of the key or session. `GET /user/profile` */
     profile: (options?: RequestOptions) => Promise<T.Profile>
+    /** Change your name or email. `PATCH /user` */
+    update: (body: T.UserUpdateBody, options?: RequestOptions) => Promise<T.Member>
+    /** Set your password; all your other sessions end. `PUT /user/password` */
+    setPassword: (body: T.UserSetPasswordBody, options?: RequestOptions) => Promise<T.UserSetPasswordResponse>
+    passkeys: {
+      /** What a browser needs to make a passkey. `POST /user/passkeys/options` */
+      options: (options?: RequestOptions) => Promise<T.UserPasskeysOptionsResponse>
+      /** Add a passkey. `POST /user/passkeys` */
+      add: (body: T.UserPasskeysAddBody, options?: RequestOptions) => Promise<T.Passkey>
+      /** Your passkeys. `GET /user/passkeys` */
+      list: (options?: RequestOptions) => Promise<T.UserPasskeysListResponse>
+      /** Remove a passkey. `DELETE /user/passkeys/{passkey_id}` */
+      remove: (passkey_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    }
+  }
+  signIn: {
+    /** The ways to sign in to this service. `GET /sign-in` */
+    ways: (options?: RequestOptions) => Promise<T.SignInWaysResponse>
+    /** Begin a session with email and password. `POST /sign-in/password` */
+    withPassword: (body: T.SignInWithPasswordBody, options?: RequestOptions) => Promise<T.SignInWithPasswordResponse>
+    /** Begin a session with a sign-in link, which works once. `POST /sign-in/link` */
+    withLink: (body: T.SignInWithLinkBody, options?: RequestOptions) => Promise<T.SignInWithPasswordResponse>
+    /** What a browser needs to sign in with a passkey. `POST /sign-in/passkey/options` */
+    passkeyOptions: (options?: RequestOptions) => Promise<T.UserPasskeysOptionsResponse>
+    /** Begin a session with a passkey. `POST /sign-in/passkey` */
+    withPasskey: (body: T.SignInWithPasskeyBody, options?: RequestOptions) => Promise<T.SignInWithPasswordResponse>
+    /** What an invitation invites to. `POST /sign-in/invitation/look` */
+    lookAtInvitation: (body: T.SignInLookAtInvitationBody, options?: RequestOptions) => Promise<T.SignInLookAtInvitationResponse>
+    /** Accept an invitation, set a password, and begin a session. `POST /sign-in/invitation` */
+    acceptInvitation: (body: T.SignInAcceptInvitationBody, options?: RequestOptions) => Promise<T.SignInWithPasswordResponse>
+  }
+  session: {
+    /** The session that asks, and its person. `GET /session` */
+    get: (options?: RequestOptions) => Promise<T.SessionState>
+    /** Sign out. `DELETE /session` */
+    end: (options?: RequestOptions) => Promise<T.Deleted>
+  }
+  sessions: {
+    /** Your sessions, the latest first. `GET /sessions` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Session>
+    /** End one of your sessions. `DELETE /sessions/{session_id}` */
+    end: (session_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    /** End all your sessions but the one that asks. `DELETE /sessions` */
+    endOthers: (options?: RequestOptions) => Promise<T.SessionsEndOthersResponse>
+  }
+  invitations: {
+    /** Add a member, and make a link with which they sign in; it is shown once, and works once within 7 days. `POST /invitations` */
+    create: (body: T.InvitationsCreateBody, options?: RequestOptions) => Promise<T.InvitationsCreateResponse>
+    /** Invitations that nobody has accepted yet, newest first. `GET /invitations` */
+    list: (query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Invitation>
+    /** Withdraw an invitation: its link stops working; the member stays until they are removed. `DELETE /invitations/{invitation_id}` */
+    withdraw: (invitation_id: string, options?: RequestOptions) => Promise<T.Deleted>
   }
   audit: {
     /** What was changed in the account and by whom, newest first. `GET /audit` */
@@ -358,6 +410,37 @@ export interface Operations {
 export const operations = {
   user: {
     profile: 'GET /user/profile',
+    update: 'PATCH /user body',
+    setPassword: 'PUT /user/password body',
+    passkeys: {
+      options: 'POST /user/passkeys/options',
+      add: 'POST /user/passkeys body',
+      list: 'GET /user/passkeys',
+      remove: 'DELETE /user/passkeys/{passkey_id}',
+    },
+  },
+  signIn: {
+    ways: 'GET /sign-in',
+    withPassword: 'POST /sign-in/password body',
+    withLink: 'POST /sign-in/link body',
+    passkeyOptions: 'POST /sign-in/passkey/options',
+    withPasskey: 'POST /sign-in/passkey body',
+    lookAtInvitation: 'POST /sign-in/invitation/look body',
+    acceptInvitation: 'POST /sign-in/invitation body',
+  },
+  session: {
+    get: 'GET /session',
+    end: 'DELETE /session',
+  },
+  sessions: {
+    list: 'GET /sessions page query',
+    end: 'DELETE /sessions/{session_id}',
+    endOthers: 'DELETE /sessions',
+  },
+  invitations: {
+    create: 'POST /invitations body',
+    list: 'GET /invitations page query',
+    withdraw: 'DELETE /invitations/{invitation_id}',
   },
   audit: {
     list: 'GET /audit page query',

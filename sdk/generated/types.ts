@@ -3,6 +3,7 @@
 export type Time = string
 export type DisplayName = string
 export type Email = string | null
+export type ShortName = string
 export type Method = 'lora' | 'qlora' | 'full'
 export type Description = string
 export type DatasetFormat = 'jsonl' | 'csv' | 'parquet' | 'huggingface'
@@ -156,7 +157,6 @@ export type GraderInput =
       calculate_output: string
       pass_threshold?: number
     }
-export type ShortName = string
 export type SimpleGraderInput =
   | {
       type: 'string_check'
@@ -742,6 +742,9 @@ export interface Profile {
     }
     concurrent: number
   }
+  /**
+   * The key that asks; null in a session of the dashboard.
+   */
   key: {
     id: string
     name: string
@@ -770,7 +773,7 @@ export interface Profile {
       | 'operator'
     )[]
     created_at: Time
-  }
+  } | null
 }
 export interface Tier {
   id: string
@@ -782,6 +785,184 @@ export interface Tier {
   requests_per_day: number | null
   max_concurrent: number | null
 }
+export interface UserUpdateBody {
+  name?: DisplayName
+  email?: Email
+}
+export interface Member {
+  id: string
+  name: string
+  email: string | null
+  /**
+   * Bounds what keys of this member may do.
+   */
+  role: 'owner' | 'admin' | 'member' | 'viewer'
+  created_at: Time
+}
+export interface UserSetPasswordBody {
+  /**
+   * 10 to 200 characters; the commonest passwords and the email are refused.
+   */
+  password: string
+  /**
+   * The password until now. Not needed within 10 minutes after a sign-in with a link.
+   */
+  current_password?: string
+  /**
+   * Needed if you have none yet: you sign in with it.
+   */
+  email?: string
+}
+export interface UserSetPasswordResponse {
+  has_password: true
+}
+export interface UserPasskeysOptionsResponse {
+  challenge: string
+  [k: string]: unknown
+}
+export interface UserPasskeysAddBody {
+  name: ShortName
+  response: {
+    id: string
+    [k: string]: unknown
+  }
+}
+export interface Passkey {
+  id: string
+  name: string
+  created_at: Time
+  last_used_at: Time | null
+}
+export interface UserPasskeysListResponse {
+  items: Passkey[]
+}
+export interface Deleted {
+  id: string
+  deleted: true
+}
+export interface SignInWaysResponse {
+  password: boolean
+  passkey: boolean
+  /**
+   * The name of the provider; null if there is none.
+   */
+  oidc: string | null
+  /**
+   * Nobody has signed in yet: the link that the first start printed is the way.
+   */
+  first: boolean
+}
+export interface SignInWithPasswordBody {
+  email: string
+  password: string
+}
+/**
+ * The session’s cookie is in the header `set-cookie`.
+ */
+export interface SignInWithPasswordResponse {
+  session: Session
+}
+export interface Session {
+  id: string
+  /**
+   * Whether it is the one that asks.
+   */
+  current: boolean
+  begun_by: 'link' | 'password' | 'passkey' | 'oidc' | 'invitation'
+  /**
+   * The browser, as it named itself when the session began.
+   */
+  user_agent: string
+  /**
+   * The address from which the session began.
+   */
+  address: string
+  created_at: Time
+  /**
+   * To the minute.
+   */
+  last_used_at: Time
+  /**
+   * When it ends unless it is used before; each use moves it, up to 90 days in all.
+   */
+  expires_at: Time
+}
+export interface SignInWithLinkBody {
+  /**
+   * The part of the link behind `#`.
+   */
+  token: string
+}
+export interface SignInWithPasskeyBody {
+  response: {
+    id: string
+    [k: string]: unknown
+  }
+}
+export interface SignInLookAtInvitationBody {
+  /**
+   * The part of the link behind `#`.
+   */
+  token: string
+}
+export interface SignInLookAtInvitationResponse {
+  account: {
+    name: string
+  }
+  invited_by: string | null
+  name: string
+  email: string | null
+  /**
+   * Bounds what keys of this member may do.
+   */
+  role: 'owner' | 'admin' | 'member' | 'viewer'
+}
+export interface SignInAcceptInvitationBody {
+  /**
+   * The part of the link behind `#`.
+   */
+  token: string
+  /**
+   * 10 to 200 characters; the commonest passwords and the email are refused.
+   */
+  password?: string
+}
+export interface SessionState {
+  session: Session
+  profile: Profile
+  /**
+   * What the session may do: what the role of its member allows now.
+   */
+  scopes: (
+    | 'hub:read'
+    | 'datasets:read'
+    | 'datasets:write'
+    | 'tuning:read'
+    | 'tuning:write'
+    | 'deployments:read'
+    | 'deployments:write'
+    | 'exports:read'
+    | 'exports:write'
+    | 'inference'
+    | 'profile:read'
+    | 'usage:read'
+    | 'usage:write'
+    | 'webhooks:read'
+    | 'webhooks:write'
+    | 'keys:read'
+    | 'keys:write'
+    | 'members:read'
+    | 'members:write'
+    | 'audit:read'
+    | 'operator'
+  )[]
+  /**
+   * Requests that change something carry it in `x-csrf-token`.
+   */
+  csrf_token: string
+  has_password: boolean
+  has_passkey: boolean
+}
 export interface ListQueryInput {
   /**
    * 1 to 100. Default 20.
@@ -791,6 +972,33 @@ export interface ListQueryInput {
    * The id after which the page begins.
    */
   after?: string
+}
+export interface SessionsEndOthersResponse {
+  ended: number
+}
+export interface InvitationsCreateBody {
+  name: DisplayName
+  email?: Email
+  /**
+   * Bounds what keys of this member may do.
+   */
+  role?: 'owner' | 'admin' | 'member' | 'viewer'
+}
+export interface InvitationsCreateResponse {
+  id: string
+  member: Member
+  created_at: Time
+  expires_at: Time
+  /**
+   * Send it to the new member yourself.
+   */
+  link: string
+}
+export interface Invitation {
+  id: string
+  member: Member
+  created_at: Time
+  expires_at: Time
 }
 export interface AuditEntry {
   id: string
@@ -811,10 +1019,13 @@ export interface AuditEntry {
    */
   by: {
     /**
-     * An API key of the account, the operator of the service, its command line, or the service itself.
+     * An API key of the account, a session of one of its members, the operator of the service, its command line, or the service itself.
      */
-    kind: 'key' | 'operator' | 'command_line' | 'service'
+    kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
     user_id: string | null
+    /**
+     * The key, or the session.
+     */
     key_id: string | null
   }
 }
@@ -954,24 +1165,10 @@ export interface ApiKey {
 export interface KeysRenameBody {
   name: DisplayName
 }
-export interface Deleted {
-  id: string
-  deleted: true
-}
 export interface MembersAddBody {
   name: DisplayName
   email?: Email
   role?: 'owner' | 'admin' | 'member' | 'viewer'
-}
-export interface Member {
-  id: string
-  name: string
-  email: string | null
-  /**
-   * Bounds what keys of this member may do.
-   */
-  role: 'owner' | 'admin' | 'member' | 'viewer'
-  created_at: Time
 }
 export interface MembersUpdateBody {
   name?: DisplayName
@@ -3346,6 +3543,9 @@ export interface ErrorBody {
       | 'adapter_invalid'
       | 'context_length_exceeded'
       | 'schema_not_enforceable'
+      | 'link_invalid'
+      | 'password_refused'
+      | 'passkey_refused'
       | 'job_not_cancellable'
       | 'job_not_pausable'
       | 'job_not_resumable'
@@ -3365,6 +3565,10 @@ export interface ErrorBody {
       | 'too_many'
       | 'idempotency_key_reused'
       | 'invalid_api_key'
+      | 'sign_in_failed'
+      | 'session_ended'
+      | 'csrf_failed'
+      | 'session_required'
       | 'insufficient_permissions'
       | 'account_suspended'
       | 'not_found'
@@ -3380,6 +3584,9 @@ export interface ErrorBody {
       | 'export_not_found'
       | 'key_not_found'
       | 'member_not_found'
+      | 'session_not_found'
+      | 'passkey_not_found'
+      | 'invitation_not_found'
       | 'account_not_found'
       | 'webhook_not_found'
       | 'delivery_not_found'

@@ -15,6 +15,8 @@ export interface Members {
   list(caller: Caller, query: ListQuery): Promise<Page<Member>>
   get(caller: Caller, id: string): Promise<Member>
   change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
+  /** Changes the caller's own name or email. */
+  changeOwn(caller: Caller, request: { name?: string; email?: string | null }): Promise<Member>
   remove(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
 }
 
@@ -69,6 +71,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
           email,
           role: request.role,
           removed_at: null,
+          operator: 0,
           created_at: now(),
         }
         await requireFreeEmail(trx, account_id, email, row.id)
@@ -103,6 +106,23 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
         const was = { name: before.name, email: before.email, role: before.role }
         await recordAuditEntry(trx, caller, 'member.changed', id, { from: was, to: values }, now())
         return memberResponse({ ...before, ...values })
+      })
+      invalidateCallers()
+      return member
+    },
+
+    async changeOwn(caller, { name, email }) {
+      const member = await db.transaction().execute(async (trx) => {
+        const before = await find(trx, caller, caller.user_id)
+        const to = {
+          name: name ?? before.name,
+          email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
+        }
+        await requireFreeEmail(trx, caller.account_id, to.email, before.id)
+        await store.updateUser(trx, before.id, to)
+        const from = { name: before.name, email: before.email }
+        await recordAuditEntry(trx, caller, 'member.changed', before.id, { from, to }, now())
+        return memberResponse({ ...before, ...to })
       })
       invalidateCallers()
       return member

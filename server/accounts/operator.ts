@@ -84,6 +84,7 @@ export function createOperator({ db, plans, defaultTier, keys, invalidateCallers
       email: email?.toLowerCase() ?? null,
       role,
       removed_at: null,
+      operator: 0,
       created_at,
     }
     await store.insertAccount(trx, account)

@@ -32,6 +32,8 @@ export interface Accounts {
   ensureOwner(): Promise<void>
   /** Creates the owner's first key; undefined if any key was ever created. */
   createFirstKey(): Promise<NewApiKey | undefined>
+  /** Calls `listener` after each committed change to what members may do. */
+  onChange(listener: () => void): void
   createAccount(name: string): Promise<{ account_id: string; user_id: string }>
   /** Creates a key from the command line for a member, by default the installation's owner. */
   createKey(name: string, preset: ScopePreset, user_id?: string): Promise<NewApiKey>
@@ -65,9 +67,13 @@ const flush_ms = 15_000
 
 export function createAccounts({ db, plans, limits, defaultTier, log, now = Date.now }: Options): Accounts {
   const callers = createCallers(db, log, now)
-  const keys = createKeys(db, callers.invalidate, now)
-  const members = createMembers(db, callers.invalidate, now)
-  const operator = createOperator({ db, plans, defaultTier, keys, invalidateCallers: callers.invalidate, now })
+  const listeners: (() => void)[] = [callers.invalidate]
+  const changed = () => {
+    for (const listener of listeners) listener()
+  }
+  const keys = createKeys(db, changed, now)
+  const members = createMembers(db, changed, now)
+  const operator = createOperator({ db, plans, defaultTier, keys, invalidateCallers: changed, now })
 
   async function createAccount(name: string) {
     const { account, owner } = await db
@@ -84,6 +90,7 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
     flush: callers.flush,
 
     createAccount,
+    onChange: (listener) => void listeners.push(listener),
 
     async ensureOwner() {
       const unknownTier = (await store.tiersInUse(db)).find((id) => !plans.tier(id))
@@ -93,7 +100,10 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
         )
       if (!plans.tier(defaultTier))
         throw new ConfigError(`TUNERY_DEFAULT_TIER is '${defaultTier}', but there is no such tier.`)
-      if (!(await store.anyAccount(db))) await createAccount('Owner')
+      if (await store.anyAccount(db)) return
+      // Who installs the service operates it.
+      const { user_id } = await createAccount('Owner')
+      await db.transaction().execute((trx) => store.updateUser(trx, user_id, { operator: 1 }))
     },
 
     async createFirstKey() {
@@ -136,13 +146,15 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
         tier: plans.tierOrTightest(account!.tier),
         limits: { requests_per_minute: minute.limit, requests_per_day: day.limit, max_concurrent: concurrent.limit },
         usage: { minute: window(minute), day: window(day), concurrent: concurrent.used },
-        key: {
-          id: key!.id,
-          name: key!.name,
-          prefix: key!.prefix,
-          scopes: [...scopes],
-          created_at: isoTime(key!.created_at),
-        },
+        key: key
+          ? {
+              id: key.id,
+              name: key.name,
+              prefix: key.prefix,
+              scopes: [...scopes],
+              created_at: isoTime(key.created_at),
+            }
+          : null,
       }
     },
 

@@ -17,6 +17,8 @@ type ListedTable =
   | 'accounts'
   | 'users'
   | 'api_keys'
+  | 'sessions'
+  | 'sign_in_tokens'
   | 'webhooks'
   | 'webhook_deliveries'
 

@@ -21,6 +21,64 @@ interface Users {
   role: Role
   /** When they were removed from the account. */
   removed_at: number | null
+  /** 1: in a session they may do what the scope operator allows. */
+  operator: Generated<number>
+  created_at: number
+}
+
+interface Passwords {
+  user_id: string
+  /** Argon2id in PHC form. */
+  hash: string
+  set_at: number
+}
+
+interface Sessions {
+  id: string
+  account_id: string
+  user_id: string
+  /** SHA-256 of the token, in hex. */
+  hash: string
+  begun_by: 'link' | 'password' | 'passkey' | 'oidc' | 'invitation'
+  user_agent: string
+  address: string
+  created_at: number
+  /** To the minute. */
+  last_used_at: number
+}
+
+/** What works once: sign-in links, invitations, challenges of passkeys. */
+interface SignInTokens {
+  id: string
+  kind: 'link' | 'invitation' | 'challenge'
+  hash: string
+  /** Null for the challenge of a sign-in. */
+  account_id: string | null
+  user_id: string | null
+  /** The member who invites. */
+  invited_by: string | null
+  created_at: number
+  expires_at: number
+}
+
+interface Passkeys {
+  id: string
+  user_id: string
+  /** Base64url, as browsers write it. */
+  credential_id: string
+  name: string
+  /** COSE, in base64url. */
+  public_key: string
+  counter: number
+  transports_json: string
+  created_at: number
+  last_used_at: number | null
+}
+
+interface OidcIdentities {
+  issuer: string
+  subject: string
+  user_id: string
   created_at: number
 }
 
@@ -51,7 +109,7 @@ interface Audit {
   action: string
   target: string
   details_json: string
-  kind: 'key' | 'operator' | 'command_line' | 'service'
+  kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
   user_id: string | null
   key_id: string | null
 }
@@ -530,6 +588,11 @@ export interface Schema {
   accounts: Accounts
   users: Users
   api_keys: ApiKeys
+  passwords: Passwords
+  sessions: Sessions
+  sign_in_tokens: SignInTokens
+  passkeys: Passkeys
+  oidc_identities: OidcIdentities
   audit: Audit
   datasets: Datasets
   dataset_tokens: DatasetTokens

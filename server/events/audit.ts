@@ -4,8 +4,9 @@ import type { Db, Trx } from '../db/open.ts'
 
 /** Who makes a change. */
 export interface Actor {
-  kind: 'key' | 'operator' | 'command_line' | 'service'
+  kind: 'key' | 'session' | 'operator' | 'command_line' | 'service'
   user_id: string | null
+  /** The key, or the session, that makes it. */
   key_id: string | null
   /** Set for a request with an idempotency key: records the created object, in the transaction that creates it. */
   idempotency?: { mark(trx: Trx, target: string): Promise<void> }

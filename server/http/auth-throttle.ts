@@ -22,22 +22,22 @@ export function createAuthThrottle(): AuthThrottle {
     blockedUntil(address) {
       // Fast path: every request calls this, and usually no address is blocked.
       if (blocked.size === 0) return undefined
-      const until = blocked.get(network(address))
+      const until = blocked.get(networkOf(address))
       if (until === undefined || until > Date.now()) return until
-      blocked.delete(network(address))
+      blocked.delete(networkOf(address))
       return undefined
     },
     async recordWrongKey(address) {
-      const { consumedPoints, msBeforeNext } = await counter.consume(network(address))
+      const { consumedPoints, msBeforeNext } = await counter.consume(networkOf(address))
       const resets_at = Date.now() + msBeforeNext
       if (consumedPoints >= wrongKeysPerMinute) {
         for (const [each, until] of blocked) if (until <= Date.now()) blocked.delete(each)
-        blocked.set(network(address), resets_at)
+        blocked.set(networkOf(address), resets_at)
       }
       return windowOf(consumedPoints, resets_at)
     },
     async window(address) {
-      const found = await counter.get(network(address))
+      const found = await counter.get(networkOf(address))
       return windowOf(
         found?.consumedPoints ?? 0,
         Date.now() + (found ? Math.max(0, found.msBeforeNext) : minute_s * 1000),
@@ -53,7 +53,7 @@ const windowOf = (used: number, resets_at: number): Window => ({
 })
 
 /** The key to count by: an IPv4 address, or the /64 of an IPv6 address, as one client usually has all of it. */
-function network(address: string): string {
+export function networkOf(address: string): string {
   if (!isIPv6(address)) return address
   const parsed = ipaddr.IPv6.parse(address)
   return parsed.isIPv4MappedAddress() ? parsed.toIPv4Address().toString() : parsed.parts.slice(0, 4).join(':')

@@ -5,15 +5,17 @@ import { type Role, type Scope, scopes } from '../../contract/scopes.ts'
 import type { Actor } from '../events/audit.ts'
 import { createAuthThrottle, wrongKeysPerMinute } from './auth-throttle.ts'
 import { type Limits, rateLimitError, requireLimits, setLimitHeaders } from './limits.ts'
+import { clearSessionCookie, requireOwnPage, requireSameOrigin, sessionTokenIn } from './session-cookie.ts'
 
-/** The key that makes a request, with its member and account. */
+/** The key or session that makes a request, with its member and account. */
 export interface Caller extends Actor {
-  kind: 'key'
+  kind: 'key' | 'session'
   account_id: string
   user_id: string
+  /** The id of the key, or of the session. */
   key_id: string
   role: Role
-  /** Scopes of the key that the member's role allows. */
+  /** Scopes of the key or session that the member's role allows. */
   scopes: readonly Scope[]
   /** The id of the account's tier. */
   tier: string
@@ -25,7 +27,7 @@ export function requireScopes(app: FastifyInstance): void {
   app.addHook('onRoute', ({ method, url, config }) => {
     if (!/^\/(api\/)?v1(\/|$)/.test(url) || url === '/v1/openapi.json') return
     const scope = (config as FastifyContextConfig | undefined)?.route?.scope
-    if (!scope || !scopes.includes(scope))
+    if (!scope || !([...scopes, 'session', 'public'] as string[]).includes(scope))
       throw new Error(`${method} ${url} states no scope that a key can carry; see contract/scopes.ts`)
   })
 }
@@ -33,6 +35,8 @@ export function requireScopes(app: FastifyInstance): void {
 export interface Keys {
   /** The caller of a key; undefined for a wrong key. With `knownOnly`, looks up only keys that were right before. */
   find(key: string, knownOnly: boolean): Promise<Caller | undefined>
+  /** The caller of a session's token. */
+  findSession(token: string): Promise<Caller | undefined>
 }
 
 export interface Authenticate {
@@ -50,14 +54,34 @@ export function createAuthenticate(keys: Keys): Authenticate {
       'This API key is not valid: mistyped, revoked or expired. `./tunery keys create --name NAME` makes another.',
     )
   async function reauthenticate(request: FastifyRequest): Promise<Caller> {
-    const caller = await keys.find(keyIn(request) as string, true)
-    if (!caller) throw wrongKey()
+    const token = sessionTokenIn(request)
+    const caller = await (token ? keys.findSession(token) : keys.find(keyIn(request) as string, true))
+    if (!caller) throw token ? sessionEnded() : wrongKey()
     return caller
   }
   return Object.assign(authenticate, { reauthenticate })
 
+  async function authenticateSession(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    token: string,
+    blocked: boolean,
+  ): Promise<Caller> {
+    const caller = blocked ? undefined : await keys.findSession(token)
+    if (caller) {
+      requireOwnPage(request, token)
+      return caller
+    }
+    // So that an open page does not send the ended session again and again.
+    clearSessionCookie(request, reply)
+    setLimitHeaders(reply, await throttle.recordWrongKey(request.ip))
+    throw sessionEnded()
+  }
+
   async function authenticate(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
     const until = throttle.blockedUntil(request.ip)
+    const token = sessionTokenIn(request)
+    if (token !== undefined) return authenticateSession(request, reply, token, until !== undefined)
     const key = keyIn(request)
     const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
     if (caller) return caller
@@ -74,14 +98,24 @@ export function createAuthenticate(keys: Keys): Authenticate {
   }
 }
 
-/** Throws if the caller's account is suspended or their key lacks the route's scope. */
-export function requirePermission({ suspended, scopes: keyScopes }: Caller, { scope, or_scope }: Route): void {
+const sessionEnded = () => new ApiError('session_ended', 'You are signed out: the session has ended. Sign in again.')
+
+/** Throws if the caller's account is suspended or their key or session lacks the route's scope. */
+export function requirePermission({ kind, suspended, scopes: own }: Caller, { scope, or_scope }: Route): void {
+  if (scope === 'public') return
   if (suspended)
     throw new ApiError(
       'account_suspended',
       'This account is suspended. Ask the operator of this service to reinstate it.',
     )
-  if (!keyScopes.includes(scope) && !(or_scope && keyScopes.includes(or_scope)))
+  if (scope === 'session') {
+    if (kind === 'session') return
+    throw new ApiError(
+      'session_required',
+      'This operation is for people who have signed in to the dashboard; a key cannot do it.',
+    )
+  }
+  if (!own.includes(scope) && !(or_scope && own.includes(or_scope)))
     throw new ApiError(
       'insufficient_permissions',
       `This operation needs the scope '${scope}', which this key does not carry or its member's role does not allow.`,
@@ -104,13 +138,23 @@ function keyIn({ headers }: FastifyRequest): string | ApiError {
  * Adds the hook that checks key, account limits and scope of each request to a route of the contract, before its body
  * is read.
  */
-export function requireAuth(app: FastifyInstance, keys: Keys, limits: Limits): void {
+export function requireAuth(
+  app: FastifyInstance,
+  keys: Keys,
+  limits: Limits,
+  /** Throws rate_limit_exceeded for too many requests of an address to routes that need no key. */
+  countPublicRequest: (address: string) => Promise<void>,
+): void {
   const authenticate = createAuthenticate(keys)
   app.decorateRequest('caller', null)
   // One hook for all checks: each hook costs every request an async step.
   app.addHook('onRequest', async (request, reply) => {
     const { route } = request.routeOptions.config
     if (!route) return
+    if (route.scope === 'public') {
+      if (request.method !== 'GET') requireSameOrigin(request)
+      return await countPublicRequest(request.ip)
+    }
     const caller = await authenticate(request, reply)
     await requireLimits(limits, caller, route, reply)
     requirePermission(caller, route)

@@ -35,7 +35,8 @@ export interface Call<R extends Route> {
   body: Output<R['body'], undefined>
   params: Output<R['params'], undefined>
   query: Output<R['query'], undefined>
-  caller: Caller
+  /** Undefined on public routes. */
+  caller: R['scope'] extends 'public' ? undefined : Caller
   request: FastifyRequest
   reply: FastifyReply
 }
@@ -73,7 +74,7 @@ export function mount<R extends Route>(
           body: undefined as Call<R>['body'],
           params: { ...(request.params as object), [parameter]: item } as Call<R>['params'],
           query: route.query?.parse({}) as Call<R>['query'],
-          caller,
+          caller: caller as Call<R>['caller'],
           request,
           reply,
         }),
@@ -95,17 +96,17 @@ export function mount<R extends Route>(
           response: streams ? {} : { ...route.responses, ...errorResponses },
         } as object,
         handler: async (request, reply) => {
-          if (!request.caller) throw new Error('a route was reached without a caller')
+          if (!request.caller && route.scope !== 'public') throw new Error('a route was reached without a caller')
           const call = (caller: Caller) =>
             handler({
               body: request.body as Call<R>['body'],
               params: renameWildcard(route, request.params) as Call<R>['params'],
               query: request.query as Call<R>['query'],
-              caller,
+              caller: caller as Call<R>['caller'],
               request,
               reply,
             })
-          const result = await answer(request, reply, request.caller, call)
+          const result = await answer(request, reply, request.caller as Caller, call)
           if (result === answered) return reply
           return reply.status(status).send(result)
         },

@@ -33,7 +33,17 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
         license: { name: 'Apache-2.0' },
       },
       servers: [{ url: '/v1' }],
-      components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
+      components: {
+        securitySchemes: {
+          key: { type: 'http', scheme: 'bearer' },
+          session: {
+            type: 'apiKey',
+            in: 'cookie',
+            name: 'tunery_session',
+            description: 'The cookie of a session of the dashboard; see /sign-in.',
+          },
+        },
+      },
       security: [{ key: [] }],
     },
     stripBasePath: true,
@@ -48,7 +58,12 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
         ? {
             ...result,
             url: `/v1${route.path.replace('*}', '}')}`.replace('{', ':').replace('}', ''),
-            schema: { ...withForms(route, result.schema as object), operationId: operations.get(route) },
+            schema: {
+              ...withForms(route, result.schema as object),
+              operationId: operations.get(route),
+              ...(route.scope === 'public' && { security: [] }),
+              ...(route.scope === 'session' && { security: [{ session: [] }] }),
+            },
           }
         : result
     },

@@ -29,6 +29,10 @@ export async function startApp(
   const db = await open(config.data_dir)
   const services = await createServices(config, createLog(config), db)
   const owner = await services.accounts.createAccount('test')
+  // As the first owner of an installation is.
+  await db
+    .transaction()
+    .execute((trx) => trx.updateTable('users').set({ operator: 1 }).where('id', '=', owner.user_id).execute())
   const other = await services.accounts.createAccount('other')
   const key = (await services.accounts.createKey('test', 'full', owner.user_id)).key
   const otherKey = (await services.accounts.createKey('other', 'full', other.user_id)).key

@@ -1,0 +1,259 @@
+// How people sign in to the dashboard: sessions, passwords, passkeys, links and invitations.
+import { z } from 'zod'
+import { Profile } from './accounts.ts'
+import { Deleted, DisplayName, ListQuery, page, ShortName, Time } from './common.ts'
+import { Email, Member } from './members.ts'
+import { route } from './route.ts'
+import { scopes } from './scopes.ts'
+
+export const sessionBeginnings = ['link', 'password', 'passkey', 'oidc', 'invitation'] as const
+
+export const Session = z.object({
+  id: z.string(),
+  current: z.boolean().describe('Whether it is the one that asks.'),
+  begun_by: z.enum(sessionBeginnings),
+  user_agent: z.string().describe('The browser, as it named itself when the session began.'),
+  address: z.string().describe('The address from which the session began.'),
+  created_at: Time,
+  last_used_at: Time.describe('To the minute.'),
+  expires_at: Time.describe('When it ends unless it is used before; each use moves it, up to 90 days in all.'),
+})
+export type Session = z.infer<typeof Session>
+
+export const SessionState = z.object({
+  session: Session,
+  profile: Profile,
+  scopes: z.array(z.enum(scopes)).describe('What the session may do: what the role of its member allows now.'),
+  csrf_token: z.string().describe('Requests that change something carry it in `x-csrf-token`.'),
+  has_password: z.boolean(),
+  has_passkey: z.boolean(),
+})
+export type SessionState = z.infer<typeof SessionState>
+
+export const Passkey = z.object({
+  id: z.string(),
+  name: z.string(),
+  created_at: Time,
+  last_used_at: Time.nullable(),
+})
+export type Passkey = z.infer<typeof Passkey>
+
+export const Invitation = z.object({
+  id: z.string(),
+  member: Member,
+  created_at: Time,
+  expires_at: Time,
+})
+export type Invitation = z.infer<typeof Invitation>
+
+export const passwordLength = { min: 10, max: 200 } as const
+const NewPassword = z
+  .string()
+  .min(passwordLength.min)
+  .max(passwordLength.max)
+  .describe('10 to 200 characters; the commonest passwords and the email are refused.')
+const Token = z.string().min(1).max(200).describe('The part of the link behind `#`.')
+/** What a browser's WebAuthn call returned, as JSON. */
+const Ceremony = z.looseObject({ id: z.string().max(2000) })
+/** What a browser's WebAuthn call takes, as JSON. */
+const CeremonyOptions = z.looseObject({ challenge: z.string() })
+
+const tag = 'Sign-in'
+const noKey = { scope: 'public', tag } as const
+const bySession = { scope: 'session', tag } as const
+
+export const getSignIn = route({
+  ...noKey,
+  method: 'GET',
+  path: '/sign-in',
+  summary: 'The ways to sign in to this service',
+  responses: {
+    200: z.object({
+      password: z.boolean(),
+      passkey: z.boolean(),
+      oidc: z.string().nullable().describe('The name of the provider; null if there is none.'),
+      first: z.boolean().describe('Nobody has signed in yet: the link that the first start printed is the way.'),
+    }),
+  },
+})
+
+const Begun = z.object({ session: Session }).describe('The session’s cookie is in the header `set-cookie`.')
+
+export const signInWithPassword = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/password',
+  summary: 'Begin a session with email and password',
+  body: z.strictObject({ email: z.string().min(1).max(254), password: z.string().min(1).max(passwordLength.max) }),
+  responses: { 200: Begun },
+})
+export const signInWithLink = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/link',
+  summary: 'Begin a session with a sign-in link, which works once',
+  body: z.strictObject({ token: Token }),
+  responses: { 200: Begun },
+})
+export const getPasskeyChallenge = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/passkey/options',
+  summary: 'What a browser needs to sign in with a passkey',
+  body: z.strictObject({}).nullish(),
+  responses: { 200: CeremonyOptions },
+})
+export const signInWithPasskey = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/passkey',
+  summary: 'Begin a session with a passkey',
+  body: z.strictObject({ response: Ceremony }),
+  responses: { 200: Begun },
+})
+export const lookAtInvitation = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/invitation/look',
+  summary: 'What an invitation invites to',
+  body: z.strictObject({ token: Token }),
+  responses: {
+    200: z.object({
+      account: z.object({ name: z.string() }),
+      invited_by: z.string().nullable(),
+      name: z.string(),
+      email: z.string().nullable(),
+      role: Member.shape.role,
+    }),
+  },
+})
+export const acceptInvitation = route({
+  ...noKey,
+  method: 'POST',
+  path: '/sign-in/invitation',
+  summary: 'Accept an invitation, set a password, and begin a session',
+  body: z.strictObject({ token: Token, password: NewPassword.optional() }),
+  responses: { 200: Begun },
+})
+
+export const getSession = route({
+  ...bySession,
+  method: 'GET',
+  path: '/session',
+  summary: 'The session that asks, and its person',
+  responses: { 200: SessionState },
+})
+export const endSession = route({
+  ...bySession,
+  method: 'DELETE',
+  path: '/session',
+  summary: 'Sign out',
+  responses: { 200: Deleted },
+})
+export const listSessions = route({
+  ...bySession,
+  method: 'GET',
+  path: '/sessions',
+  summary: 'Your sessions, the latest first',
+  query: ListQuery,
+  responses: { 200: page(Session) },
+})
+export const endOtherSessions = route({
+  ...bySession,
+  method: 'DELETE',
+  path: '/sessions',
+  summary: 'End all your sessions but the one that asks',
+  responses: { 200: z.object({ ended: z.int() }) },
+})
+export const endOneSession = route({
+  ...bySession,
+  method: 'DELETE',
+  path: '/sessions/{session_id}',
+  summary: 'End one of your sessions',
+  params: z.object({ session_id: z.string() }),
+  responses: { 200: Deleted },
+})
+
+export const changeUser = route({
+  ...bySession,
+  method: 'PATCH',
+  path: '/user',
+  summary: 'Change your name or email',
+  body: z.strictObject({ name: DisplayName.optional(), email: Email.optional() }),
+  responses: { 200: Member },
+})
+export const setPassword = route({
+  ...bySession,
+  method: 'PUT',
+  path: '/user/password',
+  summary: 'Set your password; all your other sessions end',
+  body: z.strictObject({
+    password: NewPassword,
+    current_password: z
+      .string()
+      .max(passwordLength.max)
+      .optional()
+      .describe('The password until now. Not needed within 10 minutes after a sign-in with a link.'),
+    email: z.email().max(254).optional().describe('Needed if you have none yet: you sign in with it.'),
+  }),
+  responses: { 200: z.object({ has_password: z.literal(true) }) },
+})
+export const getPasskeyOptions = route({
+  ...bySession,
+  method: 'POST',
+  path: '/user/passkeys/options',
+  summary: 'What a browser needs to make a passkey',
+  body: z.strictObject({}).nullish(),
+  responses: { 200: CeremonyOptions },
+})
+export const addPasskey = route({
+  ...bySession,
+  method: 'POST',
+  path: '/user/passkeys',
+  summary: 'Add a passkey',
+  body: z.strictObject({ name: ShortName, response: Ceremony }),
+  responses: { 201: Passkey },
+})
+export const listPasskeys = route({
+  ...bySession,
+  method: 'GET',
+  path: '/user/passkeys',
+  summary: 'Your passkeys',
+  responses: { 200: z.object({ items: z.array(Passkey) }) },
+})
+export const removePasskey = route({
+  ...bySession,
+  method: 'DELETE',
+  path: '/user/passkeys/{passkey_id}',
+  summary: 'Remove a passkey',
+  params: z.object({ passkey_id: z.string() }),
+  responses: { 200: Deleted },
+})
+
+export const createInvitation = route({
+  method: 'POST',
+  path: '/invitations',
+  scope: 'members:write',
+  tag,
+  summary: 'Add a member, and make a link with which they sign in; it is shown once, and works once within 7 days',
+  body: z.strictObject({ name: DisplayName, email: Email.default(null), role: Member.shape.role.default('member') }),
+  responses: { 201: Invitation.extend({ link: z.string().describe('Send it to the new member yourself.') }) },
+})
+export const listInvitations = route({
+  method: 'GET',
+  path: '/invitations',
+  scope: 'members:read',
+  tag,
+  summary: 'Invitations that nobody has accepted yet, newest first',
+  query: ListQuery,
+  responses: { 200: page(Invitation) },
+})
+export const withdrawInvitation = route({
+  method: 'DELETE',
+  path: '/invitations/{invitation_id}',
+  scope: 'members:write',
+  tag,
+  summary: 'Withdraw an invitation: its link stops working; the member stays until they are removed',
+  params: z.object({ invitation_id: z.string() }),
+  responses: { 200: Deleted },
+})

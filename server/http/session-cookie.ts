@@ -1,0 +1,65 @@
+// The cookie of a session, and the proof that a request with it comes from the service's own page.
+import { createHmac, timingSafeEqual } from 'node:crypto'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import { ApiError } from '../../contract/errors.ts'
+
+/** A browser sends a cookie to every port of a host, so that the name carries the port; behind TLS `__Host-` is stricter. */
+const cookieName = ({ protocol, socket }: FastifyRequest) =>
+  protocol === 'https' ? '__Host-tunery_session' : `tunery_session_${socket.localPort}`
+
+/** The token of the request's session; undefined if it has none, or if a key signs it. */
+export function sessionTokenIn(request: FastifyRequest): string | undefined {
+  const { cookie, authorization } = request.headers
+  if (cookie === undefined || authorization !== undefined) return undefined
+  return cookieIn(cookie, cookieName(request))
+}
+
+export function cookieIn(header: string | undefined, name: string): string | undefined {
+  for (const pair of header?.split(';') ?? []) {
+    const at = pair.indexOf('=')
+    if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim()
+  }
+  return undefined
+}
+
+const attributes = ({ protocol }: FastifyRequest) =>
+  `Path=/; HttpOnly; SameSite=Lax${protocol === 'https' ? '; Secure' : ''}`
+
+export function setSessionCookie(request: FastifyRequest, reply: FastifyReply, token: string, maxAge_s: number): void {
+  reply.header('set-cookie', `${cookieName(request)}=${token}; Max-Age=${maxAge_s}; ${attributes(request)}`)
+}
+
+export function clearSessionCookie(request: FastifyRequest, reply: FastifyReply): void {
+  reply.header('set-cookie', `${cookieName(request)}=; Max-Age=0; ${attributes(request)}`)
+}
+
+/** The token that requests of a session carry in `x-csrf-token`: only a page of this origin can read it. */
+export const csrfTokenOf = (token: string) => createHmac('sha256', token).update('csrf').digest('base64url')
+
+/** Throws csrf_failed for a request with a session that another site's page has made. */
+export function requireOwnPage(request: FastifyRequest, token: string): void {
+  requireSameOrigin(request)
+  if (request.method === 'GET' || request.method === 'HEAD') return
+  const given = Buffer.from(String(request.headers['x-csrf-token'] ?? ''))
+  const wanted = Buffer.from(csrfTokenOf(token))
+  if (given.length !== wanted.length || !timingSafeEqual(given, wanted))
+    throw new ApiError(
+      'csrf_failed',
+      'The header `x-csrf-token` is missing or not that of the session. `GET /v1/session` tells it; reload the page.',
+    )
+}
+
+/** Throws csrf_failed where the browser says that another site's page makes the request. */
+export function requireSameOrigin({ headers, method, host, protocol }: FastifyRequest): void {
+  const site = headers['sec-fetch-site']
+  // A link on another site may lead here; its page cannot read what it shows.
+  const followsLink = method === 'GET' && headers['sec-fetch-mode'] === 'navigate'
+  const foreign = (site === 'cross-site' || site === 'same-site') && !followsLink
+  const { origin } = headers
+  if (foreign || (origin !== undefined && method !== 'GET' && origin !== `${protocol}://${host}`))
+    throw new ApiError(
+      'csrf_failed',
+      'Another site made this request with your session. Open the dashboard at its own address; ' +
+        'behind a proxy, TUNERY_TRUSTED_PROXIES must name it.',
+    )
+}

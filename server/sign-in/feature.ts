@@ -1,0 +1,64 @@
+import { runPeriodically } from '../../lib/periodic.ts'
+import type { Accounts } from '../accounts/index.ts'
+import { ConfigError } from '../config.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { Secrets } from '../storage/secrets.ts'
+import { createOidc } from './oidc.ts'
+import { createPasskeys } from './passkeys.ts'
+import { signInRoutes } from './routes.ts'
+import { createSignIn, type SignIn } from './service.ts'
+import { createSessions, type Sessions } from './sessions.ts'
+import { createSignInThrottle, type SignInThrottle } from './throttle.ts'
+
+const flush_ms = 15_000
+
+export function createSignInFeature(
+  context: Context,
+  { accounts, secrets }: { accounts: Accounts; secrets: Secrets },
+): Feature & { signIn: SignIn; sessions: Sessions; throttle: SignInThrottle } {
+  const { db, now, log } = context
+  const { oidc_issuer, oidc_client_id, oidc_client_secret, oidc_name, public_url } = context.config
+  if (oidc_issuer && !(oidc_client_id && oidc_client_secret))
+    throw new ConfigError('TUNERY_OIDC_ISSUER needs TUNERY_OIDC_CLIENT_ID and TUNERY_OIDC_CLIENT_SECRET.')
+  const sessions = createSessions(db, now)
+  accounts.onChange(sessions.invalidate)
+  const throttle = createSignInThrottle(now)
+  const signIn = createSignIn({ db, accounts, sessions, throttle, now })
+  const passkeys = createPasskeys(db, now)
+  const oidc = oidc_issuer
+    ? createOidc(
+        { issuer: oidc_issuer, client_id: oidc_client_id!, client_secret: oidc_client_secret!, name: oidc_name },
+        db,
+        secrets,
+        now,
+      )
+    : undefined
+  return {
+    signIn,
+    sessions,
+    throttle,
+    mount: (app) =>
+      signInRoutes(app, {
+        accounts,
+        signIn,
+        sessions,
+        passkeys,
+        oidc,
+        public_url,
+        countRequest: throttle.countRequest,
+      }),
+    async start() {
+      // The times of last use only help people to recognize a session: a gap is acceptable.
+      const flush = () => sessions.flush().catch((error) => log.warn({ err: error }, 'sessions could not be flushed'))
+      const flushing = runPeriodically(flush_ms, flush)
+      return [
+        {
+          async close() {
+            await flushing.close()
+            await flush()
+          },
+        },
+      ]
+    },
+  }
+}

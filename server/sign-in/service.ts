@@ -1,0 +1,281 @@
+// Sign-in: begins sessions by password, link, invitation, passkey and provider.
+import type { z } from 'zod'
+import type { ListQuery } from '../../contract/common.ts'
+import { ApiError } from '../../contract/errors.ts'
+import type { Member } from '../../contract/members.ts'
+import type { createInvitation, Invitation, Session, setPassword } from '../../contract/sign-in.ts'
+import { newId } from '../../lib/ids.ts'
+import { day_ms, hour_ms, isoTime } from '../../lib/utc-day.ts'
+import type { Accounts } from '../accounts/index.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { type Page, pageOf } from '../db/page.ts'
+import { commandLineActor, recordAuditEntry } from '../events/audit.ts'
+import type { Caller } from '../http/auth.ts'
+import { hashPassword, isOutdated, requireGoodPassword, verifyPassword } from './passwords.ts'
+import { type Beginning, hashOf, newToken, type Sessions } from './sessions.ts'
+import * as store from './store.ts'
+import type { SignInThrottle } from './throttle.ts'
+
+/** From where a session begins. */
+export type Place = Pick<Beginning, 'user_agent' | 'address'>
+/** A session, and the token for its cookie. */
+export interface Begun {
+  token: string
+  session: Session
+}
+
+export interface SignIn {
+  /** Whether nobody has ever signed in, and whether anybody has a password. */
+  state(): Promise<{ first: boolean; password: boolean }>
+  /** Throws sign_in_failed, or rate_limit_exceeded. */
+  withPassword(email: string, password: string, place: Place): Promise<Begun>
+  /** Throws link_invalid for a link that was used, has expired or never was. */
+  withLink(token: string, place: Place): Promise<Begun>
+  /** For a member whose passkey or provider has been verified. */
+  as(user: store.UserRow, begun_by: 'passkey' | 'oidc', place: Place): Promise<Begun>
+  /** A link for the operator, or for the member with an email. Throws member_not_found. */
+  createLink(email?: string): Promise<{ token: string; user: store.UserRow; expires_at: string }>
+  setPassword(caller: Caller, request: z.output<typeof setPassword.body>): Promise<void>
+  ways(user_id: string): Promise<{ has_password: boolean; has_passkey: boolean }>
+  invite(
+    caller: Caller,
+    request: z.output<typeof createInvitation.body>,
+  ): Promise<{ invitation: Invitation; token: string }>
+  invitations(caller: Caller, query: ListQuery): Promise<Page<Invitation>>
+  withdraw(caller: Caller, id: string): Promise<{ id: string; deleted: true }>
+  lookAtInvitation(token: string): Promise<{
+    account: { name: string }
+    invited_by: string | null
+    name: string
+    email: string | null
+    role: Member['role']
+  }>
+  acceptInvitation(token: string, password: string | undefined, place: Place): Promise<Begun>
+}
+
+interface Options {
+  db: Db
+  accounts: Accounts
+  sessions: Sessions
+  throttle: SignInThrottle
+  now(): number
+}
+
+const link_ms = day_ms
+const invitation_ms = 7 * day_ms
+/** After a sign-in with a link a forgotten password can be replaced. */
+const recovery_ms = hour_ms / 6
+
+const linkInvalid = () =>
+  new ApiError(
+    'link_invalid',
+    'This link was used already, has expired or was withdrawn. `./tunery sign-in-link` on the machine of the service ' +
+      'makes a sign-in link; an admin of the account makes an invitation.',
+  )
+
+export function createSignIn({ db, accounts, sessions, throttle, now }: Options): SignIn {
+  const begin = (trx: Trx, user: store.UserRow, begun_by: Beginning['begun_by'], place: Place) =>
+    sessions.begin(trx, user, { begun_by, ...place })
+
+  const memberOf = ({ id, name, email, role, created_at }: store.UserRow): Member => ({
+    id,
+    name,
+    email,
+    role,
+    created_at: isoTime(created_at),
+  })
+
+  async function toInvitation(row: store.TokenRow): Promise<Invitation | undefined> {
+    const user = await store.user(db, row.user_id!)
+    return (
+      user && {
+        id: row.id,
+        member: memberOf(user),
+        created_at: isoTime(row.created_at),
+        expires_at: isoTime(row.expires_at),
+      }
+    )
+  }
+
+  /** The token's row and its member. Throws link_invalid. */
+  async function open(kind: 'link' | 'invitation', token: string) {
+    const row = await store.token(db, kind, hashOf(token), now())
+    const user = row?.user_id ? await store.user(db, row.user_id) : undefined
+    if (!row || !user) throw linkInvalid()
+    return { row, user }
+  }
+
+  async function makeToken(
+    trx: Trx,
+    kind: 'link' | 'invitation',
+    user: store.UserRow,
+    lifetime_ms: number,
+    invited_by: string | null,
+  ) {
+    const token = newToken()
+    const created_at = now()
+    const row: store.TokenRow = {
+      id: newId('inv'),
+      kind,
+      hash: hashOf(token),
+      account_id: user.account_id,
+      user_id: user.id,
+      invited_by,
+      created_at,
+      expires_at: created_at + lifetime_ms,
+    }
+    await store.insertToken(trx, row)
+    return { row, token }
+  }
+
+  return {
+    async state() {
+      const password = await store.anyPassword(db)
+      return { first: !password && !(await store.anySession(db)), password }
+    },
+
+    async withPassword(email, password, place) {
+      const { address } = place
+      await throttle.requireOpen(address, email)
+      // An email may be a member of several accounts: each has a password of its own.
+      const candidates = await store.usersByEmail(db, email.trim().toLowerCase())
+      const hashes = await Promise.all(candidates.map(({ id }) => store.password(db, id)))
+      const withHash = candidates.flatMap((user, index) => (hashes[index] ? [{ user, hash: hashes[index] }] : []))
+      let found: { user: store.UserRow; hash: string } | undefined
+      // One verification at least, so that the time does not tell whether the email is known.
+      if (withHash.length === 0) await verifyPassword(undefined, password)
+      for (const each of withHash) if (!found && (await verifyPassword(each.hash, password))) found = each
+      if (!found) {
+        await throttle.recordFailure(address, email)
+        throw new ApiError('sign_in_failed', 'Email or password is wrong. `./tunery sign-in-link` helps who forgot it.')
+      }
+      await throttle.recordSuccess(address, email)
+      const { user, hash } = found
+      const fresh = isOutdated(hash) ? await hashPassword(password) : undefined
+      return db.transaction().execute(async (trx) => {
+        if (fresh) await store.setPassword(trx, { user_id: user.id, hash: fresh, set_at: now() })
+        return begin(trx, user, 'password', place)
+      })
+    },
+
+    async withLink(token, place) {
+      const { row, user } = await open('link', token)
+      return db.transaction().execute(async (trx) => {
+        if (!(await store.takeToken(trx, row.id))) throw linkInvalid()
+        return begin(trx, user, 'link', place)
+      })
+    },
+
+    as: (user, begun_by, place) => db.transaction().execute((trx) => begin(trx, user, begun_by, place)),
+
+    async createLink(email) {
+      const user = email ? (await store.usersByEmail(db, email.toLowerCase()))[0] : await store.operatorUser(db)
+      if (!user)
+        throw new ApiError('member_not_found', `No member has the email '${email ?? ''}'. An admin can invite them.`)
+      return db.transaction().execute(async (trx) => {
+        const { row, token } = await makeToken(trx, 'link', user, link_ms, null)
+        const by = { ...commandLineActor, account_id: user.account_id }
+        await recordAuditEntry(trx, by, 'sign_in_link.created', user.id, {}, row.created_at)
+        return { token, user, expires_at: isoTime(row.expires_at) }
+      })
+    },
+
+    async setPassword(caller, { password, current_password, email }) {
+      const user = (await store.user(db, caller.user_id))!
+      const signsInWith = user.email ?? email ?? null
+      if (!signsInWith)
+        throw new ApiError('invalid_request', "'email' is missing: you sign in with it.", { param: 'email' })
+      const before = await store.password(db, user.id)
+      const session = await sessions.get(caller)
+      const recovers = session.begun_by === 'link' && now() - Date.parse(session.created_at) < recovery_ms
+      if (before && !recovers) {
+        await throttle.requireOpen(session.address, user.id)
+        if (!(await verifyPassword(before, current_password ?? ''))) {
+          await throttle.recordFailure(session.address, user.id)
+          throw new ApiError(
+            'password_refused',
+            'The current password is wrong. A sign-in link lets you set a new one without it.',
+            { param: 'current_password' },
+          )
+        }
+      }
+      requireGoodPassword(password, signsInWith)
+      const hash = await hashPassword(password)
+      if (email && email.toLowerCase() !== user.email) await accounts.members.changeOwn(caller, { email })
+      await db.transaction().execute(async (trx) => {
+        await store.setPassword(trx, { user_id: user.id, hash, set_at: now() })
+        await store.removeTokensOf(trx, user.id)
+        await store.endSessions(trx, user.id, caller.key_id)
+        await recordAuditEntry(trx, caller, 'password.set', user.id, {}, now())
+      })
+      sessions.invalidate()
+    },
+
+    async ways(user_id) {
+      const [hash, passkeys] = await Promise.all([store.password(db, user_id), store.passkeys(db, user_id)])
+      return { has_password: hash !== undefined, has_passkey: passkeys.length > 0 }
+    },
+
+    async invite(caller, request) {
+      const member = await accounts.members.add(caller, request)
+      return db.transaction().execute(async (trx) => {
+        const user = (await store.user(trx, member.id))!
+        const { row, token } = await makeToken(trx, 'invitation', user, invitation_ms, caller.user_id)
+        const { name, role } = member
+        await recordAuditEntry(trx, caller, 'invitation.created', row.id, { user_id: user.id, name, role }, now())
+        return {
+          token,
+          invitation: {
+            id: row.id,
+            member,
+            created_at: isoTime(row.created_at),
+            expires_at: isoTime(row.expires_at),
+          },
+        }
+      })
+    },
+
+    async invitations({ account_id }, { limit, after }) {
+      const last = after ? await store.invitation(db, account_id, after) : undefined
+      if (after && !last) throw new ApiError('invitation_not_found', `There is no invitation '${after}'.`)
+      const rows = await store.invitations(db, account_id, now(), limit, last)
+      const { items, has_more } = pageOf(rows, limit)
+      const shown = await Promise.all(items.map(toInvitation))
+      return { items: shown.filter((each) => each !== undefined), has_more }
+    },
+
+    async withdraw(caller, id) {
+      await db.transaction().execute(async (trx) => {
+        const row = await store.invitation(trx, caller.account_id, id)
+        if (!row || !(await store.takeToken(trx, id)))
+          throw new ApiError('invitation_not_found', `There is no invitation '${id}'.`)
+        await recordAuditEntry(trx, caller, 'invitation.withdrawn', id, { user_id: row.user_id }, now())
+      })
+      return { id, deleted: true }
+    },
+
+    async lookAtInvitation(token) {
+      const { row, user } = await open('invitation', token)
+      const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined
+      const { name, email, role, account_id } = user
+      return {
+        account: { name: await store.accountName(db, account_id) },
+        invited_by: inviter?.name ?? null,
+        name,
+        email,
+        role,
+      }
+    },
+
+    async acceptInvitation(token, password, place) {
+      const { row, user } = await open('invitation', token)
+      if (password !== undefined) requireGoodPassword(password, user.email)
+      const hash = password === undefined || user.email === null ? undefined : await hashPassword(password)
+      return db.transaction().execute(async (trx) => {
+        if (!(await store.takeToken(trx, row.id))) throw linkInvalid()
+        if (hash) await store.setPassword(trx, { user_id: user.id, hash, set_at: now() })
+        return begin(trx, user, 'invitation', place)
+      })
+    },
+  }
+}

@@ -1,0 +1,65 @@
+// Throttles sign-ins: per address, and per email from an address, so that guessing blocks only who guesses.
+import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
+import { ApiError } from '../../contract/errors.ts'
+import { networkOf } from '../http/auth-throttle.ts'
+
+export interface SignInThrottle {
+  /** Counts a request to a route that needs no key. Throws rate_limit_exceeded. */
+  countRequest(address: string): Promise<void>
+  /** Throws rate_limit_exceeded while the email is blocked for the address, or for all. */
+  requireOpen(address: string, email: string): Promise<void>
+  recordFailure(address: string, email: string): Promise<void>
+  recordSuccess(address: string, email: string): Promise<void>
+}
+
+/** Requests of an address in a minute; a sign-in with a passkey takes two. */
+export const requestsPerMinute = 30
+/** Failures before an email is blocked for an address, for twice as long with each further one. */
+export const failuresAllowed = 5
+/** Failures of all addresses together: guessing from many at once is slow too. */
+const failuresPerHour = 100
+const firstBlock_s = 15
+const longestBlock_s = 900
+const emailsMax = 10_000
+
+export function createSignInThrottle(now: () => number): SignInThrottle {
+  const requests = new RateLimiterMemory({ points: requestsPerMinute, duration: 60 })
+  const anywhere = new RateLimiterMemory({ points: failuresPerHour, duration: 3600 })
+  const failures = new Map<string, { count: number; until: number }>()
+  const keyOf = (address: string, email: string) => `${networkOf(address)} ${email.toLowerCase()}`
+
+  const refuse = (wait_ms: number) => {
+    const retry_after_seconds = Math.max(1, Math.ceil(wait_ms / 1000))
+    return new ApiError(
+      'rate_limit_exceeded',
+      `Too many tries to sign in. Try again in ${retry_after_seconds} s. A sign-in link works meanwhile.`,
+      { details: { limit: 'sign_in', retry_after_seconds } },
+    )
+  }
+
+  return {
+    async countRequest(address) {
+      await requests.consume(networkOf(address)).catch(({ msBeforeNext }: RateLimiterRes) => {
+        throw refuse(msBeforeNext)
+      })
+    },
+    async requireOpen(address, email) {
+      const found = failures.get(keyOf(address, email))
+      if (found && found.until > now()) throw refuse(found.until - now())
+      const all = await anywhere.get(email.toLowerCase())
+      if (all && all.consumedPoints >= failuresPerHour) throw refuse(all.msBeforeNext)
+    },
+    async recordFailure(address, email) {
+      const key = keyOf(address, email)
+      const count = (failures.get(key)?.count ?? 0) + 1
+      const over = count - failuresAllowed
+      const until = over < 0 ? 0 : now() + 1000 * Math.min(longestBlock_s, firstBlock_s * 2 ** over)
+      if (failures.size >= emailsMax) failures.clear()
+      failures.set(key, { count, until })
+      await anywhere.consume(email.toLowerCase()).catch(() => {})
+    },
+    async recordSuccess(address, email) {
+      failures.delete(keyOf(address, email))
+    },
+  }
+}
