@@ -1,7 +1,9 @@
 // All commands. The reference page and the shell completion are made of this program too.
 import { addLocalCommands, type LocalCommands } from './local/commands.ts'
+import { addChatCommand } from './remote/chat.ts'
 import { addDatasetCommands } from './remote/datasets.ts'
 import { addDeploymentCommands } from './remote/deployments.ts'
+import { addDoctorCommand } from './remote/doctor.ts'
 import { addEvaluationCommands } from './remote/evaluations.ts'
 import { addExportCommands } from './remote/export-commands.ts'
 import { addJobCommands } from './remote/jobs.ts'
@@ -10,6 +12,7 @@ import { addLoginCommands } from './remote/login.ts'
 import { addModelCommands } from './remote/models.ts'
 import { addTrainCommand } from './remote/train.ts'
 import { addUsageCommand } from './remote/usage.ts'
+import { addWebhookCommands } from './remote/webhooks.ts'
 import { invocation } from './support/invocation.ts'
 import { Program } from './support/options.ts'
 
@@ -40,9 +43,12 @@ export function createProgram(local: LocalCommands | undefined): Program {
   addEvaluationCommands(program)
   addDeploymentCommands(program)
   addExportCommands(program)
+  addChatCommand(program)
   addUsageCommand(program)
+  addWebhookCommands(program)
   addKeyCommands(program, local?.createKey)
   addLocalCommands(program, models, local)
+  addDoctorCommand(program, local?.checkMachine)
   return program
 }
 

@@ -1,9 +1,14 @@
 // The commands on the data folder of a checkout. What they run is loaded when it is needed, and is no part of the package.
+import type { Check } from '../support/checks.ts'
 import { UsageError } from '../support/errors.ts'
 import { type Program, type Run, runs, wordsOf } from '../support/options.ts'
 
 /** Loads what a command runs, by a name for each. */
-export type LocalCommands = Record<
+export interface LocalCommands extends Record<LocalCommand, () => Promise<Run>> {
+  /** Looks at the machine, for `doctor`. */
+  checkMachine: () => Promise<() => Promise<Check[]>>
+}
+type LocalCommand =
   | 'createKey'
   | 'createAccount'
   | 'listAccounts'
@@ -15,12 +20,9 @@ export type LocalCommands = Record<
   | 'backup'
   | 'restore'
   | 'config'
-  | 'checkMachine',
-  () => Promise<Run>
->
 
 /** Lets a command run what `local` has for it. Without a checkout it says that it needs one. */
-export function runsLocally(command: Program, local: LocalCommands | undefined, name: keyof LocalCommands): void {
+export function runsLocally(command: Program, local: LocalCommands | undefined, name: LocalCommand): void {
   runs(
     command,
     local

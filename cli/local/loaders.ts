@@ -27,5 +27,5 @@ export const local: LocalCommands = {
   backup: guarded(async () => (await import('./backup.ts')).backup),
   restore: guarded(async () => (await import('./backup.ts')).restore),
   config: guarded(async () => (await import('./config.ts')).config),
-  checkMachine: guarded(async () => (await import('./doctor.ts')).checkMachine),
+  checkMachine: async () => (await import('./doctor.ts')).checkMachine,
 }
