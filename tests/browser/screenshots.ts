@@ -17,6 +17,8 @@ const everyPage: Record<string, string> = {
   exports: '/exports',
   settings: '/settings/profile',
   operator: '/operator',
+  welcome: '/welcome',
+  invitation: '/invitation#nothing',
   'not-found': '/nowhere/at/all',
 }
 const pages =
@@ -41,6 +43,11 @@ try {
       await page.screenshot({ path: path.join(folder, `${name}-${kind}.png`), fullPage: kind === 'phone' })
     }
     if (complaints.length > 0) console.log(complaints.join('\n'))
+    if (only.length > 0) continue
+    const visitor = await service.visit({ scheme, size, signedIn: false })
+    await visitor.page.goto('/sign-in')
+    await settled(visitor.page)
+    await visitor.page.screenshot({ path: path.join(folder, `sign-in-${kind}.png`) })
   }
 } finally {
   await service.stop()

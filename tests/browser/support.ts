@@ -1,7 +1,9 @@
 // A real service on a free port, and Debian's Chromium on its pages.
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
 import { AxeBuilder } from '@axe-core/playwright'
-import { chromium, type Page } from 'playwright-core'
+import { type BrowserContext, chromium, type Page } from 'playwright-core'
+import { until } from '../support/client.ts'
 import { type DataFolder, dataFolder } from '../support/server.ts'
 
 const found = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
@@ -23,7 +25,9 @@ export interface BrowserService {
   folder: DataFolder
   /** A full API key of the owner, to make things with. */
   key: string
-  /** A new page of a person who is signed in, in a browser profile of its own. */
+  /** The sign-in link of the first start. It works once, and the service is given with the owner signed in by it. */
+  link: string
+  /** A new page of the owner, who is signed in, in a browser profile of its own. */
   visit(options?: VisitOptions): Promise<Visit>
   /** Kills the service, and starts it again at the same address. */
   restart(): Promise<void>
@@ -35,33 +39,40 @@ export interface VisitOptions {
   size?: { width: number; height: number }
   /** False: nobody is signed in. */
   signedIn?: boolean
+  /** Instead of the service's own: the same under another name. */
+  address?: string
   reducedMotion?: boolean
 }
 
 export const desktop = { width: 1280, height: 800 }
 export const phone = { width: 360, height: 740 }
 
+/** Longest wait for anything on a page, on a busy machine. */
+const patience_ms = 20_000
+
 export interface BrowserOnly {
-  /** A new page in a browser profile of its own. `headers` go with every request. */
-  visit(options?: VisitOptions, headers?: Record<string, string>): Promise<Visit>
+  /** A new page in a browser profile of its own, with these cookies. */
+  visit(options?: VisitOptions, storageState?: StorageState): Promise<Visit>
   stop(): Promise<void>
 }
+type StorageState = Awaited<ReturnType<BrowserContext['storageState']>>
 
 /** A browser for pages at the address that is given. */
 export async function startBrowser(addressOf: () => string): Promise<BrowserOnly> {
   const browser = await chromium.launch({ executablePath: executablePath!, args: ['--no-sandbox', '--disable-gpu'] })
   return {
-    async visit({ scheme = 'light', size = desktop, reducedMotion = false } = {}, headers = {}) {
+    async visit({ scheme = 'light', size = desktop, reducedMotion = false, address } = {}, storageState) {
       const context = await browser.newContext({
-        baseURL: addressOf(),
+        baseURL: address ?? addressOf(),
         colorScheme: scheme,
         viewport: size,
         locale: 'en-GB',
         timezoneId: 'UTC',
         reducedMotion: reducedMotion ? 'reduce' : 'no-preference',
         hasTouch: size.width < 600,
-        extraHTTPHeaders: headers,
+        storageState,
       })
+      context.setDefaultTimeout(patience_ms)
       const page = await context.newPage()
       const complaints: string[] = []
       page.on('console', (message) => {
@@ -75,24 +86,39 @@ export async function startBrowser(addressOf: () => string): Promise<BrowserOnly
   }
 }
 
-/** Starts a service and a browser. `name` is part of the data folder's name. */
+/**
+ * Starts a service and a browser, and signs the owner in, unless the link of the first start is to be used by the test.
+ * `name` is part of the data folder's name.
+ */
 export async function startBrowserService(
   name: string,
   settings: Record<string, string> = {},
+  { signIn = true }: { signIn?: boolean } = {},
 ): Promise<BrowserService> {
   const folder = dataFolder(name, settings)
   let server = await folder.start()
   const key = folder.key()
+  const linkFile = path.join(folder.dataDir, 'sign-in-link.txt')
+  await until('the sign-in link', () => existsSync(linkFile))
+  const link = readFileSync(linkFile, 'utf8').trim()
   const addressOf = () => server.url.replace(/\/v1$/, '')
   const browser = await startBrowser(addressOf)
+  let owner: StorageState | undefined
+  if (signIn) {
+    const { page } = await browser.visit()
+    await page.goto(link)
+    await page.getByRole('heading', { level: 1, name: 'Welcome to Tunery' }).waitFor()
+    owner = await page.context().storageState()
+    await page.context().close()
+  }
   return {
     get address() {
       return addressOf()
     },
     folder,
     key,
-    visit: (options = {}) =>
-      browser.visit(options, options.signedIn === false ? {} : { authorization: `Bearer ${key}` }),
+    link,
+    visit: (options = {}) => browser.visit(options, options.signedIn === false ? undefined : owner),
     async restart() {
       // At the same address: pages that are open wait for it there.
       folder.env.TUNERY_PORT = new URL(server.url).port

@@ -19,7 +19,7 @@ async function load(signal: AbortSignal): Promise<Session | null> {
   } catch (error) {
     if (isTuneryError(error) && error.status === 401) return null
     // Behind a proxy that adds a key to every request there is no session; the key says who asks.
-    if (isTuneryError(error, 'session_required', 'not_found')) {
+    if (isTuneryError(error, 'session_required')) {
       const profile = await tunery.user.profile({ signal })
       return { profile, scopes: profile.key?.scopes ?? [], has_password: true, has_passkey: false }
     }

@@ -1,6 +1,6 @@
 // The frame around every page of someone who is signed in.
 import { Dialog } from '@base-ui/react/dialog'
-import { Link, Navigate, Outlet, useRouterState } from '@tanstack/react-router'
+import { Link, Outlet, useRouter, useRouterState } from '@tanstack/react-router'
 import { BookOpen, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { classes } from '../lib/classes.ts'
@@ -10,13 +10,13 @@ import { useSessionQuery } from '../lib/session.ts'
 import { Brand } from '../ui/brand.tsx'
 import { IconButton } from '../ui/button.tsx'
 import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
+import { Redirect } from '../ui/redirect.tsx'
 import { AccountMenu } from './account-menu.tsx'
 import { navigation } from './navigation.ts'
 
 export function Shell() {
   const session = useSessionQuery()
-  const address = useRouterState({ select: ({ location }) => location.href })
-  if (session.data === null) return <Navigate to="/sign-in" search={address === '/' ? {} : { next: address }} replace />
+  if (session.data === null) return <ToSignIn />
   return (
     <>
       <a
@@ -46,6 +46,13 @@ export function Shell() {
       </div>
     </>
   )
+}
+
+function ToSignIn() {
+  const { state } = useRouter()
+  // Where the person was when this was first shown: the address changes on the way.
+  const [address] = useState(state.location.href)
+  return <Redirect to={address === '/' ? '/sign-in' : `/sign-in?next=${encodeURIComponent(address)}`} />
 }
 
 /** Tells screen readers which page has opened: no page is loaded that would say so itself. */

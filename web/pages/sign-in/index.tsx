@@ -1,5 +1,5 @@
 import { useMutation, useQuery } from '@tanstack/react-query'
-import { Navigate, useNavigate, useSearch } from '@tanstack/react-router'
+import { useNavigate, useSearch } from '@tanstack/react-router'
 import { KeyRound } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
 import { safeNext, useSecretOfLink } from '../../lib/secret.ts'
@@ -16,6 +16,7 @@ import { Centered, Or } from '../../ui/brand.tsx'
 import { Button, buttonClass } from '../../ui/button.tsx'
 import { Loaded, Notice, Progress } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
+import { Redirect } from '../../ui/redirect.tsx'
 import { Code } from '../../ui/values.tsx'
 
 export default function SignInPage() {
@@ -26,7 +27,7 @@ export default function SignInPage() {
   const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => signInWays(signal) })
   const enter = ({ has_password, has_passkey }: Session, byLink = false) =>
     // Who came by a link and has no other way in yet is asked to make one.
-    navigate({ to: byLink && !has_password && !has_passkey ? '/welcome' : safeNext(next), replace: true })
+    navigate({ href: byLink && !has_password && !has_passkey ? '/welcome' : safeNext(next), replace: true })
 
   const link = useMutation({ mutationFn: signInByLink, onSuccess: (found) => enter(found, true) })
   const used = useRef<string>(undefined)
@@ -43,7 +44,7 @@ export default function SignInPage() {
         <Progress value={null} label="Signing in" />
       </Centered>
     )
-  if (session.data && link.isIdle) return <Navigate to={safeNext(next)} replace />
+  if (session.data && link.isIdle) return <Redirect to={safeNext(next)} />
   return (
     <Centered title="Sign in">
       {link.isError && (

@@ -1,5 +1,5 @@
 import { useMutation } from '@tanstack/react-query'
-import { Navigate, useNavigate } from '@tanstack/react-router'
+import { useNavigate } from '@tanstack/react-router'
 import { KeyRound } from 'lucide-react'
 import { useState } from 'react'
 import { fieldError, formError } from '../../lib/errors.ts'
@@ -11,11 +11,12 @@ import { Button, TextLink } from '../../ui/button.tsx'
 import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { NewPassword } from '../../ui/new-password.tsx'
+import { Redirect } from '../../ui/redirect.tsx'
 
 /** After the first sign-in by a link, which works once: sets up the way in for the next time. */
 export default function WelcomePage() {
   const session = useSessionQuery()
-  if (session.data === null) return <Navigate to="/sign-in" replace />
+  if (session.data === null) return <Redirect to="/sign-in" />
   return (
     <Centered
       title="Welcome to Tunery"
