@@ -14,7 +14,7 @@ import { addTrainCommand } from './remote/train.ts'
 import { addUsageCommand } from './remote/usage.ts'
 import { addWebhookCommands } from './remote/webhooks.ts'
 import { invocation } from './support/invocation.ts'
-import { Program } from './support/options.ts'
+import { type GlobalOptions, Program, runs } from './support/options.ts'
 
 const environment = `Which service: --url and --key, --profile, TUNERY_URL and TUNERY_KEY, TUNERY_PROFILE, the current profile of 'login', or the
 service that runs on the data folder. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found,
@@ -49,7 +49,24 @@ export function createProgram(local: LocalCommands | undefined): Program {
   addKeyCommands(program, local?.createKey)
   addLocalCommands(program, models, local)
   addDoctorCommand(program, local?.checkMachine)
+  addCompletionCommands(program)
   return program
+}
+
+function addCompletionCommands(program: Program): void {
+  const load = () => import('./completion.ts')
+  runs(
+    program
+      .command('completion')
+      .description('print a script that completes commands, options and ids in a shell')
+      .argument('<shell>', 'bash, zsh or fish'),
+    async (shell: string) => (await load()).printScript(shell),
+  )
+  // What the script asks.
+  runs(
+    program.command('complete', { hidden: true }).argument('[words...]'),
+    async (words: string[], options: GlobalOptions) => (await load()).complete(program, words, options),
+  )
 }
 
 /** A group that is named alone lists: `jobs` is `jobs list`. */
