@@ -1,0 +1,43 @@
+// The MCP server: assistants upload, train, watch, evaluate, deploy and chat through it.
+import { defaultFolders } from './files.ts'
+import { serveHttp } from './http.ts'
+import { serveStdio } from './stdio.ts'
+
+export { type HttpServer, type HttpSettings, serveHttp } from './http.ts'
+export { createMcpServer, type McpServerSettings } from './server.ts'
+
+export interface McpOptions {
+  /** The service, with its version: https://tunery.example.com/v1. */
+  url: string
+  /** The key for stdio. Over HTTP each client sends its own, and this one is not used. */
+  key?: string
+  version: string
+  /** Listen here instead of using standard input and output; 0 takes a free port. */
+  http?: number
+  /** Default: 127.0.0.1. */
+  host?: string
+  /** Names by which clients reach it over HTTP, besides those of this machine. */
+  allowedHosts?: string[]
+  /** Folders whose files may be uploaded over stdio. Default: the one it is started in. */
+  folders?: string[]
+}
+
+/**
+ * Serves until the client is gone (stdio), or until SIGINT or SIGTERM (HTTP). Writes to standard error alone, as standard
+ * output is the protocol's. Throws a TypeError where options are missing, and the system's error where it cannot listen.
+ */
+export async function runMcp({ url, key, version, http, host, allowedHosts, folders }: McpOptions): Promise<void> {
+  const log = (line: string) => void process.stderr.write(`tunery mcp: ${line}\n`)
+  if (http === undefined) {
+    if (!key) throw new TypeError('Over stdio the server needs a key.')
+    await serveStdio({ url, key, version, folders: folders ?? defaultFolders(), log })
+    return
+  }
+  const server = await serveHttp({ url, version, port: http, host, allowedHosts, log })
+  log(`listening at ${server.url} for ${url}`)
+  await new Promise<void>((resolve) => {
+    process.once('SIGINT', resolve)
+    process.once('SIGTERM', resolve)
+  })
+  await server.close()
+}
