@@ -78,7 +78,10 @@ export const SetupStep = z.object({
   message: z
     .string()
     .nullable()
-    .describe('The last line of its output, or why it failed. Keys with the scope operator see all of that.'),
+    .describe(
+      'The last line of its output, or why it failed and what to do. Keys with the scope operator also see the ' +
+        'output of a failed command.',
+    ),
 })
 export type SetupStep = z.infer<typeof SetupStep>
 

@@ -150,7 +150,7 @@ try {
     report({ status: 'failed', message: error.message })
     throw error
   }
-  report({ status: 'failed', message: [error.message, error.hint].filter(Boolean).join('\n') })
+  report({ status: 'failed', message: error.message, hint: error.hint })
   console.error(`\nSet-up cannot continue: ${error.message}\n${error.hint ? `What to do: ${error.hint}\n` : ''}`)
   process.exit(1)
 }

@@ -24,7 +24,8 @@ export function clearInPlace() {
 }
 
 /**
- * Prints an event for the server: `{name, title, status, message}` of a step, or `{message}` of set-up itself.
+ * Prints an event for the server: `{name, title, status, message, hint}` of a step, or without a name of set-up
+ * itself.
  * Nothing if people read the output.
  */
 export function report(event) {

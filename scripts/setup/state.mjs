@@ -43,7 +43,7 @@ export async function step(name, title, key, results, { force, plan }, make) {
   try {
     await make()
   } catch (error) {
-    report({ name, title, status: 'failed', message: [error.message, error.hint].filter(Boolean).join('\n') })
+    report({ name, title, status: 'failed', message: error.message, hint: error.hint })
     throw error
   }
   mkdirSync(path.dirname(stamp), { recursive: true })

@@ -1378,7 +1378,7 @@ export interface SetupStep {
    */
   seconds: number | null
   /**
-   * The last line of its output, or why it failed. Keys with the scope operator see all of that.
+   * The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command.
    */
   message: string | null
 }

@@ -26,9 +26,12 @@ const SetupEvent = z.object({
   title: z.string().optional(),
   status: z.enum(['running', 'done', 'failed']).optional(),
   message: z.string().optional(),
+  /** Of a failure: what to do. */
+  hint: z.string().optional(),
 })
 
 interface Step extends Omit<SetupStep, 'seconds'> {
+  hint?: string | undefined
   started_at?: number
   ended_at?: number
 }
@@ -89,6 +92,12 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
   const seconds = ({ started_at, ended_at }: Step) =>
     started_at === undefined ? null : Math.round(((ended_at ?? now()) - started_at) / 100) / 10
 
+  /** The output of a failed command may name folders of the machine: it is for its operator. */
+  function messageOf({ message, hint }: Step, operator: boolean): string {
+    const shown = operator ? message! : message!.split('\n')[0]!.slice(0, 200).replace(/:$/, '.')
+    return hint ? `${shown}\n${hint}` : shown
+  }
+
   function becomeReady(): void {
     const time = now()
     for (const step of steps)
@@ -121,11 +130,12 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
     } catch {
       return
     }
-    const { name, title, status, message } = event
+    const { name, title, status, message, hint } = event
     const step = name === undefined ? current() : stepNamed(name, title ?? name)
     // Set-up ends with the failure that its step has reported.
     if (!step || (name === undefined && steps.some((each) => each.status === 'failed'))) return
     if (message !== undefined) step.message = message.slice(0, message_characters_max)
+    step.hint = hint
     if (status === 'running') {
       // A step before it that needed nothing prints no event.
       for (const earlier of steps.slice(0, steps.indexOf(step))) if (earlier.status !== 'done') earlier.status = 'done'
@@ -164,7 +174,7 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
     if (step.status !== 'failed') step.message ??= end.stderr.slice(-message_characters_max)
     step.status = 'failed'
     step.ended_at = now()
-    announce(`Set-up for training, ${place(step)} failed: ${step.message}`)
+    announce(`Set-up for training, ${place(step)} failed: ${messageOf(step, true)}`)
     announce('The service goes on. `npm run setup` tries again, and so do POST /v1/hub/setup/retry and the next start.')
     changed()
   }
@@ -227,7 +237,7 @@ export function createTrainingSetup({ checkout, log, announce, now, ...options }
         title: step.title,
         status: step.status,
         seconds: seconds(step),
-        message: operator || !step.message ? step.message : step.message.split('\n')[0]!.slice(0, 200),
+        message: step.message && messageOf(step, operator),
       })),
     }),
 
