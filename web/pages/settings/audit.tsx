@@ -1,0 +1,86 @@
+import { useMemo, useState } from 'react'
+import type { AuditEntry } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatTime } from '../../lib/format.ts'
+import { usePages } from '../../lib/pages.ts'
+import { CodeBlock } from '../../ui/code.tsx'
+import { EmptyState, Loaded } from '../../ui/feedback.tsx'
+import { Input } from '../../ui/field.tsx'
+import { Card, Facts } from '../../ui/layout.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+const byWhom = ({ kind, user_id }: AuditEntry['by'], names: Map<string, string>) =>
+  user_id
+    ? (names.get(user_id) ?? user_id)
+    : ({ operator: 'the operator', command_line: 'the command line' }[kind as string] ?? 'the service')
+
+/** What was changed in the account, and by whom. */
+export function Audit() {
+  const [filter, setFilter] = useState('')
+  const [shown, setShown] = useState<AuditEntry>()
+  const {
+    query,
+    rows = [],
+    more,
+  } = usePages(['audit', 'list'], (options) => tunery.audit.list({ limit: 100 }, options))
+  const people = usePages(['members', 'list'], (options) => tunery.members.list({ limit: 50 }, options))
+  const names = useMemo(() => new Map(people.rows?.map(({ id, name }) => [id, name])), [people.rows])
+  const text = filter.trim().toLowerCase()
+  const found = rows.filter(
+    (entry) =>
+      !text || [entry.action, entry.target, byWhom(entry.by, names)].some((each) => each.toLowerCase().includes(text)),
+  )
+  return (
+    <Card
+      title="Audit log"
+      description="Newest first."
+      actions={
+        <Input
+          aria-label="Filter the loaded entries"
+          placeholder="Filter by action, target or person"
+          value={filter}
+          onChange={(event) => setFilter(event.target.value)}
+          className="w-64"
+        />
+      }
+      flush
+    >
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="Audit log"
+            rows={found}
+            rowId={({ id }) => id}
+            more={more}
+            onOpen={setShown}
+            maxHeight="70vh"
+            empty={<EmptyState compact title={text ? 'Nothing fits the filter' : 'Nothing yet'} />}
+            columns={[
+              { id: 'action', header: 'What', cell: (each) => each.action },
+              { id: 'target', header: 'Of', grow: true, cell: (each) => <Code>{each.target}</Code>, from: 'sm' },
+              { id: 'by', header: 'By', cell: (each) => byWhom(each.by, names), from: 'md' },
+              { id: 'when', header: 'When', align: 'right', cell: (each) => <RelativeTime time={each.created_at} /> },
+            ]}
+          />
+        )}
+      </Loaded>
+      <Dialog open={shown !== undefined} onOpenChange={(open) => !open && setShown(undefined)} title={shown?.action}>
+        {shown && (
+          <div className="grid gap-4">
+            <Facts
+              facts={[
+                ['When', formatTime(shown.created_at)],
+                ['By', byWhom(shown.by, names)],
+                ['With', shown.by.key_id ? <Code key="key">{shown.by.key_id}</Code> : '–'],
+                ['Of', <Code key="of">{shown.target}</Code>],
+              ]}
+            />
+            <CodeBlock title="Details" code={JSON.stringify(shown.details, null, 2)} wrap />
+          </div>
+        )}
+      </Dialog>
+    </Card>
+  )
+}

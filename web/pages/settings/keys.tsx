@@ -1,0 +1,253 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { KeyRound, Plus } from 'lucide-react'
+import { useState } from 'react'
+import { scopes as allScopes, type Scope } from '../../../contract/scopes.ts'
+import type { ApiKey } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { usePages } from '../../lib/pages.ts'
+import { useMay, useSession } from '../../lib/session.ts'
+import { Button } from '../../ui/button.tsx'
+import { Select } from '../../ui/choices.tsx'
+import { Badge, EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
+import { type Column, Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { Checkbox } from '../../ui/toggles.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+import { SecretDialog } from './secret-dialog.tsx'
+
+/** The keys that programs sign their requests with. */
+export function Keys() {
+  const mayWrite = useMay('keys:write')
+  const manages = useMay('members:write')
+  const [creating, setCreating] = useState(false)
+  const [secret, setSecret] = useState<string>()
+  const [renamed, setRenamed] = useState<ApiKey>()
+  const [revoked, setRevoked] = useState<ApiKey>()
+  const client = useQueryClient()
+  const { query, rows = [], more } = usePages(['keys', 'list'], (options) => tunery.keys.list({ limit: 50 }, options))
+  const columns: Column<ApiKey>[] = [
+    { id: 'name', header: 'Name', grow: true, cell: (key) => key.name },
+    { id: 'prefix', header: 'Key', cell: (key) => <Code>{`${key.prefix}…`}</Code> },
+    { id: 'may', header: 'May', cell: (key) => <Scopes scopes={key.scopes} />, from: 'md' },
+    { id: 'used', header: 'Last used', cell: (key) => <RelativeTime time={key.last_used_at} />, from: 'sm' },
+    {
+      id: 'expires',
+      header: 'Expires',
+      from: 'lg',
+      cell: (key) =>
+        key.status === 'expired' ? <Status status="expired" tone="warn" /> : <RelativeTime time={key.expires_at} />,
+    },
+    {
+      id: 'actions',
+      header: <span className="sr-only">Actions</span>,
+      align: 'right',
+      cell: (key) =>
+        mayWrite && (
+          <Menu
+            trigger={
+              <Button size="sm" variant="quiet" aria-label={`Actions for ${key.name}`}>
+                …
+              </Button>
+            }
+            entries={[
+              { label: 'Rename', onClick: () => setRenamed(key) },
+              { label: 'Revoke', danger: true, onClick: () => setRevoked(key) },
+            ]}
+          />
+        ),
+    },
+  ]
+  return (
+    <Card
+      title="API keys"
+      description={manages ? 'Of all members of the account.' : 'Your keys.'}
+      actions={
+        mayWrite && (
+          <Button variant="primary" icon={<Plus aria-hidden />} onClick={() => setCreating(true)}>
+            Create key
+          </Button>
+        )
+      }
+      flush
+    >
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="API keys"
+            columns={columns}
+            rows={rows}
+            rowId={({ id }) => id}
+            more={more}
+            empty={
+              <EmptyState compact icon={<KeyRound aria-hidden />} title="No keys yet">
+                A program sends its key in the header <Code>Authorization</Code>.
+              </EmptyState>
+            }
+          />
+        )}
+      </Loaded>
+      <CreateKey
+        open={creating}
+        onClose={() => setCreating(false)}
+        onCreated={(key) => {
+          setCreating(false)
+          setSecret(key)
+          void client.invalidateQueries({ queryKey: ['keys'] })
+        }}
+      />
+      <SecretDialog secret={secret} title="Your new API key" onClose={() => setSecret(undefined)}>
+        Programs for OpenAI's API take it as their API key, with the address <Code>{`${location.origin}/v1`}</Code>.
+      </SecretDialog>
+      {renamed && <RenameKey key={renamed.id} named={renamed} onClose={() => setRenamed(undefined)} />}
+      <ConfirmDialog
+        open={revoked !== undefined}
+        onOpenChange={(open) => !open && setRevoked(undefined)}
+        title={`Revoke ${revoked?.name ?? 'the key'}?`}
+        action="Revoke key"
+        onConfirm={async () => {
+          await tunery.keys.revoke(revoked!.id)
+          await client.invalidateQueries({ queryKey: ['keys'] })
+          toast.good('The key is revoked')
+        }}
+      >
+        Programs that use it are refused within a second. It cannot be brought back.
+      </ConfirmDialog>
+    </Card>
+  )
+}
+
+function Scopes({ scopes }: { scopes: readonly string[] }) {
+  const full = allScopes.filter((scope) => scope !== 'operator')
+  if (full.every((scope) => scopes.includes(scope))) return <Badge tone="accent">everything</Badge>
+  return (
+    <span className="flex flex-wrap gap-1">
+      {scopes.slice(0, 3).map((scope) => (
+        <Badge key={scope}>{scope}</Badge>
+      ))}
+      {scopes.length > 3 && <Badge>and {scopes.length - 3} more</Badge>}
+    </span>
+  )
+}
+
+const presets = [
+  { value: 'full', label: 'Everything that you may', note: 'Train, deploy, export, call, manage' },
+  { value: 'inference', label: 'Call models only', note: 'For applications: it can read and change nothing else' },
+  { value: 'read_only', label: 'Read only', note: 'For monitoring and reports' },
+  { value: 'own', label: 'Choose each scope', note: 'The least that a program needs' },
+] as const
+type Preset = (typeof presets)[number]['value']
+
+const lifetimes = [
+  { value: 'never', label: 'Never', days: null },
+  { value: '30', label: 'In 30 days', days: 30 },
+  { value: '90', label: 'In 90 days', days: 90 },
+  { value: '365', label: 'In a year', days: 365 },
+] as const
+
+function CreateKey({
+  open,
+  onClose,
+  onCreated,
+}: {
+  open: boolean
+  onClose: () => void
+  onCreated: (key: string) => void
+}) {
+  const { scopes: mine } = useSession()
+  const [name, setName] = useState('')
+  const [preset, setPreset] = useState<Preset>('full')
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set(['inference']))
+  const [lifetime, setLifetime] = useState<(typeof lifetimes)[number]['value']>('never')
+  const create = useMutation({
+    mutationFn: () => {
+      const days = lifetimes.find(({ value }) => value === lifetime)!.days
+      return tunery.keys.create({
+        name,
+        scopes: preset === 'own' ? ([...chosen] as Scope[]) : preset,
+        expires_at: days === null ? null : new Date(Date.now() + days * 86_400_000).toISOString(),
+      })
+    },
+    onSuccess: ({ key }) => {
+      setName('')
+      onCreated(key)
+    },
+  })
+  const toggle = (scope: string, on: boolean) => {
+    const next = new Set(chosen)
+    if (on) next.add(scope)
+    else next.delete(scope)
+    setChosen(next)
+  }
+  return (
+    <Dialog open={open} onOpenChange={(next) => !next && onClose()} title="Create an API key">
+      <Form onSubmit={() => create.mutate()}>
+        <Field
+          label="Name"
+          help="What it is for, such as the program that uses it."
+          error={fieldError(create.error, 'name')}
+        >
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        <Field label="It may" help="Never more than your role allows at the moment of a request.">
+          <Select value={preset} onChange={setPreset} choices={presets} />
+        </Field>
+        {preset === 'own' && (
+          <fieldset className="grid gap-2 rounded-md p-3 ring-1 ring-line sm:grid-cols-2">
+            <legend className="px-1 text-sm font-medium">Scopes</legend>
+            {allScopes
+              .filter((scope) => mine.includes(scope))
+              .map((scope) => (
+                <Checkbox key={scope} label={scope} checked={chosen.has(scope)} onChange={(on) => toggle(scope, on)} />
+              ))}
+          </fieldset>
+        )}
+        <Field label="It expires">
+          <Select value={lifetime} onChange={setLifetime} choices={lifetimes} />
+        </Field>
+        {formError(create.error, ['name']) && <Notice tone="bad">{formError(create.error, ['name'])}</Notice>}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button
+            type="submit"
+            variant="primary"
+            busy={create.isPending}
+            disabled={!name.trim() || (preset === 'own' && chosen.size === 0)}
+          >
+            Create key
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
+  )
+}
+
+function RenameKey({ named, onClose }: { named: ApiKey; onClose: () => void }) {
+  const [name, setName] = useState(named.name)
+  const client = useQueryClient()
+  const rename = useMutation({
+    mutationFn: () => tunery.keys.rename(named.id, { name }),
+    onSuccess: () => {
+      void client.invalidateQueries({ queryKey: ['keys'] })
+      onClose()
+    },
+    onError: toastError('The key was not renamed'),
+  })
+  return (
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Rename the key" width="sm">
+      <Form onSubmit={() => rename.mutate()}>
+        <Field label="Name" error={fieldError(rename.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        <div className="flex justify-end">
+          <Button type="submit" variant="primary" busy={rename.isPending} disabled={!name.trim()}>
+            Rename
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
+  )
+}

@@ -1,0 +1,253 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { UserPlus } from 'lucide-react'
+import { useState } from 'react'
+import type { Invitation, Member } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { usePages } from '../../lib/pages.ts'
+import { useMay, useSession } from '../../lib/session.ts'
+import { Button } from '../../ui/button.tsx'
+import { type Choice, Select } from '../../ui/choices.tsx'
+import { Badge, Loaded, Notice } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
+import { SecretDialog } from './secret-dialog.tsx'
+
+type Role = Member['role']
+const roles: Choice<Role>[] = [
+  {
+    value: 'viewer',
+    label: 'Viewer',
+    note: 'Sees everything but webhooks and the audit log; changes and calls nothing',
+  },
+  { value: 'member', label: 'Member', note: 'Uploads, trains, deploys, exports and calls models' },
+  { value: 'admin', label: 'Admin', note: 'Also members, webhooks, thresholds, and the keys of others' },
+  { value: 'owner', label: 'Owner', note: 'Also other owners' },
+]
+
+/** The people of the account. */
+export function Members() {
+  const { profile } = useSession()
+  const mayWrite = useMay('members:write')
+  const client = useQueryClient()
+  const [inviting, setInviting] = useState(false)
+  const [link, setLink] = useState<string>()
+  const [removed, setRemoved] = useState<Member>()
+  const {
+    query,
+    rows = [],
+    more,
+  } = usePages(['members', 'list'], (options) => tunery.members.list({ limit: 50 }, options))
+  const refresh = () => {
+    void client.invalidateQueries({ queryKey: ['members'] })
+    void client.invalidateQueries({ queryKey: ['invitations'] })
+  }
+  const change = useMutation({
+    mutationFn: ({ id, role }: { id: string; role: Role }) => tunery.members.update(id, { role }),
+    onSuccess: refresh,
+    onError: toastError('The role was not changed'),
+  })
+  const isOwner = profile.role === 'owner'
+  const mayChange = ({ role }: Member) => mayWrite && (isOwner || role !== 'owner')
+  return (
+    <div className="grid gap-4">
+      <Card
+        title="Members"
+        description="A role bounds what a person, and every key of theirs, may do."
+        actions={
+          mayWrite && (
+            <Button variant="primary" icon={<UserPlus aria-hidden />} onClick={() => setInviting(true)}>
+              Invite
+            </Button>
+          )
+        }
+        flush
+      >
+        <Loaded query={query}>
+          {() => (
+            <Table
+              label="Members"
+              rows={rows}
+              rowId={({ id }) => id}
+              more={more}
+              columns={[
+                {
+                  id: 'name',
+                  header: 'Name',
+                  grow: true,
+                  cell: (member) => (
+                    <>
+                      {member.name} {member.id === profile.id && <Badge>you</Badge>}
+                    </>
+                  ),
+                },
+                { id: 'email', header: 'Email', cell: (member) => member.email ?? '–', from: 'sm' },
+                {
+                  id: 'role',
+                  header: 'Role',
+                  width: '9rem',
+                  cell: (member) =>
+                    mayChange(member) ? (
+                      <Select
+                        aria-label={`Role of ${member.name}`}
+                        value={member.role}
+                        onChange={(role) => change.mutate({ id: member.id, role })}
+                        choices={roles.map((role) => ({ ...role, disabled: role.value === 'owner' && !isOwner }))}
+                      />
+                    ) : (
+                      roles.find(({ value }) => value === member.role)?.label
+                    ),
+                },
+                {
+                  id: 'since',
+                  header: 'Since',
+                  cell: (member) => <RelativeTime time={member.created_at} />,
+                  from: 'md',
+                },
+                {
+                  id: 'actions',
+                  header: <span className="sr-only">Actions</span>,
+                  align: 'right',
+                  cell: (member) =>
+                    mayChange(member) &&
+                    member.id !== profile.id && (
+                      <Button
+                        size="sm"
+                        variant="quiet"
+                        aria-label={`Remove ${member.name}`}
+                        onClick={() => setRemoved(member)}
+                      >
+                        Remove
+                      </Button>
+                    ),
+                },
+              ]}
+            />
+          )}
+        </Loaded>
+      </Card>
+      <Invitations mayWrite={mayWrite} refresh={refresh} />
+      <Invite
+        open={inviting}
+        isOwner={isOwner}
+        onClose={() => setInviting(false)}
+        onInvited={(made) => {
+          setInviting(false)
+          setLink(made)
+          refresh()
+        }}
+      />
+      <SecretDialog secret={link} title="The invitation" onClose={() => setLink(undefined)}>
+        Send it to the new member yourself. It works once, within 7 days.
+      </SecretDialog>
+      <ConfirmDialog
+        open={removed !== undefined}
+        onOpenChange={(open) => !open && setRemoved(undefined)}
+        title={`Remove ${removed?.name ?? 'the member'}?`}
+        action="Remove member"
+        onConfirm={async () => {
+          await tunery.members.remove(removed!.id)
+          refresh()
+          toast.good('The member is removed')
+        }}
+      >
+        Their sessions end and their keys are revoked within a second. What they made stays the account's.
+      </ConfirmDialog>
+    </div>
+  )
+}
+
+function Invitations({ mayWrite, refresh }: { mayWrite: boolean; refresh: () => void }) {
+  const query = useQuery({
+    queryKey: ['invitations'],
+    queryFn: ({ signal }) => tunery.invitations.list({ limit: 100 }, { signal }),
+  })
+  const withdraw = useMutation({
+    mutationFn: (id: string) => tunery.invitations.withdraw(id),
+    onSuccess: refresh,
+    onError: toastError('The invitation was not withdrawn'),
+  })
+  if (!query.data || query.data.items.length === 0) return null
+  return (
+    <Card title="Open invitations" flush>
+      <Table
+        label="Open invitations"
+        rows={query.data.items}
+        rowId={({ id }: Invitation) => id}
+        columns={[
+          { id: 'name', header: 'Name', grow: true, cell: ({ member }) => member.name },
+          { id: 'email', header: 'Email', from: 'sm', cell: ({ member }) => member.email ?? '–' },
+          { id: 'role', header: 'Role', cell: ({ member }) => member.role },
+          { id: 'expires', header: 'Expires', from: 'sm', cell: (each) => <RelativeTime time={each.expires_at} /> },
+          {
+            id: 'actions',
+            header: <span className="sr-only">Actions</span>,
+            align: 'right',
+            cell: (each) =>
+              mayWrite && (
+                <Button size="sm" variant="quiet" busy={withdraw.isPending} onClick={() => withdraw.mutate(each.id)}>
+                  Withdraw
+                </Button>
+              ),
+          },
+        ]}
+      />
+    </Card>
+  )
+}
+
+function Invite({
+  open,
+  isOwner,
+  onClose,
+  onInvited,
+}: {
+  open: boolean
+  isOwner: boolean
+  onClose: () => void
+  onInvited: (link: string) => void
+}) {
+  const [name, setName] = useState('')
+  const [email, setEmail] = useState('')
+  const [role, setRole] = useState<Role>('member')
+  const invite = useMutation({
+    mutationFn: () => tunery.invitations.create({ name, email: email.trim() || null, role }),
+    onSuccess: ({ link }) => {
+      setName('')
+      setEmail('')
+      onInvited(link)
+    },
+  })
+  const fields = ['name', 'email', 'role']
+  return (
+    <Dialog
+      open={open}
+      onOpenChange={(next) => !next && onClose()}
+      title="Invite a member"
+      description="You get a link to send. With it they sign in and choose a password."
+    >
+      <Form onSubmit={() => invite.mutate()}>
+        <Field label="Name" error={fieldError(invite.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        <Field label="Email" optional help="With it they sign in later." error={fieldError(invite.error, 'email')}>
+          <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} />
+        </Field>
+        <Field label="Role" error={fieldError(invite.error, 'role')}>
+          <Select value={role} onChange={setRole} choices={roles.filter(({ value }) => isOwner || value !== 'owner')} />
+        </Field>
+        {formError(invite.error, fields) && <Notice tone="bad">{formError(invite.error, fields)}</Notice>}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={invite.isPending} disabled={!name.trim()}>
+            Make the link
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
+  )
+}

@@ -1,0 +1,211 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { KeyRound } from 'lucide-react'
+import { useState } from 'react'
+import { passwordLength } from '../../../contract/sign-in.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { refreshSession, useSession } from '../../lib/session.ts'
+import { addPasskey, deviceName, passkeysWork } from '../../lib/sign-in.ts'
+import { Button } from '../../ui/button.tsx'
+import { EmptyState, Loaded, Notice } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Card, Facts } from '../../ui/layout.tsx'
+import { ConfirmDialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+/** Who you are, and how you sign in. */
+export function Profile() {
+  const { profile } = useSession()
+  return (
+    <div className="grid items-start gap-4 lg:grid-cols-2">
+      <Person />
+      <Card title="Account">
+        <Facts
+          facts={[
+            ['Account', profile.account.name],
+            ['Id', <Code key="id">{profile.account.id}</Code>],
+            ['Your role', profile.role],
+            ['Tier', profile.tier.name],
+          ]}
+        />
+      </Card>
+      <Password />
+      <Passkeys />
+    </div>
+  )
+}
+
+function Person() {
+  const { profile } = useSession()
+  const [name, setName] = useState(profile.name)
+  const [email, setEmail] = useState(profile.email ?? '')
+  const save = useMutation({
+    mutationFn: () => tunery.user.update({ name, email: email.trim() || null }),
+    onSuccess: async () => {
+      await refreshSession()
+      toast.good('Saved')
+    },
+  })
+  const changed = name !== profile.name || email !== (profile.email ?? '')
+  return (
+    <Card title="You">
+      <Form onSubmit={() => save.mutate()}>
+        <Field label="Name" error={fieldError(save.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} autoComplete="name" />
+        </Field>
+        <Field label="Email" help="You sign in with it." error={fieldError(save.error, 'email')}>
+          <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} autoComplete="email" />
+        </Field>
+        {formError(save.error, ['name', 'email']) && (
+          <Notice tone="bad">{formError(save.error, ['name', 'email'])}</Notice>
+        )}
+        <div>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={!changed || !name.trim()}>
+            Save
+          </Button>
+        </div>
+      </Form>
+    </Card>
+  )
+}
+
+function Password() {
+  const { has_password, profile } = useSession()
+  const [current, setCurrent] = useState('')
+  const [password, setPassword] = useState('')
+  const save = useMutation({
+    mutationFn: () => tunery.user.setPassword({ password, ...(current && { current_password: current }) }),
+    onSuccess: async () => {
+      setCurrent('')
+      setPassword('')
+      await refreshSession()
+      toast.good('The password is set', 'Your other sessions have ended.')
+    },
+  })
+  const fields = ['password', 'current_password']
+  return (
+    <Card title="Password" description={has_password ? undefined : 'You have none yet.'}>
+      <Form onSubmit={() => save.mutate()}>
+        <input type="hidden" name="username" autoComplete="username" value={profile.email ?? ''} />
+        {has_password && (
+          <Field
+            label="Current password"
+            help="Not needed within 10 minutes after a sign-in with a link."
+            error={fieldError(save.error, 'current_password')}
+          >
+            <Input
+              type="password"
+              autoComplete="current-password"
+              value={current}
+              onChange={(event) => setCurrent(event.target.value)}
+            />
+          </Field>
+        )}
+        <Field
+          label="New password"
+          help={`${passwordLength.min} characters or more.`}
+          error={fieldError(save.error, 'password')}
+        >
+          <Input
+            type="password"
+            autoComplete="new-password"
+            value={password}
+            onChange={(event) => setPassword(event.target.value)}
+          />
+        </Field>
+        {formError(save.error, fields) && <Notice tone="bad">{formError(save.error, fields)}</Notice>}
+        <div>
+          <Button
+            type="submit"
+            variant="primary"
+            busy={save.isPending}
+            disabled={password.length < passwordLength.min || !profile.email}
+          >
+            {has_password ? 'Change password' : 'Set password'}
+          </Button>
+          {!profile.email && <p className="mt-2 text-sm text-muted">Save an email first: you sign in with it.</p>}
+        </div>
+      </Form>
+    </Card>
+  )
+}
+
+function Passkeys() {
+  const client = useQueryClient()
+  const query = useQuery({ queryKey: ['passkeys'], queryFn: ({ signal }) => tunery.user.passkeys.list({ signal }) })
+  const add = useMutation({
+    mutationFn: () => addPasskey(deviceName()),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['passkeys'] }),
+  })
+  return (
+    <Card
+      title="Passkeys"
+      description="Sign in with this device's lock instead of a password."
+      actions={
+        <Button
+          icon={<KeyRound aria-hidden />}
+          busy={add.isPending}
+          disabled={!passkeysWork()}
+          onClick={() => add.mutate()}
+        >
+          Add a passkey
+        </Button>
+      }
+      flush
+    >
+      {add.isError && (
+        <div className="px-4 pb-3">
+          <Notice tone="bad">{add.error.message}</Notice>
+        </div>
+      )}
+      <Loaded query={query}>
+        {({ items }) => (
+          <Table
+            label="Passkeys"
+            rows={items}
+            rowId={({ id }) => id}
+            empty={
+              <EmptyState compact title="No passkeys">
+                {passkeysWork() ? undefined : 'They need https, or localhost.'}
+              </EmptyState>
+            }
+            columns={[
+              { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
+              {
+                id: 'used',
+                header: 'Last used',
+                from: 'sm',
+                cell: (each) => <RelativeTime time={each.last_used_at} />,
+              },
+              {
+                id: 'actions',
+                header: <span className="sr-only">Actions</span>,
+                align: 'right',
+                cell: (each) => (
+                  <ConfirmDialog
+                    trigger={
+                      <Button size="sm" variant="quiet" aria-label={`Remove ${each.name}`}>
+                        Remove
+                      </Button>
+                    }
+                    title={`Remove ${each.name}?`}
+                    action="Remove passkey"
+                    onConfirm={async () => {
+                      await tunery.user.passkeys.remove(each.id)
+                      await client.invalidateQueries({ queryKey: ['passkeys'] })
+                      await refreshSession()
+                    }}
+                  >
+                    It no longer signs you in. Remove it from the device too.
+                  </ConfirmDialog>
+                ),
+              },
+            ]}
+          />
+        )}
+      </Loaded>
+    </Card>
+  )
+}

@@ -1,0 +1,42 @@
+import type { ReactNode } from 'react'
+import { Button, CopyButton } from '../../ui/button.tsx'
+import { Notice } from '../../ui/feedback.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+
+/** Shows a secret that cannot be read again. */
+export function SecretDialog({
+  secret,
+  title,
+  children,
+  onClose,
+}: {
+  /** Undefined: closed. */
+  secret: string | undefined
+  title: string
+  children: ReactNode
+  onClose: () => void
+}) {
+  return (
+    <Dialog
+      open={secret !== undefined}
+      onOpenChange={(open) => !open && onClose()}
+      title={title}
+      footer={
+        <Button variant="primary" onClick={onClose}>
+          I have stored it
+        </Button>
+      }
+    >
+      <div className="grid gap-3">
+        <Notice tone="warn">It is shown this once. The service keeps only what it needs to check it.</Notice>
+        <div className="flex items-center gap-2 rounded-md bg-hover p-3">
+          <code className="min-w-0 flex-1 font-mono text-sm break-all" data-testid="secret">
+            {secret}
+          </code>
+          <CopyButton text={secret ?? ''} />
+        </div>
+        <div className="text-sm text-muted">{children}</div>
+      </div>
+    </Dialog>
+  )
+}

@@ -1,0 +1,101 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import type { Session } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { plural } from '../../lib/format.ts'
+import { usePages } from '../../lib/pages.ts'
+import { Button } from '../../ui/button.tsx'
+import { Badge, Loaded } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { ConfirmDialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+const begunBy = {
+  link: 'a sign-in link',
+  password: 'password',
+  passkey: 'passkey',
+  oidc: 'single sign-on',
+  invitation: 'an invitation',
+}
+
+/** `Firefox on Linux` of a browser's long name. */
+function browserOf(userAgent: string): string {
+  const system = /Windows|Android|iPhone|iPad|Mac OS|Linux|CrOS/.exec(userAgent)?.[0]?.replace('Mac OS', 'Mac')
+  const browser = /Firefox|Edg|Chrome|Safari/.exec(userAgent)?.[0]?.replace('Edg', 'Edge')
+  return [browser, system].filter(Boolean).join(' on ') || userAgent || 'Unknown'
+}
+
+/** Where you are signed in. */
+export function Sessions() {
+  const client = useQueryClient()
+  const refresh = () => client.invalidateQueries({ queryKey: ['sessions'] })
+  const {
+    query,
+    rows = [],
+    more,
+  } = usePages(['sessions', 'list'], (options) => tunery.sessions.list({ limit: 50 }, options))
+  const end = useMutation({
+    mutationFn: (id: string) => tunery.sessions.end(id),
+    onSuccess: refresh,
+    onError: toastError('The session was not ended'),
+  })
+  return (
+    <Card
+      title="Sessions"
+      description="Where you are signed in. A session ends 30 days after its last use."
+      actions={
+        <ConfirmDialog
+          trigger={<Button disabled={rows.length < 2}>End all others</Button>}
+          title="End all other sessions?"
+          action="End all others"
+          onConfirm={async () => {
+            const { ended } = await tunery.sessions.endOthers()
+            await refresh()
+            toast.good(`${plural(ended, 'session')} ended`)
+          }}
+        >
+          Everywhere but here you have to sign in again. API keys stay.
+        </ConfirmDialog>
+      }
+      flush
+    >
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="Sessions"
+            rows={rows}
+            rowId={({ id }: Session) => id}
+            more={more}
+            columns={[
+              {
+                id: 'browser',
+                header: 'Browser',
+                grow: true,
+                cell: (each) => (
+                  <span title={each.user_agent}>
+                    {browserOf(each.user_agent)} {each.current && <Badge tone="good">this one</Badge>}
+                  </span>
+                ),
+              },
+              { id: 'address', header: 'Address', from: 'sm', cell: (each) => <Code>{each.address}</Code> },
+              { id: 'by', header: 'Signed in by', from: 'md', cell: (each) => begunBy[each.begun_by] },
+              { id: 'used', header: 'Last used', cell: (each) => <RelativeTime time={each.last_used_at} /> },
+              {
+                id: 'actions',
+                header: <span className="sr-only">Actions</span>,
+                align: 'right',
+                cell: (each) =>
+                  !each.current && (
+                    <Button size="sm" variant="quiet" busy={end.isPending} onClick={() => end.mutate(each.id)}>
+                      End
+                    </Button>
+                  ),
+              },
+            ]}
+          />
+        )}
+      </Loaded>
+    </Card>
+  )
+}

@@ -1,0 +1,281 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useState } from 'react'
+import type { UsageReport } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { formatCompact, formatCount, formatMoney } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Bars } from '../../ui/bars.tsx'
+import { Button } from '../../ui/button.tsx'
+import { EmptyState, Loaded, Notice, Progress } from '../../ui/feedback.tsx'
+import { Field, Form, NumberInput } from '../../ui/field.tsx'
+import { Card, Stat } from '../../ui/layout.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { Segments } from '../../ui/toggles.tsx'
+import { Count, Money } from '../../ui/values.tsx'
+
+const day_ms = 86_400_000
+const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
+type Measure = 'cost' | 'requests' | 'tokens'
+type Item = UsageReport['items'][number]
+const tokensOf = (item: Item) => item.prompt_tokens + item.completion_tokens + item.trained_tokens
+
+export function UsageSection() {
+  return (
+    <div className="grid gap-4">
+      <Limits />
+      <Usage />
+      <Thresholds />
+    </div>
+  )
+}
+
+function Limits() {
+  const query = useQuery({
+    queryKey: ['user', 'profile'],
+    queryFn: ({ signal }) => tunery.user.profile({ signal }),
+    refetchInterval: 2 * refresh_ms,
+  })
+  return (
+    <Card
+      title="Limits"
+      description="Of the account, by its tier. Days are UTC. Reading in the dashboard does not count."
+    >
+      <Loaded query={query}>
+        {({ tier, limits, usage }) => (
+          <div className="grid gap-4 sm:grid-cols-3">
+            {(
+              [
+                ['Requests this minute', usage.minute.used, limits.requests_per_minute],
+                ['Requests today', usage.day.used, limits.requests_per_day],
+                ['At once, jobs included', usage.concurrent, limits.max_concurrent],
+              ] as const
+            ).map(([name, used, limit]) => (
+              <div key={name} className="grid gap-1.5">
+                <div className="flex justify-between gap-2">
+                  <span className="text-muted">{name}</span>
+                  <span>
+                    <Count value={used} /> {limit === null ? 'of any number' : `of ${formatCount(limit)}`}
+                  </span>
+                </div>
+                {limit !== null && (
+                  <Progress
+                    value={Math.min(1, used / limit)}
+                    label={name}
+                    tone={used > 0.9 * limit ? 'warn' : 'accent'}
+                  />
+                )}
+              </div>
+            ))}
+            <p className="text-sm text-muted sm:col-span-3">Tier: {tier.name}</p>
+          </div>
+        )}
+      </Loaded>
+    </Card>
+  )
+}
+
+const spans = [
+  { value: '7', label: '7 days' },
+  { value: '30', label: '30 days' },
+  { value: '90', label: '90 days' },
+] as const
+const groups = [
+  { value: 'model', label: 'By model', header: 'Model' },
+  { value: 'key', label: 'By key', header: 'Key or session' },
+  { value: 'kind', label: 'By kind', header: 'Kind' },
+] as const
+
+function Usage() {
+  const [span, setSpan] = useState<(typeof spans)[number]['value']>('30')
+  const [group, setGroup] = useState<(typeof groups)[number]['value']>('model')
+  const [measure, setMeasure] = useState<Measure>('requests')
+  const from = dayOf(Date.now() - (Number(span) - 1) * day_ms)
+  const get = (group_by: string) => ({
+    queryKey: ['usage', { from, group_by }],
+    queryFn: ({ signal }: { signal: AbortSignal }) => tunery.usage.get({ from, group_by }, { signal }),
+    refetchInterval: 6 * refresh_ms,
+  })
+  const days = useQuery(get('day'))
+  const parts = useQuery(get(group))
+  const amountOf = (item: Item) => (measure === 'tokens' ? tokensOf(item) : item[measure])
+  return (
+    <Card
+      title="Usage"
+      actions={
+        <>
+          <Segments label="What" value={measure} onChange={setMeasure} choices={measures} />
+          <Segments label="Time" value={span} onChange={setSpan} choices={spans} />
+        </>
+      }
+    >
+      <Loaded query={days}>
+        {(report) => {
+          const format = (value: number) =>
+            measure === 'cost' ? formatMoney(value, report.currency) : formatCompact(value)
+          const byDay = new Map(report.items.map((item) => [item.day, item]))
+          const bars = Array.from({ length: Number(span) }, (_, index) => {
+            const day = dayOf(Date.parse(from) + index * day_ms)
+            const item = byDay.get(day)
+            return { label: day, value: item ? amountOf(item) : 0 }
+          })
+          return (
+            <div className="grid gap-5">
+              <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
+                <Stat label="Requests and jobs" value={<Count value={report.total.requests} />} />
+                <Stat
+                  label="Tokens in and out"
+                  value={<Count compact value={report.total.prompt_tokens + report.total.completion_tokens} />}
+                />
+                <Stat label="Trained tokens" value={<Count compact value={report.total.trained_tokens} />} />
+                <Stat label="Cost" value={<Money value={report.total.cost} currency={report.currency} />} />
+              </dl>
+              <Bars
+                title={`${measures.find(({ value }) => value === measure)!.label} by day`}
+                bars={bars}
+                format={format}
+              />
+            </div>
+          )
+        }}
+      </Loaded>
+      <div className="mt-6 mb-2">
+        <Segments label="Parts" value={group} onChange={setGroup} choices={groups} />
+      </div>
+      <div className="-mx-4">
+        <Loaded query={parts}>
+          {(report) => (
+            <Table
+              label="Usage by part"
+              rows={report.items}
+              rowId={(item) => [item.model, item.model_id, item.key_id, item.kind].join()}
+              sort={{ id: 'requests', desc: true }}
+              empty={<EmptyState compact title="Nothing was used in this time" />}
+              columns={[
+                {
+                  id: 'name',
+                  header: groups.find(({ value }) => value === group)!.header,
+                  grow: true,
+                  cell: (item) => item.model ?? item.key_id ?? item.kind ?? '–',
+                  value: (item) => item.model ?? item.key_id ?? item.kind,
+                },
+                {
+                  id: 'requests',
+                  header: 'Requests',
+                  align: 'right',
+                  cell: (item) => <Count value={item.requests} />,
+                  value: (item) => item.requests,
+                },
+                {
+                  id: 'in',
+                  header: 'In',
+                  align: 'right',
+                  from: 'sm',
+                  cell: (item) => <Count compact value={item.prompt_tokens} />,
+                  value: (item) => item.prompt_tokens,
+                },
+                {
+                  id: 'out',
+                  header: 'Out',
+                  align: 'right',
+                  from: 'sm',
+                  cell: (item) => <Count compact value={item.completion_tokens} />,
+                  value: (item) => item.completion_tokens,
+                },
+                {
+                  id: 'trained',
+                  header: 'Trained',
+                  align: 'right',
+                  from: 'md',
+                  cell: (item) => <Count compact value={item.trained_tokens} />,
+                  value: (item) => item.trained_tokens,
+                },
+                {
+                  id: 'cost',
+                  header: 'Cost',
+                  align: 'right',
+                  cell: (item) => <Money value={item.cost} currency={report.currency} />,
+                  value: (item) => item.cost,
+                },
+              ]}
+            />
+          )}
+        </Loaded>
+      </div>
+    </Card>
+  )
+}
+const measures = [
+  { value: 'requests', label: 'Requests' },
+  { value: 'tokens', label: 'Tokens' },
+  { value: 'cost', label: 'Cost' },
+] as const
+
+function Thresholds() {
+  const query = useQuery({
+    queryKey: ['usage', 'thresholds'],
+    queryFn: ({ signal }) => tunery.usage.thresholds.get({ signal }),
+  })
+  return (
+    <Card
+      title="Thresholds"
+      description="At 80 and 100 percent of each, the account gets a usage.threshold event, which webhooks receive. Nothing is refused."
+    >
+      <Loaded query={query}>{(found) => <ThresholdsForm key={JSON.stringify(found)} found={found} />}</Loaded>
+    </Card>
+  )
+}
+
+function ThresholdsForm({ found }: { found: Awaited<ReturnType<typeof tunery.usage.thresholds.get>> }) {
+  const mayWrite = useMay('usage:write')
+  const client = useQueryClient()
+  const [values, setValues] = useState(found)
+  const save = useMutation({
+    mutationFn: () => tunery.usage.thresholds.set(values),
+    onSuccess: async () => {
+      await client.invalidateQueries({ queryKey: ['usage', 'thresholds'] })
+      toast.good('Saved')
+    },
+  })
+  const fields = [
+    { name: 'requests_per_day', label: 'Requests a day', help: 'Empty: the limit of the tier, where it has one.' },
+    { name: 'tokens_per_month', label: 'Tokens a month', help: 'In, out and trained.' },
+    { name: 'cost_per_month', label: 'Cost a month', help: 'In the currency of the prices.' },
+  ] as const
+  return (
+    <Form onSubmit={() => save.mutate()}>
+      <div className="grid gap-4 sm:grid-cols-3">
+        {fields.map(({ name, label, help }) => (
+          <Field key={name} label={label} optional help={help} error={fieldError(save.error, name)}>
+            <NumberInput
+              value={values[name]}
+              onChange={(value) => setValues({ ...values, [name]: value })}
+              min={0}
+              disabled={!mayWrite}
+            />
+          </Field>
+        ))}
+      </div>
+      {formError(
+        save.error,
+        fields.map(({ name }) => name),
+      ) && (
+        <Notice tone="bad">
+          {formError(
+            save.error,
+            fields.map(({ name }) => name),
+          )}
+        </Notice>
+      )}
+      {mayWrite && (
+        <div>
+          <Button type="submit" variant="primary" busy={save.isPending}>
+            Save thresholds
+          </Button>
+        </div>
+      )}
+    </Form>
+  )
+}

@@ -1,0 +1,238 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { RotateCw, Send } from 'lucide-react'
+import { useState } from 'react'
+import type { Delivery, DeliveryAttempt, Webhook } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatTime, plural } from '../../lib/format.ts'
+import { usePages } from '../../lib/pages.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { Button } from '../../ui/button.tsx'
+import { CodeBlock } from '../../ui/code.tsx'
+import { EmptyState, Loaded, Notice, Status, type Tone } from '../../ui/feedback.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+const tones: Record<Delivery['status'], Tone> = {
+  pending: 'neutral',
+  delivered: 'good',
+  failed: 'bad',
+  blocked_address: 'bad',
+}
+
+/** One webhook: what was sent to it, and what can be done with it. */
+export function WebhookDetails({
+  webhook,
+  mayWrite,
+  onClose,
+  onSecret,
+  refresh,
+}: {
+  webhook: Webhook
+  mayWrite: boolean
+  onClose: () => void
+  onSecret: (secret: string | undefined) => void
+  refresh: () => Promise<unknown>
+}) {
+  const { id, url, status, disabled_reason, failing_since } = webhook
+  const [openId, setOpenId] = useState<string>()
+  const deliveries = usePages(
+    ['webhooks', id, 'deliveries'],
+    (options) => tunery.webhooks.deliveries.list(id, { limit: 25 }, options),
+    { refresh_ms },
+  )
+  const test = useMutation({
+    mutationFn: () => tunery.webhooks.test(id),
+    onSuccess: () => deliveries.query.refetch(),
+    onError: toastError('The test was not sent'),
+  })
+  const change = useMutation({
+    mutationFn: (disabled: boolean) => tunery.webhooks.update(id, { disabled }),
+    onSuccess: refresh,
+    onError: toastError('The webhook was not changed'),
+  })
+  const reasons = {
+    requested: 'Somebody disabled it.',
+    gone: 'The address answered 410: it does not want events any more.',
+    failing: 'Nothing was accepted for about three days.',
+  }
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title="Webhook"
+      description={<Code>{url}</Code>}
+      width="lg"
+      footer={
+        mayWrite && (
+          <>
+            <ConfirmDialog
+              trigger={<Button>Delete</Button>}
+              title="Delete the webhook?"
+              action="Delete webhook"
+              onConfirm={async () => {
+                await tunery.webhooks.delete(id)
+                onClose()
+                await refresh()
+              }}
+            >
+              Its deliveries are deleted with it, those that wait too.
+            </ConfirmDialog>
+            <ConfirmDialog
+              trigger={<Button>New secret</Button>}
+              title="Give it a new secret?"
+              action="Make a new secret"
+              danger={false}
+              onConfirm={async () => {
+                const { secret } = await tunery.webhooks.rotateSecret(id, {})
+                await refresh()
+                onSecret(secret)
+              }}
+            >
+              For 24 hours events are signed with both, so that your server can be changed without a loss.
+            </ConfirmDialog>
+            <Button busy={change.isPending} onClick={() => change.mutate(status === 'active')}>
+              {status === 'active' ? 'Disable' : 'Enable'}
+            </Button>
+            <Button variant="primary" icon={<Send aria-hidden />} busy={test.isPending} onClick={() => test.mutate()}>
+              Send a test
+            </Button>
+          </>
+        )
+      }
+    >
+      <div className="grid gap-4">
+        {disabled_reason && (
+          <Notice tone="warn" title="Disabled">
+            {reasons[disabled_reason]}
+          </Notice>
+        )}
+        {failing_since && !disabled_reason && (
+          <Notice tone="warn" title="Failing">
+            Every try has failed since {formatTime(failing_since)}. Tries get rarer; enable it again to send what waits.
+          </Notice>
+        )}
+        <div className="-mx-5">
+          <Loaded query={deliveries.query}>
+            {() => (
+              <Table
+                label="Deliveries"
+                rows={deliveries.rows ?? []}
+                rowId={(each: Delivery) => each.id}
+                more={deliveries.more}
+                onOpen={(each) => setOpenId(each.id === openId ? undefined : each.id)}
+                empty={
+                  <EmptyState compact title="Nothing was sent yet">
+                    Send a test to see whether it arrives.
+                  </EmptyState>
+                }
+                columns={[
+                  { id: 'type', header: 'Event', grow: true, cell: (each) => each.type },
+                  {
+                    id: 'status',
+                    header: 'Status',
+                    cell: (each) => <Status status={each.status} tone={tones[each.status]} />,
+                  },
+                  {
+                    id: 'answer',
+                    header: 'Answer',
+                    from: 'sm',
+                    cell: (each) =>
+                      each.last_attempt?.response_status ?? each.last_attempt?.error?.code.replaceAll('_', ' ') ?? '–',
+                  },
+                  {
+                    id: 'when',
+                    header: 'When',
+                    align: 'right',
+                    cell: (each) => <RelativeTime time={each.created_at} />,
+                  },
+                ]}
+              />
+            )}
+          </Loaded>
+        </div>
+        {openId && <DeliveryView key={openId} webhookId={id} deliveryId={openId} mayWrite={mayWrite} />}
+      </div>
+    </Dialog>
+  )
+}
+
+function DeliveryView({
+  webhookId,
+  deliveryId,
+  mayWrite,
+}: {
+  webhookId: string
+  deliveryId: string
+  mayWrite: boolean
+}) {
+  const client = useQueryClient()
+  const query = useQuery({
+    queryKey: ['webhooks', webhookId, 'deliveries', deliveryId],
+    queryFn: ({ signal }) => tunery.webhooks.deliveries.get(webhookId, deliveryId, { signal }),
+  })
+  const redeliver = useMutation({
+    mutationFn: () => tunery.webhooks.deliveries.redeliver(webhookId, deliveryId),
+    onSuccess: async () => {
+      await client.invalidateQueries({ queryKey: ['webhooks', webhookId, 'deliveries'] })
+      toast.good('The event is sent again')
+    },
+    onError: toastError('The event was not sent again'),
+  })
+  return (
+    <section aria-label="Delivery" className="grid gap-3 rounded-md p-4 ring-1 ring-line">
+      <Loaded query={query}>
+        {(delivery) => (
+          <>
+            <div className="flex flex-wrap items-center justify-between gap-2">
+              <h3 className="font-semibold">
+                {delivery.type}, {plural(delivery.attempt_count, 'try', 'tries')}
+              </h3>
+              {mayWrite && (
+                <Button
+                  size="sm"
+                  icon={<RotateCw aria-hidden />}
+                  busy={redeliver.isPending}
+                  onClick={() => redeliver.mutate()}
+                >
+                  Redeliver
+                </Button>
+              )}
+            </div>
+            <CodeBlock title="Body" code={pretty(delivery.payload)} wrap maxHeight="14rem" />
+            {delivery.attempts.map((attempt) => (
+              <Attempt key={attempt.number} attempt={attempt} />
+            ))}
+            {delivery.next_attempt_at && (
+              <p className="text-sm text-muted">
+                Next try <RelativeTime time={delivery.next_attempt_at} />
+              </p>
+            )}
+          </>
+        )}
+      </Loaded>
+    </section>
+  )
+}
+
+function Attempt({ attempt }: { attempt: DeliveryAttempt }) {
+  const { number, started_at, duration_ms, response_status, response_body, error } = attempt
+  return (
+    <div className="text-sm">
+      <p>
+        <span className="font-medium">Try {number}</span>, {formatTime(started_at)}, {duration_ms} ms:{' '}
+        {error ? <span className="text-bad">{error.message}</span> : `answered ${response_status}`}
+      </p>
+      {response_body && <CodeBlock title={`Answer to try ${number}`} code={response_body} wrap maxHeight="8rem" />}
+    </div>
+  )
+}
+
+function pretty(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2)
+  } catch {
+    return text
+  }
+}
