@@ -142,3 +142,25 @@ test('a service that goes away is said, and all is well again when it is back', 
   await page.unroute('**/{v1,health}/**')
   await gone.waitFor({ state: 'detached' })
 })
+
+test('a page whose file is gone, as after an update, is loaded anew, and otherwise says so', browserTest, async () => {
+  const { page } = await service.visit()
+  await page.goto('/')
+  await settled(page)
+  let asked = 0
+  const file = /\/assets\/datasets-[^/]*\.js$/
+  await page.route(file, (route) => {
+    asked++
+    return route.fulfill({ status: 404, contentType: 'application/json', body: '{}' })
+  })
+  await page.getByRole('link', { name: 'Datasets' }).click()
+  await page.getByText('This page could not be loaded').waitFor()
+  await page.waitForFunction(
+    () => performance.getEntriesByType('navigation')[0]!.entryType && document.readyState === 'complete',
+  )
+  assert.ok(await page.getByRole('navigation', { name: 'Main' }).isVisible(), 'the rest of the dashboard goes on')
+  assert.ok(asked >= 2, 'it was loaded anew once')
+  await page.unroute(file)
+  await page.getByRole('button', { name: 'Try again' }).click()
+  await page.getByRole('heading', { level: 1, name: 'Datasets' }).waitFor()
+})

@@ -6,6 +6,7 @@ import type { ReactNode } from 'react'
 import { TuneryConnectionError, TuneryError } from '../../sdk/index.ts'
 import { classes } from '../lib/classes.ts'
 import { Button, ExternalLink } from './button.tsx'
+import { Message } from './values.tsx'
 
 export type Tone = 'neutral' | 'accent' | 'good' | 'warn' | 'bad'
 const tones: Record<Tone, string> = {
@@ -209,6 +210,9 @@ export function describeError(error: unknown): { title: string; message: string;
   return { title: 'This part of the page failed', message: error instanceof Error ? error.message : String(error) }
 }
 
+/** Whether the same request may work later. */
+const mayPass = (error: unknown) => !(error instanceof TuneryError && [400, 403, 404].includes(error.status))
+
 /** An error in place of what it kept from loading, with what to do. */
 export function ErrorState({ error, retry }: { error: unknown; retry?: () => void }) {
   const { title, message, id } = describeError(error)
@@ -218,9 +222,11 @@ export function ErrorState({ error, retry }: { error: unknown; retry?: () => voi
         <CircleAlert />
       </div>
       <h3 className="font-semibold">{title}</h3>
-      <p className="mt-1 max-w-lg text-muted">{message}</p>
+      <p className="mt-1 max-w-lg text-muted">
+        <Message text={message} />
+      </p>
       {id && <p className="mt-1 font-mono text-xs text-faint">{id}</p>}
-      {retry && (
+      {retry && mayPass(error) && (
         <div className="mt-4">
           <Button icon={<RotateCw aria-hidden />} onClick={retry}>
             Try again
@@ -258,7 +264,7 @@ export function Loaded<T>({
                 </Button>
               }
             >
-              {query.error.message}
+              <Message text={query.error.message} />
             </Notice>
           </div>
         )}

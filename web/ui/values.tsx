@@ -63,3 +63,7 @@ export const Duration = ({ seconds }: { seconds: number | null | undefined }) =>
 export const Code = ({ children }: { children: string }) => (
   <code className="rounded-sm bg-hover px-1 py-px font-mono text-[0.92em] break-all">{children}</code>
 )
+
+/** A message of the API, with what it writes between backticks as code. */
+export const Message = ({ text }: { text: string }) =>
+  text.split(/`([^`]+)`/).map((part, index) => (index % 2 === 1 ? <Code key={index}>{part}</Code> : part))

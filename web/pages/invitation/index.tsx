@@ -1,15 +1,17 @@
 import { useMutation, useQuery } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
+import { TuneryError } from '../../../sdk/index.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
 import { leastPassword, useSecretOfLink } from '../../lib/secret.ts'
 import { acceptInvitation, type Invitation, lookAtInvitation } from '../../lib/sign-in.ts'
 import { Centered } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
-import { Loaded, Notice } from '../../ui/feedback.tsx'
+import { Loaded, Notice, SkeletonLines } from '../../ui/feedback.tsx'
 import { Form } from '../../ui/field.tsx'
 import { Facts } from '../../ui/layout.tsx'
 import { NewPassword } from '../../ui/new-password.tsx'
+import { Message } from '../../ui/values.tsx'
 
 /** `/invitation#TOKEN`: shows what it is for, and begins the new member's first session. */
 export default function InvitationPage() {
@@ -23,12 +25,18 @@ export default function InvitationPage() {
   })
   return (
     <Centered title="Invitation" footer={<TextLink to="/sign-in">I have an account: sign in</TextLink>}>
-      {token === undefined ? (
+      {invitation.isError && invitation.error instanceof TuneryError ? (
+        <Notice tone="bad" title="The invitation cannot be accepted">
+          <Message text={invitation.error.message} />
+        </Notice>
+      ) : token === undefined ? (
         <Notice tone="warn" title="The link is not complete">
           Open the whole link that you were given, with all that stands behind the #.
         </Notice>
       ) : (
-        <Loaded query={invitation}>{(found) => <Accept token={token} invitation={found} />}</Loaded>
+        <Loaded query={invitation} skeleton={<SkeletonLines lines={4} />}>
+          {(found) => <Accept token={token} invitation={found} />}
+        </Loaded>
       )}
     </Centered>
   )
@@ -63,7 +71,11 @@ function Accept({ token, invitation }: { token: string; invitation: Invitation }
             <NewPassword value={password} onChange={setPassword} error={fieldError(accept.error, 'password')} />
           </>
         )}
-        {problem && <Notice tone="bad">{problem}</Notice>}
+        {problem && (
+          <Notice tone="bad">
+            <Message text={problem} />
+          </Notice>
+        )}
         <Button
           type="submit"
           variant="primary"

@@ -17,7 +17,7 @@ import { Button, buttonClass } from '../../ui/button.tsx'
 import { Loaded, Notice, Progress } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Redirect } from '../../ui/redirect.tsx'
-import { Code } from '../../ui/values.tsx'
+import { Code, Message } from '../../ui/values.tsx'
 
 export default function SignInPage() {
   const { next, error } = useSearch({ from: '/sign-in' })
@@ -49,7 +49,7 @@ export default function SignInPage() {
     <Centered title="Sign in">
       {link.isError && (
         <Notice tone="bad" title="The link did not work">
-          {link.error.message}
+          <Message text={link.error.message} />
         </Notice>
       )}
       {error && !link.isError && (
@@ -77,6 +77,12 @@ function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (
         On the service's machine, <Code>./tunery sign-in-link</Code> makes another.
       </Notice>
     )
+  if (!ways.password && !ways.passkey && !ways.oidc)
+    return (
+      <Notice tone="accent" title="Nobody has a password or a passkey yet">
+        On the service's machine, <Code>./tunery sign-in-link</Code> makes a link that signs you in once.
+      </Notice>
+    )
   return (
     <>
       {ways.password && <PasswordForm enter={enter} />}
@@ -92,7 +98,11 @@ function Ways({ ways, next, enter }: { ways: SignInWays; next?: string; enter: (
         </Button>
       )}
       {ways.passkey && !passkeysWork() && <p className="text-sm text-muted">Passkeys need https, or localhost.</p>}
-      {passkey.isError && <Notice tone="bad">{passkey.error.message}</Notice>}
+      {passkey.isError && (
+        <Notice tone="bad">
+          <Message text={passkey.error.message} />
+        </Notice>
+      )}
       {ways.oidc && (
         <a href={address} className={buttonClass()}>
           Sign in with {ways.oidc}
@@ -134,7 +144,11 @@ function PasswordForm({ enter }: { enter: (session: Session) => unknown }) {
           onChange={(event) => setPassword(event.target.value)}
         />
       </Field>
-      {signIn.isError && <Notice tone="bad">{signIn.error.message}</Notice>}
+      {signIn.isError && (
+        <Notice tone="bad">
+          <Message text={signIn.error.message} />
+        </Notice>
+      )}
       <Button type="submit" variant="primary" busy={signIn.isPending} disabled={!email || !password}>
         Sign in
       </Button>

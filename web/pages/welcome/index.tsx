@@ -12,6 +12,7 @@ import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { NewPassword } from '../../ui/new-password.tsx'
 import { Redirect } from '../../ui/redirect.tsx'
+import { Message } from '../../ui/values.tsx'
 
 /** After the first sign-in by a link, which works once: sets up the way in for the next time. */
 export default function WelcomePage() {
@@ -76,7 +77,11 @@ function Ways({ session }: { session: Session }) {
         />
       </Field>
       <NewPassword value={password} onChange={change} error={fieldError(byPassword.error, 'password')} />
-      {problem && <Notice tone="bad">{problem}</Notice>}
+      {problem && (
+        <Notice tone="bad">
+          <Message text={problem} />
+        </Notice>
+      )}
       <Button
         type="submit"
         variant="primary"
