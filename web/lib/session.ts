@@ -48,7 +48,11 @@ export function useSession(): Session {
 export const useMay = (scope: Scope): boolean => useSessionQuery().data?.scopes.includes(scope) ?? false
 
 /** Looks again who is signed in: after signing in or out. */
-export const refreshSession = () => queryClient.fetchQuery({ ...sessionQuery, staleTime: 0 })
+export async function refreshSession(): Promise<Session | null> {
+  // A look that began before the sign-in would answer for the time before it.
+  await queryClient.cancelQueries({ queryKey: key })
+  return queryClient.fetchQuery({ ...sessionQuery, staleTime: 0 })
+}
 
 /** Ends the session on the server, then here. */
 export async function signOut(): Promise<void> {
