@@ -1,12 +1,412 @@
-import { EmptyState } from '../../ui/feedback.tsx'
+import { useQuery } from '@tanstack/react-query'
+import { useSearch } from '@tanstack/react-router'
+import { Code2, Plus, RotateCcw, SendHorizontal, Square, ThumbsUp, Trash2 } from 'lucide-react'
+import { useEffect, useRef, useState } from 'react'
+import { tunery } from '../../lib/api.ts'
+import { useMay, useSession } from '../../lib/session.ts'
+import { Button, IconButton } from '../../ui/button.tsx'
+import { type Choice, Combobox } from '../../ui/choices.tsx'
+import { CodeTabs } from '../../ui/code.tsx'
+import { EmptyState, ErrorState, Notice } from '../../ui/feedback.tsx'
+import { Textarea } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+import { Switch } from '../../ui/toggles.tsx'
+import { AnswerView } from './answer.tsx'
+import { ask, messagesOf, requestOf } from './ask.ts'
+import { samplesOf } from './code.ts'
+import { ParametersPanel } from './parameters.tsx'
+import { RowsPanel } from './rows.tsx'
+import { type Column, newId, type Turn, usePlayground, type Vote } from './state.ts'
+import { Votes } from './votes.tsx'
+
+const columnsMax = 4
 
 export default function PlaygroundPage() {
+  const mayAsk = useMay('inference')
+  const { profile } = useSession()
+  if (!mayAsk)
+    return (
+      <Page title="Playground">
+        <Card>
+          <EmptyState title="Not for your role">
+            A {profile.role} of this account may not call models. An admin or owner can give you the role member.
+          </EmptyState>
+        </Card>
+      </Page>
+    )
+  return <Playground account={profile.account.id} />
+}
+
+/** Everything that can be called: deployments first, then tuned models, then bases. */
+function useModels() {
+  return useQuery({
+    queryKey: ['models', 'callable', 'choices'],
+    queryFn: async ({ signal }) => {
+      const [callable, tuned, deployments] = await Promise.all([
+        tunery.models.callable.list({ signal }),
+        tunery.models.list({ limit: 100 }, { signal }).catch(() => undefined),
+        tunery.deployments.list({ limit: 100 }, { signal }).catch(() => undefined),
+      ])
+      const names = new Map(tuned?.items.map(({ id, name, base_model_id }) => [id, `${name}, on ${base_model_id}`]))
+      const served = new Map(
+        deployments?.items.map(({ name, model }) => [name, `deployment of ${names.get(model) ?? model}`]),
+      )
+      return callable.data
+        .filter(({ id }) => !/embed|minilm/i.test(id))
+        .map(
+          ({ id }): Choice => ({
+            value: id,
+            label: names.get(id) ?? id,
+            note: served.get(id) ?? (names.has(id) ? id : 'base model'),
+          }),
+        )
+    },
+  })
+}
+
+function Playground({ account }: { account: string }) {
+  const search = useSearch({ from: '/shell/playground' })
+  const [state, dispatch] = usePlayground(account, search.models?.split(',').filter(Boolean).slice(0, columnsMax) ?? [])
+  const { columns, parameters, turns, votes } = state
+  const models = useModels()
+  const [text, setText] = useState('')
+  const [blind, setBlind] = useState(false)
+  const [problem, setProblem] = useState<string>()
+  const [shownCode, setShownCode] = useState(false)
+  const stops = useRef(new Map<string, AbortController>())
+  const [running, setRunning] = useState(0)
+  const end = useRef<HTMLDivElement>(null)
+  // A page that is left stops what it asked for.
+  useEffect(
+    () => () => {
+      for (const stop of stops.current.values()) stop.abort()
+    },
+    [],
+  )
+
+  // The first time: the first model of the list.
+  const first = models.data?.[0]?.value
+  useEffect(() => {
+    if (first && columns.length === 1 && !columns[0]!.model)
+      dispatch({ type: 'columns', columns: [{ ...columns[0]!, model: first }] })
+  }, [first, columns, dispatch])
+
+  async function answer(turn: Turn, before: readonly Turn[], column: Column): Promise<void> {
+    const stop = new AbortController()
+    const key = `${turn.id} ${column.id}`
+    stops.current.set(key, stop)
+    setRunning((count) => count + 1)
+    try {
+      const request = requestOf(column.model, messagesOf([...before, turn], column.id, parameters), parameters)
+      await ask(request, stop.signal, (each) =>
+        dispatch({ type: 'answer', turn: turn.id, column: column.id, answer: each }),
+      )
+    } finally {
+      stops.current.delete(key)
+      setRunning((count) => count - 1)
+    }
+  }
+
+  function send() {
+    const user = text.trim()
+    if (!user || running > 0) return
+    const asked = columns.filter(({ model }) => model)
+    try {
+      requestOf('check', [], parameters)
+    } catch (error) {
+      return setProblem((error as Error).message)
+    }
+    if (asked.length === 0) return setProblem('Choose a model first.')
+    setProblem(undefined)
+    setText('')
+    const turn: Turn = { id: newId(), user, answers: {} }
+    dispatch({ type: 'ask', turn })
+    for (const column of asked) void answer(turn, turns, column)
+    requestAnimationFrame(() => end.current?.scrollIntoView({ block: 'end' }))
+  }
+
+  /** Takes the turn, and those after it, back into the input. */
+  function edit(turn: Turn): void {
+    setText(turn.user)
+    dispatch({ type: 'cut', turn: turn.id })
+  }
+
+  function vote(turn: Turn, better: Column): void {
+    if (turn.better) return
+    const prompt = messagesOf([...turns.slice(0, turns.indexOf(turn)), { ...turn, answers: {} }], better.id, parameters)
+    const chosen = turn.answers[better.id]!
+    const made = columns.flatMap((other): Vote[] => {
+      const rejected = turn.answers[other.id]
+      return other.id !== better.id && rejected?.text && rejected.text !== chosen.text
+        ? [
+            {
+              id: newId(),
+              prompt,
+              chosen: chosen.text,
+              rejected: rejected.text,
+              models: { chosen: chosen.model, rejected: rejected.model },
+            },
+          ]
+        : []
+    })
+    dispatch({ type: 'vote', turn: turn.id, better: better.id, votes: made })
+  }
+
+  const add = () =>
+    dispatch({ type: 'columns', columns: [...columns, { id: newId(), model: columns.at(-1)?.model ?? '' }] })
+  const letter = (index: number) => String.fromCharCode(65 + index)
+  const request = () => {
+    try {
+      return requestOf(
+        columns[0]!.model || 'MODEL',
+        messagesOf(turns, columns[0]!.id, parameters).concat(text ? [{ role: 'user', content: text }] : []),
+        parameters,
+      )
+    } catch {
+      return undefined
+    }
+  }
   return (
-    <Page title="Playground">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
+    <Page
+      title="Playground"
+      width="full"
+      actions={
+        <>
+          <Button icon={<Code2 aria-hidden />} onClick={() => setShownCode(true)}>
+            Copy as code
+          </Button>
+          <Button
+            icon={<Trash2 aria-hidden />}
+            disabled={turns.length === 0}
+            onClick={() => dispatch({ type: 'clear' })}
+          >
+            New conversation
+          </Button>
+          <Button icon={<Plus aria-hidden />} disabled={columns.length >= columnsMax} onClick={add}>
+            Add a model
+          </Button>
+        </>
+      }
+    >
+      <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,1fr)_19rem]">
+        <div className="grid min-w-0 gap-4">
+          <Card>
+            {models.isError ? (
+              <ErrorState error={models.error} retry={() => void models.refetch()} />
+            ) : (
+              <div className="grid gap-3" style={gridOf(columns.length)}>
+                {columns.map((column, index) => (
+                  <div key={column.id} className="flex min-w-0 items-center gap-2">
+                    <div className="min-w-0 flex-1">
+                      {blind ? (
+                        <p className="font-medium">Model {letter(index)}</p>
+                      ) : (
+                        <Combobox
+                          aria-label={`Model ${letter(index)}`}
+                          value={column.model || null}
+                          onChange={(model) =>
+                            dispatch({
+                              type: 'columns',
+                              columns: columns.map((each) =>
+                                each.id === column.id ? { ...each, model: model ?? '' } : each,
+                              ),
+                            })
+                          }
+                          choices={models.data ?? []}
+                          placeholder="Choose a model"
+                        />
+                      )}
+                    </div>
+                    {columns.length > 1 && (
+                      <IconButton
+                        label={`Remove model ${letter(index)}`}
+                        icon={<Trash2 aria-hidden />}
+                        onClick={() =>
+                          dispatch({ type: 'columns', columns: columns.filter(({ id }) => id !== column.id) })
+                        }
+                      />
+                    )}
+                  </div>
+                ))}
+              </div>
+            )}
+          </Card>
+          {turns.length === 0 && (
+            <Card>
+              <EmptyState title="Ask something">
+                The same question goes to every model. Answers come side by side, with the weights that gave them.
+              </EmptyState>
+            </Card>
+          )}
+          {turns.map((turn) => (
+            <section key={turn.id} aria-label={`Question: ${turn.user.slice(0, 80)}`} className="grid gap-3">
+              <div className="group flex items-start justify-end gap-2">
+                <IconButton
+                  size="sm"
+                  label="Edit this question, and forget what follows"
+                  icon={<RotateCcw aria-hidden />}
+                  disabled={running > 0}
+                  onClick={() => edit(turn)}
+                />
+                <p className="max-w-2xl rounded-lg bg-accent-soft px-4 py-2 break-words whitespace-pre-wrap">
+                  {turn.user}
+                </p>
+              </div>
+              <div className="grid gap-3" style={gridOf(columns.length)}>
+                {columns.map((column, index) => (
+                  <AnswerCell
+                    key={column.id}
+                    turn={turn}
+                    column={column}
+                    columns={columns}
+                    letter={letter(index)}
+                    blind={blind && !turn.better}
+                    onVote={() => vote(turn, column)}
+                    onStop={() => stops.current.get(`${turn.id} ${column.id}`)?.abort()}
+                    onRetry={() => void answer(turn, turns.slice(0, turns.indexOf(turn)), column)}
+                  />
+                ))}
+              </div>
+            </section>
+          ))}
+          <div ref={end} className="sticky bottom-0 z-10 bg-canvas pb-3">
+            <Card>
+              {problem && (
+                <div className="mb-3">
+                  <Notice tone="bad">{problem}</Notice>
+                </div>
+              )}
+              <div className="flex items-end gap-2">
+                <Textarea
+                  aria-label="Your question"
+                  placeholder="Ask every model…"
+                  rows={1}
+                  maxRows={10}
+                  value={text}
+                  onChange={(event) => setText(event.target.value)}
+                  onKeyDown={(event) => {
+                    if (event.key !== 'Enter' || event.shiftKey || event.nativeEvent.isComposing) return
+                    event.preventDefault()
+                    send()
+                  }}
+                />
+                {running > 0 ? (
+                  <Button
+                    icon={<Square aria-hidden />}
+                    onClick={() => {
+                      for (const stop of stops.current.values()) stop.abort()
+                    }}
+                  >
+                    Stop
+                  </Button>
+                ) : (
+                  <Button
+                    variant="primary"
+                    icon={<SendHorizontal aria-hidden />}
+                    disabled={!text.trim()}
+                    onClick={send}
+                  >
+                    Send
+                  </Button>
+                )}
+              </div>
+            </Card>
+          </div>
+          <RowsPanel columns={columns} parameters={parameters} datasetId={search.dataset} />
+        </div>
+        <div className="grid gap-4">
+          <ParametersPanel value={parameters} onChange={(next) => dispatch({ type: 'parameters', parameters: next })} />
+          {columns.length > 1 && (
+            <Card>
+              <Switch
+                label="Blind"
+                help="Hides which model is which until you have voted."
+                checked={blind}
+                onChange={setBlind}
+              />
+            </Card>
+          )}
+          <Votes votes={votes} onClear={() => dispatch({ type: 'votes', votes: [] })} />
+        </div>
+      </div>
+      <Dialog open={shownCode} onOpenChange={setShownCode} title="Copy as code" width="lg">
+        {shownCode &&
+          (request() ? (
+            <CodeTabs label="Language" samples={samplesOf(request()!)} />
+          ) : (
+            <Notice tone="bad">Tools or schema are not JSON yet.</Notice>
+          ))}
+      </Dialog>
     </Page>
+  )
+}
+
+/** Columns side by side where there is room, else one below the other. */
+const gridOf = (count: number) => ({
+  gridTemplateColumns: `repeat(auto-fit, minmax(min(100%, max(16rem, ${Math.floor(90 / count)}% )), 1fr))`,
+})
+
+function AnswerCell({
+  turn,
+  column,
+  columns,
+  letter,
+  blind,
+  onVote,
+  onStop,
+  onRetry,
+}: {
+  turn: Turn
+  column: Column
+  columns: readonly Column[]
+  letter: string
+  blind: boolean
+  onVote: () => void
+  onStop: () => void
+  onRetry: () => void
+}) {
+  const answer = turn.answers[column.id]
+  const others = columns
+    .flatMap(({ id }) => (id === column.id ? [] : [turn.answers[id]]))
+    .filter((each) => each !== undefined)
+  // Two columns of one model may differ by chance alone; two models that answer with the same weights are a mistake.
+  const same = others.some(
+    (other) => answer?.weights && other.weights === answer.weights && other.model !== answer.model,
+  )
+  const canVote =
+    others.length > 0 && [answer, ...others].every((each) => each && each.status !== 'streaming' && each.text)
+  return (
+    <article aria-label={`Answer of model ${letter}`} className="min-w-0 rounded-lg bg-surface p-4 ring-1 ring-line">
+      <header className="mb-2 flex items-center justify-between gap-2">
+        <h2 className="min-w-0 truncate text-sm font-medium text-muted">
+          {blind ? `Model ${letter}` : (answer?.model ?? column.model)}
+        </h2>
+        <div className="flex shrink-0 gap-1">
+          {answer?.status === 'streaming' ? (
+            <IconButton size="sm" label="Stop this answer" icon={<Square aria-hidden />} onClick={onStop} />
+          ) : (
+            answer && <IconButton size="sm" label="Answer again" icon={<RotateCcw aria-hidden />} onClick={onRetry} />
+          )}
+          {canVote && (
+            <Button
+              size="sm"
+              variant={turn.better === column.id ? 'primary' : 'secondary'}
+              aria-pressed={turn.better === column.id}
+              icon={<ThumbsUp aria-hidden />}
+              disabled={turn.better !== undefined && turn.better !== column.id}
+              onClick={onVote}
+            >
+              Better
+            </Button>
+          )}
+        </div>
+      </header>
+      {answer ? (
+        <AnswerView answer={blind ? { ...answer, weights: undefined } : answer} same={same} />
+      ) : (
+        <p className="text-sm text-muted">Was not asked.</p>
+      )}
+    </article>
   )
 }

@@ -1,0 +1,48 @@
+// The question as a program sends it.
+import type { ChatRequest } from '../../../sdk/index.ts'
+
+export function samplesOf(request: ChatRequest): { name: string; code: string }[] {
+  const body = JSON.stringify(request, null, 2)
+  const { origin } = location
+  return [
+    {
+      name: 'curl',
+      code: `curl ${origin}/v1/chat/completions \\
+  -H "Authorization: Bearer $TUNERY_KEY" \\
+  -H 'Content-Type: application/json' \\
+  -d @- <<'JSON'
+${body}
+JSON`,
+    },
+    {
+      name: 'TypeScript',
+      code: `import OpenAI from 'openai'
+
+const openai = new OpenAI({ baseURL: '${origin}/v1', apiKey: process.env.TUNERY_KEY })
+const answer = await openai.chat.completions.create(${body})
+console.log(answer.choices[0].message.content)`,
+    },
+    {
+      name: 'Python',
+      code: `import os
+from openai import OpenAI
+
+client = OpenAI(base_url="${origin}/v1", api_key=os.environ["TUNERY_KEY"])
+answer = client.chat.completions.create(**${python(request)})
+print(answer.choices[0].message.content)`,
+    },
+  ]
+}
+
+/** A value as Python writes it. */
+function python(value: unknown, indent = ''): string {
+  const inner = `${indent}    `
+  if (value === null || value === undefined) return 'None'
+  if (typeof value === 'boolean') return value ? 'True' : 'False'
+  if (typeof value !== 'object') return JSON.stringify(value)
+  const [open, close, lines] = Array.isArray(value)
+    ? ['[', ']', value.map((each) => python(each, inner))]
+    : ['{', '}', Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${python(each, inner)}`)]
+  if (lines.length === 0) return `${open}${close}`
+  return `${open}\n${lines.map((line) => `${inner}${line},\n`).join('')}${indent}${close}`
+}

@@ -1,0 +1,95 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { useState } from 'react'
+import { tunery } from '../../lib/api.ts'
+import { plural } from '../../lib/format.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, TextLink } from '../../ui/button.tsx'
+import { Notice } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import type { Vote } from './state.ts'
+
+/** A row of a preference dataset: the prompt, the better answer and the other one. */
+const rowOf = ({ prompt, chosen, rejected }: Vote) =>
+  JSON.stringify({
+    prompt,
+    chosen: [{ role: 'assistant', content: chosen }],
+    rejected: [{ role: 'assistant', content: rejected }],
+  })
+
+/** The votes so far, and the way to learn from them. */
+export function Votes({ votes, onClear }: { votes: readonly Vote[]; onClear: () => void }) {
+  const [making, setMaking] = useState(false)
+  const mayUpload = useMay('datasets:write')
+  if (votes.length === 0) return null
+  const wins = new Map<string, number>()
+  for (const { models } of votes) wins.set(models.chosen, (wins.get(models.chosen) ?? 0) + 1)
+  return (
+    <Card title={plural(votes.length, 'vote')} description="Kept in this browser until you make a dataset of them.">
+      <ul className="mb-3 grid gap-1 text-sm">
+        {[...wins].map(([model, count]) => (
+          <li key={model} className="flex justify-between gap-2">
+            <span className="min-w-0 truncate">{model}</span>
+            <span>better {plural(count, 'time')}</span>
+          </li>
+        ))}
+      </ul>
+      <div className="flex flex-wrap gap-2">
+        <Button size="sm" variant="primary" disabled={!mayUpload} onClick={() => setMaking(true)}>
+          Make a preference dataset
+        </Button>
+        <ConfirmDialog
+          trigger={<Button size="sm">Forget</Button>}
+          title="Forget all votes?"
+          action="Forget votes"
+          onConfirm={onClear}
+        >
+          Votes that no dataset was made of are lost.
+        </ConfirmDialog>
+      </div>
+      {making && <MakeDataset votes={votes} onClose={() => setMaking(false)} onMade={onClear} />}
+    </Card>
+  )
+}
+
+function MakeDataset({ votes, onClose, onMade }: { votes: readonly Vote[]; onClose: () => void; onMade: () => void }) {
+  const [name, setName] = useState(`votes ${new Date().toISOString().slice(0, 10)}`)
+  const client = useQueryClient()
+  const make = useMutation({
+    mutationFn: () => tunery.datasets.upload(new Blob([`${votes.map(rowOf).join('\n')}\n`]), { name, format: 'jsonl' }),
+    onSuccess: () => client.invalidateQueries({ queryKey: ['datasets'] }),
+  })
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => {
+        if (open) return
+        onClose()
+        if (make.isSuccess) onMade()
+      }}
+      title="Make a preference dataset"
+      description={`${plural(votes.length, 'row')}: a prompt, the better answer and the other one. A job with the objective DPO learns from them.`}
+    >
+      {make.isSuccess ? (
+        <Notice tone="good" title="The dataset is there">
+          <TextLink to="/datasets/$datasetId" params={{ datasetId: make.data.id }}>
+            {make.data.name}
+          </TextLink>
+        </Notice>
+      ) : (
+        <Form onSubmit={() => make.mutate()}>
+          <Field label="Name">
+            <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+          </Field>
+          {make.isError && <Notice tone="bad">{make.error.message}</Notice>}
+          <div className="flex justify-end">
+            <Button type="submit" variant="primary" busy={make.isPending} disabled={!name.trim()}>
+              Make dataset
+            </Button>
+          </div>
+        </Form>
+      )}
+    </Dialog>
+  )
+}
