@@ -3,7 +3,7 @@ import { useQuery } from '@tanstack/react-query'
 import type { Scope } from '../../contract/scopes.ts'
 import type { SessionState } from '../../contract/sign-in.ts'
 import { isTuneryError, TuneryError } from '../../sdk/index.ts'
-import { send, setCsrfToken, tunery } from './api.ts'
+import { setCsrfToken, tunery } from './api.ts'
 import { queryClient, whenSignedOut } from './query.ts'
 
 /** The session, its person, what they may do, and how they can sign in again. */
@@ -13,7 +13,7 @@ const key = ['session'] as const
 
 async function load(signal: AbortSignal): Promise<Session | null> {
   try {
-    const { csrf_token, ...session } = await send<SessionState>('GET', '/session', undefined, signal)
+    const { csrf_token, ...session } = await tunery.session.get({ signal })
     setCsrfToken(csrf_token)
     return session
   } catch (error) {
@@ -57,7 +57,7 @@ export async function refreshSession(): Promise<Session | null> {
 /** Ends the session on the server, then here. */
 export async function signOut(): Promise<void> {
   try {
-    await send('DELETE', '/session')
+    await tunery.session.end()
   } catch (error) {
     if (!(isTuneryError(error) && error.status === 401)) throw error
   }

@@ -3,20 +3,15 @@ import type {
   PublicKeyCredentialCreationOptionsJSON,
   PublicKeyCredentialRequestOptionsJSON,
 } from '@simplewebauthn/browser'
-import type { z } from 'zod'
-import type { getSignIn, lookAtInvitation as look } from '../../contract/sign-in.ts'
-import { send } from './api.ts'
-import { refreshSession } from './session.ts'
+import { tunery } from './api.ts'
+import { refreshSession, type Session } from './session.ts'
 
-type Answer<R extends { responses: { 200: z.ZodType } }> = z.infer<R['responses'][200]>
-export type SignInWays = Answer<typeof getSignIn>
-export type Invitation = Answer<typeof look>
+export type SignInWays = Awaited<ReturnType<typeof tunery.signIn.ways>>
+export type Invitation = Awaited<ReturnType<typeof tunery.signIn.lookAtInvitation>>
 
-export const signInWays = (signal?: AbortSignal) => send<SignInWays>('GET', '/sign-in', undefined, signal)
-
-/** Sends what begins a session, and loads it. */
-async function begin(path: string, body: object) {
-  await send('POST', path, body)
+/** Loads the session that an answer has begun. */
+async function enter(begun: Promise<unknown>): Promise<Session> {
+  await begun
   const session = await refreshSession()
   if (!session)
     throw new Error(
@@ -25,38 +20,36 @@ async function begin(path: string, body: object) {
   return session
 }
 
-export const signInByLink = (token: string) => begin('/sign-in/link', { token })
-export const signInByPassword = (email: string, password: string) => begin('/sign-in/password', { email, password })
+export const signInByLink = (token: string) => enter(tunery.signIn.withLink({ token }))
+export const signInByPassword = (email: string, password: string) =>
+  enter(tunery.signIn.withPassword({ email, password }))
 export const acceptInvitation = (token: string, password?: string) =>
-  begin('/sign-in/invitation', { token, ...(password && { password }) })
-export const lookAtInvitation = (token: string) => send<Invitation>('POST', '/sign-in/invitation/look', { token })
+  enter(tunery.signIn.acceptInvitation({ token, ...(password && { password }) }))
 
 /** Loaded when it is used. */
 const webauthn = () => import('@simplewebauthn/browser')
 
 export const passkeysWork = () => typeof PublicKeyCredential !== 'undefined' && isSecureContext
 
-export async function signInByPasskey() {
+export async function signInByPasskey(): Promise<Session> {
   const { startAuthentication } = await webauthn()
-  const optionsJSON = await send<PublicKeyCredentialRequestOptionsJSON>('POST', '/sign-in/passkey/options', {})
+  const optionsJSON = (await tunery.signIn.passkeyOptions()) as unknown as PublicKeyCredentialRequestOptionsJSON
   const response = await plainly(startAuthentication({ optionsJSON }))
-  return begin('/sign-in/passkey', { response })
+  return enter(tunery.signIn.withPasskey({ response: { ...response } }))
 }
 
 export async function addPasskey(name: string): Promise<void> {
   const { startRegistration } = await webauthn()
-  const optionsJSON = await send<PublicKeyCredentialCreationOptionsJSON>('POST', '/user/passkeys/options', {})
+  const optionsJSON = (await tunery.user.passkeys.options()) as unknown as PublicKeyCredentialCreationOptionsJSON
   const response = await plainly(startRegistration({ optionsJSON }))
-  await send('POST', '/user/passkeys', { name, response })
+  await tunery.user.passkeys.add({ name, response: { ...response } })
   await refreshSession()
 }
 
 export async function setPassword(password: string, email?: string): Promise<void> {
-  await send('PUT', '/user/password', { password, ...(email && { email }) })
+  await tunery.user.setPassword({ password, ...(email && { email }) })
   await refreshSession()
 }
-
-export const changeProfile = (changes: { name?: string; email?: string | null }) => send('PATCH', '/user', changes)
 
 /** Browsers' errors of passkeys, in words that help. */
 async function plainly<T>(ceremony: Promise<T>): Promise<T> {

@@ -2,9 +2,10 @@ import { useMutation, useQuery } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { useState } from 'react'
 import { TuneryError } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
 import { leastPassword, useSecretOfLink } from '../../lib/secret.ts'
-import { acceptInvitation, type Invitation, lookAtInvitation } from '../../lib/sign-in.ts'
+import { acceptInvitation, type Invitation } from '../../lib/sign-in.ts'
 import { Centered } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Loaded, Notice, SkeletonLines } from '../../ui/feedback.tsx'
@@ -18,7 +19,7 @@ export default function InvitationPage() {
   const token = useSecretOfLink()
   const invitation = useQuery({
     queryKey: ['invitation', token],
-    queryFn: () => lookAtInvitation(token!),
+    queryFn: () => tunery.signIn.lookAtInvitation({ token: token! }),
     enabled: token !== undefined,
     retry: false,
     gcTime: 0,

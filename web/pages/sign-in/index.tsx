@@ -2,16 +2,10 @@ import { useMutation, useQuery } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { KeyRound } from 'lucide-react'
 import { useEffect, useRef, useState } from 'react'
+import { tunery } from '../../lib/api.ts'
 import { safeNext, useSecretOfLink } from '../../lib/secret.ts'
 import { type Session, useSessionQuery } from '../../lib/session.ts'
-import {
-  passkeysWork,
-  type SignInWays,
-  signInByLink,
-  signInByPasskey,
-  signInByPassword,
-  signInWays,
-} from '../../lib/sign-in.ts'
+import { passkeysWork, type SignInWays, signInByLink, signInByPasskey, signInByPassword } from '../../lib/sign-in.ts'
 import { Centered, Or } from '../../ui/brand.tsx'
 import { Button, buttonClass } from '../../ui/button.tsx'
 import { Loaded, Notice, Progress } from '../../ui/feedback.tsx'
@@ -24,7 +18,7 @@ export default function SignInPage() {
   const token = useSecretOfLink()
   const navigate = useNavigate()
   const session = useSessionQuery()
-  const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => signInWays(signal) })
+  const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => tunery.signIn.ways({ signal }) })
   const enter = ({ has_password, has_passkey }: Session, byLink = false) =>
     // Who came by a link and has no other way in yet is asked to make one.
     navigate({ href: byLink && !has_password && !has_passkey ? '/welcome' : safeNext(next), replace: true })

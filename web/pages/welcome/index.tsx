@@ -2,10 +2,11 @@ import { useMutation } from '@tanstack/react-query'
 import { useNavigate } from '@tanstack/react-router'
 import { KeyRound } from 'lucide-react'
 import { useState } from 'react'
+import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
 import { leastPassword } from '../../lib/secret.ts'
 import { type Session, useSessionQuery } from '../../lib/session.ts'
-import { addPasskey, changeProfile, deviceName, passkeysWork, setPassword } from '../../lib/sign-in.ts'
+import { addPasskey, deviceName, passkeysWork, setPassword } from '../../lib/sign-in.ts'
 import { Centered, Or } from '../../ui/brand.tsx'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
@@ -43,7 +44,7 @@ function Ways({ session }: { session: Session }) {
   const [password, change] = useState('')
   const saveName = async () => {
     const changes = { ...(name !== session.profile.name && { name }), ...(email && { email }) }
-    if (Object.keys(changes).length > 0) await changeProfile(changes)
+    if (Object.keys(changes).length > 0) await tunery.user.update(changes)
   }
   const byPassword = useMutation({
     mutationFn: async () => {
