@@ -16,6 +16,12 @@ const root = createRootRoute({ component: Outlet })
 
 /** A text of the address's query, where it is one. */
 const text = (value: unknown): string | undefined => (typeof value === 'string' ? value : undefined)
+/** A whole number of the address's query, from 1, where it is one. */
+const number = (value: unknown): number | undefined =>
+  typeof value === 'number' && Number.isSafeInteger(value) && value > 0 ? value : undefined
+/** What was typed into a search. The router reads `?q=5` as a number. */
+const typed = (value: unknown): string | undefined =>
+  text(typeof value === 'number' || typeof value === 'boolean' ? String(value) : value) || undefined
 
 // Pages without the shell: their reader may not be signed in.
 const signIn = createRoute({
@@ -53,12 +59,20 @@ const home = createRoute({
 const datasets = createRoute({
   getParentRoute: () => shell,
   path: '/datasets',
+  // `q`: a part of the names to show.
+  validateSearch: (search): { q?: string } => ({ q: typed(search.q) }),
   component: lazyRouteComponent(() => import('./pages/datasets/index.tsx')),
 })
 const dataset = createRoute({
   getParentRoute: () => shell,
   path: '/datasets/$datasetId',
-  validateSearch: (search): { tab?: string } => ({ tab: text(search.tab) }),
+  // `model` and `length`: the base whose tokens are counted, and where rows are cut. `row`: the one to look at.
+  validateSearch: (search): { tab?: string; model?: string; length?: number; row?: number } => ({
+    tab: text(search.tab),
+    model: text(search.model),
+    length: number(search.length),
+    row: number(search.row),
+  }),
   component: lazyRouteComponent(() => import('./pages/dataset/index.tsx')),
 })
 const jobs = createRoute({

@@ -1,12 +1,276 @@
-import { EmptyState } from '../../ui/feedback.tsx'
-import { Card, Page } from '../../ui/layout.tsx'
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router'
+import { Download, Ellipsis, Pencil, SlidersHorizontal, Trash2 } from 'lucide-react'
+import { useCallback, useState } from 'react'
+import type { Dataset } from '../../../sdk/index.ts'
+import { isTuneryError } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
+import { EmptyState, ErrorState, Loaded, Notice, Progress, SkeletonLines, Status } from '../../ui/feedback.tsx'
+import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { Card, Page, Tabs } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { type Cut, useBases, useValidation } from './data.ts'
+import { contentOf } from './mend.tsx'
+import { MendFirst, Overview } from './overview.tsx'
+import { Problems } from './problems.tsx'
+import { Rows } from './rows.tsx'
+import { Tokens } from './tokens.tsx'
+
+const back = { to: '/datasets', label: 'Datasets' }
 
 export default function DatasetPage() {
+  const { datasetId } = useParams({ from: '/shell/datasets/$datasetId' })
+  const query = useQuery({
+    queryKey: ['datasets', datasetId],
+    queryFn: ({ signal }) => tunery.datasets.get(datasetId, { signal }),
+    refetchInterval: ({ state }) => (state.data?.status === 'preparing' ? refresh_ms : false),
+  })
+  if (query.data) return <Shown key={datasetId} dataset={query.data} />
   return (
-    <Page title="Dataset">
+    <Page title="Dataset" back={back}>
       <Card>
-        <EmptyState title="This page is not built yet" />
+        {isTuneryError(query.error, 'dataset_not_found') ? (
+          <EmptyState title="There is no such dataset" action={<LinkButton to="/datasets">All datasets</LinkButton>}>
+            It was deleted, or is another account's.
+          </EmptyState>
+        ) : query.isError ? (
+          <ErrorState error={query.error} retry={() => void query.refetch()} />
+        ) : (
+          <SkeletonLines lines={5} />
+        )}
       </Card>
     </Page>
+  )
+}
+
+const tones = { preparing: 'accent', ready: 'neutral', valid: 'good', invalid: 'bad', unreadable: 'bad' } as const
+
+function Shown({ dataset }: { dataset: Dataset }) {
+  const mayTrain = useMay('tuning:write')
+  const search = useSearch({ from: '/shell/datasets/$datasetId' })
+  // The first base that is here stands for the rest until one is chosen: the default one need not be.
+  const bases = useBases()
+  const cut: Cut = { model: search.model ?? bases.data?.[0]?.id, length: search.length }
+  const validation = useValidation(dataset, cut, !bases.isPending)
+  const valid = validation.data?.valid
+  const status = dataset.status === 'ready' && valid !== undefined ? (valid ? 'valid' : 'invalid') : dataset.status
+  return (
+    <Page
+      title={
+        <span className="inline-flex max-w-full flex-wrap items-center gap-x-3 gap-y-1">
+          <span className="min-w-0 break-words">{dataset.name}</span>
+          <Status status={status} tone={tones[status]} />
+        </span>
+      }
+      name={dataset.name}
+      back={back}
+      actions={
+        <>
+          <Actions dataset={dataset} />
+          {mayTrain && valid && (
+            <LinkButton
+              to="/jobs/new"
+              search={{ dataset: dataset.id }}
+              variant="primary"
+              icon={<SlidersHorizontal aria-hidden />}
+            >
+              Train on it
+            </LinkButton>
+          )}
+        </>
+      }
+    >
+      {dataset.status === 'preparing' ? (
+        <Card>
+          <div role="status" className="mx-auto grid max-w-md gap-3 py-10 text-center">
+            <p className="font-semibold">The rows are being read</p>
+            <Progress label="Reading the rows" value={null} />
+            <p className="text-muted">
+              {dataset.format === 'huggingface'
+                ? 'They are fetched from the Hub first. You can leave this page.'
+                : 'A large file takes some seconds. You can leave this page.'}
+            </p>
+          </div>
+        </Card>
+      ) : (
+        <Parts dataset={dataset} validation={validation} cut={cut} />
+      )}
+    </Page>
+  )
+}
+
+function Parts({
+  dataset,
+  validation,
+  cut,
+}: {
+  dataset: Dataset
+  validation: ReturnType<typeof useValidation>
+  cut: Cut
+}) {
+  const navigate = useNavigate({ from: '/datasets/$datasetId' })
+  const { tab = 'overview', row } = useSearch({ from: '/shell/datasets/$datasetId' })
+  const go = useCallback(
+    (changes: { tab?: string; row?: number }) =>
+      void navigate({ search: (old) => ({ ...old, ...changes }), replace: true, resetScroll: false }),
+    [navigate],
+  )
+  const onCut = useCallback(
+    (next: Cut) => void navigate({ search: (old) => ({ ...old, ...next }), replace: true, resetScroll: false }),
+    [navigate],
+  )
+  const onRow = useCallback((next: number) => go({ row: next }), [go])
+  const { data } = validation
+  // Another choice that failed stands beside the choice; the last good answer stays.
+  if (!data)
+    return (
+      <Card>
+        <Loaded
+          query={validation}
+          skeleton={
+            <div className="grid gap-3 py-2">
+              <p role="status" className="text-muted">
+                Checking every row, and counting its tokens…
+              </p>
+              <SkeletonLines lines={5} />
+            </div>
+          }
+        >
+          {() => null}
+        </Loaded>
+      </Card>
+    )
+  const problems = (data.error_count ?? 0) + (data.warning_count ?? 0)
+  // Of a base's own, such as a refused row: the rows themselves are well formed.
+  const mendFirst = !data.valid && <MendFirst validation={data} onMend={() => go({ tab: 'problems' })} />
+  return (
+    <Tabs
+      label="Parts of the dataset"
+      value={tab}
+      onChange={(next) => go({ tab: next === 'overview' ? undefined : next })}
+      tabs={[
+        {
+          value: 'overview',
+          label: 'Overview',
+          panel: (
+            <Overview
+              dataset={dataset}
+              validation={data}
+              cut={cut}
+              onCut={onCut}
+              counting={validation.isFetching}
+              error={validation.isError ? validation.error : null}
+            />
+          ),
+        },
+        {
+          value: 'problems',
+          label: 'Problems',
+          count: problems,
+          panel: <Problems dataset={dataset} validation={data} />,
+        },
+        {
+          value: 'rows',
+          label: 'Rows',
+          count: dataset.rows,
+          panel: mendFirst || <Rows dataset={dataset} row={row} onRow={onRow} />,
+        },
+        {
+          value: 'tokens',
+          label: 'Tokens',
+          panel: mendFirst || <Tokens dataset={dataset} row={row} onRow={onRow} cut={cut} onCut={onCut} />,
+        },
+      ]}
+    />
+  )
+}
+
+function Actions({ dataset }: { dataset: Dataset }) {
+  const may = useMay('datasets:write')
+  const client = useQueryClient()
+  const navigate = useNavigate()
+  const [dialog, setDialog] = useState<'rename' | 'delete'>()
+  const close = (open: boolean) => !open && setDialog(undefined)
+  return (
+    <>
+      <Menu
+        trigger={<IconButton label="More on this dataset" variant="secondary" icon={<Ellipsis aria-hidden />} />}
+        entries={[
+          { label: 'Download the file', icon: <Download aria-hidden />, href: contentOf(dataset) },
+          ...(may
+            ? [
+                { label: 'Name and description', icon: <Pencil aria-hidden />, onClick: () => setDialog('rename') },
+                null,
+                { label: 'Delete', icon: <Trash2 aria-hidden />, danger: true, onClick: () => setDialog('delete') },
+              ]
+            : []),
+        ]}
+      />
+      {dialog === 'rename' && <Rename dataset={dataset} onClose={() => setDialog(undefined)} />}
+      <ConfirmDialog
+        open={dialog === 'delete'}
+        onOpenChange={close}
+        title={`Delete “${dataset.name}”?`}
+        action="Delete dataset"
+        onConfirm={async () => {
+          await tunery.datasets.delete(dataset.id)
+          await navigate({ to: '/datasets' })
+          client.removeQueries({ queryKey: ['datasets', dataset.id] })
+          await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
+          toast.good('Deleted', dataset.name)
+        }}
+      >
+        <p>
+          Its rows and its file are removed for good. Models that were trained on it stay, and still tell its name and
+          fingerprint. A job or an evaluation that waits or runs needs it: then nothing is deleted, and you are told
+          which.
+        </p>
+      </ConfirmDialog>
+    </>
+  )
+}
+
+function Rename({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
+  const client = useQueryClient()
+  const [name, setName] = useState(dataset.name)
+  const [description, setDescription] = useState(dataset.description)
+  const save = useMutation({
+    mutationFn: () => tunery.datasets.update(dataset.id, { name, description }),
+    onSuccess: async (changed) => {
+      client.setQueryData(['datasets', dataset.id], changed)
+      await client.invalidateQueries({ queryKey: ['datasets', 'list'] })
+      onClose()
+    },
+  })
+  const other = formError(save.error, ['name', 'description'])
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title="Name and description"
+      footer={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button variant="primary" busy={save.isPending} onClick={() => save.mutate()}>
+            Save
+          </Button>
+        </>
+      }
+    >
+      <Form onSubmit={() => save.mutate()}>
+        <Field label="Name" error={fieldError(save.error, 'name')}>
+          <Input value={name} maxLength={200} onChange={({ target }) => setName(target.value)} />
+        </Field>
+        <Field label="Description" optional error={fieldError(save.error, 'description')}>
+          <Textarea value={description} maxLength={2000} onChange={({ target }) => setDescription(target.value)} />
+        </Field>
+        {other && <Notice tone="bad">{other}</Notice>}
+      </Form>
+    </Dialog>
   )
 }

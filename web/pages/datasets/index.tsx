@@ -1,12 +1,156 @@
-import { EmptyState } from '../../ui/feedback.tsx'
+import { useNavigate, useSearch } from '@tanstack/react-router'
+import { Database, Search } from 'lucide-react'
+import { useEffect, useRef, useState } from 'react'
+import type { Dataset } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { usePages } from '../../lib/pages.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button } from '../../ui/button.tsx'
+import { EmptyState, ErrorState, Notice, SkeletonLines, Status } from '../../ui/feedback.tsx'
+import { Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { type Column, Table } from '../../ui/table.tsx'
+import { Bytes, Count, RelativeTime } from '../../ui/values.tsx'
+import { UploadCard } from './upload-card.tsx'
+import { startUpload, useUploads } from './uploads.ts'
+import { UploadsList } from './uploads-list.tsx'
+
+const kinds = { sft: 'Conversations', dpo: 'Pairs of answers', kto: 'Rated answers' }
+
+const columns: Column<Dataset>[] = [
+  { id: 'name', header: 'Name', cell: (row) => row.name, grow: true },
+  { id: 'status', header: 'Status', cell: (row) => <Status status={row.status} tone={tones[row.status]} /> },
+  {
+    id: 'kind',
+    header: 'Rows are',
+    cell: (row) => row.objectives.map((each) => kinds[each]).join(', ') || '–',
+    from: 'lg',
+  },
+  { id: 'rows', header: 'Rows', align: 'right', cell: (row) => <Count value={row.rows} />, from: 'sm' },
+  { id: 'size', header: 'Size', align: 'right', cell: (row) => <Bytes value={row.size_mb * 1e6} />, from: 'md' },
+  { id: 'created', header: 'Added', align: 'right', cell: (row) => <RelativeTime time={row.created_at} />, from: 'md' },
+]
+const tones = { preparing: 'accent', ready: 'good', unreadable: 'bad' } as const
 
 export default function DatasetsPage() {
+  const may = useMay('datasets:write')
+  const mayRead = useMay('datasets:read')
+  const navigate = useNavigate()
+  const uploads = useUploads()
+  const started = useRef<string>(undefined)
+
+  // The only upload that was begun here leads to its check, once it is there.
+  const arrived = uploads.find(({ id, dataset }) => id === started.current && dataset)?.dataset
+  useEffect(() => {
+    if (!arrived || uploads.some(({ status }) => status === 'sending' || status === 'reading')) return
+    started.current = undefined
+    void navigate({ to: '/datasets/$datasetId', params: { datasetId: arrived.id } })
+  }, [arrived, uploads, navigate])
+
   return (
-    <Page title="Datasets">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
+    <Page title="Datasets" description="Examples that models learn from: what is asked, and the answer that you want.">
+      <div className="grid gap-5">
+        {may ? (
+          <UploadCard
+            send={(file, fields) => {
+              started.current = startUpload(file, fields)
+            }}
+          />
+        ) : (
+          <Notice title="You can look, and not add">
+            Your role lacks the scope datasets:write. An owner of the account can give it to you under Settings,
+            Members.
+          </Notice>
+        )}
+        <UploadsList uploads={uploads} />
+        {mayRead ? (
+          <List mayAdd={may} />
+        ) : (
+          <Notice title="The list is not for your role">It needs the scope datasets:read.</Notice>
+        )}
+      </div>
     </Page>
+  )
+}
+
+const typing_ms = 300
+
+function List({ mayAdd }: { mayAdd: boolean }) {
+  const navigate = useNavigate()
+  const { q } = useSearch({ from: '/shell/datasets' })
+  const [text, setText] = useState(q ?? '')
+  useEffect(() => {
+    if ((q ?? '') === text.trim()) return
+    const timer = setTimeout(
+      () => void navigate({ to: '/datasets', search: { q: text.trim() || undefined }, replace: true }),
+      typing_ms,
+    )
+    return () => clearTimeout(timer)
+  }, [text, q, navigate])
+  // Rows that are still being read change by themselves.
+  const [preparing, setPreparing] = useState(false)
+  const { query, rows, more } = usePages(
+    ['datasets', 'list', { name: q }],
+    (options) => tunery.datasets.list({ limit: 50, ...(q && { name: q }) }, options),
+    preparing ? { refresh_ms } : {},
+  )
+  const isPreparing = rows?.some(({ status }) => status === 'preparing') ?? false
+  useEffect(() => setPreparing(isPreparing), [isPreparing])
+
+  return (
+    <Card
+      title="All datasets"
+      flush
+      actions={
+        <div className="relative w-56 max-w-full">
+          <Search
+            aria-hidden
+            className="pointer-events-none absolute top-1/2 left-2.5 size-4 -translate-y-1/2 text-muted"
+          />
+          <Input
+            type="search"
+            aria-label="Search by name"
+            placeholder="Search by name"
+            className="pl-8"
+            value={text}
+            maxLength={200}
+            onChange={({ target }) => setText(target.value)}
+          />
+        </div>
+      }
+    >
+      {rows ? (
+        <Table
+          label="Datasets"
+          columns={columns}
+          rows={rows}
+          rowId={({ id }) => id}
+          link={({ id }) => ({ to: '/datasets/$datasetId', params: { datasetId: id } })}
+          more={more}
+          empty={
+            q ? (
+              <EmptyState
+                icon={<Search />}
+                title={`No name has “${q}” in it`}
+                action={<Button onClick={() => setText('')}>Show all</Button>}
+              />
+            ) : (
+              <EmptyState icon={<Database />} title="No datasets yet">
+                {mayAdd
+                  ? 'Drop a file above. Some dozens of good examples are enough to see a difference.'
+                  : 'Datasets that others of your account add are shown here.'}
+              </EmptyState>
+            )
+          }
+        />
+      ) : query.isError ? (
+        <ErrorState error={query.error} retry={() => void query.refetch()} />
+      ) : (
+        <div className="p-4">
+          <SkeletonLines lines={4} />
+        </div>
+      )}
+    </Card>
   )
 }

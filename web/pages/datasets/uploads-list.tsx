@@ -1,0 +1,101 @@
+import { CircleAlert, CircleCheck, FileUp, RotateCw, X } from 'lucide-react'
+import { useRef } from 'react'
+import { formatBytes, formatPercent } from '../../lib/format.ts'
+import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
+import { Progress } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { continueUpload, dropUpload, hasFile, startUpload, type Upload } from './uploads.ts'
+
+/** Uploads that are under way, have stopped, or have just ended. */
+export function UploadsList({ uploads }: { uploads: readonly Upload[] }) {
+  if (uploads.length === 0) return null
+  return (
+    <Card title="Uploads">
+      <ul className="-my-2 divide-y divide-line" aria-live="polite">
+        {uploads.map((upload) => (
+          <UploadItem key={upload.id} upload={upload} />
+        ))}
+      </ul>
+    </Card>
+  )
+}
+
+function UploadItem({ upload }: { upload: Upload }) {
+  const { id, status, sent_bytes, size_bytes, state, error, dataset } = upload
+  const name = upload.fields.name ?? upload.name
+  const share = size_bytes > 0 ? sent_bytes / size_bytes : 0
+  const input = useRef<HTMLInputElement>(null)
+  const isHub = upload.fields.format === 'huggingface'
+  const text = {
+    sending: state
+      ? `${formatBytes(sent_bytes)} of ${formatBytes(size_bytes)}, ${formatPercent(share)}`
+      : isHub
+        ? 'Fetching from the Hub. This takes as long as its files need.'
+        : `Sending ${formatBytes(size_bytes)}`,
+    reading: 'All there. Reading the rows.',
+    done: 'Uploaded and read.',
+    failed: error?.message,
+    interrupted: `Stopped at ${formatPercent(share)}. Choose the same file to go on, within an hour.`,
+  }[status]
+  const active = status === 'sending' || status === 'reading'
+  return (
+    <li className="flex flex-wrap items-center gap-x-3 gap-y-2 py-3">
+      <span aria-hidden className="[&_svg]:size-4.5">
+        {status === 'done' ? (
+          <CircleCheck className="text-good" />
+        ) : status === 'failed' ? (
+          <CircleAlert className="text-bad" />
+        ) : (
+          <FileUp className="text-muted" />
+        )}
+      </span>
+      <div className="min-w-0 flex-1 basis-52">
+        <p className="truncate font-medium">{name}</p>
+        <p className={status === 'failed' ? 'text-bad' : 'text-sm text-muted'}>{text}</p>
+        {active && (
+          <Progress
+            className="mt-1.5"
+            label={`Upload of ${name}`}
+            value={state && status === 'sending' ? share : null}
+          />
+        )}
+      </div>
+      <div className="flex items-center gap-2">
+        {status === 'failed' && hasFile(id) && (
+          <Button size="sm" icon={<RotateCw aria-hidden />} onClick={() => continueUpload(id)}>
+            {state ? 'Continue' : 'Try again'}
+          </Button>
+        )}
+        {status === 'interrupted' && (
+          <>
+            <input
+              ref={input}
+              type="file"
+              className="hidden"
+              aria-label={`The file ${upload.name}`}
+              onChange={({ target }) => {
+                const file = target.files?.[0]
+                if (file) startUpload(file, upload.fields)
+                target.value = ''
+              }}
+            />
+            <Button size="sm" onClick={() => input.current?.click()}>
+              Choose the file
+            </Button>
+          </>
+        )}
+        {status === 'done' && dataset && (
+          <LinkButton size="sm" to="/datasets/$datasetId" params={{ datasetId: dataset.id }}>
+            Check it
+          </LinkButton>
+        )}
+        <IconButton
+          size="sm"
+          label={active ? `Cancel the upload of ${name}` : `Remove ${name} from this list`}
+          icon={<X aria-hidden />}
+          onClick={() => dropUpload(id)}
+        />
+      </div>
+    </li>
+  )
+}
