@@ -1,15 +1,18 @@
 import { useQuery } from '@tanstack/react-query'
 import { Plus } from 'lucide-react'
+import { lazy, Suspense } from 'react'
 import { tunery } from '../../lib/api.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { LinkButton } from '../../ui/button.tsx'
+import { Skeleton } from '../../ui/feedback.tsx'
 import { Page } from '../../ui/layout.tsx'
 import { FirstRun } from './first-run.tsx'
-import { RecentJobs, RunningJobs } from './jobs.tsx'
-import { Served } from './served.tsx'
+import { RunningJobs } from './jobs.tsx'
 import { SetupProgress } from './setup.tsx'
 import { Today } from './today.tsx'
+
+const Lists = lazy(() => import('./lists.tsx'))
 
 export default function HomePage() {
   const mayTrain = useMay('tuning:write')
@@ -40,8 +43,9 @@ export default function HomePage() {
         <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
           <div className="grid min-w-0 gap-4">
             <RunningJobs query={jobs} />
-            <Served query={deployments} />
-            <RecentJobs query={jobs} />
+            <Suspense fallback={<Skeleton className="h-48 w-full" />}>
+              <Lists jobs={jobs} deployments={deployments} />
+            </Suspense>
           </div>
           <Today />
         </div>

@@ -8,8 +8,6 @@ import { Sparkline } from '../../ui/bars.tsx'
 import { TextLink } from '../../ui/button.tsx'
 import { Badge, EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
-import { Table } from '../../ui/table.tsx'
-import { RelativeTime } from '../../ui/values.tsx'
 
 type Jobs = UseQueryResult<Page<Job>>
 
@@ -116,40 +114,4 @@ const said: Partial<Record<StreamState, string>> = {
 function LiveMark({ state }: { state: StreamState }) {
   const text = said[state]
   return text ? <span className={state === 'live' ? 'text-xs text-good' : 'text-xs text-warn'}>{text}</span> : null
-}
-
-const columns = [
-  { id: 'name', header: 'Job', cell: (job: Job) => job.name, grow: true },
-  { id: 'status', header: 'Status', cell: (job: Job) => <Status status={job.status} /> },
-  { id: 'method', header: 'Method', cell: (job: Job) => <Badge>{job.resolved_config.method.value}</Badge>, from: 'md' },
-  {
-    id: 'loss',
-    header: 'Validation loss',
-    align: 'right',
-    cell: (job: Job) => formatNumber(job.metrics.validation_loss),
-    from: 'md',
-  },
-  {
-    id: 'ended',
-    header: 'Ended',
-    align: 'right',
-    cell: (job: Job) => <RelativeTime time={job.finished_at} />,
-    from: 'sm',
-  },
-] as const
-
-export function RecentJobs({ query }: { query: Jobs }) {
-  const over = useMemo(() => query.data?.items.filter(isOver).slice(0, 5) ?? [], [query.data])
-  if (over.length === 0) return null
-  return (
-    <Card title="Finished lately" actions={<TextLink to="/jobs">All jobs</TextLink>} flush>
-      <Table
-        label="Finished lately"
-        columns={columns}
-        rows={over}
-        rowId={({ id }) => id}
-        link={({ id }) => ({ to: '/jobs/$jobId', params: { jobId: id } })}
-      />
-    </Card>
-  )
 }

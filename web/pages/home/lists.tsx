@@ -1,0 +1,100 @@
+// The tables of home, in a file of their own: the rest of the page does not wait for it.
+import type { UseQueryResult } from '@tanstack/react-query'
+import { useMemo } from 'react'
+import type { Deployment, Job, Page } from '../../../sdk/index.ts'
+import { isOver } from '../../lib/events.ts'
+import { formatNumber } from '../../lib/format.ts'
+import { LinkButton, TextLink } from '../../ui/button.tsx'
+import { Badge, EmptyState, Loaded, Status } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { Table } from '../../ui/table.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+const servedColumns = [
+  { id: 'name', header: 'Name', cell: (each: Deployment) => each.name, grow: true },
+  { id: 'status', header: 'Status', cell: (each: Deployment) => <Status status={each.status} /> },
+  { id: 'model', header: 'Model', cell: (each: Deployment) => <Code>{each.model}</Code>, from: 'md' },
+  {
+    id: 'changed',
+    header: 'Changed',
+    align: 'right',
+    cell: (each: Deployment) => <RelativeTime time={each.updated_at} />,
+    from: 'sm',
+  },
+] as const
+
+/** The names that clients call. */
+function Served({ query }: { query: UseQueryResult<Page<Deployment>> }) {
+  const empty = (
+    <EmptyState compact title="No model has a name yet" action={<LinkButton to="/deployments">Deployments</LinkButton>}>
+      A deployment is a name that your program calls. What it stands for can change without a change of the program.
+    </EmptyState>
+  )
+  return (
+    <Card title="Served" actions={query.data?.has_more && <TextLink to="/deployments">All deployments</TextLink>} flush>
+      <Loaded query={query} skeleton={<div className="h-40" />}>
+        {({ items }) => (
+          <Table
+            label="Served"
+            columns={servedColumns}
+            rows={items}
+            rowId={({ id }) => id}
+            link={({ name }) => ({ to: '/deployments/$name', params: { name } })}
+            empty={empty}
+          />
+        )}
+      </Loaded>
+    </Card>
+  )
+}
+
+const recentColumns = [
+  { id: 'name', header: 'Job', cell: (job: Job) => job.name, grow: true },
+  { id: 'status', header: 'Status', cell: (job: Job) => <Status status={job.status} /> },
+  { id: 'method', header: 'Method', cell: (job: Job) => <Badge>{job.resolved_config.method.value}</Badge>, from: 'md' },
+  {
+    id: 'loss',
+    header: 'Validation loss',
+    align: 'right',
+    cell: (job: Job) => formatNumber(job.metrics.validation_loss),
+    from: 'md',
+  },
+  {
+    id: 'ended',
+    header: 'Ended',
+    align: 'right',
+    cell: (job: Job) => <RelativeTime time={job.finished_at} />,
+    from: 'sm',
+  },
+] as const
+
+function RecentJobs({ query }: { query: UseQueryResult<Page<Job>> }) {
+  const over = useMemo(() => query.data?.items.filter(isOver).slice(0, 5) ?? [], [query.data])
+  if (over.length === 0) return null
+  return (
+    <Card title="Finished lately" actions={<TextLink to="/jobs">All jobs</TextLink>} flush>
+      <Table
+        label="Finished lately"
+        columns={recentColumns}
+        rows={over}
+        rowId={({ id }) => id}
+        link={({ id }) => ({ to: '/jobs/$jobId', params: { jobId: id } })}
+      />
+    </Card>
+  )
+}
+
+export default function Lists({
+  jobs,
+  deployments,
+}: {
+  jobs: UseQueryResult<Page<Job>>
+  deployments: UseQueryResult<Page<Deployment>>
+}) {
+  return (
+    <>
+      <Served query={deployments} />
+      <RecentJobs query={jobs} />
+    </>
+  )
+}
