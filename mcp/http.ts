@@ -79,7 +79,7 @@ export async function serveHttp(settings: HttpSettings): Promise<HttpServer> {
     if (now - wrongKeys.since > 60_000) wrongKeys = { count: 0, since: now }
     if (wrongKeys.count >= wrongKeysPerMinute) throw new Refusal(429, 'Too many wrong keys.', { 'retry-after': '60' })
     try {
-      await tunery.user.profile()
+      await tunery.user.profile({ maxRetries: 0 })
     } catch (error) {
       if (isTuneryError(error, 'insufficient_permissions')) return
       if (isTuneryError(error, 'invalid_api_key')) {

@@ -410,7 +410,7 @@ test('guessed keys and too many sessions are refused', async () => {
     for (let count = 0; count < 21; count++) sessions.push(await post(app.key))
     assert.deepEqual(sessions, [...Array(20).fill(200), 429])
     let guesses = 0
-    while ((await post('tny_guess')) === 401) guesses++
+    while (guesses < 40 && (await post('tny_guess')) === 401) guesses++
     assert.ok(guesses > 5 && guesses <= 20, `${guesses} guesses`)
     assert.equal((await app.api('GET', '/user/profile')).status, 200, 'the service has not blocked this address')
   } finally {
