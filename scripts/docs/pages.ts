@@ -2,6 +2,7 @@
 import { exportEventTexts, jobEventTexts, webhookEventTexts } from '../../contract/event-texts.ts'
 import { CreateJob } from '../../contract/fine-tuning.ts'
 import { settingsReference } from '../../server/config.ts'
+import { cliPage } from './cli.ts'
 import { fieldRows, typeOfSetting } from './fields.ts'
 
 const generatedNote = '<!-- Written by `npm run docs` from the schemas. Do not edit. -->\n'
@@ -17,6 +18,7 @@ export const referencePages = (): Record<string, string> => ({
   'settings.md': settingsPage(),
   'job-config.md': jobConfigPage(),
   'events.md': eventsPage(),
+  'cli.md': cliPage(generatedNote),
 })
 
 function settingsPage(): string {

@@ -1,7 +1,7 @@
 """Runs a program in its own pseudo-terminal, as a login would: `terminal.py COMMAND ...`.
 
-Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, or `close` to end the terminal. The
-last line is `exit STATUS`, as in a shell.
+Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, `press C-d`, `type TEXT` for a line with
+Enter, or `close` to end the terminal. The last line is `exit STATUS`, as in a shell.
 """
 
 import os
@@ -9,7 +9,7 @@ import pty
 import select
 import sys
 
-KEYS = {"press C-c": b"\x03"}
+KEYS = {"press C-c": b"\x03", "press C-d": b"\x04"}
 
 pid, terminal = pty.fork()
 if pid == 0:
@@ -32,6 +32,8 @@ while terminal in open_ends:
             for line in text.decode().splitlines():
                 if line == "close":
                     open_ends.remove(terminal)
+                elif line.startswith("type "):
+                    os.write(terminal, line.removeprefix("type ").encode() + b"\r")
                 else:
                     os.write(terminal, KEYS[line])
 os.close(terminal)

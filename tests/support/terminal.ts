@@ -5,7 +5,9 @@ import { root } from '../../lib/root.ts'
 export interface Terminal {
   /** All output so far. */
   shown(): string
-  press(key: 'C-c'): void
+  press(key: 'C-c' | 'C-d'): void
+  /** Types a line, with Enter at its end. */
+  type(line: string): void
   /** Closes the terminal, as a lost connection does. */
   close(): void
   /** The program's exit status as a shell reports it. */
@@ -27,6 +29,7 @@ export function openTerminal(env: NodeJS.ProcessEnv, command: string, ...args: s
   return {
     shown: () => shown,
     press: (key) => child.stdin.write(`press ${key}\n`),
+    type: (line) => child.stdin.write(`type ${line}\n`),
     close: () => child.stdin.write('close\n'),
     ended: new Promise((resolve) =>
       child.stdout.once('end', () => resolve(Number(/exit (\d+)\s*$/.exec(shown)?.[1] ?? -1))),
