@@ -27,16 +27,30 @@ function localUrl(): string | undefined {
 }
 
 const url = TUNERY_URL || localUrl()
-if (!url) {
-  console.error('Set TUNERY_URL to the address of a service, such as https://tunery.example.com/v1.')
+const key = TUNERY_KEY || TUNERY_API_KEY
+const port = values.http === undefined ? undefined : Number(values.http)
+const mistake = !url
+  ? 'Set TUNERY_URL to the address of a service, such as https://tunery.example.com/v1.'
+  : port === undefined && !key
+    ? 'Set TUNERY_KEY (or TUNERY_API_KEY) to an API key.'
+    : port !== undefined && !(Number.isInteger(port) && port >= 0 && port < 65_536)
+      ? `--http takes a port, not '${values.http}'.`
+      : undefined
+if (mistake) {
+  console.error(mistake)
   process.exit(2)
 }
-await runMcp({
-  url,
-  key: TUNERY_KEY || TUNERY_API_KEY,
-  version,
-  http: values.http === undefined ? undefined : Number(values.http),
-  host: values.host,
-  allowedHosts: values['allow-host'],
-  folders: values.folder,
-})
+try {
+  await runMcp({
+    url: url!,
+    key,
+    version,
+    http: port,
+    host: values.host,
+    allowedHosts: values['allow-host'],
+    folders: values.folder,
+  })
+} catch (error) {
+  console.error((error as Error).message)
+  process.exit(1)
+}
