@@ -1,0 +1,179 @@
+import { useState } from 'react'
+import type { Evaluation, EvaluationRow } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatNumber } from '../../lib/format.ts'
+import { usePages } from '../../lib/pages.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { Badge, EmptyState, Loaded } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { Segments } from '../../ui/toggles.tsx'
+
+type Answer = NonNullable<EvaluationRow['model']>
+type Filter = 'all' | 'worse' | 'better' | 'failed'
+
+const fits: Record<Filter, (row: EvaluationRow) => boolean> = {
+  all: () => true,
+  worse: ({ difference }) => difference !== null && difference < 0,
+  better: ({ difference }) => difference !== null && difference > 0,
+  failed: ({ model }) => model !== null && !model.passed,
+}
+
+/** The last thing that was asked, as text. */
+function promptOf(item: EvaluationRow['item']): string {
+  const { messages, prompt, input } = item as {
+    messages?: { role: string; content: unknown }[]
+    prompt?: unknown
+    input?: unknown
+  }
+  const asked = messages?.findLast(({ role }) => role === 'user')?.content ?? prompt ?? input
+  return typeof asked === 'string' ? asked : JSON.stringify(asked ?? item)
+}
+
+/** The rows, those that got worse first. */
+export function Rows({ evaluation }: { evaluation: Evaluation }) {
+  const [filter, setFilter] = useState<Filter>('all')
+  const [shown, setShown] = useState<EvaluationRow>()
+  const running = evaluation.status === 'running' || evaluation.status === 'queued'
+  const { query, rows, more } = usePages(
+    ['evaluations', evaluation.id, 'rows'],
+    (options) => tunery.evaluations.rows(evaluation.id, { limit: 50 }, options),
+    { ...(running && { refresh_ms: 2 * refresh_ms }) },
+  )
+  const found = (rows ?? []).filter(fits[filter])
+  const compared = evaluation.baseline !== null
+  return (
+    <Card
+      title="Rows"
+      description={compared ? 'What got worse first.' : 'The lowest scores first.'}
+      actions={
+        <Segments
+          label="Rows"
+          value={filter}
+          onChange={setFilter}
+          choices={[
+            { value: 'all', label: 'All' },
+            ...(compared
+              ? ([
+                  { value: 'worse', label: 'Worse' },
+                  { value: 'better', label: 'Better' },
+                ] as const)
+              : []),
+            { value: 'failed', label: 'Not passed' },
+          ]}
+        />
+      }
+      flush
+    >
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="Rows"
+            rows={found}
+            rowId={({ row }) => String(row)}
+            more={more}
+            onOpen={setShown}
+            rowTone={({ difference }) => (difference !== null && difference < 0 ? 'bad' : undefined)}
+            maxHeight="70vh"
+            empty={<EmptyState compact title={running ? 'No row is scored yet' : 'No rows here'} />}
+            columns={[
+              { id: 'row', header: 'Row', align: 'right', cell: ({ row }) => row },
+              { id: 'prompt', header: 'Asked', grow: true, cell: ({ item }) => promptOf(item) },
+              { id: 'model', header: 'Model', align: 'right', cell: ({ model }) => formatNumber(model?.score) },
+              ...(compared
+                ? [
+                    {
+                      id: 'baseline',
+                      header: 'Baseline',
+                      align: 'right' as const,
+                      cell: ({ baseline }: EvaluationRow) => formatNumber(baseline?.score),
+                    },
+                  ]
+                : []),
+            ]}
+          />
+        )}
+      </Loaded>
+      {shown && <RowDialog row={shown} onClose={() => setShown(undefined)} />}
+    </Card>
+  )
+}
+
+function RowDialog({ row, onClose }: { row: EvaluationRow; onClose: () => void }) {
+  const { item, model, baseline, difference } = row
+  const { messages, reference } = item as { messages?: { role: string; content: unknown }[]; reference?: unknown }
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      width="lg"
+      title={`Row ${row.row}`}
+      description={
+        difference === null
+          ? undefined
+          : difference === 0
+            ? 'Scored the same.'
+            : `${difference > 0 ? 'Better' : 'Worse'} by ${formatNumber(Math.abs(difference))}.`
+      }
+    >
+      <div className="grid gap-4">
+        {messages ? (
+          <ol className="grid gap-2">
+            {messages.map(({ role, content }, index) => (
+              <li key={index} className="rounded-md bg-hover px-3 py-2">
+                <p className="text-xs font-medium text-muted">{role}</p>
+                <p className="break-words whitespace-pre-wrap">
+                  {typeof content === 'string' ? content : JSON.stringify(content)}
+                </p>
+              </li>
+            ))}
+          </ol>
+        ) : (
+          <pre className="overflow-x-auto rounded-md bg-hover p-3 text-sm">{JSON.stringify(item, null, 2)}</pre>
+        )}
+        <div className="grid gap-3 md:grid-cols-2">
+          <AnswerView title="Model" answer={model} />
+          {baseline && <AnswerView title="Baseline" answer={baseline} />}
+        </div>
+        {reference !== undefined && (
+          <section aria-label="Answer of the row">
+            <h3 className="mb-1 text-sm font-medium text-muted">The answer of the row</h3>
+            <p className="rounded-md p-3 break-words whitespace-pre-wrap ring-1 ring-line">
+              {typeof reference === 'string' ? reference : JSON.stringify(reference)}
+            </p>
+          </section>
+        )}
+      </div>
+    </Dialog>
+  )
+}
+
+function AnswerView({ title, answer }: { title: string; answer: Answer | null }) {
+  return (
+    <section aria-label={title} className="min-w-0 rounded-md p-3 ring-1 ring-line">
+      <h3 className="mb-2 flex items-center justify-between gap-2 text-sm font-medium">
+        {title}
+        {answer && <Badge tone={answer.passed ? 'good' : 'bad'}>{formatNumber(answer.score)}</Badge>}
+      </h3>
+      {answer ? (
+        <>
+          <p className="break-words whitespace-pre-wrap">{answer.output ?? answer.error?.message ?? 'No answer.'}</p>
+          {answer.finish_reason === 'length' && <p className="mt-2 text-sm text-warn">Cut at the longest answer.</p>}
+          <dl className="mt-3 grid gap-1 text-sm">
+            {Object.entries(answer.graders).map(([name, grade]) => (
+              <div key={name} className="flex justify-between gap-2">
+                <dt className="min-w-0 truncate text-muted">{name}</dt>
+                <dd className={grade.passed ? 'text-good' : 'text-bad'}>
+                  {grade.error ?? grade.label ?? formatNumber(grade.score)}
+                </dd>
+              </div>
+            ))}
+          </dl>
+        </>
+      ) : (
+        <p className="text-sm text-muted">Not answered yet.</p>
+      )}
+    </section>
+  )
+}

@@ -1,0 +1,257 @@
+import { Plus, Trash2 } from 'lucide-react'
+import { similarityMetrics } from '../../../contract/graders.ts'
+import { Button, IconButton } from '../../ui/button.tsx'
+import { type Choice, Select } from '../../ui/choices.tsx'
+import { Disclosure } from '../../ui/disclosure.tsx'
+import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
+
+/** A grader while it is written; texts that are JSON are read when it is sent. */
+export interface Draft {
+  type: string
+  name: string
+  input: string
+  reference: string
+  operation: string
+  metric: string
+  threshold: number | null
+  pattern: string
+  schema: string
+  fields: string
+  model: string
+  instruction: string
+  labels: string
+  passing: string
+  json: string
+}
+
+const kinds: Choice[] = [
+  { value: 'string_check', label: 'Text is equal or contained', note: 'For answers with one right text' },
+  { value: 'text_similarity', label: 'Text is similar', note: 'For free text; 1 is word for word' },
+  {
+    value: 'json_equal',
+    label: 'JSON has the same fields',
+    note: 'For extraction; the score is the share that is right',
+  },
+  { value: 'json_schema', label: 'JSON fits a schema' },
+  { value: 'regex', label: 'Text matches a pattern' },
+  { value: 'label_model', label: 'A model judges: a label', note: 'For answers that only a reader can judge' },
+  { value: 'score_model', label: 'A model judges: a number' },
+  { value: 'json', label: 'As JSON', note: 'Every other grader: contains, tool_call, multi' },
+]
+
+export const newDraft = (): Draft => ({
+  type: 'string_check',
+  name: 'right',
+  input: '{{sample.output_text}}',
+  reference: '{{item.reference}}',
+  operation: 'eq',
+  metric: 'fuzzy_match',
+  threshold: 0.5,
+  pattern: '',
+  schema: '{"type":"object"}',
+  fields: '',
+  model: '',
+  instruction:
+    'Is the answer right?\n\nQuestion: {{item.messages}}\nExpected: {{item.reference}}\nAnswer: {{sample.output_text}}',
+  labels: 'right, wrong',
+  passing: 'right',
+  json: '{"type":"contains","name":"contains"}',
+})
+
+const words = (text: string) =>
+  text
+    .split(',')
+    .map((word) => word.trim())
+    .filter(Boolean)
+
+function parsed(text: string, what: string): object {
+  try {
+    return JSON.parse(text) as object
+  } catch (error) {
+    throw new Error(`${what}: this is not JSON. ${(error as Error).message}`)
+  }
+}
+
+/** The grader as the API takes it. Throws an Error that names what cannot be read. */
+export function graderOf(draft: Draft): object {
+  const { type, name, input, reference, threshold } = draft
+  const judge = { name, model: draft.model, input: [{ role: 'user', content: draft.instruction }] }
+  switch (type) {
+    case 'string_check':
+      return { type, name, input, reference, operation: draft.operation }
+    case 'text_similarity':
+      return { type, name, input, reference, evaluation_metric: draft.metric, pass_threshold: threshold ?? 0.5 }
+    case 'json_equal':
+      return { type, name, input, reference, ...(draft.fields.trim() && { fields: words(draft.fields) }) }
+    case 'json_schema':
+      return { type, name, input, schema: parsed(draft.schema, 'The schema') }
+    case 'regex':
+      return { type, name, input, pattern: draft.pattern }
+    case 'label_model':
+      return { type, ...judge, labels: words(draft.labels), passing_labels: words(draft.passing) }
+    case 'score_model':
+      return { type, ...judge, range: [0, 1], ...(threshold !== null && { pass_threshold: threshold }) }
+    default:
+      return parsed(draft.json, 'The grader')
+  }
+}
+
+export function GradersForm({
+  drafts,
+  onChange,
+  models,
+}: {
+  drafts: readonly Draft[]
+  onChange: (drafts: Draft[]) => void
+  models: readonly Choice[]
+}) {
+  const set = (at: number, change: Partial<Draft>) =>
+    onChange(drafts.map((draft, index) => (index === at ? { ...draft, ...change } : draft)))
+  return (
+    <fieldset className="grid gap-3">
+      <legend className="mb-1 font-medium">Graders</legend>
+      <p className="text-sm text-muted">
+        With several, the score of a row is their mean, and it passes if it passes each.
+      </p>
+      {drafts.map((draft, index) => (
+        <div key={index} className="grid gap-3 rounded-md p-3 ring-1 ring-line">
+          <div className="flex items-start gap-2">
+            <Field label="Kind" className="min-w-0 flex-1">
+              <Select value={draft.type} onChange={(type) => set(index, { type })} choices={kinds} />
+            </Field>
+            {draft.type !== 'json' && (
+              <Field label="Name" className="w-32">
+                <Input value={draft.name} onChange={(event) => set(index, { name: event.target.value })} />
+              </Field>
+            )}
+            {drafts.length > 1 && (
+              <IconButton
+                label="Remove this grader"
+                icon={<Trash2 aria-hidden />}
+                className="mt-7"
+                onClick={() => onChange(drafts.filter((_, at) => at !== index))}
+              />
+            )}
+          </div>
+          <Fields draft={draft} set={(change) => set(index, change)} models={models} />
+        </div>
+      ))}
+      <div>
+        <Button
+          size="sm"
+          icon={<Plus aria-hidden />}
+          onClick={() => onChange([...drafts, { ...newDraft(), name: `grader ${drafts.length + 1}` }])}
+        >
+          Add a grader
+        </Button>
+      </div>
+    </fieldset>
+  )
+}
+
+const operations: Choice[] = [
+  { value: 'eq', label: 'is equal to' },
+  { value: 'ne', label: 'is not equal to' },
+  { value: 'like', label: 'contains' },
+  { value: 'ilike', label: 'contains, in any case of letters' },
+]
+
+function Fields({
+  draft,
+  set,
+  models,
+}: {
+  draft: Draft
+  set: (change: Partial<Draft>) => void
+  models: readonly Choice[]
+}) {
+  const text = (
+    name: 'input' | 'reference' | 'pattern' | 'fields' | 'labels' | 'passing',
+    label: string,
+    help?: string,
+  ) => (
+    <Field label={label} help={help}>
+      <Input value={draft[name]} onChange={(event) => set({ [name]: event.target.value })} className="font-mono" />
+    </Field>
+  )
+  const area = (name: 'schema' | 'instruction' | 'json', label: string, help?: string) => (
+    <Field label={label} help={help}>
+      <Textarea mono rows={4} value={draft[name]} onChange={(event) => set({ [name]: event.target.value })} />
+    </Field>
+  )
+  const threshold = (
+    <Field label="Passes from" help="A score from 0 to 1.">
+      <NumberInput value={draft.threshold} onChange={(next) => set({ threshold: next })} min={0} max={1} step={0.05} />
+    </Field>
+  )
+  const templates = (
+    <Disclosure summary="What is compared" quiet>
+      <div className="grid gap-3 pt-2">
+        {text('input', 'What is graded', '{{sample.output_text}} is the answer.')}
+        {text('reference', 'What it is compared with', '{{item.reference}} is the answer of the row.')}
+      </div>
+    </Disclosure>
+  )
+  switch (draft.type) {
+    case 'string_check':
+      return (
+        <>
+          <Field label="The answer">
+            <Select value={draft.operation} onChange={(operation) => set({ operation })} choices={operations} />
+          </Field>
+          {templates}
+        </>
+      )
+    case 'text_similarity':
+      return (
+        <>
+          <div className="grid gap-3 sm:grid-cols-2">
+            <Field label="Measure">
+              <Select
+                value={draft.metric}
+                onChange={(metric) => set({ metric })}
+                choices={similarityMetrics.map((value) => ({ value, label: value }))}
+              />
+            </Field>
+            {threshold}
+          </div>
+          {templates}
+        </>
+      )
+    case 'json_equal':
+      return (
+        <>
+          {text('fields', 'Fields', 'Such as product, address.city. Empty: all of the reference.')}
+          {templates}
+        </>
+      )
+    case 'json_schema':
+      return area('schema', 'JSON Schema')
+    case 'regex':
+      return text('pattern', 'Pattern', 'Of RE2: without back-references and look-around.')
+    case 'label_model':
+    case 'score_model':
+      return (
+        <>
+          <Field label="Judge" help="A model of this service.">
+            <Select value={draft.model || null} onChange={(model) => set({ model })} choices={models} />
+          </Field>
+          {area(
+            'instruction',
+            'What the judge reads',
+            'Fields of the row are {{item.…}}, the answer {{sample.output_text}}.',
+          )}
+          {draft.type === 'score_model' ? (
+            threshold
+          ) : (
+            <div className="grid gap-3 sm:grid-cols-2">
+              {text('labels', 'Labels')}
+              {text('passing', 'Labels that pass')}
+            </div>
+          )}
+        </>
+      )
+    default:
+      return area('json', 'Grader', "As OpenAI's API and the guide on evaluations describe it.")
+  }
+}
