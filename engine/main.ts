@@ -23,7 +23,8 @@ import { loadFastestFormat } from './llama/eight-bit-weights.ts'
 import { openLibrary, returnFreedBlocks } from './llama/library.ts'
 import { loadModel } from './llama/model.ts'
 import { createAdapters } from './models/adapters.ts'
-import { createModels, type ServedModel } from './models/models.ts'
+import { createFileHashes } from './models/file-hashes.ts'
+import { createModels, type OpenedModel, type ServedModel } from './models/models.ts'
 import { createTokenizer } from './tokenizer/tokenizer.ts'
 
 const idleCloseMs = 50
@@ -51,7 +52,8 @@ async function main(): Promise<void> {
     total_bytes: Math.floor(totalmem() / 4),
   }
   // Limits: a quarter of the memory for KV caches, an eighth for adapters. The weights of base models come on top.
-  const adapters = createAdapters(library, Math.floor(totalmem() / 8))
+  const hashes = createFileHashes()
+  const adapters = createAdapters(library, Math.floor(totalmem() / 8), hashes)
   type Options = Omit<ContextOptions, 'threads' | 'threadpool' | 'adapter' | 'onFree'>
   const withSharedOptions = (served: ServedModel, options: Options): ContextOptions => {
     const { adapter } = served
@@ -99,10 +101,14 @@ async function main(): Promise<void> {
     if (stats.seconds > 0 || stats.output_tokens > 0) watchdog.recordProgress()
   }
   const scheduler = createScheduler(backend, limits, cpuThrottle, { onStep, onFault, onBusy: watchdog.beginWork })
+  const open = async (path: string): Promise<OpenedModel> => {
+    const file = hashes.of(path)
+    return { model: await loadModel(library, path), file }
+  }
   const load = async (path: string) => {
-    const model = await (args.eight_bits ? loadFastestFormat(library, path, args.threads) : loadModel(library, path))
-    model.parse_control_tokens = args.parse_control_tokens
-    return model
+    const opened = await (args.eight_bits ? loadFastestFormat(library, path, args.threads, open) : open(path))
+    opened.model.parse_control_tokens = args.parse_control_tokens
+    return opened
   }
   const tokenizer = createTokenizer(watchdog.recordProgress, watchdog.beginWork)
   const models = createModels(library, load, adapters, nativeMutex, async (served) => {

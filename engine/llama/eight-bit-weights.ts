@@ -6,7 +6,7 @@ import { open, rename, rm, stat, statfs, utimes } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import koffi from 'koffi'
 import { callAsync, type Library } from './library.ts'
-import { freeModel, loadModel, type Model } from './model.ts'
+import { freeModel, type Model } from './model.ts'
 import type { Pointer } from './structs.ts'
 
 /** Numbers of llama.h's `llama_ftype`: Q4_1 and Q5_1, as strings in the file's metadata. */
@@ -20,31 +20,41 @@ const threadsMax = 8
 
 /**
  * Loads a GGUF file, or its 8-bit copy if that is faster. The first load writes the copy next to the file; if that
- * fails, it loads the file itself. A copy is valid only with the modification time of its file. Throws like
- * `loadModel`.
+ * fails, it loads the file itself. A copy is valid only with the modification time of its file. `open` reads one file
+ * with `loadModel`. Throws like it.
  */
-export async function loadFastestFormat(library: Library, path: string, threads: number): Promise<Model> {
-  if (threads > threadsMax || !gainsFromEightBits(library)) return loadModel(library, path)
+export async function loadFastestFormat<Opened extends { model: Model }>(
+  library: Library,
+  path: string,
+  threads: number,
+  open: (path: string) => Promise<Opened>,
+): Promise<Opened> {
+  if (threads > threadsMax || !gainsFromEightBits(library)) return open(path)
   const copy = `${path.replace(/\.gguf$/, '')}.eight-bits.gguf`
   const { mtime, size } = await stat(path)
   if (await isCopyOf(copy, mtime)) {
     try {
-      return await loadModel(library, copy)
+      return asCopy(await open(copy))
     } catch {
       await rm(copy, { force: true }).catch(() => {})
     }
   }
-  const model = await loadModel(library, path)
-  if (size > fileBytesMax || !slowTypes.includes(model.file_type)) return model
+  const opened = await open(path)
+  if (size > fileBytesMax || !slowTypes.includes(opened.model.file_type)) return opened
   try {
     await writeCopy(library, path, copy, mtime, threads, size)
-    const faster = await loadModel(library, copy)
-    freeModel(library, model)
+    const faster = asCopy(await open(copy))
+    freeModel(library, opened.model)
     return faster
   } catch {
     // The folder is read-only or the disk is full: serve the file itself, only slower.
-    return model
+    return opened
   }
+}
+
+function asCopy<Opened extends { model: Model }>(opened: Opened): Opened {
+  opened.model.is_eight_bit_copy = true
+  return opened
 }
 
 async function isCopyOf(copy: string, mtime: Date): Promise<boolean> {

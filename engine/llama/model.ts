@@ -23,11 +23,18 @@ export type Model = {
   weight_bytes: number
   /** GGUF's `general.file_type`: quantization of most weights; null if absent. */
   file_type: string | null
+  /** The file is the engine's own 8-bit copy of another; its loader sets it. */
+  is_eight_bit_copy: boolean
+  /** What was merged into the file, as `trainer.cli.merge` wrote it; null if nothing was. */
+  merged_from: MergedFrom | null
   /** Whether a sequence's cache can be truncated at any token, which the prefix cache needs. */
   can_truncate_cache: boolean
   /** Whether the cache is just keys and values of every token: no sliding window, no recurrent state. */
   has_plain_cache: boolean
 }
+
+/** The names of the two files that were merged, and their SHA-256 in hex. */
+export type MergedFrom = { base: string; base_sha256: string; adapter: string; adapter_sha256: string }
 
 /**
  * Loads a GGUF file on another thread, so that streams of other models continue. Throws an Error for the user if the
@@ -55,6 +62,8 @@ export async function loadModel(library: Library, path: string): Promise<Model> 
     is_embedding_model: makesEmbeddings(library, handle),
     kv_bytes_per_token: kvBytesPerToken(library, handle),
     file_type: metadata(library, handle, 'general.file_type') ?? null,
+    is_eight_bit_copy: false,
+    merged_from: mergedFrom(library, handle),
     weight_bytes: Number(library.llama_model_size(handle)),
     can_truncate_cache: !isRecurrent,
     has_plain_cache: !isRecurrent && library.llama_model_n_swa(handle) === 0,
@@ -88,6 +97,14 @@ function kvBytesPerToken(library: Library, handle: Pointer): number {
     (keyLength + valueLength) *
     bytesPerValue
   )
+}
+
+function mergedFrom(library: Library, handle: Pointer): MergedFrom | null {
+  const read = (name: string) => metadata(library, handle, `tunery.merged.${name}`)
+  const [base, base_sha256] = [read('base'), read('base_sha256')]
+  const [adapter, adapter_sha256] = [read('adapter'), read('adapter_sha256')]
+  if (!base || !base_sha256 || !adapter || !adapter_sha256) return null
+  return { base, base_sha256, adapter, adapter_sha256 }
 }
 
 /** Pooling types that make one vector per text: mean, first token, last token. */

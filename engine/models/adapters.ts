@@ -3,9 +3,12 @@ import { statSync } from 'node:fs'
 import type { Library } from '../llama/library.ts'
 import { freeAdapter, loadAdapter, type Model } from '../llama/model.ts'
 import type { Pointer } from '../llama/structs.ts'
+import { type FileHashes, type LoadedFile, unknownHash } from './file-hashes.ts'
 
 export type Adapter = {
   path: string
+  /** The file whose weights are in memory. */
+  file: LoadedFile
   model: Model
   /** Size of the file, about the same as in memory. */
   bytes: number
@@ -34,7 +37,7 @@ export type Adapters = {
 const residentMax = 32
 
 /** Keeps up to `residentMax` adapters and `bytesMax` bytes. Adapters with references are never evicted. */
-export function createAdapters(library: Library, bytesMax: number): Adapters {
+export function createAdapters(library: Library, bytesMax: number, hashes: FileHashes): Adapters {
   const resident = new Set<Adapter>()
   let clock = 0
   const bytes = () => [...resident].reduce((sum, adapter) => sum + adapter.bytes, 0)
@@ -52,6 +55,8 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
       over -= other.bytes
       free(other)
     }
+    // Its file may be another one than at the last time.
+    adapter.file = hashes.of(adapter.path)
     adapter.pointer = loadAdapter(library, adapter.model, adapter.path)
     resident.add(adapter)
   }
@@ -60,6 +65,7 @@ export function createAdapters(library: Library, bytesMax: number): Adapters {
     open(model, path) {
       const adapter: Adapter = {
         path,
+        file: unknownHash,
         model,
         bytes: statSync(path).size,
         pointer: null,

@@ -6,6 +6,7 @@ import { createMutex, type Mutex } from '../../lib/mutex.ts'
 import type { Library } from '../llama/library.ts'
 import { freeModel, type Model } from '../llama/model.ts'
 import type { Adapter, Adapters } from './adapters.ts'
+import type { LoadedFile } from './file-hashes.ts'
 
 export type Models = {
   list(): ServedModel[]
@@ -31,7 +32,7 @@ const drainCheckMs = 20
  */
 export function createModels(
   library: Library,
-  load: (path: string) => Promise<Model>,
+  load: (path: string) => Promise<OpenedModel>,
   adapters: Adapters,
   nativeMutex: Mutex,
   onFree: (served: ServedModel) => Promise<void>,
@@ -60,7 +61,7 @@ export function createModels(
   const add = (
     name: string,
     path: string,
-    model: ServedModel['model'],
+    { model, file }: OpenedModel,
     adapter: Adapter | null,
     base_name: string | null,
     matryoshka = false,
@@ -70,6 +71,7 @@ export function createModels(
       path,
       created: Math.floor(Date.now() / 1000),
       model,
+      file,
       kind: model.is_embedding_model ? 'embedding' : 'text',
       adapter,
       base_name,
@@ -112,7 +114,7 @@ export function createModels(
         if (isLoaded(name, path, baseName)) return
         await assertReadable(path, 'lora_path')
         try {
-          add(name, path, base.model, await nativeMutex(() => adapters.open(base.model, path)), baseName)
+          add(name, path, base, await nativeMutex(() => adapters.open(base.model, path)), baseName)
         } catch (error) {
           throw new ApiError(
             'invalid_request',
@@ -164,6 +166,9 @@ async function waitUntilUnused(entry: ServedModel): Promise<void> {
   }
 }
 
+/** A base in memory, and the file that it was read from. */
+export type OpenedModel = { model: Model; file: LoadedFile }
+
 /** What a request can name as its model: a base model, or an adapter on one. */
 export type ServedModel = {
   name: string
@@ -171,6 +176,8 @@ export type ServedModel = {
   /** Unix seconds. */
   created: number
   model: Model
+  /** The file of the base's weights. */
+  file: LoadedFile
   kind: 'text' | 'embedding'
   /** Null for the base itself. */
   adapter: Adapter | null

@@ -59,6 +59,8 @@ async function allowOrigins(app: FastifyInstance, origins: ReadonlySet<string>):
         'x-ratelimit-reset',
         'retry-after',
         'x-should-retry',
+        'x-weights',
+        'server-timing',
       ],
       ...['accept-ranges', 'content-disposition', 'content-range', 'etag'],
     ],

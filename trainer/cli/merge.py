@@ -1,10 +1,13 @@
-"""Merges a base and an adapter into one GGUF file: `python -m trainer.cli.merge BASE ADAPTER OUT`.
+"""Merges a base and an adapter into one GGUF file.
 
-W + alpha / rank * B A for each adapted weight, as the engine computes it; everything else is copied byte for byte.
-Works on some rows of one tensor at a time, so it takes little memory for any model.
+`python -m trainer.cli.merge BASE ADAPTER OUT [BASE_NAME ADAPTER_NAME]`: W + alpha / rank * B A for each adapted weight,
+as the engine computes it; everything else is copied byte for byte. Works on some rows of one tensor at a time, so it
+takes little memory for any model.
 """
 
+import hashlib
 import os
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,8 +34,9 @@ class NotMergeableError(Exception):
     """The base and the adapter cannot be merged."""
 
 
-def merge(base_file: Path, adapter_file: Path, out: Path) -> None:
-    """Writes `out` atomically. Raises NotMergeableError."""
+def merge(base_file: Path, adapter_file: Path, out: Path, names: tuple[str, str] | None = None) -> None:
+    """Writes `out` atomically. With the `names` of base and adapter it also says what was merged: the engine reports it
+    with each answer. Raises NotMergeableError."""
     base, adapter = gguf.GGUFReader(base_file), gguf.GGUFReader(adapter_file)
     parts, scale = _lora_pairs(adapter)
     sums = {tensor.name: _type_of_sum(tensor) for tensor in base.tensors if tensor.name in parts}
@@ -41,7 +45,7 @@ def merge(base_file: Path, adapter_file: Path, out: Path) -> None:
     temporary = out.with_suffix(".part")
     try:
         with temporary.open("wb") as file:
-            file.write(_header(base, sums))
+            file.write(_header(base, sums, _provenance(base_file, adapter_file, names) if names else {}))
             for tensor in base.tensors:
                 start = file.tell()
                 if tensor.name in sums:
@@ -87,10 +91,24 @@ def _type_of_sum(tensor: gguf.ReaderTensor) -> Type:
     return tensor.tensor_type if tensor.tensor_type in FLOAT_TYPES else SUM_TYPE
 
 
-def _header(base: gguf.GGUFReader, sums: dict[str, Type]) -> bytes:
-    """The bytes before the weights: the base's header with the sums' types and new data offsets."""
+def _provenance(base_file: Path, adapter_file: Path, names: tuple[str, str]) -> dict[str, str]:
+    def sha256(file: Path) -> str:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+
+    base, adapter = names
+    return {
+        "tunery.merged.base": base,
+        "tunery.merged.base_sha256": sha256(base_file),
+        "tunery.merged.adapter": adapter,
+        "tunery.merged.adapter_sha256": sha256(adapter_file),
+    }
+
+
+def _header(base: gguf.GGUFReader, sums: dict[str, Type], added: dict[str, str]) -> bytes:
+    """The bytes before the weights: the base's header with the sums' types, new data offsets and `added` metadata."""
     header = bytearray(base.data[: base.data_offset])
-    data_offset = 0
+    data_offset = end = 0
     for tensor in base.tensors:
         kind = sums.get(tensor.name, tensor.tensor_type)
         block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -101,7 +119,20 @@ def _header(base: gguf.GGUFReader, sums: dict[str, Type]) -> bytes:
         )
         length = int(tensor.n_elements) // block * size
         data_offset += length + -length % int(base.alignment)
-    return bytes(header)
+        end = field_offset + 12
+    if not added:
+        return bytes(header)
+    # The metadata begins behind magic, version, the number of tensors and its own number of fields.
+    count = struct.unpack_from("<Q", header, 16)[0] + len(added)
+    kind = struct.pack("<I", gguf.GGUFValueType.STRING)
+    fields = b"".join(_string(key) + kind + _string(value) for key, value in added.items())
+    whole = bytes(header[:16]) + struct.pack("<Q", count) + fields + bytes(header[24:end])
+    return whole + bytes(-len(whole) % int(base.alignment))
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
 
 
 def _sum(tensor: gguf.ReaderTensor, a: np.ndarray, b: np.ndarray, scale: float) -> Iterator[np.ndarray]:
@@ -123,7 +154,8 @@ def main(_protocol: Protocol) -> int:
     with suppress(OSError):
         os.nice(10)
     try:
-        merge(*(Path(name) for name in sys.argv[1:4]))
+        names = (sys.argv[4], sys.argv[5]) if len(sys.argv) > 5 else None
+        merge(*(Path(name) for name in sys.argv[1:4]), names=names)
     except NotMergeableError as error:
         print(error, file=sys.stderr)
         return EXIT_NOT_MERGEABLE

@@ -1,5 +1,7 @@
 """A merged GGUF file has the base's weights plus the adapter's changes, and everything else unchanged."""
 
+import hashlib
+
 import gguf
 import numpy as np
 import pytest
@@ -97,3 +99,25 @@ def test_an_adapter_that_does_not_fit_leaves_no_file(files, names, inputs, why):
     with pytest.raises(NotMergeableError, match=why):
         merge(folder / "base.gguf", folder / "adapter.gguf", folder / "merged.gguf")
     assert sorted(file.name for file in folder.iterdir()) == ["adapter.gguf", "base.gguf"]
+
+
+def test_a_merged_file_says_what_was_merged_and_is_otherwise_the_same(files):
+    folder, _ = files
+    merge(folder / "base.gguf", folder / "adapter.gguf", folder / "plain.gguf")
+    merge(folder / "base.gguf", folder / "adapter.gguf", folder / "named.gguf", names=("owner/base", "mdl_é"))
+    plain, named = (gguf.GGUFReader(folder / f"{name}.gguf") for name in ("plain", "named"))
+    written = {name: field.contents() for name, field in named.fields.items() if name.startswith("tunery.")}
+
+    def sha256(name):
+        return hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+    assert written == {
+        "tunery.merged.base": "owner/base",
+        "tunery.merged.base_sha256": sha256("base.gguf"),
+        "tunery.merged.adapter": "mdl_é",
+        "tunery.merged.adapter_sha256": sha256("adapter.gguf"),
+    }
+    others = [name for name in named.fields if name not in written and not name.startswith("GGUF.")]
+    assert others == [name for name in plain.fields if not name.startswith("GGUF.")]
+    for one, other in zip(plain.tensors, named.tensors, strict=True):
+        assert (one.name, one.tensor_type, one.data.tobytes()) == (other.name, other.tensor_type, other.data.tobytes())

@@ -3,6 +3,7 @@ import { EmbeddingsRequest, type EmbeddingsResponse } from '../../../contract/em
 import { ApiError } from '../../../contract/errors.ts'
 import { type Embedder, embeddedTokensMax, normalized } from '../../embeddings/embedder.ts'
 import type { Models, ServedModel } from '../../models/models.ts'
+import { weightsHeader, weightsOf } from '../../models/weights-header.ts'
 import type { TokenizeOptions, Tokenizer } from '../../tokenizer/tokenizer.ts'
 import { header, readBody, sendError, sendJson } from '../io.ts'
 import { requireKnownTokens, textsOf } from './completions.ts'
@@ -50,7 +51,7 @@ export async function embeddings(
       model: header(request, 'x-served-model-name') ?? body.model,
       usage: { prompt_tokens, total_tokens: prompt_tokens },
     }
-    sendJson(response, 200, answer)
+    sendJson(response, 200, answer, { [weightsHeader]: weightsOf(served) })
   } catch (error) {
     if (!(error instanceof ApiError) && !use.ended()) onFault(error)
     sendError(response, error)

@@ -9,6 +9,7 @@ import type { ReplyParser } from '../../chat/reply-parser.ts'
 import type { GrammarSession, GrammarSpec, Grammars, GrammarVocab } from '../../grammar/grammars.ts'
 import type { Vocab } from '../../llama/vocab.ts'
 import type { Models, ServedModel } from '../../models/models.ts'
+import { weightsHeader, weightsOf } from '../../models/weights-header.ts'
 import type { TokenLogprobs } from '../../sampling/logprobs.ts'
 import { type PromptText, type Tokenizer, tokenizePrompt } from '../../tokenizer/tokenizer.ts'
 import type { AbortedUsage } from '../aborted-usage.ts'
@@ -105,7 +106,7 @@ export async function generate(
     if (use.ended()) return closeAll(sessions)
 
     const prompt_tokens = input.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
-    response.setHeader('x-prompt-tokens', prompt_tokens)
+    response.setHeader('x-prompt-tokens', prompt_tokens).setHeader(weightsHeader, weightsOf(served))
     const includeUsage = body.stream_options?.include_usage === true
     const format = input.createFormat(
       { model: header(request, 'x-served-model-name') ?? body.model, nullUsage: includeUsage },
@@ -129,7 +130,11 @@ export async function generate(
     }
     const onStart: GenerationEvents['onStart'] = ({ cached_tokens, queue_ms }) => {
       if (!response.headersSent)
-        response.setHeader('x-cached-tokens', cached_tokens).setHeader('x-queue-ms', queue_ms.toFixed(1))
+        response
+          .setHeader('x-cached-tokens', cached_tokens)
+          .setHeader('x-queue-ms', queue_ms.toFixed(1))
+          // Once more: after a load the hashes may be known by now.
+          .setHeader(weightsHeader, weightsOf(served))
     }
     const events = createChoices({
       count,

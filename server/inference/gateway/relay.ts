@@ -12,14 +12,21 @@ export type StreamOptions = { include_usage?: boolean | null | undefined; contin
 
 const noTokens: TokenCounts = { prompt_tokens: 0, completion_tokens: 0, cached_tokens: 0 }
 
-/** Value of the Server-Timing header: time spent loading the model and queueing, here and in the engine. */
-export function serverTiming({
+/**
+ * The headers that every answer of a model carries. Server-Timing: time spent loading the model and queueing, here and
+ * in the engine. X-Weights: which weights answered.
+ */
+export function answerHeaders({
   load_ms,
   queue_ms,
   headers,
-}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'headers'>): string {
+  weights,
+}: Pick<PoolResponse, 'load_ms' | 'queue_ms' | 'headers' | 'weights'>): Record<string, string> {
   const inEngine_ms = Number(headers['x-queue-ms']) || 0
-  return `load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`
+  return {
+    'server-timing': `load;dur=${load_ms.toFixed(1)}, queue;dur=${(queue_ms + inEngine_ms).toFixed(1)}`,
+    ...(weights && { 'x-weights': weights }),
+  }
 }
 
 /** Meters a full response and returns its bytes and token counts. */
@@ -38,7 +45,7 @@ export function meterFullResponse(response: PoolResponse, meter: Meter): { bytes
  */
 export function relayStream(
   response: PoolResponse,
-  sseResponse: { start(timing: string | undefined): Writable },
+  sseResponse: { start(headers: Record<string, string>): Writable },
   meter: Meter,
   options: StreamOptions,
   cutoff: AbortSignal,
@@ -53,7 +60,7 @@ export function relayStream(
     fromUpstream: response.fromUpstream,
     addedChunkUsage: response.addedChunkUsage,
   })
-  const out = sseResponse.start(serverTiming(response))
+  const out = sseResponse.start(answerHeaders(response))
   /** Tokens used so far: the stream's own usage if it sent one, otherwise counted from its events. */
   const counts = (): TokenCounts =>
     parser.usage() ?? {

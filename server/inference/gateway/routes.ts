@@ -9,7 +9,7 @@ import type { StoredCompletions } from '../../stored-completions/index.ts'
 import type { Inference, Operation } from '../service.ts'
 import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
-import { meterFullResponse, relayStream, serverTiming } from './relay.ts'
+import { answerHeaders, meterFullResponse, relayStream } from './relay.ts'
 import { openSseResponse, startThrough } from './sse-response.ts'
 import { createStoredStream } from './stored-stream.ts'
 
@@ -72,10 +72,10 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
     const { response, meter } = await inference
       .answer(operation, inferenceRequest, signal)
       .catch(aborts.asShutdownError)
-    const timing = serverTiming(response)
+    const headers = answerHeaders(response)
     const { bytes } = meterFullResponse(response, meter)
     if (kept) await stored.save(account_id, kept, () => JSON.parse(bytes.toString('utf8')))
-    reply.header('server-timing', timing).type('application/json; charset=utf-8').send(bytes)
+    reply.headers(headers).type('application/json; charset=utf-8').send(bytes)
     return answered
   }
 

@@ -11,8 +11,8 @@ import { streamHeaders } from '../../http/ndjson-response.ts'
 const keepalive_ms = 15_000
 
 export interface SseResponse {
-  /** Writes the head, with `timing` as Server-Timing, unless a keepalive already did. Returns the raw response. */
-  start(timing: string | undefined): http.ServerResponse
+  /** Writes the head with these headers, unless a keepalive already did. Returns the raw response. */
+  start(headers: Record<string, string>): http.ServerResponse
   /** Ends a started stream with an error event; rethrows the error if nothing was sent yet. */
   fail(error: unknown): void
 }
@@ -21,27 +21,27 @@ export function openSseResponse(reply: FastifyReply): SseResponse {
   const out = reply.raw
   let started = false
   const keepalive = setInterval(() => {
-    writeHead(undefined)
+    writeHead({})
     out.write(': keepalive\n\n')
   }, keepalive_ms)
   out.once('close', () => clearInterval(keepalive))
 
-  function writeHead(timing: string | undefined): void {
+  function writeHead(headers: Record<string, string>): void {
     if (started) return
     started = true
     reply.hijack()
     out.writeHead(200, {
       ...(reply.getHeaders() as http.OutgoingHttpHeaders),
       'content-type': 'text/event-stream; charset=utf-8',
-      ...(timing && { 'server-timing': timing }),
+      ...headers,
       ...streamHeaders,
     })
   }
 
   return {
-    start(timing) {
+    start(headers) {
       clearInterval(keepalive)
-      writeHead(timing)
+      writeHead(headers)
       return out
     },
     fail(error) {
@@ -59,8 +59,8 @@ export function openSseResponse(reply: FastifyReply): SseResponse {
 
 /** Starts a response whose events pass through `events` on their way to the client. */
 export const startThrough = (events: Transform, response: SseResponse, log: FastifyBaseLogger) => ({
-  start(timing: string | undefined) {
-    pipeToClient(events, response.start(timing), log)
+  start(headers: Record<string, string>) {
+    pipeToClient(events, response.start(headers), log)
     return events
   },
 })

@@ -141,7 +141,8 @@ export function createMergedAdapters({
       if (!tuned) return void adapters.delete(id)
       if (!existsSync(tuned.probe)) throw new MergeRejected('it has no probe rows to check the merged adapter with')
       await requireFreeDisk(dataDir, min_free_mb + Math.ceil(sizeOf(entry) / 1e6))
-      await mergeFiles(python, baseFile(entry), tuned.gguf, file, signal)
+      const names: [string, string] = [target.base.id, id]
+      await mergeFiles(python, baseFile(entry), tuned.gguf, file, names, signal)
       const bytes = (await stat(file)).size
       if (bytes > memory_bytes)
         throw new MergeRejected(`the merged file has ${megabytes(bytes)} MB, more than TUNERY_MERGED_MEMORY_MB allows`)
@@ -300,17 +301,21 @@ const notMergeable = 3
 /** The adapter stays unmerged, because a retry would fail the same way. The message is for the log. */
 export class MergeRejected extends Error {}
 
-/** Writes `out` atomically. Throws MergeRejected if the files cannot be merged, another Error if a retry might help. */
+/**
+ * Writes `out` atomically; `names` are those by which the engine reports base and adapter. Throws MergeRejected if the files cannot be merged, another Error if a
+ * retry might help.
+ */
 export async function mergeFiles(
   python: string,
   base: string,
   adapter: string,
   out: string,
+  names: [base: string, adapter: string],
   signal: AbortSignal,
 ): Promise<void> {
   await mkdir(path.dirname(out), { recursive: true, mode: 0o700 })
   const oneThread = { OMP_NUM_THREADS: '1', OPENBLAS_NUM_THREADS: '1', MKL_NUM_THREADS: '1' }
-  const args = ['-m', 'trainer.cli.merge', base, adapter, out]
+  const args = ['-m', 'trainer.cli.merge', base, adapter, out, ...names]
   const inTime = AbortSignal.any([signal, AbortSignal.timeout(timeout_ms)])
   const { status, killed_by, stderr } = await runToEnd(python, args, {
     env: { PATH: process.env.PATH, ...oneThread },

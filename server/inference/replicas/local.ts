@@ -43,6 +43,7 @@ export function createLocalReplica(engine: EngineClient, serves: (base_id: strin
         if (response.status === 200)
           return {
             headers: response.headers,
+            weights: response.headers['x-weights'],
             load_ms,
             content: request.stream
               ? { firstChunk: await readFirstChunk(response), stream: response }

@@ -32,6 +32,8 @@ export interface ReplicaRequest {
 /** A response with status 200: the full body, or a stream whose first chunk has arrived. */
 export interface ReplicaResponse {
   headers: Headers
+  /** The header x-weights: which weights answered, as the server that has them reports it. */
+  weights: string | undefined
   /** How long the request waited for the model to load. */
   load_ms: number
   content: { body: Buffer } | { firstChunk: Buffer | undefined; stream: HttpResponse }

@@ -15,6 +15,7 @@ import type { HttpResponse } from './http-client/response.ts'
 import { type Replica, ReplicaFailure, type ReplicaResponse, type Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { upstreamError } from './upstream-error.ts'
+import { modelInChunk, upstreamWeights } from './upstream-weights.ts'
 
 const probeTimeout_ms = 3000
 /** Some servers close idle pool after five seconds without announcing it. */
@@ -169,12 +170,14 @@ export function createUpstream(
         if (response.status === 200) {
           requireContentType(response, request.stream)
           try {
+            const answer = request.stream
+              ? await firstOfStream(response)
+              : withModelName(await readBody(response, signal), request.model)
             return {
               headers: response.headers,
+              weights: upstreamWeights(model, answer.reported, response.headers),
               load_ms,
-              content: request.stream
-                ? { firstChunk: await readFirstChunk(response), stream: response }
-                : { body: withModelName(await readBody(response, signal), request.model) },
+              content: answer.content,
               // The upstream's own model name may differ.
               renameModelTo: request.model,
               fromUpstream: true,
@@ -234,8 +237,19 @@ const parseSpecialRefused = () =>
     },
   )
 
+/** What an upstream answers, and the model that it says has answered. */
+interface Answer {
+  content: ReplicaResponse['content']
+  reported: string | undefined
+}
+
+async function firstOfStream(stream: HttpResponse): Promise<Answer> {
+  const firstChunk = await readFirstChunk(stream)
+  return { content: { firstChunk, stream }, reported: modelInChunk(firstChunk) }
+}
+
 /** A JSON response with `model` set to the client's name. Throws a ReplicaFailure if it is not a JSON object. */
-function withModelName(bytes: Buffer, name: string): Buffer {
+function withModelName(bytes: Buffer, name: string): Answer {
   let answer: unknown
   try {
     answer = JSON.parse(bytes.toString('utf8'))
@@ -245,8 +259,10 @@ function withModelName(bytes: Buffer, name: string): Buffer {
       'engine_failed',
       'The server of this model answered with something that is not a JSON object.',
     )
-  if ((answer as { model?: unknown }).model === name && isUtf8(bytes)) return bytes
-  return Buffer.from(JSON.stringify({ ...answer, model: name }))
+  const { model } = answer as { model?: unknown }
+  const reported = typeof model === 'string' ? model : undefined
+  const body = model === name && isUtf8(bytes) ? bytes : Buffer.from(JSON.stringify({ ...answer, model: name }))
+  return { content: { body }, reported }
 }
 
 /**

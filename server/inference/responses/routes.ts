@@ -9,7 +9,7 @@ import {
 } from '../../../contract/responses.ts'
 import { answered, mount } from '../../http/mount.ts'
 import type { Aborts } from '../gateway/aborts.ts'
-import { meterFullResponse, relayStream, serverTiming } from '../gateway/relay.ts'
+import { answerHeaders, meterFullResponse, relayStream } from '../gateway/relay.ts'
 import { chat } from '../gateway/routes.ts'
 import { openSseResponse, startThrough } from '../gateway/sse-response.ts'
 import type { Inference } from '../service.ts'
@@ -44,7 +44,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
 
     if (!stream) {
       const { response, meter } = await ask()
-      const timing = serverTiming(response)
+      const headers = answerHeaders(response)
       const answer = JSON.parse(meterFullResponse(response, meter).bytes.toString('utf8')) as ChatResponse
       const { message, finish_reason } = answer.choices[0]!
       const { content, reasoning_content, tool_calls } = message
@@ -53,7 +53,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
       builder.add({ tool_calls: (tool_calls ?? []).map((call, index) => ({ ...call, index })) })
       builder.end(finish_reason, answer.usage, now())
       await save(builder.response)
-      reply.header('server-timing', timing)
+      reply.headers(headers)
       return builder.response
     }
 

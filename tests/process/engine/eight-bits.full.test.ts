@@ -16,7 +16,7 @@ import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { gainsFromEightBits, loadFastestFormat } from '../../../engine/llama/eight-bit-weights.ts'
 import { openLibrary } from '../../../engine/llama/library.ts'
-import { freeModel } from '../../../engine/llama/model.ts'
+import { freeModel, loadModel } from '../../../engine/llama/model.ts'
 import { modelName, modelPath, root, startEngine } from './engine-process.ts'
 
 const library = openLibrary(join(root, '.local/llama/lib'))
@@ -28,7 +28,8 @@ const copy = join(folder, 'model.eight-bits.gguf')
 copyFileSync(modelPath, file)
 const eightBits = '7'
 const load = async (threads = 2) => {
-  const model = await loadFastestFormat(library, file, threads)
+  const open = async (path: string) => ({ model: await loadModel(library, path) })
+  const { model } = await loadFastestFormat(library, file, threads, open)
   freeModel(library, model)
   return model.file_type
 }

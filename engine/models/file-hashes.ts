@@ -1,0 +1,79 @@
+// SHA-256 of the weights files that are in memory, for the header x-weights. A worker thread reads the files, so that
+// neither loading nor answers wait for it.
+import { type BigIntStats, statSync } from 'node:fs'
+import { Worker } from 'node:worker_threads'
+import type { HashJob, HashResult } from './hash-thread.ts'
+
+/** A file in memory. */
+export type LoadedFile = {
+  /**
+   * `sha256:` and the first 16 hex digits; `sha256:pending` until it is computed; `sha256:unknown` if the file changed
+   * or was removed before it was read.
+   */
+  hash: string
+}
+
+export type FileHashes = {
+  /** The file at this path as it is now. Call it right before the file is loaded. */
+  of(path: string): LoadedFile
+}
+
+export const unknownHash: LoadedFile = { hash: 'sha256:unknown' }
+/** Files whose hashes are remembered. */
+const knownMax = 1000
+
+export function createFileHashes(): FileHashes {
+  const known = new Map<string, { stamp: string; file: LoadedFile }>()
+  const jobs: { path: string; stamp: string; file: LoadedFile }[] = []
+  let thread: Worker | null = null
+
+  function startNext(): void {
+    const job = jobs[0]
+    if (!job) {
+      // Ended when idle: it is needed only at loads.
+      void thread?.terminate()
+      thread = null
+      return
+    }
+    thread ??= startThread()
+    thread.postMessage({ path: job.path, stamp: job.stamp } satisfies HashJob)
+  }
+  function finish(hash: string | null): void {
+    const { path, stamp, file } = jobs.shift()!
+    file.hash = hash ? `sha256:${hash.slice(0, 16)}` : unknownHash.hash
+    // The next load reads it again.
+    if (!hash && known.get(path)?.stamp === stamp) known.delete(path)
+    startNext()
+  }
+  function startThread(): Worker {
+    const worker = new Worker(new URL('./hash-thread.ts', import.meta.url))
+    worker.unref()
+    worker.on('message', ({ sha256 }: HashResult) => finish(sha256))
+    worker.on('error', () => {
+      if (thread === worker) thread = null
+      finish(null)
+    })
+    return worker
+  }
+
+  return {
+    of(path) {
+      let stamp: string
+      try {
+        stamp = stampOf(statSync(path, { bigint: true }))
+      } catch {
+        return unknownHash
+      }
+      const existing = known.get(path)
+      if (existing?.stamp === stamp) return existing.file
+      const file: LoadedFile = { hash: 'sha256:pending' }
+      if (known.size >= knownMax) known.delete(known.keys().next().value!)
+      known.set(path, { stamp, file })
+      if (jobs.push({ path, stamp, file }) === 1) startNext()
+      return file
+    },
+  }
+}
+
+/** Equal for one file that was not written in between. */
+export const stampOf = ({ dev, ino, size, mtimeNs }: BigIntStats) => `${dev} ${ino} ${size} ${mtimeNs}`
