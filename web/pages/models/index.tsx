@@ -1,12 +1,273 @@
-import { EmptyState } from '../../ui/feedback.tsx'
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { Boxes, Download, Upload } from 'lucide-react'
+import { useState } from 'react'
+import type { Model, TunedModel } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { formatBytes, formatCompact } from '../../lib/format.ts'
+import { usePages } from '../../lib/pages.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, LinkButton } from '../../ui/button.tsx'
+import { FileDrop } from '../../ui/disclosure.tsx'
+import { Badge, EmptyState, Loaded, Notice, Progress, Status } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+import { type Column, Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
 
 export default function ModelsPage() {
+  const mayTrain = useMay('tuning:write')
+  const [importing, setImporting] = useState(false)
   return (
-    <Page title="Models">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
+    <Page
+      title="Models"
+      actions={
+        mayTrain && (
+          <>
+            <Button icon={<Upload aria-hidden />} onClick={() => setImporting(true)}>
+              Import an adapter
+            </Button>
+            <LinkButton to="/jobs/new" variant="primary">
+              Train a model
+            </LinkButton>
+          </>
+        )
+      }
+    >
+      <div className="grid gap-4">
+        <Tuned />
+        <Bases mayTrain={mayTrain} />
+      </div>
+      {importing && <ImportAdapter onClose={() => setImporting(false)} />}
     </Page>
+  )
+}
+
+const tunedColumns: readonly Column<TunedModel>[] = [
+  { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
+  { id: 'method', header: 'Method', cell: (each) => <Badge>{each.method}</Badge> },
+  { id: 'base', header: 'Base', from: 'md', cell: (each) => each.base_model_id },
+  {
+    id: 'check',
+    header: 'Checked',
+    from: 'sm',
+    cell: ({ comparison }) =>
+      comparison ? (
+        <Status status={comparison.agrees ? 'agrees' : 'disagrees'} tone={comparison.agrees ? 'good' : 'bad'} />
+      ) : (
+        '–'
+      ),
+  },
+  { id: 'size', header: 'Size', align: 'right', from: 'lg', cell: (each) => formatBytes(each.size_mb * 1e6) },
+  {
+    id: 'created',
+    header: 'Created',
+    align: 'right',
+    from: 'sm',
+    cell: (each) => <RelativeTime time={each.created_at} />,
+  },
+]
+
+function Tuned() {
+  const mayRead = useMay('tuning:read')
+  const { query, rows, more } = usePages(['models', 'list'], (options) => tunery.models.list({ limit: 50 }, options), {
+    enabled: mayRead,
+  })
+  if (!mayRead) return null
+  return (
+    <Card title="Your models" flush>
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="Your models"
+            columns={tunedColumns}
+            rows={rows ?? []}
+            rowId={({ id }) => id}
+            link={({ id }) => ({ to: '/models/$modelId', params: { modelId: id } })}
+            more={more}
+            empty={
+              <EmptyState compact icon={<Boxes aria-hidden />} title="No models of your own yet">
+                A job makes one of a base model and your examples.
+              </EmptyState>
+            }
+          />
+        )}
+      </Loaded>
+    </Card>
+  )
+}
+
+const isMoving = ({ download }: Model) =>
+  download !== null && ['queued', 'downloading', 'converting'].includes(download.status)
+
+function Bases({ mayTrain }: { mayTrain: boolean }) {
+  const client = useQueryClient()
+  const query = useQuery({
+    queryKey: ['hub'],
+    queryFn: ({ signal }) => tunery.hub.list({ signal }),
+    refetchInterval: ({ state }) => (state.data?.models.some(isMoving) ? refresh_ms : false),
+  })
+  const refresh = () => client.invalidateQueries({ queryKey: ['hub'] })
+  const start = useMutation({
+    mutationFn: (id: string) => tunery.hub.startDownload(id),
+    onSuccess: refresh,
+    onError: toastError('The download was not started'),
+  })
+  const cancel = useMutation({
+    mutationFn: (id: string) => tunery.hub.cancelDownload(id),
+    onSuccess: refresh,
+    onError: toastError('The download was not cancelled'),
+  })
+  return (
+    <Card title="Base models" description="Open models that training begins with." flush>
+      <Loaded query={query}>
+        {({ models }) => (
+          <Table
+            label="Base models"
+            rows={models}
+            rowId={({ id }) => id}
+            columns={[
+              {
+                id: 'name',
+                header: 'Model',
+                grow: true,
+                value: ({ id }) => id,
+                cell: (each) => (
+                  <span title={each.description}>
+                    {each.id} {each.category !== 'language' && <Badge>{each.category}</Badge>}
+                  </span>
+                ),
+              },
+              {
+                id: 'size',
+                header: 'Parameters',
+                align: 'right',
+                from: 'sm',
+                value: (each) => each.params_billions,
+                cell: (each) => formatCompact(each.params_billions * 1e9),
+              },
+              {
+                id: 'context',
+                header: 'Context',
+                align: 'right',
+                from: 'lg',
+                cell: (each) => formatCompact(each.context_length),
+              },
+              { id: 'license', header: 'Licence', from: 'lg', cell: (each) => each.license },
+              {
+                id: 'methods',
+                header: 'Trains with',
+                from: 'md',
+                cell: ({ methods }) => (
+                  <span className="flex gap-1">
+                    {methods.length > 0 ? methods.map((each) => <Badge key={each}>{each}</Badge>) : '–'}
+                  </span>
+                ),
+              },
+              {
+                id: 'weights',
+                header: 'Weights',
+                align: 'right',
+                cell: (each) => (
+                  <Weights
+                    model={each}
+                    mayTrain={mayTrain}
+                    busy={start.isPending && start.variables === each.id}
+                    onStart={() => start.mutate(each.id)}
+                    onCancel={() => cancel.mutate(each.id)}
+                  />
+                ),
+              },
+            ]}
+          />
+        )}
+      </Loaded>
+    </Card>
+  )
+}
+
+function Weights({
+  model,
+  mayTrain,
+  busy,
+  onStart,
+  onCancel,
+}: {
+  model: Model
+  mayTrain: boolean
+  busy: boolean
+  onStart: () => void
+  onCancel: () => void
+}) {
+  const { weights, download } = model
+  if (weights.available) return <Status status="here" tone="good" />
+  if (download && isMoving(model))
+    return (
+      <span className="flex items-center justify-end gap-2">
+        <Progress
+          className="w-24"
+          value={download.status === 'downloading' ? download.progress : null}
+          label={`${model.name}: ${download.status}`}
+        />
+        {mayTrain && (
+          <Button size="sm" variant="quiet" onClick={onCancel}>
+            Cancel
+          </Button>
+        )}
+      </span>
+    )
+  return (
+    <span className="flex items-center justify-end gap-2">
+      {download?.error && <Badge tone="bad">failed</Badge>}
+      <span title={download?.error?.message ?? weights.how_to_get ?? undefined}>
+        <Button size="sm" icon={<Download aria-hidden />} busy={busy} disabled={!mayTrain} onClick={onStart}>
+          {weights.size_mb ? formatBytes(weights.size_mb * 1e6) : 'Get'}
+        </Button>
+      </span>
+    </span>
+  )
+}
+
+function ImportAdapter({ onClose }: { onClose: () => void }) {
+  const [file, setFile] = useState<File>()
+  const [name, setName] = useState('')
+  const client = useQueryClient()
+  const bring = useMutation({
+    mutationFn: () => tunery.models.import(file!, name.trim() ? { name } : {}),
+    onSuccess: async (made) => {
+      await client.invalidateQueries({ queryKey: ['models'] })
+      toast.good(`${made.name} is imported`)
+      onClose()
+    },
+  })
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title="Import an adapter"
+      description="A zip of a PEFT folder: adapter_config.json and adapter_model.safetensors."
+    >
+      <Form onSubmit={() => bring.mutate()}>
+        <FileDrop
+          title={file ? file.name : 'Drop the zip here, or choose it'}
+          accept=".zip"
+          onFile={setFile}
+          busy={bring.isPending}
+        />
+        <Field label="Name" optional error={fieldError(bring.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        {formError(bring.error, ['name']) && <Notice tone="bad">{formError(bring.error, ['name'])}</Notice>}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={bring.isPending} disabled={!file}>
+            Import
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
   )
 }

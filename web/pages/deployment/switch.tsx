@@ -1,0 +1,129 @@
+import { useMutation, useQuery } from '@tanstack/react-query'
+import { useState } from 'react'
+import type { Deployment } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { Button } from '../../ui/button.tsx'
+import { type Choice, Combobox } from '../../ui/choices.tsx'
+import { Notice } from '../../ui/feedback.tsx'
+import { Field, Form, NumberInput } from '../../ui/field.tsx'
+import { Dialog } from '../../ui/popups.tsx'
+import { toast } from '../../ui/toast.tsx'
+import { Checkbox, Switch } from '../../ui/toggles.tsx'
+
+/** Another model for a name: at once, or once a gate passes. */
+export function SwitchModel({
+  deployment,
+  onClose,
+  refresh,
+}: {
+  deployment: Deployment
+  onClose: () => void
+  refresh: () => Promise<unknown>
+}) {
+  const [model, setModel] = useState<string | null>(null)
+  const [gated, setGated] = useState(false)
+  const [evaluation, setEvaluation] = useState<string | null>(null)
+  const [minScore, setMinScore] = useState<number | null>(null)
+  const [notWorse, setNotWorse] = useState(true)
+  const choices = useQuery({
+    queryKey: ['deployments', 'switch', 'choices'],
+    queryFn: async ({ signal }) => {
+      const [tuned, hub, evaluations] = await Promise.all([
+        tunery.models.list({ limit: 100 }, { signal }),
+        tunery.hub.list({ signal }),
+        tunery.evaluations.list({ limit: 100 }, { signal }),
+      ])
+      return {
+        models: [
+          ...tuned.items.map(
+            ({ id, name, base_model_id }): Choice => ({ value: id, label: name, note: `${id}, on ${base_model_id}` }),
+          ),
+          ...hub.models
+            .filter(({ weights, category }) => weights.available && category !== 'embedding')
+            .map(({ id }): Choice => ({ value: id, label: id, note: 'base model' })),
+        ].filter(({ value }) => value !== deployment.model),
+        evaluations: evaluations.items
+          .filter((each) => each.model !== null)
+          .map(({ id, name, rows }): Choice => ({ value: id, label: name, note: `${rows} rows` })),
+      }
+    },
+  })
+  const change = useMutation({
+    mutationFn: () =>
+      tunery.deployments.switch(deployment.name, {
+        model: model!,
+        ...(gated && {
+          gate: {
+            evaluation: evaluation!,
+            not_worse_than_current: notWorse,
+            ...(minScore !== null && { min_score: minScore }),
+          },
+        }),
+      }),
+    onSuccess: async ({ pending }) => {
+      await refresh()
+      toast.good(pending ? 'The gate is under way' : 'Switched')
+      onClose()
+    },
+  })
+  const fields = ['model', 'gate.evaluation']
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title={`Switch ${deployment.name}`}
+      description="Requests under way finish on the old model. Rolling back takes one click."
+    >
+      <Form onSubmit={() => change.mutate()}>
+        <Field label="Model" error={fieldError(change.error, 'model')}>
+          <Combobox
+            value={model}
+            onChange={setModel}
+            choices={choices.data?.models ?? []}
+            placeholder="Choose a model"
+          />
+        </Field>
+        <Switch
+          label="Only if a gate passes"
+          help="The new model first answers the rows of an evaluation, beside the current one."
+          checked={gated}
+          onChange={setGated}
+        />
+        {gated && (
+          <>
+            <Field
+              label="Evaluation"
+              help="Its rows and graders are used."
+              error={fieldError(change.error, 'gate.evaluation')}
+            >
+              <Combobox
+                value={evaluation}
+                onChange={setEvaluation}
+                choices={choices.data?.evaluations ?? []}
+                placeholder="Choose an evaluation"
+                empty="Make an evaluation first"
+              />
+            </Field>
+            <Field label="Least score" optional>
+              <NumberInput value={minScore} onChange={setMinScore} min={0} max={1} step={0.05} />
+            </Field>
+            <Checkbox
+              label="Not worse than the current model"
+              help="Refuses a model that is worse by more than chance."
+              checked={notWorse}
+              onChange={setNotWorse}
+            />
+          </>
+        )}
+        {formError(change.error, fields) && <Notice tone="bad">{formError(change.error, fields)}</Notice>}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={change.isPending} disabled={!model || (gated && !evaluation)}>
+            {gated ? 'Start the gate' : 'Switch now'}
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
+  )
+}
