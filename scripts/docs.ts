@@ -1,15 +1,16 @@
 // `npm run docs`: generates docs/reference and the client library's types from the schemas that the service validates
-// with, and the trainer's hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
+// with, and the trainer's and the dashboard's hyperparameters from their table. `--check` writes nothing and fails if a file is out of date.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { referencePages } from './docs/pages.ts'
 import { pythonModule, pythonModuleFile } from './docs/python-module.ts'
 import { sdkFiles } from './docs/sdk.ts'
+import { webFiles } from './docs/web.ts'
 
 const root = path.resolve(import.meta.dirname, '..')
 const check = process.argv.includes('--check')
 const pages = Object.entries(referencePages()).map(([name, text]) => [`docs/reference/${name}`, text] as const)
-const modules = Object.entries(await sdkFiles())
+const modules = Object.entries({ ...(await sdkFiles()), ...webFiles() })
 const stale: string[] = []
 for (const [name, text] of [...pages, ...modules, [pythonModuleFile, pythonModule()] as const]) {
   const file = path.join(root, name)

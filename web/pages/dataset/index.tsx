@@ -9,11 +9,12 @@ import { fieldError, formError } from '../../lib/errors.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { useMay } from '../../lib/session.ts'
 import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
-import { EmptyState, ErrorState, Loaded, Notice, Progress, SkeletonLines, Status } from '../../ui/feedback.tsx'
+import { EmptyState, ErrorState, Notice, Progress, SkeletonLines, Status } from '../../ui/feedback.tsx'
 import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Page, Tabs } from '../../ui/layout.tsx'
 import { ConfirmDialog, Dialog, Menu } from '../../ui/popups.tsx'
 import { toast } from '../../ui/toast.tsx'
+import { CutControls } from './cut-controls.tsx'
 import { type Cut, useBases, useValidation } from './data.ts'
 import { contentOf } from './mend.tsx'
 import { MendFirst, Overview } from './overview.tsx'
@@ -126,23 +127,22 @@ function Parts({
   )
   const onRow = useCallback((next: number) => go({ row: next }), [go])
   const { data } = validation
-  // Another choice that failed stands beside the choice; the last good answer stays.
   if (!data)
     return (
-      <Card>
-        <Loaded
-          query={validation}
-          skeleton={
-            <div className="grid gap-3 py-2">
-              <p role="status" className="text-muted">
-                Checking every row, and counting its tokens…
-              </p>
-              <SkeletonLines lines={5} />
-            </div>
-          }
-        >
-          {() => null}
-        </Loaded>
+      <Card title={validation.isError ? 'The rows could not be checked' : undefined}>
+        {validation.isError ? (
+          <div className="grid gap-4">
+            <CutControls cut={cut} onChange={onCut} />
+            <ErrorState error={validation.error} retry={() => void validation.refetch()} />
+          </div>
+        ) : (
+          <div className="grid gap-3 py-2">
+            <p role="status" className="text-muted">
+              Checking every row, and counting its tokens…
+            </p>
+            <SkeletonLines lines={5} />
+          </div>
+        )}
       </Card>
     )
   const problems = (data.error_count ?? 0) + (data.warning_count ?? 0)
@@ -183,7 +183,9 @@ function Parts({
         {
           value: 'tokens',
           label: 'Tokens',
-          panel: mendFirst || <Tokens dataset={dataset} row={row} onRow={onRow} cut={cut} onCut={onCut} />,
+          panel: mendFirst || (
+            <Tokens dataset={dataset} row={row} onRow={onRow} cut={cut} onCut={onCut} inForce={data.tokens} />
+          ),
         },
       ]}
     />

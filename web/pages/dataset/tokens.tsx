@@ -1,5 +1,5 @@
 import { ChevronLeft, ChevronRight } from 'lucide-react'
-import { useState } from 'react'
+import { useRef, useState } from 'react'
 import type { Dataset, Preview } from '../../../sdk/index.ts'
 import { classes } from '../../lib/classes.ts'
 import { formatCount, formatPercent, plural } from '../../lib/format.ts'
@@ -19,12 +19,15 @@ export function Tokens({
   onRow,
   cut,
   onCut,
+  inForce,
 }: {
   dataset: Dataset
   row?: number
   onRow: (row: number) => void
   cut: Cut
   onCut: (cut: Cut) => void
+  /** What rows are cut at where nothing was chosen. */
+  inForce?: { model_id: string; max_length: number }
 }) {
   const number = Math.min(Math.max(1, row), dataset.rows)
   const query = usePreview(dataset, number, cut, dataset.rows > 0)
@@ -60,7 +63,7 @@ export function Tokens({
       }
     >
       <div className="grid gap-4">
-        <CutControls cut={cut} inForce={query.data} onChange={onCut} />
+        <CutControls cut={cut} inForce={inForce} onChange={onCut} />
         <p role="status" className="sr-only">
           {query.isFetching ? 'Loading the tokens' : ''}
         </p>
@@ -99,7 +102,7 @@ function Sequences({ preview: { sequences } }: { preview: Preview }) {
         <span>{plural(all.length, 'token')}</span>
         <span>
           <mark className={learnedClass}>{formatCount(learned)} learned</mark>
-          <span className="text-muted"> {all.length > 0 && formatPercent(learned / all.length)}</span>
+          <span className="text-muted"> {all.length > 0 && formatPercent(learned / all.length, 1)}</span>
         </span>
         {left > 0 && <span className="text-warn">{formatCount(left)} beyond the cut</span>}
         {sequences.length > 1 && (
@@ -122,6 +125,8 @@ function Sequences({ preview: { sequences } }: { preview: Preview }) {
 const learnedClass = 'rounded-sm bg-good-soft text-ink underline decoration-good decoration-2 underline-offset-3'
 /** More are rendered when asked for: a page of tens of thousands of elements is slow. */
 const shownAtFirst = 3000
+/** Learned tokens behind this many others are likely out of sight. */
+const farAway = 250
 
 function Sequence({
   sequence: { tokens, cut_tokens },
@@ -132,9 +137,16 @@ function Sequence({
 }) {
   const [all, setAll] = useState(false)
   const shown = all ? tokens : tokens.slice(0, shownAtFirst)
+  const box = useRef<HTMLElement>(null)
+  const jump = () => {
+    const mark = box.current?.querySelector('mark')
+    if (mark) box.current!.scrollTo({ top: mark.offsetTop - box.current!.offsetTop - 60 })
+    box.current?.focus()
+  }
   return (
     <div>
       <section
+        ref={box}
         aria-label={name}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
         tabIndex={0}
@@ -166,11 +178,18 @@ function Sequence({
           <span className="ml-1 rounded-sm bg-warn-soft px-1 text-warn">cut: {plural(cut_tokens, 'token')} more</span>
         )}
       </section>
-      {shown.length < tokens.length && (
-        <Button size="sm" className="mt-2" onClick={() => setAll(true)}>
-          Show all {formatCount(tokens.length)} tokens
-        </Button>
-      )}
+      <div className="mt-2 flex flex-wrap gap-2 empty:hidden">
+        {shown.length > farAway && shown.findIndex(({ trained }) => trained) > farAway && (
+          <Button size="sm" onClick={jump}>
+            Go to the learned tokens
+          </Button>
+        )}
+        {shown.length < tokens.length && (
+          <Button size="sm" onClick={() => setAll(true)}>
+            Show all {formatCount(tokens.length)} tokens
+          </Button>
+        )}
+      </div>
     </div>
   )
 }

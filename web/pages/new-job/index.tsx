@@ -1,12 +1,359 @@
-import { EmptyState } from '../../ui/feedback.tsx'
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useSearch } from '@tanstack/react-router'
+import { Play, Plus, RotateCcw, X } from 'lucide-react'
+import { type ReactNode, useMemo, useRef, useState } from 'react'
+import { type CreateJobInput, type Job, TuneryError } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError } from '../../lib/errors.ts'
+import { plural } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
+import { CodeTabs } from '../../ui/code.tsx'
+import { Disclosure } from '../../ui/disclosure.tsx'
+import { EmptyState, ErrorState, Notice, SkeletonLines } from '../../ui/feedback.tsx'
+import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { Advanced, changedCount } from './advanced.tsx'
+import { DataCard, EvaluationField, MethodCard, ModelCard } from './choose.tsx'
+import { type Draft, draftOf, emptyDraft, forgetDraft, problemsOf, requestOf, useDraft } from './draft.ts'
+import { EstimateCard, useEstimate } from './estimate.tsx'
+import type { Objective } from './fields.ts'
+import { samplesOf } from './samples.ts'
+
+const back = { to: '/jobs', label: 'Jobs' }
 
 export default function NewJobPage() {
+  const may = useMay('tuning:write')
+  const { clone } = useSearch({ from: '/shell/jobs/new' })
+  if (!may)
+    return (
+      <Page title="New job" back={back}>
+        <Card>
+          <EmptyState title="Training is not for your role" action={<LinkButton to="/jobs">All jobs</LinkButton>}>
+            It needs the scope tuning:write. An owner of the account can give it to you under Settings, Members.
+          </EmptyState>
+        </Card>
+      </Page>
+    )
+  return clone ? <Clone id={clone} /> : <NewJob />
+}
+
+/** Begins with the settings of an earlier job. */
+function Clone({ id }: { id: string }) {
+  const job = useQuery({ queryKey: ['jobs', id], queryFn: ({ signal }) => tunery.jobs.get(id, { signal }) })
+  // Its first answer: later ones would change nothing of the settings.
+  const first = useRef<Job>(undefined)
+  first.current ??= job.data
+  if (first.current) return <NewJob cloned={first.current} />
   return (
-    <Page title="New job">
+    <Page title="New job" back={back}>
       <Card>
-        <EmptyState title="This page is not built yet" />
+        {job.isError ? <ErrorState error={job.error} retry={() => void job.refetch()} /> : <SkeletonLines lines={6} />}
       </Card>
     </Page>
+  )
+}
+
+/** What can be chosen. */
+function useChoices(draft: Draft) {
+  const mayEvaluate = useMay('tuning:read')
+  const bases = useQuery({ queryKey: ['hub', 'list'], queryFn: ({ signal }) => tunery.hub.list({ signal }) })
+  const tuned = useQuery({
+    queryKey: ['models', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.models.list({ limit: 100 }, { signal }),
+  })
+  const datasets = useQuery({
+    queryKey: ['datasets', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.datasets.list({ limit: 100 }, { signal }),
+  })
+  const evaluations = useQuery({
+    queryKey: ['evaluations', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.evaluations.list({ limit: 100 }, { signal }),
+    enabled: mayEvaluate,
+  })
+  const { dataset_id } = draft
+  const dataset = useQuery({
+    queryKey: ['datasets', dataset_id],
+    queryFn: ({ signal }) => tunery.datasets.get(dataset_id!, { signal }),
+    enabled: dataset_id !== null,
+    refetchInterval: ({ state }) => (state.data?.status === 'preparing' ? refresh_ms : false),
+  })
+  return { bases, tuned, datasets, evaluations, dataset }
+}
+
+const readyFirst = (draft: Draft, objectives: readonly Objective[]): Objective =>
+  draft.objective && (objectives.length === 0 || objectives.includes(draft.objective))
+    ? draft.objective
+    : (objectives[0] ?? 'sft')
+
+function NewJob({ cloned }: { cloned?: Job }) {
+  const search = useSearch({ from: '/shell/jobs/new' })
+  const navigate = useNavigate()
+  const client = useQueryClient()
+  const first = () => ({
+    ...(cloned ? draftOf(cloned) : emptyDraft()),
+    ...(search.dataset && { dataset_id: search.dataset }),
+    ...(search.model && { model_id: search.model }),
+  })
+  const [draft, change] = useDraft(JSON.stringify(search), first)
+  /** Makes the fields anew, also those that keep a text of their own. */
+  const [round, setRound] = useState(0)
+  const { bases, tuned, datasets, evaluations, dataset } = useChoices(draft)
+
+  // One base that is here is the plain choice.
+  const trainable = bases.data?.models.filter(({ methods }) => methods.length > 0) ?? []
+  const model_id = draft.model_id ?? trainable.find(({ weights }) => weights.available)?.id ?? null
+  const objectives = dataset.data?.objectives ?? []
+  const objective = readyFirst(draft, objectives)
+  const whole = { ...draft, model_id }
+  const earlier = tuned.data?.items.find(({ id }) => id === model_id)
+  const allowed = bases.data?.models.find(({ id }) => id === (earlier?.base_model_id ?? model_id))?.methods
+
+  const problems = useMemo(() => problemsOf(draft, objective), [draft, objective])
+  const complete = model_id !== null && draft.dataset_id !== null
+  const request = requestOf(whole, objective)
+  const known = dataset.data !== undefined && dataset.data.status !== 'unreadable'
+  const estimate = useEstimate(complete && known && problems.size === 0 ? request : undefined)
+
+  // The same request is one job, however often it is sent; another one has another key.
+  const sent = useRef({ body: '', key: '' })
+  const create = useMutation({
+    mutationFn: (body: CreateJobInput) => {
+      const text = JSON.stringify(body)
+      if (sent.current.body !== text) sent.current = { body: text, key: crypto.randomUUID() }
+      return tunery.jobs.create(body, { idempotencyKey: sent.current.key, maxRetries: 2 })
+    },
+    onSuccess: async (job) => {
+      forgetDraft()
+      client.setQueryData(['jobs', job.id], job)
+      await client.invalidateQueries({ queryKey: ['jobs', 'list'] })
+      await navigate({ to: '/jobs/$jobId', params: { jobId: job.id } })
+    },
+  })
+  const [tried, setTried] = useState(false)
+  const start = () => {
+    setTried(true)
+    if (complete && problems.size === 0) create.mutate(request)
+  }
+  /** What the page, the last try or the measuring found wrong at a field. */
+  const errorOf = (path: string) =>
+    problems.get(path) ??
+    fieldError(create.error, path) ??
+    (estimate.measuring ? undefined : fieldError(estimate.query.error, path))
+  const placed = create.error instanceof TuneryError && (create.error.param ?? create.error.details?.field)
+  const changed = changedCount(draft, objective)
+
+  return (
+    <Page
+      title="New job"
+      back={back}
+      description={
+        cloned
+          ? `With the settings of “${cloned.name}”.`
+          : 'Model, data, method: the rest has defaults that were measured.'
+      }
+      actions={
+        <Button
+          variant="quiet"
+          icon={<RotateCcw aria-hidden />}
+          onClick={() => {
+            change(first())
+            create.reset()
+            setTried(false)
+            setRound(round + 1)
+          }}
+        >
+          Start over
+        </Button>
+      }
+    >
+      <div className="grid items-start gap-5 lg:grid-cols-[minmax(0,1fr)_21rem]">
+        <div key={round} className="grid min-w-0 gap-5">
+          {bases.isError ? (
+            <Card title="1. Model">
+              <ErrorState error={bases.error} retry={() => void bases.refetch()} />
+            </Card>
+          ) : (
+            <ModelCard
+              value={model_id}
+              onChange={(next) => change({ model_id: next })}
+              bases={bases.data?.models ?? []}
+              tuned={tuned.data?.items ?? []}
+              error={errorOf('model_id') ?? (tried && !model_id ? 'Choose a model.' : undefined)}
+            />
+          )}
+          {datasets.isError ? (
+            <Card title="2. Data">
+              <ErrorState error={datasets.error} retry={() => void datasets.refetch()} />
+            </Card>
+          ) : (
+            <DataCard
+              value={draft.dataset_id}
+              onChange={(next) => change({ dataset_id: next, objective: undefined })}
+              datasets={withOne(datasets.data?.items ?? [], dataset.data)}
+              hasMore={datasets.data?.has_more ?? false}
+              dataset={dataset.data}
+              error={
+                errorOf('dataset_id') ??
+                (dataset.isError ? dataset.error.message : undefined) ??
+                (tried && !draft.dataset_id ? 'Choose a dataset.' : undefined)
+              }
+            />
+          )}
+          <MethodCard
+            value={draft.method}
+            onChange={(method) => change({ method })}
+            allowed={allowed}
+            objective={objective}
+            objectives={objectives}
+            onObjective={(next) => change({ objective: next })}
+            error={errorOf('config.method') ?? errorOf('config.method_options.objective')}
+          />
+          <Card
+            title="Advanced"
+            description={
+              changed > 0
+                ? `${plural(changed, 'setting')} ${changed === 1 ? 'differs' : 'differ'} from the default.`
+                : 'Everything has a default. Each setting says what it does.'
+            }
+          >
+            <Advanced
+              draft={draft}
+              objective={objective}
+              change={change}
+              datasets={withOne(datasets.data?.items ?? [], dataset.data)}
+              errorOf={errorOf}
+              estimate={estimate.isOld ? undefined : estimate.query.data}
+            />
+          </Card>
+          <Card title="Afterwards, and a name">
+            <Names
+              draft={draft}
+              change={change}
+              errorOf={errorOf}
+              evaluation={
+                <EvaluationField
+                  value={draft.evaluation}
+                  onChange={(next) => change({ evaluation: next })}
+                  evaluations={evaluations.data?.items ?? []}
+                  error={errorOf('evaluation')}
+                />
+              }
+            />
+          </Card>
+          <Card>
+            <div className="pt-1.5">
+              <Disclosure summary="The same by code">
+                <CodeTabs label="Language" samples={samplesOf(request)} />
+              </Disclosure>
+            </div>
+          </Card>
+        </div>
+        <div className="min-w-0 lg:sticky lg:top-5">
+          <EstimateCard estimate={estimate} datasetId={draft.dataset_id} ready={complete}>
+            <Form onSubmit={start}>
+              {problems.size > 0 && (
+                <Notice tone="bad">
+                  {plural(problems.size, 'setting')} under Advanced {problems.size === 1 ? 'is' : 'are'} out of range.
+                </Notice>
+              )}
+              {tried && !complete && <Notice tone="bad">Choose a model and data first.</Notice>}
+              {create.isError && (
+                <Notice tone="bad" title={placed ? `The job was not started: ${placed}` : 'The job was not started'}>
+                  {create.error.message}
+                </Notice>
+              )}
+              <Button variant="primary" type="submit" busy={create.isPending} icon={<Play aria-hidden />}>
+                Start the job
+              </Button>
+            </Form>
+          </EstimateCard>
+        </div>
+      </div>
+    </Page>
+  )
+}
+
+/** The chosen one may be older than those that are listed. */
+const withOne = <T extends { id: string }>(items: readonly T[], one: T | undefined): readonly T[] =>
+  one && !items.some(({ id }) => id === one.id) ? [one, ...items] : items
+
+const mostPairs = 16
+
+function Names({
+  draft,
+  change,
+  errorOf,
+  evaluation,
+}: {
+  draft: Draft
+  change: (changes: Partial<Draft>) => void
+  errorOf: (path: string) => string | undefined
+  evaluation: ReactNode
+}) {
+  const { metadata } = draft
+  const setPair = (index: number, pair: [string, string]) => change({ metadata: metadata.with(index, pair) })
+  return (
+    <div className="grid gap-5">
+      {evaluation}
+      <div className="grid items-start gap-x-6 gap-y-5 sm:grid-cols-2">
+        <Field
+          label="Name"
+          optional
+          error={errorOf('name')}
+          help="Of the job and of its model. Default: made of the names of dataset and base."
+        >
+          <Input value={draft.name} maxLength={200} onChange={({ target }) => change({ name: target.value })} />
+        </Field>
+        <Field label="Notes" optional error={errorOf('description')} help="What you want to remember of it.">
+          <Textarea
+            rows={1}
+            value={draft.description}
+            maxLength={2000}
+            onChange={({ target }) => change({ description: target.value })}
+          />
+        </Field>
+      </div>
+      <Disclosure quiet summary="Metadata for your programs" open={metadata.length > 0}>
+        <div className="grid gap-2">
+          {metadata.map(([name, value], index) => (
+            <div key={index} className="flex gap-2">
+              <Input
+                aria-label={`Key ${index + 1}`}
+                placeholder="Key"
+                value={name}
+                maxLength={64}
+                onChange={({ target }) => setPair(index, [target.value, value])}
+              />
+              <Input
+                aria-label={`Value ${index + 1}`}
+                placeholder="Value"
+                value={value}
+                maxLength={512}
+                onChange={({ target }) => setPair(index, [name, target.value])}
+              />
+              <IconButton
+                label={`Remove pair ${index + 1}`}
+                icon={<X aria-hidden />}
+                onClick={() => change({ metadata: metadata.filter((_, each) => each !== index) })}
+              />
+            </div>
+          ))}
+          {errorOf('metadata') && <p className="text-sm text-bad">{errorOf('metadata')}</p>}
+          {metadata.length < mostPairs && (
+            <div>
+              <Button
+                size="sm"
+                icon={<Plus aria-hidden />}
+                onClick={() => change({ metadata: [...metadata, ['', '']] })}
+              >
+                Add a pair
+              </Button>
+            </div>
+          )}
+        </div>
+      </Disclosure>
+    </div>
   )
 }

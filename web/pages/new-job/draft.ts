@@ -1,0 +1,139 @@
+// What was chosen so far: kept through a refresh, and turned into the request.
+import { useCallback, useState } from 'react'
+import type { CreateJobInput, Job } from '../../../sdk/index.ts'
+import { type GroupName, groupNames, isFor, type Objective, problemOf } from './fields.ts'
+import { groups } from './generated/hyperparameters.ts'
+
+export type Method = 'lora' | 'qlora' | 'full'
+
+export interface Draft {
+  model_id: string | null
+  dataset_id: string | null
+  method: Method
+  /** Undefined: what the dataset's rows can teach first. */
+  objective?: Objective
+  /** Settings that differ from the default, by group and name. */
+  values: Record<GroupName, Record<string, unknown>>
+  evaluation: string | null
+  name: string
+  description: string
+  metadata: [name: string, value: string][]
+}
+
+export const emptyDraft = (): Draft => ({
+  model_id: null,
+  dataset_id: null,
+  method: 'lora',
+  values: { method_options: {}, lora_config: {}, training_config: {}, evaluation_config: {} },
+  evaluation: null,
+  name: '',
+  description: '',
+  metadata: [],
+})
+
+/** The settings of a job, to begin with. */
+export function draftOf(job: Job): Draft {
+  const { method = 'lora', ...config } = job.config
+  const { objective, ...method_options } = config.method_options ?? {}
+  return {
+    ...emptyDraft(),
+    model_id: job.model_id,
+    dataset_id: job.dataset_id,
+    method,
+    ...(objective && { objective }),
+    values: {
+      method_options,
+      lora_config: { ...config.lora_config },
+      training_config: { ...config.training_config },
+      evaluation_config: { ...config.evaluation_config },
+    },
+    evaluation: job.evaluation,
+    description: job.description,
+    metadata: Object.entries(job.metadata),
+  }
+}
+
+const key = 'tunery.new-job'
+
+/**
+ * The draft of this tab. `from` is what the address begins it with: another address begins another draft, so that
+ * settings of yesterday's do not come along unseen.
+ */
+export function useDraft(from: string, first: () => Draft) {
+  const [draft, setDraft] = useState<Draft>(() => {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(key) ?? 'null')
+      if (kept?.from === from) return { ...emptyDraft(), ...kept.draft }
+    } catch {
+      // Begin anew.
+    }
+    return first()
+  })
+  const change = useCallback(
+    (changes: Partial<Draft>) =>
+      setDraft((old) => {
+        const next = { ...old, ...changes }
+        try {
+          sessionStorage.setItem(key, JSON.stringify({ from, draft: next }))
+        } catch {
+          // Storage may be refused: the draft then lasts as long as the page.
+        }
+        return next
+      }),
+    [from],
+  )
+  return [draft, change] as const
+}
+
+export const forgetDraft = () => sessionStorage.removeItem(key)
+
+export const isSet = (value: unknown): boolean =>
+  value !== undefined && value !== null && value !== '' && !(Array.isArray(value) && value.length === 0)
+
+/** The settings of a group that count for this method and objective. */
+export const entriesFor = (group: GroupName, method: Method, objective: Objective) =>
+  group === 'lora_config' && method === 'full'
+    ? []
+    : groups
+        .find(({ name }) => name === group)!
+        .entries.filter((info) => info.name !== 'objective' && isFor(info, objective))
+
+/** How many settings differ from the default. */
+export const changedIn = (draft: Draft, group: GroupName, objective: Objective): number =>
+  entriesFor(group, draft.method, objective).filter(({ name }) => isSet(draft.values[group][name])).length
+
+/** What is wrong with the settings, by their path in the request. */
+export function problemsOf(draft: Draft, objective: Objective): Map<string, string> {
+  const found = new Map<string, string>()
+  for (const group of groupNames)
+    for (const info of entriesFor(group, draft.method, objective)) {
+      const problem = problemOf(info, draft.values[group][info.name] ?? undefined)
+      if (problem) found.set(`config.${group}.${info.name}`, problem)
+    }
+  return found
+}
+
+/** The request, with what differs from the defaults alone. */
+export function requestOf(draft: Draft, objective: Objective): CreateJobInput {
+  const config: Record<string, unknown> = { method: draft.method }
+  for (const group of groupNames) {
+    const values = Object.fromEntries(
+      entriesFor(group, draft.method, objective).flatMap(({ name }) => {
+        const value = draft.values[group][name]
+        return isSet(value) ? [[name, value]] : []
+      }),
+    )
+    if (group === 'method_options' && objective !== 'sft') values.objective = objective
+    if (Object.keys(values).length > 0) config[group] = values
+  }
+  const metadata = Object.fromEntries(draft.metadata.filter(([name]) => name.trim() !== ''))
+  return {
+    model_id: draft.model_id ?? '',
+    dataset_id: draft.dataset_id ?? '',
+    config: config as CreateJobInput['config'],
+    ...(draft.evaluation && { evaluation: draft.evaluation }),
+    ...(draft.name.trim() && { name: draft.name.trim() }),
+    ...(draft.description && { description: draft.description }),
+    ...(Object.keys(metadata).length > 0 && { metadata }),
+  }
+}

@@ -1,0 +1,170 @@
+// What the job would take, measured anew as the settings change.
+import { keepPreviousData, useQuery } from '@tanstack/react-query'
+import { LoaderCircle } from 'lucide-react'
+import { type ReactNode, useEffect, useState } from 'react'
+import { type CreateJobInput, isTuneryError, type JobEstimate, TuneryError } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { classes } from '../../lib/classes.ts'
+import { formatBytes, formatCount, formatDuration, formatMoney, formatNumber, plural } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { Button, TextLink } from '../../ui/button.tsx'
+import { Notice, Progress } from '../../ui/feedback.tsx'
+import { Card, Facts, Stat } from '../../ui/layout.tsx'
+
+/** A measuring takes seconds of the machine: it begins when the settings have come to rest. */
+const rest_ms = 900
+const slow_ms = 300_000
+
+/** What passes by itself: the rows are being read, the training is being installed, the machine is busy. */
+const isPassing = (error: unknown) =>
+  isTuneryError(error, 'dataset_not_ready', 'training_not_ready') ||
+  (error instanceof TuneryError && (error.status === 429 || error.status === 503))
+
+/** `request`: undefined while something is missing or wrong. */
+export function useEstimate(request: CreateJobInput | undefined) {
+  // Names and notes change nothing of it.
+  const { model_id, dataset_id, config } = request ?? {}
+  const wanted = request && JSON.stringify({ model_id, dataset_id, config })
+  const [asked, setAsked] = useState<string>()
+  useEffect(() => {
+    const timer = setTimeout(() => setAsked(wanted), asked === undefined ? 0 : rest_ms)
+    return () => clearTimeout(timer)
+  }, [wanted, asked])
+  const query = useQuery({
+    queryKey: ['jobs', 'estimate', asked],
+    queryFn: ({ signal }) =>
+      tunery.jobs.estimate(JSON.parse(asked!) as CreateJobInput, { signal, timeout_ms: slow_ms }),
+    enabled: asked !== undefined,
+    staleTime: 60_000,
+    retry: false,
+    placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) => (isPassing(state.error) ? refresh_ms : false),
+    refetchOnWindowFocus: false,
+  })
+  const waiting = wanted !== asked && wanted !== undefined
+  return { query, measuring: waiting || query.isFetching, isOld: waiting || query.isPlaceholderData }
+}
+
+export function EstimateCard({
+  estimate: { query, measuring, isOld },
+  datasetId,
+  ready,
+  children,
+}: {
+  estimate: ReturnType<typeof useEstimate>
+  datasetId: string | null
+  /** Whether model and data are chosen. */
+  ready: boolean
+  /** What begins the job. */
+  children: ReactNode
+}) {
+  const error = measuring && !isPassing(query.error) ? null : query.error
+  return (
+    <Card title="What it takes" description="A few steps are tried on this machine.">
+      <div className="grid gap-4">
+        <p role="status" className="flex min-h-5 items-center gap-2 text-sm text-muted">
+          {!ready ? (
+            'Choose a model and data first.'
+          ) : measuring ? (
+            <>
+              <LoaderCircle aria-hidden className="size-4 animate-spin" />
+              Measuring…{query.data && ' Below is the last one.'}
+            </>
+          ) : query.data && !error ? (
+            'Measured with nothing else on the machine.'
+          ) : (
+            ''
+          )}
+        </p>
+        {error && <EstimateError error={error} datasetId={datasetId} retry={() => void query.refetch()} />}
+        {query.data && !error && ready && (
+          <div className={classes('transition-opacity', (measuring || isOld) && 'opacity-50')} aria-busy={measuring}>
+            <Figures estimate={query.data} datasetId={datasetId} />
+          </div>
+        )}
+        {children}
+      </div>
+    </Card>
+  )
+}
+
+function EstimateError({ error, datasetId, retry }: { error: Error; datasetId: string | null; retry: () => void }) {
+  if (isPassing(error))
+    return (
+      <Notice tone="accent" title="Not measured yet">
+        {error.message} This page tries again by itself.
+      </Notice>
+    )
+  if (isTuneryError(error, 'dataset_invalid') && datasetId)
+    return (
+      <Notice tone="bad" title="These rows cannot be trained on">
+        {error.message}{' '}
+        <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ tab: 'problems' }}>
+          See what is wrong
+        </TextLink>
+      </Notice>
+    )
+  return (
+    <Notice
+      tone="warn"
+      title="It could not be measured"
+      action={
+        <Button size="sm" onClick={retry}>
+          Try again
+        </Button>
+      }
+    >
+      {error.message}
+    </Notice>
+  )
+}
+
+function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: string | null }) {
+  const { fits, seconds, price, peak_memory_mb, available_memory_mb, tokens, steps, rows, tokens_per_second } = estimate
+  const { cut_rows, no_learned_rows, resolved_config } = estimate
+  const max_length = resolved_config.training_config.max_length.value
+  const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
+  return (
+    <div className="grid gap-4">
+      <dl className="grid grid-cols-2 gap-4">
+        <Stat label="Time" value={seconds === null ? '–' : `about ${formatDuration(seconds)}`} />
+        <Stat label="Cost" value={price ? formatMoney(price.amount, price.currency) : '–'} />
+      </dl>
+      <div className="grid gap-1">
+        <div className="flex justify-between gap-4">
+          <span className="text-muted">Memory at its peak</span>
+          <span>
+            {formatBytes(peak_memory_mb * 1e6)}
+            <span className="text-muted"> of {formatBytes(available_memory_mb * 1e6)}</span>
+          </span>
+        </div>
+        <Progress
+          label="Memory at its peak, of what is free"
+          value={share}
+          tone={!fits ? 'bad' : share > 0.85 ? 'warn' : 'accent'}
+        />
+      </div>
+      {!fits && (
+        <Notice tone="bad" title="It does not fit into the memory that is free now">
+          Use a smaller batch size or a shorter max length, the method qlora, or a smaller model.
+        </Notice>
+      )}
+      <Facts
+        facts={[
+          rows !== null && ['Rows', formatCount(rows)],
+          steps !== null && ['Steps', formatCount(steps)],
+          tokens !== null && ['Tokens, all epochs', formatCount(tokens)],
+          tokens_per_second !== null && ['Speed', `${formatNumber(tokens_per_second)} tokens/s`],
+        ]}
+      />
+      {cut_rows !== null && cut_rows > 0 && datasetId && (
+        <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be cut at ${formatCount(max_length)} tokens`}>
+          {no_learned_rows ? `${plural(no_learned_rows, 'row')} of them would teach nothing and are left out. ` : ''}
+          <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ length: max_length }}>
+            See which
+          </TextLink>
+        </Notice>
+      )}
+    </div>
+  )
+}

@@ -1,0 +1,74 @@
+// What the page knows of hyperparameters: the shape of generated/hyperparameters.ts, and how values are read and judged.
+import { formatNumber } from '../../lib/format.ts'
+
+export interface HyperparameterInfo {
+  name: string
+  description: string
+  type: 'integer' | 'number' | 'string' | 'choice' | 'list'
+  choices?: readonly string[]
+  minimum?: number
+  /** Must be greater than this. */
+  above?: number
+  maximum?: number
+  /** Of a list: how many at most. */
+  most?: number
+  default?: unknown
+  /** The default in words, where it is computed or its value says too little. */
+  default_words?: string
+}
+
+export interface HyperparameterGroup {
+  name: GroupName
+  entries: readonly HyperparameterInfo[]
+}
+
+export const groupNames = ['method_options', 'lora_config', 'training_config', 'evaluation_config'] as const
+export type GroupName = (typeof groupNames)[number]
+export type Objective = 'sft' | 'dpo' | 'kto'
+
+/** `learning_rate` as `Learning rate`. */
+export function labelOf(name: string): string {
+  const words = name
+    .replaceAll('_', ' ')
+    .replace(/\bid\b/, '')
+    .trim()
+  return words.length === 1 ? words : words[0]!.toUpperCase() + words.slice(1)
+}
+
+const digits = 10
+
+/** `1 to 50`, `above 0, at most 0.1`; empty where there is no range. */
+export function rangeOf({ type, minimum, above, maximum, most, choices }: HyperparameterInfo): string {
+  const number = (value: number) => formatNumber(value, digits)
+  if (choices) return choices.join(', ')
+  if (type === 'list') return most === undefined ? '' : `At most ${number(most)}`
+  if (above !== undefined) return `Above ${number(above)}${maximum === undefined ? '' : `, at most ${number(maximum)}`}`
+  if (minimum !== undefined && maximum !== undefined) return `${number(minimum)} to ${number(maximum)}`
+  return ''
+}
+
+export const defaultOf = ({ default: value, default_words }: HyperparameterInfo): string =>
+  default_words ?? (typeof value === 'number' ? formatNumber(value, digits) : String(value))
+
+/** What is wrong with a value, before the service is asked. */
+export function problemOf(info: HyperparameterInfo, value: unknown): string | undefined {
+  if (value === undefined || info.type === 'string' || info.type === 'choice') return undefined
+  if (info.type === 'list') {
+    const { length } = value as unknown[]
+    return info.most !== undefined && length > info.most ? `At most ${info.most}; these are ${length}.` : undefined
+  }
+  const number = value as number
+  const { minimum, above, maximum } = info
+  const wrong =
+    (minimum !== undefined && number < minimum) ||
+    (above !== undefined && number <= above) ||
+    (maximum !== undefined && number > maximum)
+  if (wrong) return `Must be ${rangeOf(info).replace(/^A/, 'a')}.`
+  return info.type === 'integer' && !Number.isInteger(number) ? 'Must be a whole number.' : undefined
+}
+
+/** Which objectives a setting is for, as its description begins: "For `dpo` and `kto`: …". All where it does not say. */
+export function isFor({ description }: HyperparameterInfo, objective: Objective): boolean {
+  const begin = /^For ([^:]+):/.exec(description)?.[1]
+  return begin === undefined || begin.includes(`\`${objective}\``)
+}

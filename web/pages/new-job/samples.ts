@@ -1,0 +1,53 @@
+// The request as code.
+import type { CreateJobInput } from '../../../sdk/index.ts'
+
+/** Reads `TUNERY_KEY` of the environment: no key stands in copied code. */
+export function samplesOf(request: CreateJobInput, address = `${location.origin}/v1`) {
+  const json = JSON.stringify(request, null, 2)
+  return [
+    { name: 'JSON', code: json },
+    {
+      name: 'curl',
+      code: `curl ${address}/fine-tuning/jobs \\
+  -H "Authorization: Bearer $TUNERY_KEY" \\
+  -H 'Content-Type: application/json' \\
+  -d '${json.replaceAll("'", "'\\''")}'`,
+    },
+    {
+      name: 'TypeScript',
+      code: `import { Tunery } from 'tunery-client'
+
+const tunery = new Tunery({ baseUrl: '${address}', apiKey: process.env.TUNERY_KEY })
+const { id } = await tunery.jobs.create(${json.replaceAll(/^(\s*)"([a-z_]+)":/gm, '$1$2:')})
+const job = await tunery.jobs.wait(id)
+console.log(job.status, job.model)`,
+    },
+    {
+      name: 'Python',
+      code: `import os
+import requests
+
+job = requests.post(
+    "${address}/fine-tuning/jobs",
+    headers={"Authorization": f"Bearer {os.environ['TUNERY_KEY']}"},
+    json=${python(request, 1)},
+).json()
+print(job["id"], job["status"])`,
+    },
+  ]
+}
+
+/** A value as Python writes it; strings of JSON are strings of Python. */
+function python(value: unknown, depth: number): string {
+  const indent = '    '.repeat(depth)
+  if (value === null || value === undefined) return 'None'
+  if (typeof value === 'boolean') return value ? 'True' : 'False'
+  if (typeof value !== 'object') return JSON.stringify(value)
+  const items = Array.isArray(value)
+    ? value.map((each) => python(each, depth + 1))
+    : Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${python(each, depth + 1)}`)
+  const [open, close] = Array.isArray(value) ? ['[', ']'] : ['{', '}']
+  return items.length === 0
+    ? open + close
+    : `${open}\n${items.map((item) => `${indent}    ${item},\n`).join('')}${indent}${close}`
+}
