@@ -71,9 +71,9 @@ function addCompletionCommands(program: Program): void {
 
 /** A group that is named alone lists: `jobs` is `jobs list`. */
 export function withDefaults(program: Program, args: string[]): string[] {
-  const words = args.filter((each) => !each.startsWith('-'))
-  const [group] = words
-  const command = words.length === 1 ? program.commands.find((each) => each.name() === group) : undefined
+  const { operands } = program.parseOptions(args)
+  const [group] = operands
+  const command = operands.length === 1 ? program.commands.find((each) => each.name() === group) : undefined
   if (!command?.commands.some((each) => each.name() === 'list') || args.some((each) => /^(-h|--help)$/.test(each)))
     return args
   return args.toSpliced(args.indexOf(group!) + 1, 0, 'list')
