@@ -50,6 +50,23 @@ const share = createRoute({
   component: lazyRouteComponent(() => import('./pages/share/index.tsx')),
 })
 
+// The docs: their own frame, for everyone.
+const docs = createRoute({
+  getParentRoute: () => root,
+  path: '/docs',
+  component: lazyRouteComponent(() => import('./pages/docs/index.tsx')),
+})
+const apiReference = createRoute({
+  getParentRoute: () => docs,
+  path: '/',
+  component: lazyRouteComponent(() => import('./pages/api-reference/index.tsx')),
+})
+const docsPage = createRoute({
+  getParentRoute: () => docs,
+  path: '$',
+  component: lazyRouteComponent(() => import('./pages/docs-page/index.tsx')),
+})
+
 const shell = createRoute({ getParentRoute: () => root, id: 'shell', component: Shell })
 const home = createRoute({
   getParentRoute: () => shell,
@@ -172,6 +189,7 @@ const routeTree = root.addChildren([
   invitation,
   welcome,
   share,
+  docs.addChildren([apiReference, docsPage]),
   shell.addChildren([
     home,
     datasets,

@@ -6,6 +6,7 @@ import { brotliCompressSync, constants, gzipSync } from 'node:zlib'
 import tailwindcss from '@tailwindcss/vite'
 import react from '@vitejs/plugin-react'
 import { defineConfig, type Plugin } from 'vite'
+import { docs } from './docs-plugin/index.ts'
 
 const here = path.dirname(fileURLToPath(import.meta.url))
 // Set-up builds beside the folder that is served and swaps them, so that no half of a build is ever served.
@@ -37,12 +38,12 @@ function precompress(): Plugin {
 
 export default defineConfig({
   root: here,
-  plugins: [react(), tailwindcss(), precompress()],
+  plugins: [docs(path.join(here, '..')), react(), tailwindcss(), precompress()],
   assetsInclude: ['**/*.jsonl'],
   // `npx vite web` shows changes at once, over a service that runs at TUNERY_URL.
   server: {
     proxy: Object.fromEntries(
-      ['/v1', '/docs', '/health'].map((each) => [each, process.env.TUNERY_URL ?? 'http://127.0.0.1:8000']),
+      ['/v1', '/health'].map((each) => [each, process.env.TUNERY_URL ?? 'http://127.0.0.1:8000']),
     ),
   },
   build: {

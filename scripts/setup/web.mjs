@@ -6,7 +6,11 @@ import { ask, run, SetupError } from './process.mjs'
 import { local, root, step } from './state.mjs'
 
 /** All that the build reads. */
-const sources = ['web', 'sdk', 'contract', 'examples/ticket-triage.jsonl', 'package-lock.json']
+const sources = [
+  ...['web', 'sdk', 'contract', 'examples/ticket-triage.jsonl', 'package-lock.json'],
+  // The pages of the docs; see web/docs-plugin/.
+  ...['docs', 'SECURITY.md', 'CONTRIBUTING.md', 'CHANGELOG.md'],
+]
 
 /** A hash of the names and bytes of the sources. */
 function sourceHash() {
@@ -29,7 +33,7 @@ function namesIn(from) {
     return readdirSync(from, { recursive: true, withFileTypes: true })
       .filter((entry) => entry.isFile())
       .map((entry) => path.relative(from, path.join(entry.parentPath ?? entry.path, entry.name)))
-      .filter((name) => /\.(tsx?|css|html|js|json|svg|png)$/.test(name) && !name.startsWith('dist/'))
+      .filter((name) => /\.(tsx?|css|html|js|json|svg|png|webp|md)$/.test(name) && !name.startsWith('dist/'))
       .sort()
   } catch (error) {
     if (error.code === 'ENOTDIR') return ['']

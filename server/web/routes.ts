@@ -25,7 +25,7 @@ const year_s = 31_536_000
 /** Files beside the page whose names have no hash. */
 const unhashed = new Set(['theme.js', 'favicon.svg'])
 /** Addresses of the API and of files keep their errors, also towards browsers. */
-const isApi = (pathname: string) => /^\/(v1|api|docs|health|metrics|assets)(\/|$)/.test(pathname)
+const isApi = (pathname: string) => /^\/(v1|api|health|metrics|assets)(\/|$)/.test(pathname)
 
 export function webRoutes(app: FastifyInstance, folder: string): void {
   app.register(async (web) => {
@@ -47,6 +47,8 @@ export function webRoutes(app: FastifyInstance, folder: string): void {
     }
 
     web.get('/', hidden, (_request, reply) => sendPage(reply))
+    // Also for programs that name no type: it says that there are docs.
+    web.get('/docs', hidden, (_request, reply) => sendPage(reply))
     web.get('/assets/*', hidden, (request, reply) => {
       const name = (request.params as { '*': string })['*']
       // Hashed names only: also what is asked for with dots and slashes ends here.
@@ -70,5 +72,6 @@ const notBuilt = `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Tunery</title></head>
 <body><h1>The dashboard is not built</h1>
 <p>The service works, but its pages are missing. Run <code>npm run setup</code> in Tunery's folder and load this page
-again. The API is described at <a href="/docs">/docs</a>.</p></body></html>
+again. The API is described at <a href="/v1/openapi.json">/v1/openapi.json</a>, and its documentation is in
+the folder <code>docs</code>.</p></body></html>
 `

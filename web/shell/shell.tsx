@@ -1,12 +1,13 @@
 // The frame around every page of someone who is signed in.
 import { Dialog } from '@base-ui/react/dialog'
-import { Link, Outlet, useRouter, useRouterState } from '@tanstack/react-router'
-import { BookOpen, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
-import { useEffect, useRef, useState } from 'react'
+import { Link, Outlet, useRouter } from '@tanstack/react-router'
+import { BookOpen, Braces, Menu as MenuIcon, WifiOff, X } from 'lucide-react'
+import { useEffect, useState } from 'react'
 import { classes } from '../lib/classes.ts'
 import { useConnection } from '../lib/connection.ts'
 import { queryClient } from '../lib/query.ts'
 import { useSessionQuery } from '../lib/session.ts'
+import { Announcer, SkipLink } from '../ui/announcer.tsx'
 import { Brand } from '../ui/brand.tsx'
 import { IconButton } from '../ui/button.tsx'
 import { ErrorState, SkeletonLines } from '../ui/feedback.tsx'
@@ -19,12 +20,7 @@ export function Shell() {
   if (session.data === null) return <ToSignIn />
   return (
     <>
-      <a
-        href="#main"
-        className="fixed top-2 left-2 z-50 -translate-y-16 rounded-md bg-accent px-4 py-2 font-medium text-on-accent focus:translate-y-0"
-      >
-        Skip to the page
-      </a>
+      <SkipLink />
       <Announcer />
       <div className="flex min-h-dvh max-lg:flex-col">
         <TopBar />
@@ -53,25 +49,6 @@ function ToSignIn() {
   // Where the person was when this was first shown: the address changes on the way.
   const [address] = useState(state.location.href)
   return <Redirect to={address === '/' ? '/sign-in' : `/sign-in?next=${encodeURIComponent(address)}`} />
-}
-
-/** Tells screen readers which page has opened: no page is loaded that would say so itself. */
-function Announcer() {
-  const path = useRouterState({ select: ({ location }) => location.pathname })
-  const first = useRef(path)
-  const [said, setSaid] = useState('')
-  useEffect(() => {
-    if (path === first.current) return
-    first.current = ''
-    // The page's file may have to be loaded before it has a title.
-    const timer = setTimeout(() => setSaid(document.title), 400)
-    return () => clearTimeout(timer)
-  }, [path])
-  return (
-    <div role="status" className="sr-only">
-      {said}
-    </div>
-  )
 }
 
 function SideBar({ onNavigate }: { onNavigate?: () => void }) {
@@ -120,12 +97,18 @@ function Navigation({ onNavigate }: { onNavigate?: () => void }) {
           </ul>
         )
       })}
-      <ul className="mt-2 border-t border-line pt-2">
+      <ul className="mt-2 grid gap-0.5 border-t border-line pt-2">
         <li>
-          <a href="/docs" className={entryClass}>
+          <Link to="/docs/$" params={{ _splat: 'overview' }} onClick={onNavigate} className={entryClass}>
             <BookOpen aria-hidden className="size-4.5 shrink-0" />
+            Docs
+          </Link>
+        </li>
+        <li>
+          <Link to="/docs" onClick={onNavigate} className={entryClass}>
+            <Braces aria-hidden className="size-4.5 shrink-0" />
             API reference
-          </a>
+          </Link>
         </li>
       </ul>
     </nav>

@@ -1,0 +1,22 @@
+// What the build of the docs and their search in the browser must agree on.
+
+/** A section that was found. Its id is the address below `/docs/`. */
+export interface Found {
+  id: string
+  /** The page's title. */
+  page: string
+  /** Empty for the beginning of a page. */
+  heading: string
+  excerpt: string
+}
+
+export const searchOptions = {
+  fields: ['title', 'heading', 'text'],
+  storeFields: ['page', 'heading', 'excerpt'],
+  // A name such as `TUNERY_PORT` or `training_config.epochs` is found whole and by its parts.
+  tokenize: (text: string) => {
+    const words = text.split(/[^\p{L}\p{N}_.-]+/u).map((word) => word.replace(/^[.\-_]+|[.\-_]+$/g, ''))
+    return words.flatMap((word) => (/[._-]/.test(word) ? [word, ...word.split(/[._-]+/)] : [word])).filter(Boolean)
+  },
+  searchOptions: { prefix: true, fuzzy: 0.15, boost: { title: 4, heading: 3 }, combineWith: 'AND' as const },
+}
