@@ -1,12 +1,107 @@
-import { EmptyState } from '../../ui/feedback.tsx'
+import { useQueryClient } from '@tanstack/react-query'
+import { PackageOpen, Plus } from 'lucide-react'
+import { useState } from 'react'
+import type { Export } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { usePages } from '../../lib/pages.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, ExternalLink } from '../../ui/button.tsx'
+import { EmptyState, Loaded, Progress, Status } from '../../ui/feedback.tsx'
 import { Card, Page } from '../../ui/layout.tsx'
+import { type Column, Table } from '../../ui/table.tsx'
+import { Bytes, Code, RelativeTime } from '../../ui/values.tsx'
+import { ExportDetails } from './details.tsx'
+import { NewExport } from './new.tsx'
+
+const isMaking = ({ status }: Export) => status === 'queued' || status === 'running'
+
+const columns: readonly Column<Export>[] = [
+  { id: 'model', header: 'Model', grow: true, cell: (each) => <Code>{each.model}</Code> },
+  { id: 'format', header: 'Format', cell: (each) => [each.format, each.quantization].filter(Boolean).join(' ') },
+  {
+    id: 'status',
+    header: 'Status',
+    cell: (each) =>
+      each.status === 'running' ? (
+        <span className="block w-28">
+          <Progress value={each.progress} label={each.stage ?? 'running'} />
+        </span>
+      ) : (
+        <Status status={each.status} />
+      ),
+  },
+  { id: 'size', header: 'Size', align: 'right', from: 'sm', cell: (each) => <Bytes value={each.size_bytes} /> },
+  {
+    id: 'created',
+    header: 'Created',
+    align: 'right',
+    from: 'md',
+    cell: (each) => <RelativeTime time={each.created_at} />,
+  },
+]
 
 export default function ExportsPage() {
+  const mayWrite = useMay('exports:write')
+  const client = useQueryClient()
+  const [creating, setCreating] = useState(false)
+  const [openId, setOpenId] = useState<string>()
+  const { query, rows, more } = usePages(
+    ['exports', 'list', {}],
+    (options) => tunery.exports.list({ limit: 50 }, options),
+    {
+      refresh_ms,
+    },
+  )
+  const open = rows?.find(({ id }) => id === openId)
+  const create = mayWrite && (
+    <Button variant="primary" icon={<Plus aria-hidden />} onClick={() => setCreating(true)}>
+      Export a model
+    </Button>
+  )
   return (
-    <Page title="Exports">
-      <Card>
-        <EmptyState title="This page is not built yet" />
+    <Page
+      title="Exports"
+      description={
+        <>
+          Files of a model to take away. Each is checked against the training before you can download it.{' '}
+          <ExternalLink href="/docs/exports">About the formats</ExternalLink>
+        </>
+      }
+      actions={create}
+    >
+      <Card flush>
+        <Loaded query={query}>
+          {() => (
+            <Table
+              label="Exports"
+              columns={columns}
+              rows={rows ?? []}
+              rowId={({ id }) => id}
+              onOpen={({ id }) => setOpenId(id)}
+              more={more}
+              empty={
+                <EmptyState icon={<PackageOpen aria-hidden />} title="No exports yet" action={create}>
+                  The weights are yours: as a folder for transformers and vLLM, as GGUF, or as ONNX.
+                </EmptyState>
+              }
+            />
+          )}
+        </Loaded>
       </Card>
+      {creating && (
+        <NewExport
+          onClose={() => setCreating(false)}
+          onCreated={async (id) => {
+            setCreating(false)
+            await client.invalidateQueries({ queryKey: ['exports'] })
+            setOpenId(id)
+          }}
+        />
+      )}
+      {open && (
+        <ExportDetails made={open} making={isMaking(open)} mayWrite={mayWrite} onClose={() => setOpenId(undefined)} />
+      )}
     </Page>
   )
 }

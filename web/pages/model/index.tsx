@@ -159,7 +159,9 @@ function Check({ model: { comparison } }: { model: TunedModelDetails }) {
     >
       {comparison ? (
         <div className="grid gap-3">
-          <Status status={comparison.agrees ? 'agrees' : 'disagrees'} tone={comparison.agrees ? 'good' : 'bad'} />
+          <div>
+            <Status status={comparison.agrees ? 'agrees' : 'disagrees'} tone={comparison.agrees ? 'good' : 'bad'} />
+          </div>
           {comparison.problem && <Notice tone="bad">{comparison.problem}</Notice>}
           <Facts
             facts={[

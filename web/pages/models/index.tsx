@@ -127,7 +127,7 @@ function Bases({ mayTrain }: { mayTrain: boolean }) {
         {({ models }) => (
           <Table
             label="Base models"
-            rows={models}
+            rows={models.toSorted((a, b) => Number(b.weights.available) - Number(a.weights.available))}
             rowId={({ id }) => id}
             columns={[
               {

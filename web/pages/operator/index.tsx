@@ -1,12 +1,211 @@
-import { EmptyState } from '../../ui/feedback.tsx'
-import { Card, Page } from '../../ui/layout.tsx'
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useNavigate, useSearch } from '@tanstack/react-router'
+import { Plus } from 'lucide-react'
+import { useState } from 'react'
+import type { Account } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { usePages } from '../../lib/pages.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, CopyButton } from '../../ui/button.tsx'
+import { Select } from '../../ui/choices.tsx'
+import { EmptyState, Loaded, Notice, Status } from '../../ui/feedback.tsx'
+import { Field, Form, Input } from '../../ui/field.tsx'
+import { Card, Page, Tabs } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
+import { Machine } from './machine.tsx'
+import { Tiers } from './tiers.tsx'
 
+/** What the operator of the installation sees: all accounts, and the machine. */
 export default function OperatorPage() {
+  const isOperator = useMay('operator')
+  const { tab } = useSearch({ from: '/shell/operator' })
+  const navigate = useNavigate()
+  if (!isOperator)
+    return (
+      <Page title="Operator">
+        <Card>
+          <EmptyState title="For the operator of this installation">
+            It is the person who installed it, or whom they made one.
+          </EmptyState>
+        </Card>
+      </Page>
+    )
   return (
-    <Page title="Operator">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
+    <Page title="Operator" description="All accounts of this installation, and the machine it runs on.">
+      <Tabs
+        label="Operator"
+        value={tab ?? 'accounts'}
+        onChange={(value) => void navigate({ to: '/operator', search: { tab: value } })}
+        tabs={[
+          { value: 'accounts', label: 'Accounts', panel: <Accounts /> },
+          { value: 'tiers', label: 'Tiers', panel: <Tiers /> },
+          { value: 'machine', label: 'Machine', panel: <Machine /> },
+        ]}
+      />
     </Page>
+  )
+}
+
+function Accounts() {
+  const client = useQueryClient()
+  const [creating, setCreating] = useState(false)
+  const [key, setKey] = useState<string>()
+  const { query, rows, more } = usePages(['operator', 'accounts', 'list'], (options) =>
+    tunery.operator.accounts.list({ limit: 50 }, options),
+  )
+  const tiers = useQuery({ queryKey: ['hub', 'tiers'], queryFn: ({ signal }) => tunery.hub.tiers({ signal }) })
+  const refresh = () => client.invalidateQueries({ queryKey: ['operator', 'accounts'] })
+  const change = useMutation({
+    mutationFn: ({ id, ...body }: { id: string; tier?: string; status?: Account['status'] }) =>
+      tunery.operator.accounts.update(id, body),
+    onSuccess: refresh,
+    onError: toastError('The account was not changed'),
+  })
+  const choices = tiers.data?.tiers.map(({ id, name }) => ({ value: id, label: name })) ?? []
+  return (
+    <Card
+      title="Accounts"
+      actions={
+        <Button variant="primary" icon={<Plus aria-hidden />} onClick={() => setCreating(true)}>
+          Create account
+        </Button>
+      }
+      flush
+    >
+      <Loaded query={query}>
+        {() => (
+          <Table
+            label="Accounts"
+            rows={rows ?? []}
+            rowId={({ id }: Account) => id}
+            more={more}
+            columns={[
+              { id: 'name', header: 'Name', grow: true, cell: (each) => each.name },
+              {
+                id: 'status',
+                header: 'Status',
+                cell: ({ status }) => <Status status={status} tone={status === 'active' ? 'good' : 'warn'} />,
+              },
+              { id: 'members', header: 'Members', align: 'right', from: 'sm', cell: (each) => each.members },
+              {
+                id: 'tier',
+                header: 'Tier',
+                width: '10rem',
+                cell: (each) => (
+                  <Select
+                    aria-label={`Tier of ${each.name}`}
+                    value={each.tier}
+                    onChange={(tier) => change.mutate({ id: each.id, tier })}
+                    choices={choices}
+                  />
+                ),
+              },
+              { id: 'created', header: 'Created', from: 'md', cell: (each) => <RelativeTime time={each.created_at} /> },
+              {
+                id: 'actions',
+                header: <span className="sr-only">Actions</span>,
+                align: 'right',
+                cell: (each) =>
+                  each.status === 'active' ? (
+                    <ConfirmDialog
+                      trigger={
+                        <Button size="sm" variant="quiet" aria-label={`Suspend ${each.name}`}>
+                          Suspend
+                        </Button>
+                      }
+                      title={`Suspend ${each.name}?`}
+                      action="Suspend account"
+                      onConfirm={() => change.mutateAsync({ id: each.id, status: 'suspended' })}
+                    >
+                      Its requests are refused within a second, and its jobs wait. Nothing is lost.
+                    </ConfirmDialog>
+                  ) : (
+                    <Button size="sm" variant="quiet" onClick={() => change.mutate({ id: each.id, status: 'active' })}>
+                      Reinstate
+                    </Button>
+                  ),
+              },
+            ]}
+          />
+        )}
+      </Loaded>
+      {creating && (
+        <CreateAccount
+          tiers={choices}
+          onClose={() => setCreating(false)}
+          onCreated={(made) => {
+            setCreating(false)
+            setKey(made)
+            void refresh()
+            toast.good('The account is there')
+          }}
+        />
+      )}
+      <Dialog
+        open={key !== undefined}
+        onOpenChange={(open) => !open && setKey(undefined)}
+        title="The owner's first key"
+        description="It is shown this once. Send it to the owner; ./tunery sign-in-link --email makes a link for the dashboard."
+      >
+        <div className="flex items-center gap-2 rounded-md bg-hover p-3">
+          <code className="min-w-0 flex-1 font-mono text-sm break-all">{key}</code>
+          <CopyButton text={key ?? ''} />
+        </div>
+      </Dialog>
+    </Card>
+  )
+}
+
+function CreateAccount({
+  tiers,
+  onClose,
+  onCreated,
+}: {
+  tiers: { value: string; label: string }[]
+  onClose: () => void
+  onCreated: (key: string) => void
+}) {
+  const [name, setName] = useState('')
+  const [owner, setOwner] = useState('')
+  const [email, setEmail] = useState('')
+  const [tier, setTier] = useState<string | null>(null)
+  const create = useMutation({
+    mutationFn: () =>
+      tunery.operator.accounts.create({
+        name,
+        owner: { name: owner.trim() || name, email: email.trim() || null },
+        ...(tier && { tier }),
+      }),
+    onSuccess: ({ key }) => onCreated(key),
+  })
+  const fields = ['name', 'owner.name', 'owner.email', 'tier']
+  return (
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Create an account">
+      <Form onSubmit={() => create.mutate()}>
+        <Field label="Account" error={fieldError(create.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        <Field label="Owner's name" optional error={fieldError(create.error, 'owner.name')}>
+          <Input value={owner} onChange={(event) => setOwner(event.target.value)} maxLength={200} />
+        </Field>
+        <Field label="Owner's email" optional error={fieldError(create.error, 'owner.email')}>
+          <Input type="email" value={email} onChange={(event) => setEmail(event.target.value)} />
+        </Field>
+        <Field label="Tier" optional help="Empty: the default tier." error={fieldError(create.error, 'tier')}>
+          <Select value={tier} onChange={setTier} choices={tiers} placeholder="Default" />
+        </Field>
+        {formError(create.error, fields) && <Notice tone="bad">{formError(create.error, fields)}</Notice>}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={create.isPending} disabled={!name.trim()}>
+            Create account
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
   )
 }

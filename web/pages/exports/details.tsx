@@ -1,0 +1,195 @@
+import { useQuery, useQueryClient } from '@tanstack/react-query'
+import { Download } from 'lucide-react'
+import type { Export } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatBytes, formatNumber, formatPercent } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { Button, buttonClass, CopyButton, ExternalLink } from '../../ui/button.tsx'
+import { CodeTabs } from '../../ui/code.tsx'
+import { Help } from '../../ui/disclosure.tsx'
+import { Notice, Progress, Status } from '../../ui/feedback.tsx'
+import { Facts } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Code, RelativeTime } from '../../ui/values.tsx'
+
+const stages: Record<NonNullable<Export['stage']>, string> = {
+  reference: "asking the trainer's model",
+  merge: 'merging the adapter with its base',
+  convert: 'converting',
+  quantize: 'quantizing',
+  check: 'comparing the answers of the file with those of the trainer',
+  pack: 'packing',
+  push: 'pushing to the repository',
+}
+
+/** One export: how far it is, its check, and its files. */
+export function ExportDetails({
+  made,
+  making,
+  mayWrite,
+  onClose,
+}: {
+  made: Export
+  making: boolean
+  mayWrite: boolean
+  onClose: () => void
+}) {
+  const client = useQueryClient()
+  const query = useQuery({
+    queryKey: ['exports', made.id],
+    queryFn: ({ signal }) => tunery.exports.get(made.id, { signal }),
+    initialData: made,
+    refetchInterval: making ? refresh_ms : false,
+  })
+  const { status, stage, progress, files, check, error, push, expires_at, format, quantization, model } = query.data
+  const ready = status === 'ready'
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title={[format, quantization].filter(Boolean).join(' ')}
+      description={<Code>{model}</Code>}
+      width="lg"
+      footer={
+        <>
+          {mayWrite && (
+            <ConfirmDialog
+              trigger={<Button>Delete</Button>}
+              title={making ? 'Cancel the export?' : 'Delete the export?'}
+              action={making ? 'Cancel export' : 'Delete export'}
+              onConfirm={async () => {
+                await tunery.exports.delete(made.id)
+                onClose()
+                await client.invalidateQueries({ queryKey: ['exports'] })
+              }}
+            >
+              Its files are removed. The model stays.
+            </ConfirmDialog>
+          )}
+          {ready && (
+            <a className={buttonClass('primary')} href={`/v1/exports/${made.id}/download`} download>
+              <Download aria-hidden /> Download {formatBytes(query.data.size_bytes)}
+            </a>
+          )}
+        </>
+      }
+    >
+      <div className="grid gap-5">
+        <div>
+          <Status status={status} />
+        </div>
+        {error && (
+          <Notice tone="bad" title="The export failed">
+            {error.message}
+          </Notice>
+        )}
+        {making && (
+          <Progress
+            value={status === 'running' ? progress : null}
+            label={stage ? stages[stage] : 'waiting for its turn'}
+          />
+        )}
+        {check && (
+          <section aria-label="Check" className="grid gap-2">
+            <h3 className="font-semibold">
+              {check.agrees ? 'It answers as the trained model does' : 'It does not answer as the trained model does'}{' '}
+              <Help word="this check">
+                The finished file answers held-out prompts in its own runtime. Its tokens and their probabilities are
+                compared with those of the trainer. A file beyond the bounds of its precision is not given out.
+              </Help>
+            </h3>
+            {check.problem && <Notice tone="bad">{check.problem}</Notice>}
+            <Facts
+              columns={2}
+              facts={[
+                ['Same answers', formatPercent(check.identical, 1)],
+                ['Same tokens', formatPercent(check.matching_tokens, 1)],
+                ['Difference', `${formatNumber(check.log_probability_difference)} nats a token`],
+                ['Prompts', check.prompts],
+                ['Runtime', check.runtime],
+              ]}
+            />
+          </section>
+        )}
+        {files.length > 0 && (
+          <section aria-label="Files" className="grid gap-2">
+            <h3 className="font-semibold">Files</h3>
+            <ul className="grid gap-2">
+              {files.map(({ name, size_bytes, sha256 }) => (
+                <li key={name} className="rounded-md p-3 ring-1 ring-line">
+                  <p className="flex justify-between gap-2">
+                    <span className="min-w-0 break-all">{name}</span>
+                    <span>{formatBytes(size_bytes)}</span>
+                  </p>
+                  <p className="mt-1 flex items-center gap-1 text-xs text-muted">
+                    <span className="min-w-0 truncate font-mono">sha256 {sha256}</span>
+                    <CopyButton text={sha256} label="Copy the hash" />
+                  </p>
+                </li>
+              ))}
+            </ul>
+          </section>
+        )}
+        {push && (
+          <Notice tone={push.error ? 'bad' : 'good'} title={`Repository ${push.repository}`}>
+            {push.error ??
+              (push.url ? <ExternalLink href={push.url}>{push.url}</ExternalLink> : 'It is pushed when it is ready.')}
+          </Notice>
+        )}
+        {ready && <CodeTabs label="Program" samples={samplesOf(query.data)} />}
+        {expires_at && (
+          <p className="text-sm text-muted">
+            The files are removed <RelativeTime time={expires_at} />.
+          </p>
+        )}
+      </div>
+    </Dialog>
+  )
+}
+
+/** How each program runs the file. */
+function samplesOf({ id, format, files, merge }: Export): { name: string; code: string }[] {
+  const file = files[0]?.name ?? 'model'
+  const fetch = `curl -OJ ${location.origin}/v1/exports/${id}/download -H "Authorization: Bearer $TUNERY_KEY"`
+  const folder = file.replace(/\.(tar|zip)$/, '')
+  if (format === 'gguf' && !merge)
+    return [
+      { name: 'Download', code: fetch },
+      { name: 'llama.cpp', code: `llama-server -m BASE.gguf --lora ${file}` },
+    ]
+  if (format === 'gguf')
+    return [
+      { name: 'Download', code: fetch },
+      { name: 'llama.cpp', code: `llama-server -m ${file} --jinja` },
+      { name: 'Ollama', code: `echo 'FROM ./${file}' > Modelfile\nollama create tuned -f Modelfile\nollama run tuned` },
+      {
+        name: 'By itself',
+        code: `./tunery bundle ${file} -o served   # a folder that serves it, with or without Docker`,
+      },
+    ]
+  if (format === 'onnx')
+    return [
+      { name: 'Download', code: `${fetch}\ntar -xf ${file}` },
+      {
+        name: 'Node',
+        code: `import { pipeline } from '@huggingface/transformers'
+
+const generate = await pipeline('text-generation', './${folder}')
+console.log(await generate([{ role: 'user', content: 'Hello' }]))`,
+      },
+    ]
+  return [
+    { name: 'Download', code: `${fetch}\ntar -xf ${file}` },
+    {
+      name: 'vLLM',
+      code: merge ? `vllm serve ./${folder}` : `vllm serve BASE --enable-lora --lora-modules tuned=./${folder}`,
+    },
+    {
+      name: 'transformers',
+      code: `from transformers import pipeline
+
+answer = pipeline("text-generation", model="./${folder}")
+print(answer([{"role": "user", "content": "Hello"}]))`,
+    },
+  ]
+}
