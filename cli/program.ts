@@ -9,6 +9,7 @@ import { addExportCommands } from './remote/export-commands.ts'
 import { addJobCommands } from './remote/jobs.ts'
 import { addKeyCommands } from './remote/keys.ts'
 import { addLoginCommands } from './remote/login.ts'
+import { addMcpCommand } from './remote/mcp.ts'
 import { addModelCommands } from './remote/models.ts'
 import { addTrainCommand } from './remote/train.ts'
 import { addUsageCommand } from './remote/usage.ts'
@@ -45,6 +46,7 @@ export function createProgram(local: LocalCommands | undefined): Program {
   addExportCommands(program)
   addChatCommand(program)
   addUsageCommand(program)
+  addMcpCommand(program)
   addWebhookCommands(program)
   addKeyCommands(program, local?.createKey)
   addLocalCommands(program, models, local)

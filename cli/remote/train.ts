@@ -8,7 +8,7 @@ import { confirm, note, show } from '../support/output.ts'
 import { type Connection, connect } from '../support/service.ts'
 import { clean, duration, number, price } from '../support/text.ts'
 import { describeValidation, untilRead, uploadFile } from './datasets.ts'
-import { watchJob } from './watch.ts'
+import { leftRunning, watchJob } from './watch.ts'
 
 interface TrainOptions extends GlobalOptions {
   model?: string
@@ -55,6 +55,7 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
   const { tunery } = connection
   const abort = new AbortController()
   let uploaded: string | undefined
+  let started = false
   const interrupt = () => (abort.signal.aborted ? process.exit(130) : abort.abort())
   process.on('SIGINT', interrupt)
   try {
@@ -72,12 +73,15 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
     if (abort.signal.aborted) throw abort.signal.reason
     // Not aborted: a job whose answer is lost would run unknown.
     const job = await tunery.jobs.create(body)
+    started = true
     process.off('SIGINT', interrupt)
     if (!options.json) note(`${job.id} is ${job.status}${job.waits_for ? `: ${job.waits_for}` : '.'}`)
+    if (abort.signal.aborted) throw leftRunning(job.id)
     if (options.detach) return show(options, job, `Follow it with '${typed(`jobs follow ${job.id}`)}'.`)
     await watchJob(connection, job, options)
   } catch (error) {
-    if (!abort.signal.aborted) throw error
+    const isLeft = started || !(abort.signal.aborted || error instanceof Interrupted)
+    if (isLeft) throw error
     throw new Interrupted(`No training was started.${uploaded ? ` The file is uploaded as ${uploaded}.` : ''}`)
   } finally {
     process.off('SIGINT', interrupt)

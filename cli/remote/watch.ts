@@ -76,15 +76,19 @@ export async function watchJob(connection: Connection, job: Job, options: Global
   } catch (error) {
     if (!detach.signal.aborted) throw error
     live.end()
-    throw new Interrupted(
-      `${job.id} goes on without you. Come back with '${typed(`jobs follow ${job.id}`)}', or end it with ` +
-        `'${typed(`jobs cancel ${job.id}`)}'.`,
-    )
+    throw leftRunning(job.id)
   } finally {
     clearInterval(timer)
     process.off('SIGINT', stop)
   }
 }
+
+/** Ends the command while the job goes on. */
+export const leftRunning = (id: string): Interrupted =>
+  new Interrupted(
+    `${id} goes on without you. Come back with '${typed(`jobs follow ${id}`)}', or end it with ` +
+      `'${typed(`jobs cancel ${id}`)}'.`,
+  )
 
 const stateOf = (job: Job): State => ({
   status: job.status,
@@ -131,9 +135,9 @@ function linesOf(id: string, state: State): string[] {
   const { step, steps_total, epoch, epochs, tokens_per_second, seconds_left } = state
   const numbers = [
     step !== undefined && `step ${number(step)}${steps_total ? `/${number(steps_total)}` : ''}`,
+    seconds_left !== undefined && state.status === 'running' && `${duration(seconds_left)} left`,
     epoch !== undefined && `epoch ${epoch}${epochs ? `/${epochs}` : ''}`,
     tokens_per_second !== undefined && `${number(Math.round(tokens_per_second))} tokens/s`,
-    seconds_left !== undefined && state.status === 'running' && `${duration(seconds_left)} left`,
   ].filter((each) => each !== false)
   const connection = state.connection === 'live' ? '' : ' · the connection is lost, and is taken up again'
   const head = cut(
@@ -141,7 +145,7 @@ function linesOf(id: string, state: State): string[] {
     columns,
   )
   const share = ` ${String(Math.round(100 * state.progress)).padStart(3)} %  `
-  const barWidth = Math.max(10, Math.min(30, columns - share.length - 40))
+  const barWidth = Math.max(10, Math.min(30, columns - share.length - 52))
   const progress = paint('green', bar(state.progress, barWidth))
   return [
     paint('bold', head),
