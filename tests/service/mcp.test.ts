@@ -79,7 +79,7 @@ test('an assistant goes the whole way over stdio; the user is asked before what 
   const { client, asked } = newClient(() => ({ action: 'accept', content: { agree: true } }))
   const transport = new StdioClientTransport({
     command: process.execPath,
-    args: ['mcp/main.ts', '--folder', folder],
+    args: ['cli/main.ts', 'mcp', '--folder', folder],
     cwd: root,
     env: { TUNERY_URL: app.url, TUNERY_KEY: app.key },
     stderr: 'pipe',
@@ -193,7 +193,7 @@ test('files that are not data in an open folder are not uploaded, and none over 
   for (const file of ['../secret.jsonl', '.ssh/id.jsonl', 'notes.txt']) writeFileSync(path.join(open, file), 'x')
   symlinkSync(path.join(folder, 'secret.jsonl'), path.join(open, 'link.jsonl'))
   const { client } = newClient()
-  const args = ['mcp/main.ts', '--folder', open]
+  const args = ['cli/main.ts', 'mcp', '--folder', open]
   const env = { TUNERY_URL: app.url, TUNERY_KEY: app.key }
   await client.connect(new StdioClientTransport({ command: process.execPath, args, cwd: root, env }))
   try {
