@@ -9,6 +9,9 @@ export function setCsrfToken(token: string | undefined): void {
   csrf = token
 }
 
+/** For requests that are not made by the client below. */
+export const csrfToken = (): string | undefined => csrf
+
 /** Hears whether the service answers at all. */
 async function watchedFetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response> {
   try {
@@ -24,7 +27,7 @@ async function watchedFetch(input: RequestInfo | URL, init?: RequestInit): Promi
 /** Retries are TanStack Query's, which shows them; a request that hangs fails after 30 s. */
 export const tunery = new Tunery({
   baseUrl: '/v1',
-  csrfToken: () => csrf,
+  csrfToken,
   maxRetries: 0,
   timeout_ms: 30_000,
   fetch: watchedFetch,

@@ -32,7 +32,7 @@ export default function Docs() {
       <Announcer />
       <header className="sticky top-0 z-30 flex h-13 items-center gap-2 border-b border-line bg-surface px-2 lg:px-4">
         <Drawer />
-        <Link to="/docs/$" params={{ _splat: 'overview' }} className="flex items-baseline gap-2 rounded-md">
+        <Link to="/docs/$" params={{ _splat: 'overview' }} className="flex items-center gap-2 rounded-md">
           <Brand />
           <span className="text-lg text-muted">docs</span>
         </Link>

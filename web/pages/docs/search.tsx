@@ -99,7 +99,9 @@ function SearchBox({ close }: { close: () => void }) {
   const [chosen, setChosen] = useState({ asked: '', at: 0 })
   const at = chosen.asked === asked ? Math.min(chosen.at, results.length - 1) : 0
   // biome-ignore lint/correctness/useExhaustiveDependencies: whatever moved the choice
-  useEffect(() => chosenElement.current?.scrollIntoView({ block: 'nearest' }), [at, results])
+  useEffect(() => {
+    chosenElement.current?.scrollIntoView({ block: 'nearest' })
+  }, [at, results])
 
   const go = (result: Result | undefined) => {
     if (!result) return
