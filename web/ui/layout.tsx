@@ -73,7 +73,7 @@ export function Card({
     <section className={classes('min-w-0 rounded-lg bg-surface ring-1 ring-line', className)}>
       {(title || actions) && (
         <div className={classes('flex flex-wrap items-center gap-x-4 gap-y-2 px-4 pt-3.5', flush ? 'pb-3' : 'pb-1')}>
-          <div className="min-w-0 flex-1">
+          <div className="min-w-0 flex-1 basis-40">
             {title && <h2 className="text-lg font-semibold">{title}</h2>}
             {description && <p className="text-sm text-muted">{description}</p>}
           </div>

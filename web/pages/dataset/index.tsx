@@ -2,8 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { Download, Ellipsis, Pencil, SlidersHorizontal, Trash2 } from 'lucide-react'
 import { useCallback, useState } from 'react'
-import type { Dataset } from '../../../sdk/index.ts'
-import { isTuneryError } from '../../../sdk/index.ts'
+import { type Dataset, isTuneryError, type Validation } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
 import { refresh_ms } from '../../lib/query.ts'
@@ -127,27 +126,24 @@ function Parts({
   )
   const onRow = useCallback((next: number) => go({ row: next }), [go])
   const { data } = validation
-  if (!data)
-    return (
-      <Card title={validation.isError ? 'The rows could not be checked' : undefined}>
-        {validation.isError ? (
-          <div className="grid gap-4">
-            <CutControls cut={cut} onChange={onCut} />
-            <ErrorState error={validation.error} retry={() => void validation.refetch()} />
-          </div>
-        ) : (
-          <div className="grid gap-3 py-2">
-            <p role="status" className="text-muted">
-              Checking every row, and counting its tokens…
-            </p>
-            <SkeletonLines lines={5} />
-          </div>
-        )}
-      </Card>
-    )
-  const problems = (data.error_count ?? 0) + (data.warning_count ?? 0)
-  // Of a base's own, such as a refused row: the rows themselves are well formed.
-  const mendFirst = !data.valid && <MendFirst validation={data} onMend={() => go({ tab: 'problems' })} />
+  const checking = data ? undefined : (
+    <Card title={validation.isError ? 'The rows could not be checked' : undefined}>
+      {validation.isError ? (
+        <div className="grid grid-cols-1 gap-4">
+          <CutControls cut={cut} onChange={onCut} />
+          <ErrorState error={validation.error} retry={() => void validation.refetch()} />
+        </div>
+      ) : (
+        <div className="grid gap-3 py-2">
+          <p role="status" className="text-muted">
+            Checking every row, and counting its tokens…
+          </p>
+          <SkeletonLines lines={5} />
+        </div>
+      )}
+    </Card>
+  )
+  const mendFirst = data && hasWrongRows(data) && <MendFirst validation={data} onMend={() => go({ tab: 'problems' })} />
   return (
     <Tabs
       label="Parts of the dataset"
@@ -157,7 +153,7 @@ function Parts({
         {
           value: 'overview',
           label: 'Overview',
-          panel: (
+          panel: data ? (
             <Overview
               dataset={dataset}
               validation={data}
@@ -166,13 +162,15 @@ function Parts({
               counting={validation.isFetching}
               error={validation.isError ? validation.error : null}
             />
+          ) : (
+            checking
           ),
         },
         {
           value: 'problems',
           label: 'Problems',
-          count: problems,
-          panel: <Problems dataset={dataset} validation={data} />,
+          count: data && (data.error_count ?? 0) + (data.warning_count ?? 0),
+          panel: data ? <Problems dataset={dataset} validation={data} /> : checking,
         },
         {
           value: 'rows',
@@ -184,13 +182,17 @@ function Parts({
           value: 'tokens',
           label: 'Tokens',
           panel: mendFirst || (
-            <Tokens dataset={dataset} row={row} onRow={onRow} cut={cut} onCut={onCut} inForce={data.tokens} />
+            <Tokens dataset={dataset} row={row} onRow={onRow} cut={cut} onCut={onCut} inForce={data?.tokens} />
           ),
         },
       ]}
     />
   )
 }
+
+/** Whether rows are wrong for every base: then none can be shown. A base may also refuse rows that are well formed. */
+const hasWrongRows = ({ valid, issues }: Validation) =>
+  !valid && (issues?.some(({ code }) => code !== 'not_for_this_base' && code !== 'no_learned_tokens') ?? true)
 
 function Actions({ dataset }: { dataset: Dataset }) {
   const may = useMay('datasets:write')

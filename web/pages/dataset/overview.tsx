@@ -166,17 +166,40 @@ const cutColumns = (id: string): Column<Tokens['cut'][number]>[] => [
   },
 ]
 
+/** Bars of the histogram; the one that has the cut in it is divided there. */
+function binsOf({ histogram, longest, max_length, cut_rows }: Tokens) {
+  const bins: { from: number; to: number; count: number }[] = []
+  for (const { up_to, rows } of histogram) {
+    const from = (bins.at(-1)?.to ?? 0) + 1
+    bins.push({ from, to: up_to ?? Math.max(from, longest), count: rows })
+  }
+  const at = bins.findIndex(({ from, to }) => from <= max_length && max_length < to)
+  const bin = bins[at]
+  if (!bin) return bins
+  const beyond = bins.slice(at + 1).reduce((sum, { count }) => sum + count, 0)
+  const cut = Math.min(bin.count, Math.max(0, cut_rows - beyond))
+  return bins.toSpliced(
+    at,
+    1,
+    { from: bin.from, to: max_length, count: bin.count - cut },
+    { from: max_length + 1, to: bin.to, count: cut },
+  )
+}
+
 function Lengthwise({ dataset, tokens }: { dataset: Dataset; tokens: Tokens }) {
   const { max_length, cut_rows, cut_tokens, counted_rows, total, no_learned_rows, refused_rows } = tokens
-  const bins = tokens.histogram.map(({ up_to, rows }, index) => {
-    const from = (tokens.histogram[index - 1]?.up_to ?? 0) + 1
-    return { from, to: up_to ?? Math.max(from, tokens.longest), count: rows }
-  })
-  // Empty bars beyond the longest row say nothing.
-  const last = bins.findLastIndex(({ count }) => count > 0)
+  const bins = binsOf(tokens)
   return (
     <div className="grid gap-4">
-      <Histogram title="Rows by length" unit="tokens" bins={bins.slice(0, last + 1)} cut={max_length} />
+      <div>
+        <Histogram title="Rows by length" unit="tokens" bins={bins} cut={max_length + 1} />
+        {cut_rows > 0 && (
+          <p className="mt-1 flex items-center gap-1.5 text-sm text-muted">
+            <span aria-hidden className="size-2.5 rounded-sm bg-series-2" />
+            longer than {formatCount(max_length)} tokens: cut
+          </p>
+        )}
+      </div>
       {cut_rows === 0 ? (
         <p>
           No row is cut at {formatCount(max_length)} tokens. Together they have {formatCount(total)}.

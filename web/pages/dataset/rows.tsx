@@ -13,6 +13,8 @@ import { slow_ms } from './data.ts'
 
 /** Rows of one request. */
 const pageRows = 50
+/** Until rows that have just been loaded are measured. */
+const settle_ms = 100
 
 /** All rows as conversations; only those that are seen are loaded and rendered. */
 export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; onRow: (row: number) => void }) {
@@ -22,7 +24,6 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
     getScrollElement: () => scroller.current,
     estimateSize: () => 200,
     overscan: 3,
-    initialOffset: 0,
   })
   const items = virtualizer.getVirtualItems()
   const pages = [...new Set(items.map(({ index }) => Math.floor(index / pageRows)))]
@@ -42,11 +43,20 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
   const rowAt = (index: number): DatasetRow | undefined =>
     loaded[pages.indexOf(Math.floor(index / pageRows))]?.data?.[index % pageRows]
 
-  // The address leads to a row, once.
-  const [first] = useState(row)
+  // Where to go: at first where the address leads. Rows have their true height once they are there, so go again then.
+  const [target, setTarget] = useState(row)
+  const index = target ? Math.min(target, dataset.rows) - 1 : undefined
+  const isThere = index !== undefined && rowAt(index) !== undefined
   useEffect(() => {
-    if (first && first <= dataset.rows) virtualizer.scrollToIndex(first - 1, { align: 'start' })
-  }, [first, dataset.rows, virtualizer])
+    if (index === undefined) return
+    virtualizer.scrollToIndex(index, { align: 'start' })
+    if (!isThere) return
+    const timer = setTimeout(() => {
+      virtualizer.scrollToIndex(index, { align: 'start' })
+      setTarget(undefined)
+    }, settle_ms)
+    return () => clearTimeout(timer)
+  }, [index, isThere, virtualizer])
 
   return (
     <Card
@@ -56,7 +66,7 @@ export function Rows({ dataset, row, onRow }: { dataset: Dataset; row?: number; 
         <GoTo
           rows={dataset.rows}
           onGo={(next) => {
-            virtualizer.scrollToIndex(next - 1, { align: 'start' })
+            setTarget(next)
             onRow(next)
           }}
         />

@@ -62,7 +62,7 @@ export function Tokens({
         </div>
       }
     >
-      <div className="grid gap-4">
+      <div className="grid grid-cols-1 gap-4">
         <CutControls cut={cut} inForce={inForce} onChange={onCut} />
         <p role="status" className="sr-only">
           {query.isFetching ? 'Loading the tokens' : ''}
@@ -70,7 +70,7 @@ export function Tokens({
         <Loaded query={query}>
           {(preview) => (
             <div
-              className={classes('grid gap-4 transition-opacity', query.isPlaceholderData && 'opacity-50')}
+              className={classes('grid grid-cols-1 gap-4 transition-opacity', query.isPlaceholderData && 'opacity-50')}
               aria-busy={query.isFetching}
             >
               <Sequences preview={preview} />

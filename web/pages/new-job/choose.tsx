@@ -286,7 +286,8 @@ function Tiles<T extends string>({
   )
 }
 
-const noEvaluation = ''
+/** Stands for none. */
+const noEvaluation = ' '
 
 /** An evaluation to run once the job is done. */
 export function EvaluationField({

@@ -5,11 +5,11 @@ import { type ReactNode, useEffect, useState } from 'react'
 import { type CreateJobInput, isTuneryError, type JobEstimate, TuneryError } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { classes } from '../../lib/classes.ts'
-import { formatBytes, formatCount, formatDuration, formatMoney, formatNumber, plural } from '../../lib/format.ts'
+import { formatBytes, formatCount, formatDuration, formatMoney, formatNumber, none, plural } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
 import { Button, TextLink } from '../../ui/button.tsx'
 import { Notice, Progress } from '../../ui/feedback.tsx'
-import { Card, Facts, Stat } from '../../ui/layout.tsx'
+import { Card, Stat } from '../../ui/layout.tsx'
 
 /** A measuring takes seconds of the machine: it begins when the settings have come to rest. */
 const rest_ms = 900
@@ -61,7 +61,7 @@ export function EstimateCard({
   const error = measuring && !isPassing(query.error) ? null : query.error
   return (
     <Card title="What it takes" description="A few steps are tried on this machine.">
-      <div className="grid gap-4">
+      <div className="grid grid-cols-1 gap-4">
         <p role="status" className="flex min-h-5 items-center gap-2 text-sm text-muted">
           {!ready ? (
             'Choose a model and data first.'
@@ -95,15 +95,7 @@ function EstimateError({ error, datasetId, retry }: { error: Error; datasetId: s
         {error.message} This page tries again by itself.
       </Notice>
     )
-  if (isTuneryError(error, 'dataset_invalid') && datasetId)
-    return (
-      <Notice tone="bad" title="These rows cannot be trained on">
-        {error.message}{' '}
-        <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ tab: 'problems' }}>
-          See what is wrong
-        </TextLink>
-      </Notice>
-    )
+  if (isTuneryError(error, 'dataset_invalid') && datasetId) return <InvalidRows error={error} datasetId={datasetId} />
   return (
     <Notice
       tone="warn"
@@ -119,16 +111,29 @@ function EstimateError({ error, datasetId, retry }: { error: Error; datasetId: s
   )
 }
 
+/** The rows must be mended first: where. */
+export function InvalidRows({ error, datasetId }: { error: TuneryError; datasetId: string }) {
+  const count = error.details?.error_count
+  return (
+    <Notice tone="bad" title="These rows cannot be trained on">
+      {typeof count === 'number' ? `${plural(count, 'row')} of the dataset must be mended first.` : error.message}{' '}
+      <TextLink to="/datasets/$datasetId" params={{ datasetId }} search={{ tab: 'problems' }}>
+        See what is wrong
+      </TextLink>
+    </Notice>
+  )
+}
+
 function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: string | null }) {
   const { fits, seconds, price, peak_memory_mb, available_memory_mb, tokens, steps, rows, tokens_per_second } = estimate
   const { cut_rows, no_learned_rows, resolved_config } = estimate
   const max_length = resolved_config.training_config.max_length.value
   const share = available_memory_mb > 0 ? peak_memory_mb / available_memory_mb : 1
   return (
-    <div className="grid gap-4">
+    <div className="grid grid-cols-1 gap-4">
       <dl className="grid grid-cols-2 gap-4">
-        <Stat label="Time" value={seconds === null ? '–' : `about ${formatDuration(seconds)}`} />
-        <Stat label="Cost" value={price ? formatMoney(price.amount, price.currency) : '–'} />
+        <Stat label="Time" value={seconds === null ? none : `about ${formatDuration(seconds)}`} />
+        <Stat label="Cost" value={price ? formatMoney(price.amount, price.currency) : none} />
       </dl>
       <div className="grid gap-1">
         <div className="flex justify-between gap-4">
@@ -149,14 +154,15 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
           Use a smaller batch size or a shorter max length, the method qlora, or a smaller model.
         </Notice>
       )}
-      <Facts
-        facts={[
-          rows !== null && ['Rows', formatCount(rows)],
-          steps !== null && ['Steps', formatCount(steps)],
-          tokens !== null && ['Tokens, all epochs', formatCount(tokens)],
-          tokens_per_second !== null && ['Speed', `${formatNumber(tokens_per_second)} tokens/s`],
-        ]}
-      />
+      <dl className="grid gap-1">
+        <Figure name="Rows" value={formatCount(rows)} />
+        <Figure name="Steps" value={formatCount(steps)} />
+        <Figure name="Tokens, all epochs" value={formatCount(tokens)} />
+        <Figure
+          name="Speed"
+          value={tokens_per_second === null ? none : `${formatNumber(tokens_per_second)} tokens/s`}
+        />
+      </dl>
       {cut_rows !== null && cut_rows > 0 && datasetId && (
         <Notice tone="warn" title={`${plural(cut_rows, 'row')} will be cut at ${formatCount(max_length)} tokens`}>
           {no_learned_rows ? `${plural(no_learned_rows, 'row')} of them would teach nothing and are left out. ` : ''}
@@ -165,6 +171,15 @@ function Figures({ estimate, datasetId }: { estimate: JobEstimate; datasetId: st
           </TextLink>
         </Notice>
       )}
+    </div>
+  )
+}
+
+function Figure({ name, value }: { name: string; value: string }) {
+  return (
+    <div className="flex justify-between gap-4">
+      <dt className="text-muted">{name}</dt>
+      <dd>{value}</dd>
     </div>
   )
 }

@@ -1,5 +1,5 @@
 // What the page knows of hyperparameters: the shape of generated/hyperparameters.ts, and how values are read and judged.
-import { formatNumber } from '../../lib/format.ts'
+import { formatCount, formatNumber } from '../../lib/format.ts'
 
 export interface HyperparameterInfo {
   name: string
@@ -35,20 +35,22 @@ export function labelOf(name: string): string {
   return words.length === 1 ? words : words[0]!.toUpperCase() + words.slice(1)
 }
 
-const digits = 10
+/** A setting's number, whole ones in full. */
+export const numberOf = (value: number): string =>
+  Number.isInteger(value) ? formatCount(value) : formatNumber(value, 10)
 
 /** `1 to 50`, `above 0, at most 0.1`; empty where there is no range. */
 export function rangeOf({ type, minimum, above, maximum, most, choices }: HyperparameterInfo): string {
-  const number = (value: number) => formatNumber(value, digits)
   if (choices) return choices.join(', ')
-  if (type === 'list') return most === undefined ? '' : `At most ${number(most)}`
-  if (above !== undefined) return `Above ${number(above)}${maximum === undefined ? '' : `, at most ${number(maximum)}`}`
-  if (minimum !== undefined && maximum !== undefined) return `${number(minimum)} to ${number(maximum)}`
+  if (type === 'list') return most === undefined ? '' : `At most ${numberOf(most)} entries`
+  if (above !== undefined)
+    return `Above ${numberOf(above)}${maximum === undefined ? '' : `, at most ${numberOf(maximum)}`}`
+  if (minimum !== undefined && maximum !== undefined) return `${numberOf(minimum)} to ${numberOf(maximum)}`
   return ''
 }
 
 export const defaultOf = ({ default: value, default_words }: HyperparameterInfo): string =>
-  default_words ?? (typeof value === 'number' ? formatNumber(value, digits) : String(value))
+  default_words ?? (typeof value === 'number' ? numberOf(value) : String(value))
 
 /** What is wrong with a value, before the service is asked. */
 export function problemOf(info: HyperparameterInfo, value: unknown): string | undefined {

@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { Play, Plus, RotateCcw, X } from 'lucide-react'
 import { type ReactNode, useMemo, useRef, useState } from 'react'
-import { type CreateJobInput, type Job, TuneryError } from '../../../sdk/index.ts'
+import { type CreateJobInput, isTuneryError, type Job } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { fieldError } from '../../lib/errors.ts'
 import { plural } from '../../lib/format.ts'
@@ -17,7 +17,7 @@ import { Card, Page } from '../../ui/layout.tsx'
 import { Advanced, changedCount } from './advanced.tsx'
 import { DataCard, EvaluationField, MethodCard, ModelCard } from './choose.tsx'
 import { type Draft, draftOf, emptyDraft, forgetDraft, problemsOf, requestOf, useDraft } from './draft.ts'
-import { EstimateCard, useEstimate } from './estimate.tsx'
+import { EstimateCard, InvalidRows, useEstimate } from './estimate.tsx'
 import type { Objective } from './fields.ts'
 import { samplesOf } from './samples.ts'
 
@@ -141,7 +141,6 @@ function NewJob({ cloned }: { cloned?: Job }) {
     problems.get(path) ??
     fieldError(create.error, path) ??
     (estimate.measuring ? undefined : fieldError(estimate.query.error, path))
-  const placed = create.error instanceof TuneryError && (create.error.param ?? create.error.details?.field)
   const changed = changedCount(draft, objective)
 
   return (
@@ -259,11 +258,15 @@ function NewJob({ cloned }: { cloned?: Job }) {
                 </Notice>
               )}
               {tried && !complete && <Notice tone="bad">Choose a model and data first.</Notice>}
-              {create.isError && (
-                <Notice tone="bad" title={placed ? `The job was not started: ${placed}` : 'The job was not started'}>
+              {isTuneryError(create.error, 'dataset_invalid') && draft.dataset_id ? (
+                !isTuneryError(estimate.query.error, 'dataset_invalid') && (
+                  <InvalidRows error={create.error} datasetId={draft.dataset_id} />
+                )
+              ) : create.isError ? (
+                <Notice tone="bad" title="The job was not started">
                   {create.error.message}
                 </Notice>
-              )}
+              ) : null}
               <Button variant="primary" type="submit" busy={create.isPending} icon={<Play aria-hidden />}>
                 Start the job
               </Button>

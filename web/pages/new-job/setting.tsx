@@ -1,11 +1,10 @@
 // One hyperparameter as a field: its default, its range, and a sentence on what it does, all from the contract.
 import { Plus, X } from 'lucide-react'
 import { Fragment, type ReactNode, useState } from 'react'
-import { formatNumber } from '../../lib/format.ts'
 import { Button, IconButton } from '../../ui/button.tsx'
 import { Select } from '../../ui/choices.tsx'
 import { Field, Input, NumberInput, Textarea } from '../../ui/field.tsx'
-import { defaultOf, type HyperparameterInfo, labelOf, rangeOf } from './fields.ts'
+import { defaultOf, type HyperparameterInfo, labelOf, numberOf, rangeOf } from './fields.ts'
 
 /** A text with `code` in backticks. */
 export const rich = (text: string): ReactNode =>
@@ -38,7 +37,9 @@ export function Setting({ info, value, onChange, error, inForce, control }: Sett
   const label = (
     <span className="inline-flex flex-wrap items-baseline gap-x-2">
       {labelOf(info.name)}
-      <code className="font-mono text-xs font-normal text-muted">{info.name}</code>
+      {labelOf(info.name) !== info.name && (
+        <code className="font-mono text-xs font-normal text-muted">{info.name}</code>
+      )}
     </span>
   )
   const help = (
@@ -54,21 +55,22 @@ export function Setting({ info, value, onChange, error, inForce, control }: Sett
     return <Prompts info={info} label={label} help={help} value={value} onChange={onChange} error={error} />
   return (
     <Field label={label} help={help} error={error}>
-      {control ?? <Control info={info} value={value} onChange={onChange} inForce={inForce} />}
+      {control || <Control info={info} value={value} onChange={onChange} inForce={inForce} />}
     </Field>
   )
 }
 
 const shown = (value: unknown): string | undefined =>
   typeof value === 'number'
-    ? formatNumber(value, 10)
+    ? numberOf(value)
     : Array.isArray(value)
       ? value.join(', ')
       : typeof value === 'string'
         ? value
         : undefined
 
-const ofDefault = ''
+/** Stands for nothing that is set. */
+const ofDefault = ' '
 
 function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' | 'control'>) {
   const placeholder = shown(inForce) ?? defaultOf(info)
