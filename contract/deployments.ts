@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { Deleted, ListQuery, page, SortedQuery, Time } from './common.ts'
 import { route } from './route.ts'
+import { PeriodQuery, Timeline } from './timeline.ts'
 
 export const DeploymentName = z
   .string()
@@ -125,6 +126,16 @@ export const listDeploymentChanges = route({
   params: NameParams,
   query: ListQuery,
   responses: { 200: page(DeploymentChange) },
+})
+export const getDeploymentMetrics = route({
+  method: 'GET',
+  path: '/deployments/{name}/metrics',
+  scope: 'deployments:read',
+  tag,
+  summary: 'Requests, errors, tokens and latency of a deployment over time',
+  params: NameParams,
+  query: PeriodQuery,
+  responses: { 200: Timeline },
 })
 export const deleteDeployment = route({
   method: 'DELETE',

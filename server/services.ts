@@ -110,7 +110,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     storedCompletions,
   })
   const { evaluations } = withEvaluations
-  const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations })
+  const withDeployments = createDeploymentsFeature(context, { models, inference, downloads, evaluations, usage })
   const { deployments } = withDeployments
   const withExports = createExportsFeature(context, { accounts, models, deployments })
   const withWebhooks = createWebhooksFeature(context, { secrets })

@@ -24,6 +24,7 @@ import * as responses from '../../contract/responses.ts'
 import type { Route } from '../../contract/route.ts'
 import * as signIn from '../../contract/sign-in.ts'
 import * as stored from '../../contract/stored-completions.ts'
+import * as timeline from '../../contract/timeline.ts'
 import * as usage from '../../contract/usage.ts'
 import * as webhooks from '../../contract/webhooks.ts'
 
@@ -83,7 +84,11 @@ export const resources: Resources = {
       update: operator.changeAccount,
     },
   },
-  usage: { get: usage.getUsage, thresholds: { get: usage.getThresholds, set: usage.setThresholds } },
+  usage: {
+    get: usage.getUsage,
+    timeline: timeline.getTimeline,
+    thresholds: { get: usage.getThresholds, set: usage.setThresholds },
+  },
   hub: {
     list: hub.listModels,
     get: hub.getModel,
@@ -133,6 +138,7 @@ export const resources: Resources = {
     get: deployments.getDeployment,
     rollback: deployments.rollbackDeployment,
     history: deployments.listDeploymentChanges,
+    metrics: deployments.getDeploymentMetrics,
     delete: deployments.deleteDeployment,
   },
   evaluations: {

@@ -103,6 +103,8 @@ export interface Operations {
   usage: {
     /** What the account used and what it cost, by day, model, key or kind. `GET /usage` */
     get: (query?: T.UsageQueryInput, options?: RequestOptions) => Promise<T.UsageReport>
+    /** Requests, errors, tokens and latency of one model name over time. `GET /usage/timeline` */
+    timeline: (query: T.TimelineQuery, options?: RequestOptions) => Promise<T.Timeline>
     thresholds: {
       /** Thresholds of usage at which the account gets events. `GET /usage/thresholds` */
       get: (options?: RequestOptions) => Promise<T.UsageThresholdsGetResponse>
@@ -207,6 +209,8 @@ export interface Operations {
     rollback: (name: string, options?: RequestOptions) => Promise<T.Deployment>
     /** What the name served when, and why, newest first. `GET /deployments/{name}/history` */
     history: (name: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.DeploymentChange>
+    /** Requests, errors, tokens and latency of a deployment over time. `GET /deployments/{name}/metrics` */
+    metrics: (name: string, query?: T.PeriodQuery, options?: RequestOptions) => Promise<T.Timeline>
     /** Stop serving a name. `DELETE /deployments/{name}` */
     delete: (name: string, options?: RequestOptions) => Promise<T.Deleted>
   }
@@ -469,6 +473,7 @@ export const operations = {
   },
   usage: {
     get: 'GET /usage query',
+    timeline: 'GET /usage/timeline query',
     thresholds: {
       get: 'GET /usage/thresholds',
       set: 'PUT /usage/thresholds body',
@@ -529,6 +534,7 @@ export const operations = {
     get: 'GET /deployments/{name}',
     rollback: 'POST /deployments/{name}/rollback',
     history: 'GET /deployments/{name}/history page query',
+    metrics: 'GET /deployments/{name}/metrics query',
     delete: 'DELETE /deployments/{name}',
   },
   evaluations: {

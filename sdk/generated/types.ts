@@ -774,6 +774,14 @@ export interface Profile {
     )[]
     created_at: Time
   } | null
+  /**
+   * The session that asks; null for a key.
+   */
+  session: {
+    id: string
+    created_at: Time
+    expires_at: Time
+  } | null
 }
 export interface Tier {
   id: string
@@ -1271,6 +1279,128 @@ export interface UsageReport {
      * By the prices when it was used, in `currency`.
      */
     cost: number
+  }
+}
+export interface TimelineQuery {
+  /**
+   * A name as requests give it: a deployment, a base or a tuned model.
+   */
+  model: string
+  /**
+   * Begin of the first bucket; rounded down to a whole step. By default 24 hours ago.
+   */
+  from?: Time
+  /**
+   * By default now.
+   */
+  to?: Time
+  /**
+   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day.
+   */
+  step?: 'minute' | 'hour' | 'day'
+}
+/**
+ * Counted by the time at which requests came, for the last 90 days. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles of a bucket are of at most some 100,000 requests of the period, chosen evenly.
+ */
+export interface Timeline {
+  model: string
+  from: Time
+  to: Time
+  step: 'minute' | 'hour' | 'day'
+  /**
+   * All of the period, oldest first, also those without a request.
+   */
+  buckets: {
+    /**
+     * Its begin.
+     */
+    at: Time
+    /**
+     * Answered, broken, left, failed, refused and invalid ones.
+     */
+    requests: number
+    errors: {
+      /**
+       * The client left before the end of the answer.
+       */
+      client_left: number
+      /**
+       * The answer broke off after it had begun.
+       */
+      broken: number
+      /**
+       * The model or its server failed before the answer began (5xx).
+       */
+      failed: number
+      /**
+       * The queue was full, or the service was stopping (429, 503).
+       */
+      refused: number
+      /**
+       * The request was not valid (4xx).
+       */
+      invalid: number
+    }
+    prompt_tokens: number
+    completion_tokens: number
+    /**
+     * From the request to the end of the answer; of complete answers. Null: none.
+     */
+    latency_ms: {
+      p50: number
+      p95: number
+    } | null
+    /**
+     * From the request to the first token; of streamed answers. Null: none.
+     */
+    first_token_ms: {
+      p50: number
+      p95: number
+    } | null
+  }[]
+  total: {
+    /**
+     * Answered, broken, left, failed, refused and invalid ones.
+     */
+    requests: number
+    errors: {
+      /**
+       * The client left before the end of the answer.
+       */
+      client_left: number
+      /**
+       * The answer broke off after it had begun.
+       */
+      broken: number
+      /**
+       * The model or its server failed before the answer began (5xx).
+       */
+      failed: number
+      /**
+       * The queue was full, or the service was stopping (429, 503).
+       */
+      refused: number
+      /**
+       * The request was not valid (4xx).
+       */
+      invalid: number
+    }
+    prompt_tokens: number
+    completion_tokens: number
+    /**
+     * From the request to the end of the answer; of complete answers. Null: none.
+     */
+    latency_ms: {
+      p50: number
+      p95: number
+    } | null
+    /**
+     * From the request to the first token; of streamed answers. Null: none.
+     */
+    first_token_ms: {
+      p50: number
+      p95: number
+    } | null
   }
 }
 export interface UsageThresholdsGetResponse {
@@ -2556,6 +2686,20 @@ export interface DeploymentChange {
   evaluation: string | null
   reason: string | null
   created_at: Time
+}
+export interface PeriodQuery {
+  /**
+   * Begin of the first bucket; rounded down to a whole step. By default 24 hours ago.
+   */
+  from?: Time
+  /**
+   * By default now.
+   */
+  to?: Time
+  /**
+   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day.
+   */
+  step?: 'minute' | 'hour' | 'day'
 }
 export interface CreateEvaluationInput {
   /**

@@ -16,14 +16,25 @@ export interface Usage {
   cached_tokens: number
   trained_tokens: number
   duration_ms: number
+  /** Of a streamed answer: from the request to its first token. */
+  first_token_ms: number | null
   /** By the prices at that time, in the configured currency. */
   cost: number
   finish: 'complete' | 'client_left' | 'broken' | 'failed' | 'cancelled'
 }
 
 /** Sums of `usage` per UTC day; `day` is its start. */
-export interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'finish'> {
+export interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'finish' | 'first_token_ms'> {
   day: number
+  requests: number
+}
+
+/** Requests that failed before an answer began, per UTC minute; `minute` is its start. */
+export interface UsageFailures {
+  account_id: string
+  model: string
+  minute: number
+  kind: 'failed' | 'refused' | 'invalid'
   requests: number
 }
 

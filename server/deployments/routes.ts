@@ -3,6 +3,7 @@ import {
   createDeployment,
   deleteDeployment,
   getDeployment,
+  getDeploymentMetrics,
   listDeploymentChanges,
   listDeployments,
   rollbackDeployment,
@@ -19,6 +20,9 @@ export function deploymentRoutes(app: FastifyInstance, deployments: Deployments)
   mount(app, rollbackDeployment, ({ caller, params }) => deployments.rollback(caller, params.name))
   mount(app, listDeploymentChanges, ({ caller, params, query }) =>
     deployments.history(caller.account_id, params.name, query),
+  )
+  mount(app, getDeploymentMetrics, ({ caller, params, query }) =>
+    deployments.metrics(caller.account_id, params.name, query),
   )
   mount(app, deleteDeployment, ({ caller, params }) => deployments.delete(caller, params.name))
 }

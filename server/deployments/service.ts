@@ -1,6 +1,7 @@
 import type { ListQuery } from '../../contract/common.ts'
 import type { Deployment, DeploymentChange, DeploymentQuery, Gate } from '../../contract/deployments.ts'
 import { ApiError } from '../../contract/errors.ts'
+import type { PeriodQuery, Timeline } from '../../contract/timeline.ts'
 import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
@@ -12,6 +13,7 @@ import type { TunedModels } from '../fine-tuning/index.ts'
 import type { Downloads } from '../hub/index.ts'
 import type { Inference } from '../inference/index.ts'
 import type { Claim, Queue } from '../queue/queue.ts'
+import type { Usage } from '../usage/index.ts'
 import { decide, type Pending } from './gate.ts'
 import * as store from './store.ts'
 
@@ -34,6 +36,8 @@ export interface Deployments {
   finishGate(claim: Claim): Promise<void>
   list(account_id: string, query: DeploymentQuery): Promise<Page<Deployment>>
   get(account_id: string, name: string): Promise<Deployment>
+  /** Figures of the requests for its name, over time. */
+  metrics(account_id: string, name: string, period: PeriodQuery): Promise<Timeline>
   delete(by: AccountActor, name: string): Promise<{ id: string; deleted: true }>
   /** Finishes deployments that were starting when the service was killed. */
   recover(): Promise<void>
@@ -44,6 +48,7 @@ export interface DeploymentsNeeds {
   inference: Inference
   downloads: Downloads
   evaluations: Evaluations
+  usage: Usage
 }
 
 export function createDeployments({
@@ -53,6 +58,7 @@ export function createDeployments({
   inference,
   downloads,
   evaluations,
+  usage,
   now,
 }: DeploymentsNeeds & { db: Db; queue: Queue; now: () => number }): Deployments {
   inference.setAliases({
@@ -386,6 +392,11 @@ export function createDeployments({
     },
 
     get: async (account_id, name) => toResponse(await requireDeployment(account_id, name)),
+
+    async metrics(account_id, name, period) {
+      await requireDeployment(account_id, name)
+      return usage.timeline(account_id, name, period)
+    },
 
     async delete(by, name) {
       const deployment = await requireDeployment(by.account_id, name)

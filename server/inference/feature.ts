@@ -11,6 +11,7 @@ import { createEngineHealth } from './engine/health.ts'
 import { createEngineProcess } from './engine/process.ts'
 import { createScoring } from './fidelity/adapter-verification.ts'
 import { createAborts } from './gateway/aborts.ts'
+import { countFailures } from './gateway/failures.ts'
 import { inferenceRoutes } from './gateway/routes.ts'
 import { createMergedCheck } from './merged-adapters/check.ts'
 import { createMergedAdapters } from './merged-adapters/manager.ts'
@@ -100,13 +101,15 @@ export function createInferenceFeature(
     mount(app) {
       const cutoff = context.stopDeadline
       const aborts = createAborts(cutoff)
-      inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, cutoff })
+      const failures = countFailures(app, inference, usage)
+      inferenceRoutes(app, { inference, stored: storedCompletions, limits, aborts, cutoff, failures })
       responseRoutes(app, {
         inference,
         responses: createResponses(context),
         aborts,
         cutoff,
         now: context.now,
+        failures,
       })
     },
     sweep: mergedAdapters.removeLeftovers,

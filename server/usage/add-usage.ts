@@ -7,7 +7,7 @@ import { addToDays, insert, sums } from './store.ts'
 import { notifyMonthlyThresholds } from './thresholds.ts'
 
 /** Each row has a dozen parameters, and a database limits the parameters of a statement. */
-const rowsPerStatement = 50
+export const rowsPerStatement = 50
 
 /** Adds rows, their daily sums, and the threshold events they cause. Rows that are already there change nothing. */
 export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): Promise<void> {
@@ -28,7 +28,7 @@ export async function addUsage(trx: Trx, rows: Iterable<UsageRow>, at: number): 
 }
 
 function addTo(days: Map<string, NewRow<'usage_days'>>, row: UsageRow): void {
-  const { request_id: _, created_at, finish: __, ...counts } = row
+  const { request_id: _, created_at, finish: __, first_token_ms: ___, ...counts } = row
   const day = startOfDay(created_at)
   const key = JSON.stringify([row.account_id, day, row.model, row.model_id, row.key_id, row.kind])
   const known = days.get(key)
@@ -36,7 +36,7 @@ function addTo(days: Map<string, NewRow<'usage_days'>>, row: UsageRow): void {
   else for (const sum of sums) known[sum] += sum === 'requests' ? 1 : row[sum]
 }
 
-function* batches<T>(items: Iterable<T>, most: number): Generator<T[]> {
+export function* batches<T>(items: Iterable<T>, most: number): Generator<T[]> {
   let batch: T[] = []
   for (const item of items) {
     batch.push(item)

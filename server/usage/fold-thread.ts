@@ -30,7 +30,7 @@ async function fold(file: string): Promise<void> {
     await db.transaction().execute((trx) =>
       addUsage(
         trx,
-        records.map((record) => ({ ...record, trained_tokens: 0 })),
+        records.map((record) => ({ ...record, first_token_ms: record.first_token_ms ?? null, trained_tokens: 0 })),
         Date.now(),
       ),
     )

@@ -174,6 +174,8 @@ export const UsageRecord = z.object({
   /** Prompt tokens read from the prefix cache. */
   cached_tokens: z.int().min(0),
   duration_ms: z.int().min(0),
+  /** Of a streamed answer. */
+  first_token_ms: z.int().min(0).nullish(),
   cost: z.number().min(0).default(0),
   finish: z.enum(usageFinishes),
 })

@@ -1,10 +1,12 @@
 import type { FastifyInstance } from 'fastify'
+import { getTimeline } from '../../contract/timeline.ts'
 import { getThresholds, getUsage, setThresholds } from '../../contract/usage.ts'
 import { mount } from '../http/mount.ts'
 import type { Usage } from './service.ts'
 
 export function usageRoutes(app: FastifyInstance, usage: Usage): void {
   mount(app, getUsage, ({ caller, query }) => usage.report(caller.account_id, query))
+  mount(app, getTimeline, ({ caller, query: { model, ...period } }) => usage.timeline(caller.account_id, model, period))
   mount(app, getThresholds, ({ caller }) => usage.thresholds(caller.account_id))
   mount(app, setThresholds, ({ caller, body }) => usage.setThresholds(caller, body))
 }

@@ -4,6 +4,7 @@ import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
 import { ApiError } from '../../contract/errors.ts'
+import type { PeriodQuery, Timeline } from '../../contract/timeline.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
 import { createMutex } from '../../lib/mutex.ts'
 import { type PeriodicTask, runPeriodically } from '../../lib/periodic.ts'
@@ -13,11 +14,13 @@ import type { Row } from '../db/schema.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
-import { addUsage } from './add-usage.ts'
+import { addUsage, batches, rowsPerStatement } from './add-usage.ts'
+import { createFailures, type FailureKind } from './failures.ts'
 import { createFolding } from './folding.ts'
 import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
 import { notifyThresholds, reachedPercents, thresholdsOf } from './thresholds.ts'
+import { timelineOf } from './timeline.ts'
 
 const fold_ms = 1000
 /** How long a report waits for the newest usage to be folded. */
@@ -29,12 +32,16 @@ const rows_max = 10_000
 export interface Usage {
   /** Records the usage of a request. Call it before the client gets the end of the response, so that none is lost. */
   record(record: UsageRecord): void
+  /** Counts a request that failed before its answer began. */
+  recordFailure(account_id: string, model: string, kind: FailureKind): void
   /** Adds the usage of a job, in the transaction that ends it. */
   add(trx: Trx, row: UsageRow, at: number): Promise<void>
   /** Folds everything recorded so far into the database. */
   fold(): Promise<void>
   /** The usage of an account, including all completed responses. */
   report(account_id: string, query: UsageQuery): Promise<UsageReport>
+  /** Figures of the requests for a model name, over time. */
+  timeline(account_id: string, model: string, period: PeriodQuery): Promise<Timeline>
   find(account_id: string, request_id: string): Promise<Row<'usage'> | undefined>
   thresholds(account_id: string): Promise<Thresholds>
   setThresholds(caller: Caller, thresholds: Thresholds): Promise<Thresholds>
@@ -55,12 +62,27 @@ interface Options {
 export function createUsage({ db, limits, dataDir, currency, log, now = Date.now }: Options): Usage {
   const journal = openJournal(path.join(dataDir, 'usage'), log)
   const folding = createFolding({ dataDir, log_level: log.level })
+  const failures = createFailures()
   const serialize = createMutex()
   /** Closed journal files that are not in the database yet. */
   let files: string[] = []
   let task: PeriodicTask | undefined
 
+  async function storeFailures(): Promise<void> {
+    const rows = failures.take()
+    if (rows.length === 0) return
+    try {
+      await db.transaction().execute(async (trx) => {
+        for (const batch of batches(rows, rowsPerStatement)) await store.addFailures(trx, batch)
+      })
+    } catch (error) {
+      failures.putBack(rows)
+      throw error
+    }
+  }
+
   async function foldFiles(): Promise<void> {
+    await storeFailures()
     files.push(...journal.rotate())
     while (files.length > 0) {
       await folding.fold(files[0]!)
@@ -110,6 +132,7 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
 
   return {
     record: journal.append,
+    recordFailure: (account_id, model, kind) => failures.count(account_id, model, kind, now()),
     add: (trx, row, at) => addUsage(trx, [row], at),
     fold: () => serialize(foldFiles),
     find: (account_id, request_id) => store.byRequest(db, account_id, request_id),
@@ -145,6 +168,11 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
         items,
         total: toResponse(await store.total(db, account_id, start, end)),
       }
+    },
+
+    async timeline(account_id, model, period) {
+      await Promise.race([foldShared(), sleep(foldWait_ms)])
+      return await timelineOf(db, account_id, model, period, now())
     },
 
     async setThresholds(caller, thresholds) {

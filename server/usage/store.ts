@@ -66,6 +66,18 @@ export async function grouped(db: Db, account_id: string, from: number, to: numb
   )
 }
 
+/** Adds to the counts of failed requests. */
+export const addFailures = (trx: Trx, rows: NewRow<'usage_failures'>[]) =>
+  trx
+    .insertInto('usage_failures')
+    .values(rows)
+    .onConflict((conflict) =>
+      conflict
+        .columns(['account_id', 'model', 'minute', 'kind'])
+        .doUpdateSet((eb) => ({ requests: eb('usage_failures.requests', '+', eb.ref('excluded.requests')) })),
+    )
+    .execute()
+
 export const byRequest = (db: Db, account_id: string, request_id: string): Promise<Row<'usage'> | undefined> =>
   db
     .selectFrom('usage')

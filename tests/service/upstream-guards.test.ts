@@ -130,7 +130,7 @@ test('a client that stops reading for too long is disconnected, and its slot is 
       fromUpstream: false,
       addedChunkUsage: false,
     }
-    const meter = { end: (how: string) => void ends.push(how), endAborted: () => {} }
+    const meter = { end: (how: string) => void ends.push(how), endAborted: () => {}, firstToken: () => {} }
     const sseResponse = { start: () => response, fail: () => {} }
     void relayStream(
       { ...poolResponse, release: () => released++ } as never,

@@ -18,6 +18,8 @@ export interface Prices {
 }
 
 export interface Meter {
+  /** The first token has come, of a streamed answer. */
+  firstToken(): void
   /** Call it before the client gets the last byte. Only the first call has an effect. */
   end(finish: UsageFinish, counts: TokenCounts): void
   /**
@@ -36,8 +38,12 @@ export function startMeter(
 ): Meter {
   const created_at = Date.now()
   const started_at = performance.now()
+  let first_token_ms: number | null = null
   let ended = false
   const meter: Meter = {
+    firstToken() {
+      first_token_ms ??= Math.round(performance.now() - started_at)
+    },
     end(finish, { prompt_tokens, completion_tokens, cached_tokens }) {
       if (ended) return
       ended = true
@@ -51,6 +57,7 @@ export function startMeter(
         completion_tokens,
         cached_tokens,
         duration_ms,
+        first_token_ms,
         cost,
         finish,
       })

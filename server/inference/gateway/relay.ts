@@ -60,6 +60,8 @@ export function relayStream(
     fromUpstream: response.fromUpstream,
     addedChunkUsage: response.addedChunkUsage,
   })
+  // Its first event has come.
+  meter.firstToken()
   const out = sseResponse.start(answerHeaders(response))
   /** Tokens used so far: the stream's own usage if it sent one, otherwise counted from its events. */
   const counts = (): TokenCounts =>

@@ -9,6 +9,7 @@ import type { StoredCompletions } from '../../stored-completions/index.ts'
 import type { Inference, Operation } from '../service.ts'
 import type { Aborts } from './aborts.ts'
 import { answerBatch } from './batch.ts'
+import type { FailureCounter } from './failures.ts'
 import { answerHeaders, meterFullResponse, relayStream } from './relay.ts'
 import { openSseResponse, startThrough } from './sse-response.ts'
 import { createStoredStream } from './stored-stream.ts'
@@ -23,9 +24,13 @@ interface Needs {
   limits: Limits
   aborts: Aborts
   cutoff: AbortSignal
+  failures: FailureCounter
 }
 
-export function inferenceRoutes(app: FastifyInstance, { inference, stored, limits, aborts, cutoff }: Needs): void {
+export function inferenceRoutes(
+  app: FastifyInstance,
+  { inference, stored, limits, aborts, cutoff, failures }: Needs,
+): void {
   type InferenceCall = Pick<Call<typeof chatCompletions>, 'caller' | 'request' | 'reply'> & {
     body: ChatRequest | CompletionRequest | EmbeddingsRequest
   }
@@ -34,6 +39,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
     const signal = aborts.onDisconnect(reply)
     const stream = 'stream' in call.body && call.body.stream === true
     const { account_id } = caller
+    const { model } = call.body
     const kept = operation === chat && stored.keeps(call.body) ? (call.body as ChatRequest) : undefined
     const inferenceRequest = {
       caller,
@@ -65,6 +71,7 @@ export function inferenceRoutes(app: FastifyInstance, { inference, stored, limit
         Object.assign(inferenceRequest, { body: undefined, text: undefined })
         await relayStream(response, sseResponse, meter, options, cutoff)
       } catch (error) {
+        if (reply.raw.headersSent) failures.countLate(account_id, model, error)
         sseResponse.fail(error)
       }
       return answered

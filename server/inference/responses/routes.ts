@@ -9,6 +9,7 @@ import {
 } from '../../../contract/responses.ts'
 import { answered, mount } from '../../http/mount.ts'
 import type { Aborts } from '../gateway/aborts.ts'
+import type { FailureCounter } from '../gateway/failures.ts'
 import { answerHeaders, meterFullResponse, relayStream } from '../gateway/relay.ts'
 import { chat } from '../gateway/routes.ts'
 import { openSseResponse, startThrough } from '../gateway/sse-response.ts'
@@ -24,9 +25,13 @@ interface Needs {
   aborts: Aborts
   cutoff: AbortSignal
   now(): number
+  failures: FailureCounter
 }
 
-export function responseRoutes(app: FastifyInstance, { inference, responses, aborts, cutoff, now }: Needs): void {
+export function responseRoutes(
+  app: FastifyInstance,
+  { inference, responses, aborts, cutoff, now, failures }: Needs,
+): void {
   mount(app, createResponse, async ({ caller, body, request, reply }) => {
     const { account_id } = caller
     const signal = aborts.onDisconnect(reply)
@@ -64,6 +69,7 @@ export function responseRoutes(app: FastifyInstance, { inference, responses, abo
       const through = startThrough(events, sseResponse, request.log)
       await relayStream(response, through, meter, { include_usage: true }, cutoff)
     } catch (error) {
+      if (reply.raw.headersSent) failures.countLate(account_id, body.model, error)
       sseResponse.fail(error)
     }
     return answered
