@@ -4,6 +4,7 @@ import type { LocalCommands } from './local/commands.ts'
 import { createProgram, withDefaults } from './program.ts'
 import { asCommandError, exitStatus } from './support/errors.ts'
 import { connectedTo } from './support/service.ts'
+import { clean } from './support/text.ts'
 
 export async function run(args: string[], local: LocalCommands | undefined): Promise<void> {
   // A reader that has enough, as `head`, ends the command quietly.
@@ -30,6 +31,7 @@ function explain(error: unknown): number {
     console.error((error as Error)?.stack ?? error)
     return exitStatus.failed
   }
-  if (known.message) console.error(known.message)
+  // A service may be anybody's.
+  if (known.message) console.error(clean(known.message))
   return known.status
 }

@@ -18,10 +18,11 @@ export async function createSignInLink({ email, json }: Options): Promise<void> 
   })
   const link = `${address()}/sign-in#${made.token}`
   const { name, email: theirs } = made.user
+  const who = `${theirs ?? name}, a member of the account ${made.account},`
   console.log(
     json
       ? JSON.stringify({ link, user_id: made.user.id, expires_at: made.expires_at })
-      : `${link}\n\nIt signs ${theirs ?? name} in to the dashboard, once, within a day.`,
+      : `${link}\n\nIt signs ${who} in to the dashboard, once, within a day.`,
   )
 }
 

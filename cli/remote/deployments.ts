@@ -6,7 +6,7 @@ import { typed } from '../support/invocation.ts'
 import { decimal, type GlobalOptions, type Program, runs } from '../support/options.ts'
 import { show, showList } from '../support/output.ts'
 import { type Connection, connect } from '../support/service.ts'
-import { fields, time } from '../support/text.ts'
+import { clean, fields, time } from '../support/text.ts'
 import { first, type ListOptions, listOptions, pageOf } from './lists.ts'
 import { confirmDeletion } from './models.ts'
 
@@ -115,9 +115,9 @@ function describe(
   model: string,
   reason: string | undefined,
 ) {
-  if (status === 'failed') return `${name} does not serve: ${error?.message ?? 'it failed.'}`
+  if (status === 'failed') return `${name} does not serve: ${clean(error?.message ?? 'it failed.')}`
   if (pending) return `${name} serves ${served} until the gate has decided; ${pending.evaluation} runs.`
-  if (reason !== undefined) return `${name} goes on serving ${served}: ${reason}`
+  if (reason !== undefined) return `${name} goes on serving ${served}: ${clean(reason)}`
   return status === 'ready'
     ? `${name} serves ${model}. Ask it: ${typed(`chat ${name}`)}`
     : `${name} is ${status} with ${served}.`

@@ -7,6 +7,7 @@ import { note, show, showList } from '../support/output.ts'
 import { checkProfileName, profilesFile, readProfiles, writeProfiles } from '../support/profiles.ts'
 import { ask, askHidden, readAll } from '../support/prompt.ts'
 import { checkedKey, normalizeUrl, runningUrl } from '../support/service.ts'
+import { oneLine } from '../support/text.ts'
 
 interface LoginOptions extends GlobalOptions {
   keyStdin?: boolean
@@ -45,7 +46,9 @@ async function login(address: string | undefined, options: LoginOptions): Promis
   const url = normalizeUrl(
     given || (await ask(`Address of the service${here ? ` [${here}]` : ''}: `)) || here || 'http://127.0.0.1:8000/v1',
   )
-  const name = checkProfileName(options.profile ?? (url === here ? 'local' : new URL(url).hostname))
+  const name = checkProfileName(
+    options.profile ?? (url === here ? 'local' : new URL(url).hostname.replace(/[^\w.-]/g, '-')),
+  )
   const key = checkedKey(
     options.keyStdin ? await readAll() : (options.key ?? (await askHidden('API key (it is not shown): '))),
   )
@@ -54,7 +57,7 @@ async function login(address: string | undefined, options: LoginOptions): Promis
   writeProfiles({ current: name, profiles: { ...stored.profiles, [name]: { url, key } } })
   show(options, { profile: name, url, ...withoutLimits(account) }, () =>
     [
-      `You are ${account.name} (${account.role}) of ${account.account.name} at ${url}.`,
+      `You are ${oneLine(account.name)} (${account.role}) of ${oneLine(account.account.name)} at ${url}.`,
       `Profile '${name}' is stored in ${profilesFile()} and is used from now on.`,
     ].join('\n'),
   )
