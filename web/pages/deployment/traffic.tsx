@@ -1,69 +1,136 @@
 import { useQuery } from '@tanstack/react-query'
 import { useState } from 'react'
-import type { UsageReport } from '../../../sdk/index.ts'
+import type { Timeline } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatCompact, formatDuration } from '../../lib/format.ts'
+import { formatCompact, formatCount, formatDuration, formatTime } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
-import { useMay } from '../../lib/session.ts'
 import { Bars } from '../../ui/bars.tsx'
-import { Loaded } from '../../ui/feedback.tsx'
+import { Chart } from '../../ui/chart.tsx'
+import { Help } from '../../ui/disclosure.tsx'
+import { EmptyState, Loaded } from '../../ui/feedback.tsx'
 import { Card, Stat } from '../../ui/layout.tsx'
 import { Segments } from '../../ui/toggles.tsx'
-import { Count, Money } from '../../ui/values.tsx'
+import { Count } from '../../ui/values.tsx'
 
-const day_ms = 86_400_000
-const dayOf = (time: number) => new Date(time).toISOString().slice(0, 10)
 const spans = [
-  { value: '7', label: '7 days' },
-  { value: '30', label: '30 days' },
+  { value: '1', label: '1 hour' },
+  { value: '24', label: '24 hours' },
+  { value: '168', label: '7 days' },
+  { value: '720', label: '30 days' },
 ] as const
+const hour_ms = 3_600_000
 
-/** What the name was used for. */
+/** Requests, errors, tokens and latency of a name over time. */
 export function Traffic({ name }: { name: string }) {
-  const mayRead = useMay('usage:read')
-  const [span, setSpan] = useState<(typeof spans)[number]['value']>('7')
-  const from = dayOf(Date.now() - (Number(span) - 1) * day_ms)
+  const [span, setSpan] = useState<(typeof spans)[number]['value']>('24')
   const query = useQuery({
-    queryKey: ['usage', { from, group_by: 'day,model' }],
-    queryFn: ({ signal }) => tunery.usage.get({ from, group_by: 'day,model' }, { signal }),
-    refetchInterval: 6 * refresh_ms,
-    enabled: mayRead,
+    queryKey: ['deployments', name, 'metrics', span],
+    queryFn: ({ signal }) =>
+      tunery.deployments.metrics(
+        name,
+        { from: new Date(Date.now() - Number(span) * hour_ms).toISOString() },
+        { signal },
+      ),
+    refetchInterval: span === '1' ? 2 * refresh_ms : 12 * refresh_ms,
   })
-  if (!mayRead) return null
   return (
     <Card title="Traffic" actions={<Segments label="Time" value={span} onChange={setSpan} choices={spans} />}>
-      <Loaded query={query}>
-        {(report) => {
-          const own = report.items.filter(({ model }) => model === name)
-          const sum = (of: (item: UsageReport['items'][number]) => number) =>
-            own.reduce((total, item) => total + of(item), 0)
-          const requests = sum((item) => item.requests)
-          const byDay = new Map(own.map((item) => [item.day, item.requests]))
-          return (
-            <div className="grid gap-5">
-              <dl className="grid grid-cols-2 gap-4 sm:grid-cols-5">
-                <Stat label="Requests" value={<Count value={requests} />} />
-                <Stat label="Tokens in" value={<Count compact value={sum((item) => item.prompt_tokens)} />} />
-                <Stat label="Tokens out" value={<Count compact value={sum((item) => item.completion_tokens)} />} />
-                <Stat
-                  label="Time a request"
-                  value={requests > 0 ? formatDuration(sum((item) => item.seconds) / requests) : '–'}
-                  note="on average"
-                />
-                <Stat label="Cost" value={<Money value={sum((item) => item.cost)} currency={report.currency} />} />
-              </dl>
-              <Bars
-                title="Requests by day"
-                format={formatCompact}
-                bars={Array.from({ length: Number(span) }, (_, index) => {
-                  const day = dayOf(Date.parse(from) + index * day_ms)
-                  return { label: day, value: byDay.get(day) ?? 0 }
-                })}
-              />
-            </div>
-          )
-        }}
-      </Loaded>
+      <Loaded query={query}>{(timeline) => <Figures timeline={timeline} />}</Loaded>
     </Card>
+  )
+}
+
+const seconds = (ms: number) => formatDuration(ms / 1000)
+const errorNames: Record<keyof Timeline['total']['errors'], string> = {
+  client_left: 'left by the client',
+  broken: 'broken off',
+  failed: 'failed',
+  refused: 'refused, busy',
+  invalid: 'not valid',
+}
+
+function Figures({ timeline: { total, buckets } }: { timeline: Timeline }) {
+  if (total.requests === 0)
+    return (
+      <EmptyState compact title="No requests in this time">
+        Call the name, and they show here within a minute.
+      </EmptyState>
+    )
+  const { errors } = total
+  const failures = errors.broken + errors.failed + errors.refused + errors.invalid
+  const told = Object.entries(errors).filter(([, count]) => count > 0) as [keyof typeof errors, number][]
+  const x = buckets.map(({ at }) => Date.parse(at) / 1000)
+  return (
+    <div className="grid gap-6">
+      <dl className="grid grid-cols-2 gap-4 sm:grid-cols-5">
+        <Stat label="Requests" value={<Count value={total.requests} />} />
+        <Stat
+          label="Errors"
+          value={<span className={failures > 0 ? 'text-bad' : ''}>{formatCount(failures)}</span>}
+          note={told.map(([kind, count]) => `${formatCount(count)} ${errorNames[kind]}`).join(', ') || undefined}
+        />
+        <Stat
+          label="Time to the first token"
+          value={total.first_token_ms ? seconds(total.first_token_ms.p50) : '–'}
+          note={total.first_token_ms ? `p95 ${seconds(total.first_token_ms.p95)}` : undefined}
+        />
+        <Stat
+          label="Whole answer"
+          value={total.latency_ms ? seconds(total.latency_ms.p50) : '–'}
+          note={total.latency_ms ? `p95 ${seconds(total.latency_ms.p95)}` : undefined}
+        />
+        <Stat
+          label="Tokens"
+          value={<Count compact value={total.prompt_tokens + total.completion_tokens} />}
+          note={`${formatCompact(total.completion_tokens)} out`}
+        />
+      </dl>
+      <Bars
+        title="Requests"
+        bars={buckets.map(({ at, requests, errors: each }) => {
+          const bad = each.broken + each.failed + each.refused + each.invalid
+          return {
+            label: formatTime(at),
+            value: requests,
+            parts: [
+              { name: 'answered', value: requests - bad, color: 1 },
+              { name: 'errors', value: bad, color: 2 },
+            ],
+          }
+        })}
+      />
+      <div>
+        <h3 className="mb-2 text-sm text-muted">
+          Latency{' '}
+          <Help word="p50 and p95">Half of the requests were faster than p50, and 95 of 100 faster than p95.</Help>
+        </h3>
+        <Chart
+          title="Latency"
+          xLabel="Time"
+          yLabel="Seconds"
+          time
+          height={200}
+          formatY={(value) => formatDuration(value)}
+          series={(
+            [
+              ['First token p50', 'first_token_ms', 'p50', 3, false],
+              ['First token p95', 'first_token_ms', 'p95', 3, true],
+              ['Answer p50', 'latency_ms', 'p50', 1, false],
+              ['Answer p95', 'latency_ms', 'p95', 1, true],
+            ] as const
+          ).map(([label, figure, rank, color, dash]) => ({
+            name: label,
+            x,
+            y: buckets.map((bucket) => {
+              const value = bucket[figure]?.[rank]
+              return value === undefined ? null : value / 1000
+            }),
+            color,
+            dash,
+            points: true,
+          }))}
+        />
+      </div>
+    </div>
   )
 }
