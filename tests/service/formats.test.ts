@@ -55,8 +55,8 @@ test('csv: each column layout, with a byte order mark, CRLF, quotes and line bre
   ])
 })
 
-test('the README’s CSV is read as it says', async () => {
-  const csv = /```csv\n(.*?)```/s.exec(readFileSync(path.join(root, 'README.md'), 'utf8'))![1]!
+test('the guide’s CSV is read as it says', async () => {
+  const csv = /```csv\n(.*?)```/s.exec(readFileSync(path.join(root, 'docs/guides/prepare-data.md'), 'utf8'))![1]!
   const rows = await conversations(csv, 'csv')
   assert.deepEqual(rows, [
     [
