@@ -27,6 +27,10 @@ export const Profile = z.object({
     })
     .nullable()
     .describe('The key that asks; null in a session of the dashboard.'),
+  session: z
+    .object({ id: z.string(), created_at: Time, expires_at: Time })
+    .nullable()
+    .describe('The session that asks; null for a key.'),
 })
 export type Profile = z.infer<typeof Profile>
 

@@ -95,6 +95,7 @@ export async function buildApp(
     { find: services.accounts.findKey, findSession: services.sessions.find },
     services.limits,
     services.signInThrottle.countRequest,
+    settings.public_url && new URL(settings.public_url).origin,
   )
   for (const feature of services.features) feature.mount?.(app)
   await app.ready()

@@ -36,6 +36,13 @@ const origins = commaSeparated(
       },
     ),
 )
+const emailDomains = commaSeparated(
+  z.string().refine((each) => each === 'off' || /^(?!-)[a-z\d-]+(\.[a-z\d-]+)+$/i.test(each), {
+    error: ({ input }) => `'${input}' is neither off nor an email domain such as example.com`,
+  }),
+)
+  .refine((all) => all.length === 1 || !all.includes('off'), 'off stands alone')
+  .transform((all): readonly string[] => all.filter((each) => each !== 'off').map((each) => each.toLowerCase()))
 const networks = commaSeparated(
   z.string().refine(isNetwork, {
     error: ({ input }) => `'${input}' is neither an address nor a network such as 10.0.0.0/8 or fd00::/8`,
@@ -92,6 +99,13 @@ const settings = {
   oidc_client_id: optional(text, 'Client id at that provider; its redirect URI is /v1/sign-in/oidc/callback.'),
   oidc_client_secret: optional(text, 'Client secret at that provider.'),
   oidc_name: setting(text, 'single sign-on', 'What the sign-in page calls the provider.'),
+  oidc_sign_up: setting(
+    emailDomains,
+    'off',
+    'Email domains, comma-separated, whose people become members of the operator’s account when they first sign in by ' +
+      'the provider; off: only people who are members already sign in.',
+  ),
+  oidc_sign_up_role: setting(z.enum(['viewer', 'member']), 'viewer', 'Role of members who came in that way.'),
   cors_origins: setting(
     origins,
     '',

@@ -6,12 +6,14 @@ import { newId } from '../../lib/ids.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Db, Trx } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
-import { recordAuditEntry } from '../events/audit.ts'
+import { type AccountActor, recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import * as store from './store.ts'
 
 export interface Members {
   add(caller: Caller, request: z.output<typeof addMember.body>): Promise<Member>
+  /** The same within a transaction. */
+  addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member>
   list(caller: Caller, query: ListQuery): Promise<Page<Member>>
   get(caller: Caller, id: string): Promise<Member>
   change(caller: Caller, id: string, request: z.output<typeof changeMember.body>): Promise<Member>
@@ -37,8 +39,8 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
   }
 
   /** Only owners may create and change owners. */
-  async function requireOwner(trx: Trx, caller: Caller): Promise<void> {
-    if ((await store.member(trx, caller.account_id, caller.user_id))?.role !== 'owner')
+  async function requireOwner(trx: Trx, { account_id, user_id }: AccountActor): Promise<void> {
+    if (user_id === null || (await store.member(trx, account_id, user_id))?.role !== 'owner')
       throw new ApiError(
         'insufficient_permissions',
         'Only an owner of the account may make, change or remove an owner.',
@@ -58,28 +60,29 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
       throw new ApiError('name_taken', `Another member has the email address '${email}'.`, { param: 'email' })
   }
 
+  async function addWithin(trx: Trx, by: AccountActor, request: z.output<typeof addMember.body>): Promise<Member> {
+    if (request.role === 'owner') await requireOwner(trx, by)
+    const { account_id } = by
+    const email = request.email?.toLowerCase() ?? null
+    const row = {
+      id: newId('usr'),
+      account_id,
+      name: request.name,
+      email,
+      role: request.role,
+      removed_at: null,
+      operator: 0,
+      created_at: now(),
+    }
+    await requireFreeEmail(trx, account_id, email, row.id)
+    await store.insertUser(trx, row)
+    await recordAuditEntry(trx, by, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
+    return memberResponse(row)
+  }
+
   return {
-    async add(caller, request) {
-      return db.transaction().execute(async (trx) => {
-        if (request.role === 'owner') await requireOwner(trx, caller)
-        const { account_id } = caller
-        const email = request.email?.toLowerCase() ?? null
-        const row = {
-          id: newId('usr'),
-          account_id,
-          name: request.name,
-          email,
-          role: request.role,
-          removed_at: null,
-          operator: 0,
-          created_at: now(),
-        }
-        await requireFreeEmail(trx, account_id, email, row.id)
-        await store.insertUser(trx, row)
-        await recordAuditEntry(trx, caller, 'member.added', row.id, { name: row.name, role: row.role }, row.created_at)
-        return memberResponse(row)
-      })
-    },
+    add: (caller, request) => db.transaction().execute((trx) => addWithin(trx, caller, request)),
+    addWithin,
 
     async list(caller, { limit, after }) {
       const last = after ? await store.userById(db, after) : undefined
@@ -101,6 +104,13 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
           email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
           role: role ?? before.role,
         }
+        // A sign-in by a provider finds its member by the email: another owner would become the operator.
+        if (before.operator === 1 && values.email !== before.email && id !== caller.user_id)
+          throw new ApiError(
+            'insufficient_permissions',
+            'Only the operator of the service may change their own email.',
+            { param: 'email' },
+          )
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
         const was = { name: before.name, email: before.email, role: before.role }
@@ -137,6 +147,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
         }
         await store.updateUser(trx, id, { removed_at: now() })
         await store.revokeKeysOf(trx, id, now())
+        await store.removeSignInOf(trx, id)
         await recordAuditEntry(trx, caller, 'member.removed', id, { name: before.name }, now())
       })
       invalidateCallers()

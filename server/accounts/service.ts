@@ -155,6 +155,13 @@ export function createAccounts({ db, plans, limits, defaultTier, log, now = Date
               created_at: isoTime(key.created_at),
             }
           : null,
+        session: caller.session
+          ? {
+              id: key_id,
+              created_at: isoTime(caller.session.created_at),
+              expires_at: isoTime(caller.session.expires_at),
+            }
+          : null,
       }
     },
 

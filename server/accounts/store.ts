@@ -84,6 +84,12 @@ export const revokeKeysOf = (trx: Trx, user_id: string, revoked_at: number) =>
     .where('revoked_at', 'is', null)
     .execute()
 
+/** Removes the sessions of a member and all ways to begin another. */
+export async function removeSignInOf(trx: Trx, user_id: string): Promise<void> {
+  for (const table of ['sessions', 'sign_in_tokens', 'passwords', 'passkeys', 'oidc_identities'] as const)
+    await trx.deleteFrom(table).where('user_id', '=', user_id).execute()
+}
+
 /** The usable keys with this prefix, with their member's role and account. */
 export const usable = (db: Db, prefix: string) =>
   db

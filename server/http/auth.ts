@@ -20,13 +20,17 @@ export interface Caller extends Actor {
   /** The id of the account's tier. */
   tier: string
   suspended: boolean
+  /** Of a session: unix milliseconds. */
+  session?: { created_at: number; expires_at: number }
 }
 
 /** Throws while routes are mounted, so that startup fails, for an API route without a scope that a key can carry. */
 export function requireScopes(app: FastifyInstance): void {
   app.addHook('onRoute', ({ method, url, config }) => {
     if (!/^\/(api\/)?v1(\/|$)/.test(url) || url === '/v1/openapi.json') return
-    const scope = (config as FastifyContextConfig | undefined)?.route?.scope
+    const { route, redirect } = (config ?? {}) as FastifyContextConfig
+    if (redirect) return
+    const scope = route?.scope
     if (!scope || !([...scopes, 'session', 'public'] as string[]).includes(scope))
       throw new Error(`${method} ${url} states no scope that a key can carry; see contract/scopes.ts`)
   })
@@ -46,7 +50,7 @@ export interface Authenticate {
   reauthenticate(request: FastifyRequest): Promise<Caller>
 }
 
-export function createAuthenticate(keys: Keys): Authenticate {
+export function createAuthenticate(keys: Keys, publicOrigin?: string): Authenticate {
   const throttle = createAuthThrottle()
   const wrongKey = () =>
     new ApiError(
@@ -61,15 +65,11 @@ export function createAuthenticate(keys: Keys): Authenticate {
   }
   return Object.assign(authenticate, { reauthenticate })
 
-  async function authenticateSession(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    token: string,
-    blocked: boolean,
-  ): Promise<Caller> {
-    const caller = blocked ? undefined : await keys.findSession(token)
+  async function authenticateSession(request: FastifyRequest, reply: FastifyReply, token: string): Promise<Caller> {
+    // Looked up for a blocked address too: nobody guesses 256 bits, and wrong keys of a neighbour must not sign out.
+    const caller = await keys.findSession(token)
     if (caller) {
-      requireOwnPage(request, token)
+      requireOwnPage(request, token, publicOrigin)
       return caller
     }
     // So that an open page does not send the ended session again and again.
@@ -79,9 +79,9 @@ export function createAuthenticate(keys: Keys): Authenticate {
   }
 
   async function authenticate(request: FastifyRequest, reply: FastifyReply): Promise<Caller> {
-    const until = throttle.blockedUntil(request.ip)
     const token = sessionTokenIn(request)
-    if (token !== undefined) return authenticateSession(request, reply, token, until !== undefined)
+    if (token !== undefined) return authenticateSession(request, reply, token)
+    const until = throttle.blockedUntil(request.ip)
     const key = keyIn(request)
     const caller = typeof key === 'string' ? await keys.find(key, until !== undefined) : undefined
     if (caller) return caller
@@ -101,9 +101,13 @@ export function createAuthenticate(keys: Keys): Authenticate {
 const sessionEnded = () => new ApiError('session_ended', 'You are signed out: the session has ended. Sign in again.')
 
 /** Throws if the caller's account is suspended or their key or session lacks the route's scope. */
-export function requirePermission({ kind, suspended, scopes: own }: Caller, { scope, or_scope }: Route): void {
+export function requirePermission(
+  { kind, suspended, scopes: own }: Caller,
+  { scope, or_scope, path, method }: Route,
+): void {
   if (scope === 'public') return
-  if (suspended)
+  // Signing out is always possible.
+  if (suspended && !(kind === 'session' && path === '/session' && method === 'DELETE'))
     throw new ApiError(
       'account_suspended',
       'This account is suspended. Ask the operator of this service to reinstate it.',
@@ -144,15 +148,17 @@ export function requireAuth(
   limits: Limits,
   /** Throws rate_limit_exceeded for too many requests of an address to routes that need no key. */
   countPublicRequest: (address: string) => Promise<void>,
+  /** The origin under which browsers reach the service, if it is set. */
+  publicOrigin?: string,
 ): void {
-  const authenticate = createAuthenticate(keys)
+  const authenticate = createAuthenticate(keys, publicOrigin)
   app.decorateRequest('caller', null)
   // One hook for all checks: each hook costs every request an async step.
   app.addHook('onRequest', async (request, reply) => {
     const { route } = request.routeOptions.config
     if (!route) return
     if (route.scope === 'public') {
-      if (request.method !== 'GET') requireSameOrigin(request)
+      if (request.method !== 'GET') requireSameOrigin(request, publicOrigin)
       return await countPublicRequest(request.ip)
     }
     const caller = await authenticate(request, reply)

@@ -10,8 +10,8 @@ const forbiddenKey = /"(?:_|\\u005[fF]){2}proto(?:_|\\u005[fF]){2}"\s*:/
 
 /**
  * Treats a body without a content type, or with text/plain, as JSON: some clients set no type. This opens no CSRF hole:
- * browsers may send such bodies across origins without a preflight, but not with an Authorization header, and there are
- * no cookies.
+ * browsers may send such bodies across origins without a preflight, but not with an Authorization header or the
+ * `x-csrf-token` that a request with a session needs.
  */
 export function assumeJson(request: FastifyRequest): void {
   const { route } = request.routeOptions.config
@@ -40,11 +40,15 @@ export function parseJsonBody(
     done(
       error instanceof ApiError
         ? error
-        : new ApiError('invalid_json', `The body is not valid JSON: ${(error as Error).message}`),
+        : new ApiError('invalid_json', `The body is not valid JSON${reasonFor(request, error as Error)}`),
     )
     return
   }
   done(null, value)
 }
+
+/** What the parser says repeats a part of the body, which may be a password where people sign in. */
+const reasonFor = ({ routeOptions }: FastifyRequest, { message }: Error) =>
+  ['public', 'session'].includes(routeOptions.config.route?.scope ?? '') ? '.' : `: ${message}`
 
 const bytesOf = (body: string | Buffer) => (typeof body === 'string' ? Buffer.from(body) : body)

@@ -15,6 +15,8 @@ declare module 'fastify' {
   }
   interface FastifyContextConfig {
     route?: Route
+    /** For browsers that are sent elsewhere and come back: no operation of the contract, and no key is needed. */
+    redirect?: true
   }
   interface FastifyRequest {
     caller: Caller | null
@@ -40,6 +42,9 @@ export interface Call<R extends Route> {
   request: FastifyRequest
   reply: FastifyReply
 }
+
+/** Largest body, in bytes, of a request that needs no key. */
+const publicBodyLimit = 64 * 1024
 
 /** Returned by a handler that writes the answer itself. */
 export const answered = Symbol('answered')
@@ -85,6 +90,7 @@ export function mount<R extends Route>(
         method: route.method,
         url: base + fastifyPath(route.path),
         config: { route },
+        ...(route.scope === 'public' && { bodyLimit: publicBodyLimit }),
         schema: {
           hide: base !== '/v1',
           tags: [route.tag],

@@ -12,6 +12,8 @@ export interface SecuritySettings {
   trusted_proxies: readonly string[]
   /** Most open connections of all clients together. */
   max_connections: number
+  /** The address under which browsers reach the service, if it is set. */
+  public_url?: string | undefined
 }
 
 /** HSTS for half a year, without includeSubDomains: other services may run on subdomains. */

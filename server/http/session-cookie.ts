@@ -37,8 +37,8 @@ export function clearSessionCookie(request: FastifyRequest, reply: FastifyReply)
 export const csrfTokenOf = (token: string) => createHmac('sha256', token).update('csrf').digest('base64url')
 
 /** Throws csrf_failed for a request with a session that another site's page has made. */
-export function requireOwnPage(request: FastifyRequest, token: string): void {
-  requireSameOrigin(request)
+export function requireOwnPage(request: FastifyRequest, token: string, publicOrigin: string | undefined): void {
+  requireSameOrigin(request, publicOrigin)
   if (request.method === 'GET' || request.method === 'HEAD') return
   const given = Buffer.from(String(request.headers['x-csrf-token'] ?? ''))
   const wanted = Buffer.from(csrfTokenOf(token))
@@ -49,17 +49,25 @@ export function requireOwnPage(request: FastifyRequest, token: string): void {
     )
 }
 
-/** Throws csrf_failed where the browser says that another site's page makes the request. */
-export function requireSameOrigin({ headers, method, host, protocol }: FastifyRequest): void {
+/**
+ * Throws csrf_failed where the browser says that another site's page makes the request. `publicOrigin`: the origin of
+ * TUNERY_PUBLIC_URL, for proxies that pass on neither host nor scheme.
+ */
+export function requireSameOrigin(request: FastifyRequest, publicOrigin: string | undefined): void {
+  const { headers, method, host, protocol } = request
   const site = headers['sec-fetch-site']
-  // A link on another site may lead here; its page cannot read what it shows.
-  const followsLink = method === 'GET' && headers['sec-fetch-mode'] === 'navigate'
+  // A link on another site may lead here; its page cannot read what it shows. A frame navigates too.
+  const followsLink =
+    method === 'GET' &&
+    headers['sec-fetch-mode'] === 'navigate' &&
+    (headers['sec-fetch-dest'] ?? 'document') === 'document'
   const foreign = (site === 'cross-site' || site === 'same-site') && !followsLink
   const { origin } = headers
-  if (foreign || (origin !== undefined && method !== 'GET' && origin !== `${protocol}://${host}`))
+  const isOwn = origin === undefined || origin === `${protocol}://${host}` || origin === publicOrigin
+  if (foreign || (method !== 'GET' && !isOwn))
     throw new ApiError(
       'csrf_failed',
       'Another site made this request with your session. Open the dashboard at its own address; ' +
-        'behind a proxy, TUNERY_TRUSTED_PROXIES must name it.',
+        'behind a proxy, TUNERY_TRUSTED_PROXIES must name it, and TUNERY_PUBLIC_URL the address that people open.',
     )
 }

@@ -17,9 +17,12 @@ export function createSignInFeature(
   { accounts, secrets }: { accounts: Accounts; secrets: Secrets },
 ): Feature & { signIn: SignIn; sessions: Sessions; throttle: SignInThrottle } {
   const { db, now, log } = context
-  const { oidc_issuer, oidc_client_id, oidc_client_secret, oidc_name, public_url } = context.config
+  const { config } = context
+  const { oidc_issuer, oidc_client_id, oidc_client_secret, public_url } = config
   if (oidc_issuer && !(oidc_client_id && oidc_client_secret))
     throw new ConfigError('TUNERY_OIDC_ISSUER needs TUNERY_OIDC_CLIENT_ID and TUNERY_OIDC_CLIENT_SECRET.')
+  if (!oidc_issuer && (oidc_client_id || oidc_client_secret || config.oidc_sign_up.length > 0))
+    throw new ConfigError('The TUNERY_OIDC_ settings need TUNERY_OIDC_ISSUER, the address of the provider.')
   const sessions = createSessions(db, now)
   accounts.onChange(sessions.invalidate)
   const throttle = createSignInThrottle(now)
@@ -27,10 +30,15 @@ export function createSignInFeature(
   const passkeys = createPasskeys(db, now)
   const oidc = oidc_issuer
     ? createOidc(
-        { issuer: oidc_issuer, client_id: oidc_client_id!, client_secret: oidc_client_secret!, name: oidc_name },
-        db,
-        secrets,
-        now,
+        {
+          issuer: oidc_issuer,
+          client_id: oidc_client_id!,
+          client_secret: oidc_client_secret!,
+          name: config.oidc_name,
+          sign_up: config.oidc_sign_up,
+          sign_up_role: config.oidc_sign_up_role,
+        },
+        { db, members: accounts.members, secrets, now },
       )
     : undefined
   return {

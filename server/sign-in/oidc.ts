@@ -1,7 +1,10 @@
 // Sign-in with an OpenID Connect provider: code flow with PKCE, state and nonce.
 import * as client from 'openid-client'
-import { ApiError } from '../../contract/errors.ts'
-import type { Db } from '../db/open.ts'
+import { DisplayName } from '../../contract/common.ts'
+import { Email } from '../../contract/members.ts'
+import type { Accounts } from '../accounts/index.ts'
+import type { Db, Trx } from '../db/open.ts'
+import { recordAuditEntry, serviceActor } from '../events/audit.ts'
 import type { Secrets } from '../storage/secrets.ts'
 import * as store from './store.ts'
 
@@ -10,11 +13,21 @@ export interface OidcSettings {
   client_id: string
   client_secret: string
   name: string
+  /** Email domains whose people become members of the operator's account; in lower case. */
+  sign_up: readonly string[]
+  sign_up_role: 'viewer' | 'member'
+}
+
+interface Needs {
+  db: Db
+  members: Accounts['members']
+  secrets: Secrets
+  now(): number
 }
 
 export interface Oidc {
   name: string
-  /** Where to send the browser, and what it keeps until it comes back. */
+  /** Where to send the browser, and what it keeps until it comes back. Throws OidcError. */
   begin(origin: string, next: string): Promise<{ location: string; kept: string }>
   /** The member who signed in there. Throws OidcError. */
   finish(origin: string, search: string, kept: string | undefined): Promise<{ user: store.UserRow; next: string }>
@@ -22,7 +35,13 @@ export interface Oidc {
 
 /** Why a sign-in there failed; the code is shown by the page. */
 export class OidcError extends Error {
-  readonly code: 'oidc_cancelled' | 'oidc_expired' | 'oidc_failed' | 'oidc_no_account'
+  readonly code:
+    | 'oidc_cancelled'
+    | 'oidc_expired'
+    | 'oidc_failed'
+    | 'oidc_no_account'
+    | 'oidc_unavailable'
+    | 'oidc_unverified'
   constructor(code: OidcError['code'], message: string = code) {
     super(message)
     this.code = code
@@ -40,21 +59,27 @@ interface Kept {
   until: number
 }
 
-export function createOidc(settings: OidcSettings, db: Db, secrets: Secrets, now: () => number): Oidc {
+export function createOidc(settings: OidcSettings, { db, members, secrets, now }: Needs): Oidc {
   let discovered: Promise<client.Configuration> | undefined
   const isLocal = /^http:\/\/(localhost|127\.0\.0\.1|\[::1\])(:|\/|$)/.test(settings.issuer)
+  const [basic, post] = [client.ClientSecretBasic, client.ClientSecretPost].map((make) => make(settings.client_secret))
+  const authenticateClient: client.ClientAuth = (server, ...rest) => {
+    // The method that holds where a provider names none.
+    const methods = server.token_endpoint_auth_methods_supported ?? ['client_secret_basic']
+    return (methods.includes('client_secret_basic') ? basic! : post!)(server, ...rest)
+  }
   /** Discovered at the first sign-in: the provider may be away when the service starts. */
   const configuration = () => {
     discovered ??= client
-      .discovery(new URL(settings.issuer), settings.client_id, settings.client_secret, undefined, {
+      .discovery(new URL(settings.issuer), settings.client_id, settings.client_secret, authenticateClient, {
         ...(isLocal && { execute: [client.allowInsecureRequests] }),
         timeout: 10,
       })
       .catch((error: Error) => {
         discovered = undefined
-        throw new ApiError(
-          'invalid_request',
-          `The provider ${settings.issuer} could not be asked how to sign in: ${error.message}. Tell your operator.`,
+        throw new OidcError(
+          'oidc_unavailable',
+          `${settings.issuer} could not be asked how to sign in: ${reason(error)}`,
         )
       })
     return discovered
@@ -87,18 +112,29 @@ export function createOidc(settings: OidcSettings, db: Db, secrets: Secrets, now
       if (new URLSearchParams(search).get('error') === 'access_denied') throw new OidcError('oidc_cancelled')
       const kept = readKept(sealed)
       if (!kept || kept.until < now()) throw new OidcError('oidc_expired')
-      const tokens = await client
-        .authorizationCodeGrant(await configuration(), new URL(origin + callbackPath + search), {
-          expectedState: kept.state,
-          expectedNonce: kept.nonce,
-          pkceCodeVerifier: kept.verifier,
-        })
-        .catch((error: Error) => {
-          throw new OidcError('oidc_failed', error.message)
-        })
-      const claims = tokens.claims()!
-      return { user: await memberOf(claims), next: kept.next }
+      const claims = await claimsOf(await configuration(), new URL(origin + callbackPath + search), kept).catch(
+        (error: Error) => {
+          throw new OidcError('oidc_failed', reason(error))
+        },
+      )
+      return { user: await db.transaction().execute((trx) => memberOf(trx, claims)), next: kept.next }
     },
+  }
+
+  async function claimsOf(
+    config: client.Configuration,
+    address: URL,
+    { state, nonce, verifier }: Kept,
+  ): Promise<client.IDToken> {
+    const tokens = await client.authorizationCodeGrant(config, address, {
+      expectedState: state,
+      expectedNonce: nonce,
+      pkceCodeVerifier: verifier,
+    })
+    const claims = tokens.claims()!
+    // Many providers tell the email only there.
+    if (claims.email !== undefined || !config.serverMetadata().userinfo_endpoint) return claims
+    return { ...(await client.fetchUserInfo(config, tokens.access_token, claims.sub)), ...claims }
   }
 
   function readKept(sealed: string | undefined): Kept | undefined {
@@ -109,18 +145,37 @@ export function createOidc(settings: OidcSettings, db: Db, secrets: Secrets, now
     }
   }
 
-  /** Who signed in before, or the one member with the email that the provider has verified. */
-  async function memberOf({ iss, sub, email, email_verified }: client.IDToken): Promise<store.UserRow> {
-    const bound = await store.identity(db, iss, sub)
-    const before = bound && (await store.user(db, bound.user_id))
+  /** Who signed in before, or the member with the email that the provider has verified, or a new one. */
+  async function memberOf(trx: Trx, claims: client.IDToken): Promise<store.UserRow> {
+    const { iss: issuer, sub: subject } = claims
+    const bound = await store.identity(trx, issuer, subject)
+    const before = bound && (await store.user(trx, bound.user_id))
     if (before) return before
-    const matching =
-      typeof email === 'string' && email_verified === true ? await store.usersByEmail(db, email.toLowerCase()) : []
-    const [user] = matching
+    // Others could claim an unverified email, and with it the member who has it.
+    if (String(claims.email_verified) !== 'true') throw new OidcError('oidc_unverified')
+    const email = Email.safeParse(claims.email).data?.toLowerCase()
+    const user = email && ((await store.usersByEmail(trx, email))[0] ?? (await signUp(trx, email, claims.name)))
     if (!user) throw new OidcError('oidc_no_account')
-    await db
-      .transaction()
-      .execute((trx) => store.insertIdentity(trx, { issuer: iss, subject: sub, user_id: user.id, created_at: now() }))
+    await store.bindIdentity(trx, { issuer, subject, user_id: user.id, created_at: now() })
+    const by = { ...serviceActor, account_id: user.account_id }
+    await recordAuditEntry(trx, by, 'identity.bound', user.id, { issuer }, now())
     return user
   }
+
+  /** A new member of the operator's account, if the email's domain may sign up and its person was not removed. */
+  async function signUp(trx: Trx, email: string, name: unknown): Promise<store.UserRow | undefined> {
+    if (!settings.sign_up.includes(email.split('@')[1]!)) return undefined
+    const operator = await store.operatorUser(trx)
+    if (!operator || (await store.wasRemoved(trx, operator.account_id, email))) return undefined
+    const { id } = await members.addWithin(
+      trx,
+      { ...serviceActor, account_id: operator.account_id },
+      { name: DisplayName.safeParse(name).data ?? email.split('@')[0]!, email, role: settings.sign_up_role },
+    )
+    return store.user(trx, id)
+  }
 }
+
+/** What an error of the client library says, with what the provider said. */
+const reason = (error: Error & { code?: string; error?: string }) =>
+  [error.message, error.code, error.error].filter(Boolean).join(', ')

@@ -16,9 +16,21 @@ const derive = promisify(
 )
 /** One at a time: each takes 19 MB and a core, and who signs in can wait. */
 const mutex = createMutex()
+/** Most hashes under way and waiting: about two seconds of work, so that many sign-ins at once pile up nothing. */
+export const hashesMax = 32
+let hashes = 0
 
-const hashOf = (password: string, nonce: Buffer, cost: { memory: number; passes: number; parallelism: number }) =>
-  mutex(() => derive('argon2id', { message: password.normalize('NFKC'), nonce, tagLength, ...cost }) as Promise<Buffer>)
+/** Throws overloaded while too many wait. */
+async function hashOf(
+  password: string,
+  nonce: Buffer,
+  cost: { memory: number; passes: number; parallelism: number },
+): Promise<Buffer> {
+  if (hashes >= hashesMax) throw new ApiError('overloaded', 'Many people sign in at once. Try again in a moment.')
+  hashes++
+  const message = password.normalize('NFKC')
+  return mutex(() => derive('argon2id', { message, nonce, tagLength, ...cost })).finally(() => hashes--)
+}
 
 const base64 = (bytes: Buffer) => bytes.toString('base64').replaceAll('=', '')
 

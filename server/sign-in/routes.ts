@@ -58,7 +58,13 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
 
   mount(app, getSignIn, async ({ request }) => {
     const { first, password } = await signIn.state()
-    return { first, password, passkey: passkeysPossible(originOf(request)), oidc: oidc?.name ?? null }
+    // With a provider the first person may sign in there.
+    return {
+      first: first && !oidc,
+      password,
+      passkey: passkeysPossible(originOf(request)),
+      oidc: oidc?.name ?? null,
+    }
   })
   mount(app, signInWithPassword, async ({ request, reply, body }) =>
     enter(request, reply, await signIn.withPassword(body.email, body.password, placeOf(request))),
@@ -112,31 +118,65 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
   mount(app, listInvitations, ({ caller, query }) => signIn.invitations(caller, query))
   mount(app, withdrawInvitation, ({ caller, params }) => signIn.withdraw(caller, params.invitation_id))
 
-  if (!oidc) return
-  // Redirects of the browser: not part of the API's description.
-  const hidden = { schema: { hide: true } } as const
-  const cookie = 'tunery_oidc'
-  const scope = 'Path=/v1/sign-in/oidc; HttpOnly; SameSite=Lax'
-  app.get<{ Querystring: { next?: string } }>('/v1/sign-in/oidc', hidden, async (request, reply) => {
-    await parts.countRequest(request.ip)
-    const given = request.query.next
-    // Only a path of this service: anything else would send people elsewhere after their sign-in.
-    const next = typeof given === 'string' && /^\/(?![/\\])/.test(given) ? given : '/'
-    const { location, kept } = await oidc.begin(originOf(request), next)
-    const secure = request.protocol === 'https' ? '; Secure' : ''
-    return reply.header('set-cookie', `${cookie}=${kept}; Max-Age=${keptFor_s}; ${scope}${secure}`).redirect(location)
-  })
-  app.get('/v1/sign-in/oidc/callback', hidden, async (request, reply) => {
-    await parts.countRequest(request.ip)
+  if (oidc) oidcRoutes(app, { ...parts, oidc, originOf, enter, placeOf })
+}
+
+interface OidcParts extends Parts {
+  oidc: Oidc
+  originOf(request: FastifyRequest): string
+  placeOf(request: FastifyRequest): Place
+  /** Sets the cookie of a session that has begun. */
+  enter(request: FastifyRequest, reply: FastifyReply, begun: Begun): unknown
+}
+
+const oidcCookie = 'tunery_oidc'
+
+/** Redirects of the browser to the provider and back: not part of the API's description. */
+function oidcRoutes(app: FastifyInstance, { oidc, signIn, countRequest, originOf, placeOf, enter }: OidcParts): void {
+  const options = { schema: { hide: true }, config: { redirect: true } } as const
+  const setCookie = (request: FastifyRequest, reply: FastifyReply, value: string, maxAge_s: number) =>
+    reply.header(
+      'set-cookie',
+      `${oidcCookie}=${value}; Max-Age=${maxAge_s}; Path=/v1/sign-in/oidc; HttpOnly; SameSite=Lax` +
+        (request.protocol === 'https' ? '; Secure' : ''),
+    )
+  /** Errors go to the sign-in page: a person is waiting, not a program. */
+  const fail = (request: FastifyRequest, reply: FastifyReply, error: unknown) => {
+    if (error instanceof ApiError) return reply.redirect('/sign-in?error=too_many_tries')
+    if (!(error instanceof OidcError)) throw error
+    request.log.warn({ code: error.code, reason: error.message }, 'a sign-in by the OpenID provider failed')
+    return reply.redirect(`/sign-in?error=${error.code}`)
+  }
+
+  app.get<{ Querystring: { next?: unknown } }>('/v1/sign-in/oidc', options, async (request, reply) => {
     try {
-      const search = new URL(request.url, 'http://unused').search
-      const found = await oidc.finish(originOf(request), search, cookieIn(request.headers.cookie, cookie))
+      await countRequest(request.ip)
+      const { location, kept } = await oidc.begin(originOf(request), ownPath(request.query.next))
+      setCookie(request, reply, kept, keptFor_s)
+      return reply.redirect(location)
+    } catch (error) {
+      return fail(request, reply, error)
+    }
+  })
+  app.get('/v1/sign-in/oidc/callback', options, async (request, reply) => {
+    const kept = cookieIn(request.headers.cookie, oidcCookie)
+    setCookie(request, reply, '', 0)
+    try {
+      await countRequest(request.ip)
+      const { search } = new URL(request.url, 'http://unused.invalid')
+      const found = await oidc.finish(originOf(request), search, kept)
       enter(request, reply, await signIn.as(found.user, 'oidc', placeOf(request)))
       return reply.redirect(found.next)
     } catch (error) {
-      if (!(error instanceof OidcError) && !(error instanceof ApiError)) throw error
-      request.log.info({ reason: error.message }, 'a sign-in by the OpenID provider failed')
-      return reply.redirect(`/sign-in?error=${error instanceof OidcError ? error.code : 'oidc_failed'}`)
+      return fail(request, reply, error)
     }
   })
+}
+
+/** A path of this service, as browsers read it: anything else would send people elsewhere after their sign-in. */
+export function ownPath(given: unknown): string {
+  const base = 'http://unused.invalid'
+  if (typeof given !== 'string' || !URL.canParse(given, base)) return '/'
+  const { origin, pathname, search, hash } = new URL(given, base)
+  return origin === base && !pathname.startsWith('//') ? pathname + search + hash : '/'
 }

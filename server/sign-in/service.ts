@@ -25,7 +25,7 @@ export interface Begun {
 }
 
 export interface SignIn {
-  /** Whether nobody has ever signed in, and whether anybody has a password. */
+  /** Whether nobody has a session or a way to begin one, and whether anybody has a password. */
   state(): Promise<{ first: boolean; password: boolean }>
   /** Throws sign_in_failed, or rate_limit_exceeded. */
   withPassword(email: string, password: string, place: Place): Promise<Begun>
@@ -33,8 +33,11 @@ export interface SignIn {
   withLink(token: string, place: Place): Promise<Begun>
   /** For a member whose passkey or provider has been verified. */
   as(user: store.UserRow, begun_by: 'passkey' | 'oidc', place: Place): Promise<Begun>
-  /** A link for the operator, or for the member with an email. Throws member_not_found. */
-  createLink(email?: string): Promise<{ token: string; user: store.UserRow; expires_at: string }>
+  /**
+   * A link for the member with an email, or for the operator; the first owner becomes operator if there is none. For the
+   * command line alone. Throws member_not_found.
+   */
+  createLink(email?: string): Promise<{ token: string; user: store.UserRow; account: string; expires_at: string }>
   setPassword(caller: Caller, request: z.output<typeof setPassword.body>): Promise<void>
   ways(user_id: string): Promise<{ has_password: boolean; has_passkey: boolean }>
   invite(
@@ -130,26 +133,24 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
 
   return {
     async state() {
-      const password = await store.anyPassword(db)
-      return { first: !password && !(await store.anySession(db)), password }
+      return { first: !(await store.anySignIn(db)), password: await store.anyPassword(db) }
     },
 
-    async withPassword(email, password, place) {
+    async withPassword(given, password, place) {
       const { address } = place
-      await throttle.requireOpen(address, email)
+      const email = given.trim().toLowerCase()
+      await throttle.begin(address, email)
       // An email may be a member of several accounts: each has a password of its own.
-      const candidates = await store.usersByEmail(db, email.trim().toLowerCase())
+      const candidates = await store.usersByEmail(db, email)
       const hashes = await Promise.all(candidates.map(({ id }) => store.password(db, id)))
       const withHash = candidates.flatMap((user, index) => (hashes[index] ? [{ user, hash: hashes[index] }] : []))
       let found: { user: store.UserRow; hash: string } | undefined
       // One verification at least, so that the time does not tell whether the email is known.
       if (withHash.length === 0) await verifyPassword(undefined, password)
       for (const each of withHash) if (!found && (await verifyPassword(each.hash, password))) found = each
-      if (!found) {
-        await throttle.recordFailure(address, email)
+      if (!found)
         throw new ApiError('sign_in_failed', 'Email or password is wrong. `./tunery sign-in-link` helps who forgot it.')
-      }
-      await throttle.recordSuccess(address, email)
+      await throttle.succeed(address, email)
       const { user, hash } = found
       const fresh = isOutdated(hash) ? await hashPassword(password) : undefined
       return db.transaction().execute(async (trx) => {
@@ -169,14 +170,27 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
     as: (user, begun_by, place) => db.transaction().execute((trx) => begin(trx, user, begun_by, place)),
 
     async createLink(email) {
-      const user = email ? (await store.usersByEmail(db, email.toLowerCase()))[0] : await store.operatorUser(db)
-      if (!user)
-        throw new ApiError('member_not_found', `No member has the email '${email ?? ''}'. An admin can invite them.`)
       return db.transaction().execute(async (trx) => {
+        const user =
+          email === undefined
+            ? ((await store.operatorUser(trx)) ?? (await store.firstOwner(trx)))
+            : (await store.usersByEmail(trx, email.trim().toLowerCase()))[0]
+        if (!user)
+          throw new ApiError(
+            'member_not_found',
+            email === undefined
+              ? 'There is no owner yet: start the service once.'
+              : `No member has the email '${email}'. An admin of the account can invite them.`,
+          )
+        const { account_id } = user
+        const by = { ...commandLineActor, account_id }
+        if (email === undefined && user.operator !== 1) {
+          await store.makeOperator(trx, user.id)
+          await recordAuditEntry(trx, by, 'operator.appointed', user.id, {}, now())
+        }
         const { row, token } = await makeToken(trx, 'link', user, link_ms, null)
-        const by = { ...commandLineActor, account_id: user.account_id }
         await recordAuditEntry(trx, by, 'sign_in_link.created', user.id, {}, row.created_at)
-        return { token, user, expires_at: isoTime(row.expires_at) }
+        return { token, user, account: await store.accountName(trx, account_id), expires_at: isoTime(row.expires_at) }
       })
     },
 
@@ -189,17 +203,16 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
       const session = await sessions.get(caller)
       const recovers = session.begun_by === 'link' && now() - Date.parse(session.created_at) < recovery_ms
       if (before && !recovers) {
-        await throttle.requireOpen(session.address, user.id)
-        if (!(await verifyPassword(before, current_password ?? ''))) {
-          await throttle.recordFailure(session.address, user.id)
+        await throttle.begin(session.address, user.id)
+        if (!(await verifyPassword(before, current_password ?? '')))
           throw new ApiError(
             'password_refused',
             'The current password is wrong. A sign-in link lets you set a new one without it.',
             { param: 'current_password' },
           )
-        }
+        await throttle.succeed(session.address, user.id)
       }
-      requireGoodPassword(password, signsInWith)
+      for (const each of [signsInWith, email ?? null]) requireGoodPassword(password, each)
       const hash = await hashPassword(password)
       if (email && email.toLowerCase() !== user.email) await accounts.members.changeOwn(caller, { email })
       await db.transaction().execute(async (trx) => {
@@ -217,8 +230,8 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
     },
 
     async invite(caller, request) {
-      const member = await accounts.members.add(caller, request)
       return db.transaction().execute(async (trx) => {
+        const member = await accounts.members.addWithin(trx, caller, request)
         const user = (await store.user(trx, member.id))!
         const { row, token } = await makeToken(trx, 'invitation', user, invitation_ms, caller.user_id)
         const { name, role } = member
@@ -269,11 +282,22 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
 
     async acceptInvitation(token, password, place) {
       const { row, user } = await open('invitation', token)
+      if (password !== undefined && user.email === null)
+        throw new ApiError(
+          'invalid_request',
+          'This invitation has no email to sign in with. Accept it without a password, then set both.',
+          { param: 'password' },
+        )
       if (password !== undefined) requireGoodPassword(password, user.email)
-      const hash = password === undefined || user.email === null ? undefined : await hashPassword(password)
+      const hash = password === undefined ? undefined : await hashPassword(password)
       return db.transaction().execute(async (trx) => {
         if (!(await store.takeToken(trx, row.id))) throw linkInvalid()
-        if (hash) await store.setPassword(trx, { user_id: user.id, hash, set_at: now() })
+        const by = { kind: 'session' as const, account_id: user.account_id, user_id: user.id, key_id: null }
+        await recordAuditEntry(trx, by, 'invitation.accepted', row.id, { user_id: user.id }, now())
+        if (hash) {
+          await store.setPassword(trx, { user_id: user.id, hash, set_at: now() })
+          await recordAuditEntry(trx, by, 'password.set', user.id, {}, now())
+        }
         return begin(trx, user, 'invitation', place)
       })
     },

@@ -41,6 +41,8 @@ const lifetime_ms = 90 * day_ms
 export const cookieSeconds = lifetime_ms / 1000
 const cacheTtl_ms = 500
 const minute_ms = 60_000
+/** Sessions of a member; each further one ends the oldest. */
+const sessionsMax = 100
 /** For the database: user agents may be long. */
 const userAgentMax = 200
 
@@ -79,6 +81,7 @@ export function createSessions(db: Db, now: () => number): Sessions {
       scopes: roleScopes[row.role].filter((scope) => scope !== 'operator' || row.operator === 1),
       tier: row.tier,
       suspended: row.suspended_at !== null,
+      session: { created_at: row.created_at, expires_at: expiryOf(row) },
     }
     return { caller, expires_at: expiryOf(row) }
   }
@@ -105,6 +108,7 @@ export function createSessions(db: Db, now: () => number): Sessions {
         last_used_at: created_at,
       }
       await store.insertSession(trx, row)
+      await store.keepNewestSessions(trx, user.id, sessionsMax)
       const by = { kind: 'session' as const, account_id: user.account_id, user_id: user.id, key_id: row.id }
       await recordAuditEntry(trx, by, 'session.created', row.id, { begun_by, address }, created_at)
       return { token, session: toResponse(row, row.id) }

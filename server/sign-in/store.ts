@@ -41,38 +41,89 @@ export const endSessions = async (trx: Trx, user_id: string, except: string) =>
     (await trx.deleteFrom('sessions').where('user_id', '=', user_id).where('id', '!=', except).executeTakeFirst())
       .numDeletedRows,
   )
+export const keepNewestSessions = (trx: Trx, user_id: string, count: number) =>
+  trx
+    .deleteFrom('sessions')
+    .where('user_id', '=', user_id)
+    .where('id', 'not in', (e) =>
+      e
+        .selectFrom('sessions')
+        .select('id')
+        .where('user_id', '=', user_id)
+        .orderBy('created_at', 'desc')
+        .orderBy('id', 'desc')
+        .limit(count),
+    )
+    .execute()
 export const removeOldSessions = (db: Db, used_before: number, created_before: number) =>
   db
     .deleteFrom('sessions')
     .where((e) => e.or([e('last_used_at', '<', used_before), e('created_at', '<', created_before)]))
     .execute()
-export const anySession = async (db: Any) =>
-  (await db.selectFrom('sessions').select('id').limit(1).executeTakeFirst()) !== undefined
+/** Whether anybody has a session, or a way to begin one besides a link. */
+export async function anySignIn(db: Any): Promise<boolean> {
+  for (const table of ['sessions', 'passwords', 'passkeys', 'oidc_identities'] as const)
+    if (await db.selectFrom(table).select('user_id').limit(1).executeTakeFirst()) return true
+  return false
+}
 
 export const user = (db: Any, id: string) =>
   db.selectFrom('users').selectAll().where('id', '=', id).where('removed_at', 'is', null).executeTakeFirst()
-/** The members with an email, of all accounts. */
+/**
+ * The members with an email, one an account at most: of the operator's account first, then who used a session last,
+ * then the oldest.
+ */
 export const usersByEmail = (db: Any, email: string) =>
   db
     .selectFrom('users')
     .selectAll()
     .where('email', '=', email)
     .where('removed_at', 'is', null)
+    .orderBy(
+      (e) =>
+        e
+          .selectFrom('users as operator')
+          .select((e) => e.fn.max('operator.operator').as('is'))
+          .whereRef('operator.account_id', '=', 'users.account_id')
+          .where('operator.removed_at', 'is', null),
+      'desc',
+    )
+    .orderBy(
+      (e) =>
+        e
+          .selectFrom('sessions')
+          .select((e) => e.fn.coalesce(e.fn.max('last_used_at'), e.lit(0)).as('at'))
+          .whereRef('sessions.user_id', '=', 'users.id'),
+      'desc',
+    )
     .orderBy('created_at')
     .limit(20)
     .execute()
 export const accountName = async (db: Any, id: string) =>
   (await db.selectFrom('accounts').select('name').where('id', '=', id).executeTakeFirst())!.name
-/** The first operator of the installation. */
-export const operatorUser = (db: Any) =>
+const owners = (db: Any) =>
   db
     .selectFrom('users')
     .selectAll()
-    .where('operator', '=', 1)
+    .where('role', '=', 'owner')
     .where('removed_at', 'is', null)
     .orderBy('created_at')
     .limit(1)
-    .executeTakeFirst()
+/** The operator of the installation: none if they were removed, or are no owner any more. */
+export const operatorUser = (db: Any) => owners(db).where('operator', '=', 1).executeTakeFirst()
+export const firstOwner = (db: Any) => owners(db).executeTakeFirst()
+export const makeOperator = (trx: Trx, user_id: string) =>
+  trx.updateTable('users').set({ operator: 1 }).where('id', '=', user_id).execute()
+/** Whether a member with this email was removed from the account. */
+export const wasRemoved = async (db: Any, account_id: string, email: string) =>
+  (await db
+    .selectFrom('users')
+    .select('id')
+    .where('account_id', '=', account_id)
+    .where('email', '=', email)
+    .where('removed_at', 'is not', null)
+    .limit(1)
+    .executeTakeFirst()) !== undefined
 
 export const password = async (db: Any, user_id: string) =>
   (await db.selectFrom('passwords').select('hash').where('user_id', '=', user_id).executeTakeFirst())?.hash
@@ -148,5 +199,11 @@ export const identity = (db: Any, issuer: string, subject: string) =>
     .where('issuer', '=', issuer)
     .where('subject', '=', subject)
     .executeTakeFirst()
-export const insertIdentity = (trx: Trx, row: NewRow<'oidc_identities'>) =>
-  trx.insertInto('oidc_identities').values(row).execute()
+export const bindIdentity = (trx: Trx, row: NewRow<'oidc_identities'>) =>
+  trx
+    .insertInto('oidc_identities')
+    .values(row)
+    .onConflict((conflict) =>
+      conflict.columns(['issuer', 'subject']).doUpdateSet({ user_id: row.user_id, created_at: row.created_at }),
+    )
+    .execute()

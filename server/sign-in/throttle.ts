@@ -6,17 +6,20 @@ import { networkOf } from '../http/auth-throttle.ts'
 export interface SignInThrottle {
   /** Counts a request to a route that needs no key. Throws rate_limit_exceeded. */
   countRequest(address: string): Promise<void>
-  /** Throws rate_limit_exceeded while the email is blocked for the address, or for all. */
-  requireOpen(address: string, email: string): Promise<void>
-  recordFailure(address: string, email: string): Promise<void>
-  recordSuccess(address: string, email: string): Promise<void>
+  /**
+   * Counts a try, before the password is looked at, so that many at once are no way around. Throws rate_limit_exceeded
+   * while the email is blocked for the address, or for all. `email` is in lower case.
+   */
+  begin(address: string, email: string): Promise<void>
+  /** The try was right: it and those before count no more. */
+  succeed(address: string, email: string): Promise<void>
 }
 
 /** Requests of an address in a minute; a sign-in with a passkey takes two. */
 export const requestsPerMinute = 30
 /** Failures before an email is blocked for an address, for twice as long with each further one. */
 export const failuresAllowed = 5
-/** Failures of all addresses together: guessing from many at once is slow too. */
+/** Failures of all addresses together, for one email: guessing from many at once is slow too. */
 const failuresPerHour = 100
 const firstBlock_s = 15
 const longestBlock_s = 900
@@ -26,7 +29,7 @@ export function createSignInThrottle(now: () => number): SignInThrottle {
   const requests = new RateLimiterMemory({ points: requestsPerMinute, duration: 60 })
   const anywhere = new RateLimiterMemory({ points: failuresPerHour, duration: 3600 })
   const failures = new Map<string, { count: number; until: number }>()
-  const keyOf = (address: string, email: string) => `${networkOf(address)} ${email.toLowerCase()}`
+  const keyOf = (address: string, email: string) => `${networkOf(address)} ${email}`
 
   const refuse = (wait_ms: number) => {
     const retry_after_seconds = Math.max(1, Math.ceil(wait_ms / 1000))
@@ -43,23 +46,24 @@ export function createSignInThrottle(now: () => number): SignInThrottle {
         throw refuse(msBeforeNext)
       })
     },
-    async requireOpen(address, email) {
-      const found = failures.get(keyOf(address, email))
-      if (found && found.until > now()) throw refuse(found.until - now())
-      const all = await anywhere.get(email.toLowerCase())
-      if (all && all.consumedPoints >= failuresPerHour) throw refuse(all.msBeforeNext)
-    },
-    async recordFailure(address, email) {
+    async begin(address, email) {
       const key = keyOf(address, email)
-      const count = (failures.get(key)?.count ?? 0) + 1
+      const before = failures.get(key)
+      if (before && before.until > now()) throw refuse(before.until - now())
+      const count = (before?.count ?? 0) + 1
       const over = count - failuresAllowed
       const until = over < 0 ? 0 : now() + 1000 * Math.min(longestBlock_s, firstBlock_s * 2 ** over)
-      if (failures.size >= emailsMax) failures.clear()
+      // The oldest goes: clearing all would unblock who fills it.
+      failures.delete(key)
+      if (failures.size >= emailsMax) failures.delete(failures.keys().next().value!)
       failures.set(key, { count, until })
-      await anywhere.consume(email.toLowerCase()).catch(() => {})
+      await anywhere.consume(email).catch(({ msBeforeNext }: RateLimiterRes) => {
+        throw refuse(msBeforeNext)
+      })
     },
-    async recordSuccess(address, email) {
+    async succeed(address, email) {
       failures.delete(keyOf(address, email))
+      await anywhere.reward(email)
     },
   }
 }

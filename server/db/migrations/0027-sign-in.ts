@@ -9,6 +9,7 @@ export async function up(db: Kysely<unknown>): Promise<void> {
     .execute()
   await sql`update users set operator = 1 where id =
     (select id from users where role = 'owner' and removed_at is null order by created_at limit 1)`.execute(db)
+  await schema.createIndex('users_email').on('users').column('email').execute()
   await schema
     .createTable('passwords')
     .addColumn('user_id', 'text', (c) => c.primaryKey().references('users.id'))
