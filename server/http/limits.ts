@@ -11,7 +11,12 @@ export interface Window {
   resets_at: number
 }
 
-export type LimitName = 'requests_per_minute' | 'requests_per_day' | 'max_concurrent' | 'wrong_keys_per_minute'
+export type LimitName =
+  | 'requests_per_minute'
+  | 'requests_per_day'
+  | 'max_concurrent'
+  | 'wrong_keys_per_minute'
+  | 'session_reads_per_minute'
 
 /** Why a request is refused. `resets_at`: when a retry may succeed, in unix milliseconds. */
 export interface Refusal {
@@ -26,6 +31,8 @@ export interface Limits {
    * share left; undefined if the tier has no limits.
    */
   countRequest(caller: Caller): Promise<{ window: Window | undefined; refused?: Refusal }>
+  /** Counts one read of a member's sessions, which use up nothing of the account. Returns why it is refused, if it is. */
+  countSessionRead(caller: Caller): Promise<Refusal | undefined>
   /** Returns the same window without counting. */
   window(caller: Caller): Promise<Window | undefined>
   /** Takes one of the account's concurrency slots. Returns its release function; undefined if no slot is free. */
@@ -42,7 +49,11 @@ export async function requireLimits(
   reply: FastifyReply,
 ): Promise<void> {
   // A page of the dashboard reads much at once. What a key's program may do in a minute is not used up by it.
-  if (caller.kind === 'session' && method === 'GET') return
+  if (caller.kind === 'session' && method === 'GET') {
+    const refused = await limits.countSessionRead(caller)
+    if (refused) throw rateLimitError(refused)
+    return
+  }
   if (concurrent) {
     const release = limits.acquireSlot(caller)
     if (!release) {
@@ -76,6 +87,7 @@ const refusalText: Record<LimitName, (max: number) => string> = {
   max_concurrent: (max) =>
     `This account may have ${max} requests and jobs under way at once. Wait until one has ended.`,
   wrong_keys_per_minute: (max) => `${max} wrong keys came from this address within a minute.`,
+  session_reads_per_minute: (max) => `Your sessions may read ${max} times a minute. Close some tabs of the dashboard.`,
 }
 
 /** The error for a refused request; `details.retry_after_seconds` becomes the Retry-After header. */

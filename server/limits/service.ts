@@ -33,6 +33,11 @@ export interface Limits extends HttpLimits {
 }
 
 const minute_s = 60
+/**
+ * Reads of a member's sessions in a minute: some hundred open tabs. They are bounded in every tier, as a script with a
+ * session's cookie could read without end.
+ */
+export const sessionReadsPerMinute = 1200
 const flush_ms = 1000
 
 export function createLimits({
@@ -48,6 +53,7 @@ export function createLimits({
 }): Limits {
   // The limiter only counts. The tier's limit is compared here, because an account may change its tier within a window.
   const minuteWindows = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
+  const sessionReads = new RateLimiterMemory({ points: Number.MAX_SAFE_INTEGER, duration: minute_s })
   const dailyQuota = createDailyQuota(db, log, now)
   const slots = createConcurrencySlots()
   const tierOf = plans.tierOrTightest
@@ -100,6 +106,12 @@ export function createLimits({
           window(requests_per_day, usedToday, endOfDay(now())),
         ),
       }
+    },
+
+    async countSessionRead({ user_id }) {
+      const { consumedPoints, msBeforeNext } = await sessionReads.consume(user_id)
+      if (consumedPoints <= sessionReadsPerMinute) return undefined
+      return { limit: 'session_reads_per_minute', max: sessionReadsPerMinute, resets_at: now() + msBeforeNext }
     },
 
     countBatchRequest: async ({ account_id, tier }) =>

@@ -51,8 +51,8 @@ export function webRoutes(app: FastifyInstance, folder: string): void {
     web.get('/docs', hidden, (_request, reply) => sendPage(reply))
     web.get('/assets/*', hidden, (request, reply) => {
       const name = (request.params as { '*': string })['*']
-      // Hashed names only: also what is asked for with dots and slashes ends here.
-      if (!/^[\w.-]+$/.test(name) || !existsSync(path.join(folder, 'assets', name))) return reply.callNotFound()
+      // Hashed names only: also what is asked for with dots and slashes ends here, `..` among it.
+      if (!/^\w[\w.-]*$/.test(name) || !existsSync(path.join(folder, 'assets', name))) return reply.callNotFound()
       return reply.header('cache-control', `public, max-age=${year_s}, immutable`).sendFile(`assets/${name}`)
     })
     web.get('/*', hidden, (request, reply) => {

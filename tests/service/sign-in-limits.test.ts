@@ -1,0 +1,61 @@
+// What sign-ins and the dashboard's sessions may use of the machine.
+import assert from 'node:assert/strict'
+import http from 'node:http'
+import { after, before, test } from 'node:test'
+import { sessionReadsPerMinute } from '../../server/limits/service.ts'
+import { hashesMax, hashPassword, verifyPassword } from '../../server/sign-in/passwords.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+let app: TestApp
+before(async () => {
+  app = await startApp()
+})
+after(() => app.stop())
+
+test('many passwords at once are refused beyond a number, wait in line below it, and leave nothing behind', async () => {
+  const hash = await hashPassword('a good password')
+  const tries = await Promise.allSettled(
+    Array.from({ length: hashesMax + 8 }, () => verifyPassword(hash, 'a good password')),
+  )
+  const right = tries.filter((each) => each.status === 'fulfilled' && each.value)
+  const refused = tries.filter((each) => each.status === 'rejected' && each.reason.code === 'overloaded')
+  assert.deepEqual([right.length, refused.length], [hashesMax, 8])
+  assert.equal(await verifyPassword(hash, 'a good password'), true)
+})
+
+test('reads of a member’s sessions are bounded; keys and other members do not feel it', async () => {
+  const { token } = await app.services.signIn.createLink()
+  const entered = await fetch(`${app.url}/sign-in/link`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ token }),
+  })
+  const cookie = entered.headers.getSetCookie()[0]!.split(';')[0]!
+  const read = () => fetch(`${app.url}/datasets/`, { headers: { cookie } })
+  assert.equal((await read()).status, 200)
+  const caller = { user_id: app.owner.user_id } as Parameters<typeof app.services.limits.countSessionRead>[0]
+  for (let count = 2; count <= sessionReadsPerMinute; count++) await app.services.limits.countSessionRead(caller)
+  const refused = await read()
+  const { error } = (await refused.json()) as { error: { code: string; details: object } }
+  assert.deepEqual([refused.status, error.code], [429, 'rate_limit_exceeded'])
+  assert.deepEqual(
+    { ...error.details, retry_after_seconds: 0 },
+    {
+      limit: 'session_reads_per_minute',
+      max: sessionReadsPerMinute,
+      retry_after_seconds: 0,
+    },
+  )
+  assert.ok(Number(refused.headers.get('retry-after')) > 0)
+  assert.equal((await app.api('GET', '/datasets/')).status, 200)
+  assert.equal((await app.other.api('GET', '/datasets/')).status, 200)
+})
+
+test('no address of an asset leads out of the folder of assets', async () => {
+  // Not by a URL, which would resolve the dots.
+  const { hostname, port } = new URL(app.address)
+  const status = (path: string) =>
+    new Promise((resolve) => http.get({ hostname, port, path }, (answer) => resolve(answer.resume().statusCode)))
+  for (const path of ['..', '.', '...', '..%2findex.html', '%2e%2e', '.hidden'])
+    assert.equal(await status(`/assets/${path}`), 404, path)
+})
