@@ -76,6 +76,24 @@ export const JobRow = z.object({
     .describe('Of a pair, with the chosen answer. Null where the dataset is gone.'),
   rejected: z.unknown().optional().describe('Of a pair: the rejected answer.'),
 })
+export const HeldOutRow = z.object({
+  row: z.int().describe('Its number among the rows of its dataset, counted from 1.'),
+  line: JobRow.shape.line,
+  messages: JobRow.shape.messages,
+  rejected: JobRow.shape.rejected,
+})
+export const listHeldOutRows = route({
+  method: 'GET',
+  path: '/fine-tuning/jobs/{job_id}/held-out',
+  scope: 'tuning:read',
+  tag,
+  summary:
+    'The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its ' +
+    'training begins, or all of its validation dataset; none if it is not evaluated',
+  params: IdParams,
+  query: RowsQuery,
+  responses: { 200: page(HeldOutRow) },
+})
 export const listJobRows = route({
   method: 'GET',
   path: '/fine-tuning/jobs/{job_id}/rows',

@@ -122,6 +122,7 @@ export const resources: Resources = {
     evaluations: history.listEvaluations,
     checkpoints: history.listCheckpoints,
     rows: history.listJobRows,
+    heldOut: history.listHeldOutRows,
   },
   models: {
     import: models.uploadAdapter,

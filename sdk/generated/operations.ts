@@ -177,6 +177,8 @@ export interface Operations {
     checkpoints: (job_id: string, query?: T.JobsEvaluationsQuery, options?: RequestOptions) => PagePromise<T.JobCheckpoint>
     /** The rows that a completed job found strangest, worst first: where to look for wrong examples. `GET /fine-tuning/jobs/{job_id}/rows` */
     rows: (job_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.JobRow>
+    /** The rows that a job does not learn from but is evaluated on: those that it held out of its dataset, known once its training begins, or all of its validation dataset; none if it is not evaluated. `GET /fine-tuning/jobs/{job_id}/held-out` */
+    heldOut: (job_id: string, query?: T.RowsQueryInput, options?: RequestOptions) => PagePromise<T.HeldOutRow>
   }
   models: {
     /** Bring a LoRA adapter of your own: a zip of its PEFT folder, in safetensors. `POST /fine-tuning/models` */
@@ -515,6 +517,7 @@ export const operations = {
     evaluations: 'GET /fine-tuning/jobs/{job_id}/evaluations page query',
     checkpoints: 'GET /fine-tuning/jobs/{job_id}/checkpoints page query',
     rows: 'GET /fine-tuning/jobs/{job_id}/rows page query',
+    heldOut: 'GET /fine-tuning/jobs/{job_id}/held-out page query',
   },
   models: {
     import: 'POST /fine-tuning/models form:file',

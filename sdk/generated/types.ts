@@ -2404,6 +2404,26 @@ export interface JobRow {
     [k: string]: unknown
   }
 }
+export interface HeldOutRow {
+  /**
+   * Its number among the rows of its dataset, counted from 1.
+   */
+  row: number
+  /**
+   * Its line in the uploaded file; of formats without lines the number of the row. Null where the dataset is gone.
+   */
+  line: number | null
+  /**
+   * Of a pair, with the chosen answer. Null where the dataset is gone.
+   */
+  messages: unknown[] | null
+  /**
+   * Of a pair: the rejected answer.
+   */
+  rejected?: {
+    [k: string]: unknown
+  }
+}
 export interface AdapterFields {
   /**
    * Default: the name of the file.

@@ -377,6 +377,12 @@ interface JobEvaluations {
   created_at: number
 }
 
+/** The numbers of the rows that a job held out of its dataset, counted from 1, in order. */
+interface JobHeldOut {
+  job_id: string
+  rows_json: string
+}
+
 interface Models extends Labelled {
   id: string
   account_id: string
@@ -610,6 +616,7 @@ export interface Schema {
   jobs_awaiting_weights: JobsAwaitingWeights
   model_downloads: ModelDownloads
   job_evaluations: JobEvaluations
+  job_held_out: JobHeldOut
   models: Models
   deployments: Deployments
   deployment_history: DeploymentHistory

@@ -6,12 +6,13 @@ import path from 'node:path'
 import { createInterface } from 'node:readline'
 import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
-import type { JobCheckpoint, JobEvaluation, JobRow } from '../../contract/job-history.ts'
+import type { HeldOutRow, JobCheckpoint, JobEvaluation, JobRow } from '../../contract/job-history.ts'
 import { isoTime } from '../../lib/utc-day.ts'
 import type { Datasets } from '../datasets/index.ts'
 import type { Db } from '../db/open.ts'
 import { type Page, pageOf } from '../db/page.ts'
 import { modelDir, rowsFile } from './artifacts.ts'
+import { readResolvedConfig } from './defaults.ts'
 import * as store from './store.ts'
 import { statusOf } from './store.ts'
 
@@ -25,11 +26,13 @@ export interface JobHistory {
   checkpoints(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobCheckpoint>>>
   /** The rows of a completed job with the highest loss, highest first. */
   rows(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof JobRow>>>
+  /** The rows that it is evaluated on, in the order of its dataset or of its validation dataset. */
+  heldOut(account_id: string, id: string, query: NumberedPage): Promise<Page<z.input<typeof HeldOutRow>>>
 }
 
 interface Options {
   db: Db
-  datasets: Pick<Datasets, 'rowsOf'>
+  datasets: Pick<Datasets, 'rowsOf' | 'listRows'>
   dataDir: string
   /** Throws job_not_found. */
   requireJob(account_id: string, id: string): Promise<store.JobRow>
@@ -101,6 +104,29 @@ export function createJobHistory({ db, datasets, dataDir, requireJob }: Options)
         items: found.items.map((item) => ({ ...item, ...(rows?.get(item.row) ?? { line: null, messages: null }) })),
         has_more: found.has_more,
       }
+    },
+
+    async heldOut(account_id, id, { limit, after = 0 }) {
+      const job = await requireJob(account_id, id)
+      if (job.validation_dataset_id !== null)
+        return await datasets.listRows(account_id, job.validation_dataset_id, { limit, after })
+      if (!readResolvedConfig(job.resolved_config_json).evaluation_config.validation_split.value)
+        return { items: [], has_more: false }
+      const all = await store.heldOut(db, id)
+      if (!all)
+        throw new ApiError(
+          'not_found',
+          job.finished_at === null
+            ? 'The job has not held out its rows yet: it does when its training begins. Try again then.'
+            : 'Which rows this job held out is not known: it ended before its training began, or an earlier version ' +
+                'of the service trained it.',
+        )
+      const { items: numbers, has_more } = pageOf(
+        all.filter((row) => row > after),
+        limit,
+      )
+      const rows = numbers.length > 0 ? await datasets.rowsOf(job.dataset_id, numbers) : undefined
+      return { items: numbers.map((row) => ({ row, ...(rows?.get(row) ?? { line: null, messages: null }) })), has_more }
     },
   }
 }

@@ -14,7 +14,7 @@ import { settleClock, startClock } from './metering.ts'
 import { complete, fail, pause, requeueOnShutdown, retryAfterCrash, waitForDiskSpace } from './outcomes.ts'
 import { jobSpec } from './spec.ts'
 import * as store from './store.ts'
-import { Result, runTrainer } from './trainer.ts'
+import { HeldOut, Result, runTrainer } from './trainer.ts'
 import { recordSlowdown, recordTrainerEvent } from './trainer-events.ts'
 import type { FineTuningWork, StopRequest } from './work.ts'
 
@@ -74,7 +74,10 @@ async function runAttempt(work: FineTuningWork, claim: Claim, job: store.JobRow,
     signal: AbortSignal.any([signal, writes.failed]),
     onEvent(event) {
       if (event.type === 'result') result = Result.safeParse(event.data).data
-      else if (event.type === 'error')
+      else if (event.type === 'held_out') {
+        const rows_json = JSON.stringify(HeldOut.safeParse(event.data).data?.rows ?? [])
+        writes.add((trx) => store.saveHeldOut(trx, { job_id: job.id, rows_json }))
+      } else if (event.type === 'error')
         failure = { code: String(event.data?.code ?? 'internal'), message: event.message }
       else {
         writes.add((trx) => recordTrainerEvent(trx, job.id, claim, event, work.now()))

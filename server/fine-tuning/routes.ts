@@ -10,7 +10,7 @@ import {
   pauseJob,
   resumeJob,
 } from '../../contract/fine-tuning.ts'
-import { listCheckpoints, listEvaluations, listJobRows } from '../../contract/job-history.ts'
+import { listCheckpoints, listEvaluations, listHeldOutRows, listJobRows } from '../../contract/job-history.ts'
 import {
   AdapterFields,
   changeTunedModel,
@@ -44,6 +44,9 @@ export function fineTuningRoutes(
   )
   mount(app, listCheckpoints, ({ caller, params, query }) =>
     fineTuning.checkpoints(caller.account_id, params.job_id, query),
+  )
+  mount(app, listHeldOutRows, ({ caller, params, query }) =>
+    fineTuning.heldOut(caller.account_id, params.job_id, query),
   )
   mount(app, listJobRows, ({ caller, params, query }) => fineTuning.rows(caller.account_id, params.job_id, query))
   mount(app, uploadAdapter, ({ request, caller }) =>

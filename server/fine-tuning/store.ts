@@ -172,6 +172,21 @@ export const saveEvaluation = (trx: Trx, row: Row<'job_evaluations'>) =>
     .onConflict((conflict) => conflict.columns(['job_id', 'step']).doUpdateSet(row))
     .execute()
 
+/** An attempt that begins again reports the same rows. */
+export async function saveHeldOut(trx: Trx, row: Row<'job_held_out'>): Promise<void> {
+  await trx
+    .insertInto('job_held_out')
+    .values(row)
+    .onConflict((conflict) => conflict.column('job_id').doUpdateSet(row))
+    .execute()
+}
+
+/** The numbers of a job's held-out rows; undefined if its trainer has not reported them. */
+export async function heldOut(db: Db, job_id: string): Promise<number[] | undefined> {
+  const found = await db.selectFrom('job_held_out').selectAll().where('job_id', '=', job_id).executeTakeFirst()
+  return found && JSON.parse(found.rows_json)
+}
+
 /** Step and time of every checkpoint of a job, oldest first. */
 export async function checkpointSteps(db: Db, job_id: string): Promise<{ step: number; created_at: number }[]> {
   const events = db

@@ -7,7 +7,7 @@ import { jobEventTypes } from '../../contract/fine-tuning.ts'
 import { childEnv, spawnChild } from '../../lib/child-process.ts'
 
 const TrainerEventSchema = z.object({
-  type: z.enum([...jobEventTypes, 'result']),
+  type: z.enum([...jobEventTypes, 'result', 'held_out']),
   message: z.string(),
   data: z.record(z.string(), z.unknown()).optional(),
 })
@@ -43,6 +43,9 @@ export const Result = Artifact.extend({
   predicted_seconds: z.number().nullable(),
 })
 export type Result = z.infer<typeof Result>
+
+/** The rows that a trainer held out of the dataset, counted from 1. */
+export const HeldOut = z.object({ rows: z.array(z.int().min(1)) })
 
 /** How a trainer ended: `status` is null after a signal. `log` is the tail of its stderr. */
 export interface TrainerExit {

@@ -34,6 +34,25 @@ const chat = async (model: string) =>
     })
   ).body
 
+/** The held-out rows are a quarter, with their own messages, and none of them was trained on. */
+async function assertHeldOut(id: string): Promise<void> {
+  const page = async (query: string) => (await app.api('GET', `/fine-tuning/jobs/${id}/held-out?${query}`)).body
+  const all = (await app.api('GET', `/datasets/${dataset}/rows?limit=100`)).body.items
+  const { items, has_more } = await page('limit=100')
+  assert.deepEqual([items.length, has_more], [Math.round(all.length / 4), false])
+  for (const item of items) assert.deepEqual(item, all[item.row - 1])
+  const trained = (await app.api('GET', `/fine-tuning/jobs/${id}/rows?limit=100`)).body.items
+  const numbers = (rows: { row: number }[]) => rows.map(({ row }) => row)
+  assert.deepEqual(
+    [...numbers(trained), ...numbers(items)].sort((a, b) => a - b),
+    numbers(all),
+  )
+  const first = await page('limit=1')
+  assert.deepEqual([first.items, first.has_more], [items.slice(0, 1), true])
+  assert.deepEqual((await page(`limit=100&after=${first.items[0].row}`)).items, items.slice(1))
+  assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/held-out`)).body.error.code, 'job_not_found')
+}
+
 test('held-out rows are scored, prompts answered next to the base, checkpoints kept, worst rows listed', async () => {
   const created = await create({
     training_config: { epochs: 4, batch_size: 4, learning_rate: 0.02 },
@@ -58,6 +77,8 @@ test('held-out rows are scored, prompts answered next to the base, checkpoints k
   const job = await app.job(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   completed = id
+  assert.ok(!events.some(({ type }) => (type as string) === 'held_out'), 'they are no event of the stream')
+  await assertHeldOut(id)
   const best = Math.min(...scores.map((event) => event.data!.validation_loss as number))
   assert.equal(job.metrics.validation_loss, best, 'the result is the best checkpoint')
   const evaluations = (await app.api('GET', `/fine-tuning/jobs/${id}/evaluations`)).body
@@ -108,6 +129,8 @@ test('a validation dataset is scored, and cannot be deleted until the job has en
   }
   const { id } = (await create(config)).body
   assert.equal((await app.api('DELETE', `/datasets/${own}`)).body.error.code, 'in_use')
+  const heldOut = (await app.api('GET', `/fine-tuning/jobs/${id}/held-out`)).body
+  assert.deepEqual(heldOut, (await app.api('GET', `/datasets/${own}/rows`)).body)
   const job = await app.untilEnded(id)
   assert.equal(job.status, 'completed', JSON.stringify(job.error))
   assert.ok(job.metrics.validation_loss! > 0)
@@ -125,7 +148,12 @@ test('evaluation settings that contradict each other or name a missing dataset a
   await refused({ validation_split: 0.6 }, /validation_split/)
   await refused({ validation_dataset_id: 'ds_none' }, /no dataset/, 404)
   await refused({ sample_prompts: [''] }, /sample_prompts/)
+  const paused = (await create({ evaluation_config: { validation_split: 0.5 } })).body.id
+  const early = await app.api('GET', `/fine-tuning/jobs/${paused}/held-out`)
+  assert.ok(early.status === 404 || early.body.items.length > 0, JSON.stringify(early.body))
+  await app.api('POST', `/fine-tuning/jobs/${paused}/cancel`)
   const { id } = (await create({ training_config: { epochs: 1 } })).body
+  assert.deepEqual((await app.api('GET', `/fine-tuning/jobs/${id}/held-out`)).body, { items: [], has_more: false })
   assert.equal((await app.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_completed')
   assert.equal((await app.other.api('GET', `/fine-tuning/jobs/${id}/rows`)).body.error.code, 'job_not_found')
   assert.equal((await app.other.api('POST', `/fine-tuning/jobs/${id}/pause`)).body.error.code, 'job_not_found')

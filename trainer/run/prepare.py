@@ -38,6 +38,9 @@ def prepare_run(spec: Spec, folder: Path, protocol: Protocol):
     rows = read_rows(Path(spec.dataset.path), spec.dataset.sha256, spec.options.objective)
     max_length = min(spec.training.max_length, config.max_position_embeddings)
     data, held_out = prepare_splits(spec, rows, tokenizer, max_length, protocol)
+    if held_out and not spec.evaluation.dataset:
+        numbers = [row.number for row in held_out.rows]
+        protocol.emit("held_out", f"{len(numbers)} rows are held out", rows=numbers)
 
     largest = memory.largest_pack(data, spec, limits_of(config, spec, device))
     predicted = memory.predicted_bytes(memory.shape_of(config), spec, dtype.itemsize, *largest, device)
