@@ -59,6 +59,8 @@ async function train(datasetOrFile: string, options: TrainOptions): Promise<void
   const interrupt = () => (abort.signal.aborted ? process.exit(130) : abort.abort())
   process.on('SIGINT', interrupt)
   try {
+    // Before a large file is uploaded for a model that is not there.
+    await (options.model.includes('/') ? tunery.hub.get(options.model) : tunery.models.get(options.model))
     const dataset = await findDataset(connection, datasetOrFile, abort.signal)
     if (dataset.uploaded) uploaded = dataset.id
     await check(connection, dataset.id, options, abort.signal)

@@ -54,6 +54,7 @@ test('each kind of failure has its exit status and a sentence that says what to 
     [['jobs', 'list', '--limit', 'many'], 2, /--limit is a whole number from 1 on, not 'many'/],
     [['jobs', 'show'], 2, /its job is missing/],
     [['train', 'none.jsonl', '--model', tiny], 2, /There is no file none\.jsonl/],
+    [['train', 'package.json', '--model', 'none/none'], 4, /no model 'none\/none'/],
     [['jobs', 'show', 'job_none'], 4, /job_none/],
     [['jobs', 'list'], 3, /key is not valid/, other],
     [['jobs', 'list'], 5, /cannot be reached/, { TUNERY_URL: 'http://127.0.0.1:1/v1', TUNERY_KEY: 'x' }],
