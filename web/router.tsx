@@ -95,6 +95,12 @@ const dataset = createRoute({
 const jobs = createRoute({
   getParentRoute: () => shell,
   path: '/jobs',
+  // `q`: a part of the names to show. `sort`: `oldest` or `name`; else the newest are first.
+  validateSearch: (search): { status?: string; q?: string; sort?: string } => ({
+    status: text(search.status),
+    q: typed(search.q),
+    sort: text(search.sort),
+  }),
   component: lazyRouteComponent(() => import('./pages/jobs/index.tsx')),
 })
 const newJob = createRoute({

@@ -1,12 +1,135 @@
-import { EmptyState } from '../../ui/feedback.tsx'
-import { Card, Page } from '../../ui/layout.tsx'
+import { useQuery } from '@tanstack/react-query'
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router'
+import { FlaskConical } from 'lucide-react'
+import { lazy, type ReactNode, Suspense, useMemo } from 'react'
+import type { Job, JobEvent } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { type EventsState, isOver, useEvents } from '../../lib/events.ts'
+import { useMay } from '../../lib/session.ts'
+import { EmptyState, Loaded, Skeleton, SkeletonLines } from '../../ui/feedback.tsx'
+import { Card, Page, Tabs } from '../../ui/layout.tsx'
+import { Actions } from './actions.tsx'
+import { Checkpoints } from './checkpoints.tsx'
+import { isLogged, Log } from './log.tsx'
+import { Result } from './result.tsx'
+import { StrangestRows } from './rows.tsx'
+import { runOf } from './run.ts'
+import { Samples } from './samples.tsx'
+import { StatusCard } from './status.tsx'
+
+// The library of the curves comes behind what the job is doing.
+const Curves = lazy(() => import('./curves.tsx'))
+// The texts of every setting come from the contract.
+const Config = lazy(() => import('./config.tsx'))
+
+const address = '/shell/jobs/$jobId'
 
 export default function JobPage() {
+  const { jobId } = useParams({ from: address })
+  const mayRead = useMay('tuning:read')
+  const query = useQuery({
+    queryKey: ['jobs', jobId],
+    queryFn: ({ signal }) => tunery.jobs.get(jobId, { signal }),
+    enabled: mayRead,
+    // A stream keeps a running job fresh; the place in the queue changes without an event of this job.
+    refetchInterval: ({ state }) => (state.data && !isOver(state.data) ? 10_000 : false),
+  })
+  const job = query.data
   return (
-    <Page title="Job">
-      <Card>
-        <EmptyState title="This page is not built yet" />
-      </Card>
+    <Page
+      title={job?.name ?? 'Job'}
+      back={{ to: '/jobs', label: 'Jobs' }}
+      description={job?.description && <span className="whitespace-pre-line">{job.description}</span>}
+      actions={job && <Actions job={job} />}
+      width="full"
+    >
+      {mayRead ? (
+        <Loaded query={query} skeleton={<JobSkeleton />}>
+          {(loaded) => <JobBody key={loaded.id} job={loaded} />}
+        </Loaded>
+      ) : (
+        <Card>
+          <EmptyState icon={<FlaskConical aria-hidden />} title="Your role may not see jobs">
+            An admin or owner of this account can give you a role with the scope tuning:read.
+          </EmptyState>
+        </Card>
+      )}
     </Page>
   )
 }
+
+function JobBody({ job }: { job: Job }) {
+  const stream = useEvents(job.id)
+  const run = useMemo(() => runOf(stream.events), [stream.events])
+  return (
+    <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
+      <StatusCard job={job} run={run} stream={stream} />
+      {job.status === 'completed' && <Result job={job} />}
+      <Parts job={job} stream={stream} run={run} />
+    </div>
+  )
+}
+
+function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: ReturnType<typeof runOf> }) {
+  const { tab, with: others } = useSearch({ from: address })
+  const navigate = useNavigate()
+  const change = (next: { tab?: string; with?: string }) =>
+    navigate({
+      to: '/jobs/$jobId',
+      params: { jobId: job.id },
+      search: (before) => ({ ...before, ...next }),
+      replace: true,
+    })
+  const compared = (others ?? '').split(',').filter((id) => id && id !== job.id)
+  const tabs: { value: string; label: ReactNode; count?: number; panel: ReactNode }[] = [
+    {
+      value: 'curves',
+      label: 'Curves',
+      panel: (
+        <Suspense fallback={<CurvesSkeleton />}>
+          <Curves
+            job={job}
+            run={run}
+            state={stream.state}
+            compared={compared}
+            onCompare={(ids) => change({ with: ids.length > 0 ? ids.join(',') : undefined })}
+          />
+        </Suspense>
+      ),
+    },
+    { value: 'samples', label: 'Sample answers', panel: <Samples job={job} samples={run.samples} /> },
+    { value: 'rows', label: 'Strangest rows', panel: <StrangestRows job={job} /> },
+    { value: 'checkpoints', label: 'Checkpoints', panel: <Checkpoints job={job} written={run.checkpoints} /> },
+    { value: 'log', label: 'Log', count: countLogged(stream.events), panel: <Log events={stream.events} /> },
+    {
+      value: 'config',
+      label: 'Settings',
+      panel: (
+        <Suspense fallback={<CurvesSkeleton />}>
+          <Config job={job} />
+        </Suspense>
+      ),
+    },
+  ]
+  const shown = tabs.some(({ value }) => value === tab) ? tab! : 'curves'
+  return (
+    <Tabs
+      label="Parts of the job"
+      value={shown}
+      onChange={(next) => change({ tab: next === 'curves' ? undefined : next })}
+      tabs={tabs}
+    />
+  )
+}
+
+const countLogged = (events: readonly JobEvent[]) => events.reduce((sum, event) => sum + (isLogged(event) ? 1 : 0), 0)
+
+const JobSkeleton = () => (
+  <div className="grid gap-4">
+    <Card>
+      <SkeletonLines lines={4} />
+    </Card>
+    <CurvesSkeleton />
+  </div>
+)
+const CurvesSkeleton = () => <Skeleton className="h-96 w-full" />

@@ -1,0 +1,47 @@
+// What can be done with a job, and what is known of when it begins and ends.
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import type { Job } from '../../sdk/index.ts'
+import { tunery } from './api.ts'
+import { isOver } from './events.ts'
+import { formatDuration } from './format.ts'
+
+export type JobAction = 'pause' | 'resume' | 'cancel'
+
+/** What may be asked of a job as it is now. */
+export function actionsOf(job: Job): JobAction[] {
+  if (isOver(job)) return []
+  return [job.paused ? 'resume' : 'pause', 'cancel']
+}
+
+/** `mutate({ id, action })`; everything that shows the job is asked again. */
+export function useJobAction() {
+  const client = useQueryClient()
+  return useMutation({
+    mutationFn: ({ id, action }: { id: string; action: JobAction }) => tunery.jobs[action](id),
+    onSuccess: (job) => {
+      client.setQueryData(['jobs', job.id], job)
+      return client.invalidateQueries({ queryKey: ['jobs', 'list'] })
+    },
+  })
+}
+
+const until = (time: string) => formatDuration(Math.max(1, (new Date(time).getTime() - Date.now()) / 1000))
+
+/** `3 min 05 s left`, `2. in line, starts in about 4 min 10 s`; empty once the job is over or paused. */
+export function whenText(job: Job): string {
+  if (job.paused) return job.status === 'running' ? 'saving its progress' : ''
+  if (job.status === 'queued') {
+    const { queue_position: place, estimated_start: start } = job
+    const words = [
+      place === null ? '' : place === 1 ? 'next in line' : `${place}. in line`,
+      start ? `starts in about ${until(start)}` : '',
+    ]
+    return words.filter(Boolean).join(', ') || 'waits for its turn'
+  }
+  if (job.status !== 'running') return ''
+  return job.estimated_completion ? `${until(job.estimated_completion)} left` : 'starting'
+}
+
+/** Seconds from the start to the end, or until now. */
+export const secondsOf = ({ started_at, finished_at }: Job): number | null =>
+  started_at ? ((finished_at ? Date.parse(finished_at) : Date.now()) - Date.parse(started_at)) / 1000 : null

@@ -1,0 +1,162 @@
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { Ban, CirclePause, CirclePlay, Copy, Pencil, Plus, X } from 'lucide-react'
+import { useState } from 'react'
+import type { Job } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { fieldError, formError } from '../../lib/errors.ts'
+import { actionsOf, useJobAction } from '../../lib/jobs.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, IconButton, LinkButton } from '../../ui/button.tsx'
+import { Notice } from '../../ui/feedback.tsx'
+import { Field, Form, Input, Textarea } from '../../ui/field.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { Message } from '../../ui/values.tsx'
+
+/** What can be done with the job now. */
+export function Actions({ job }: { job: Job }) {
+  const mayTrain = useMay('tuning:write')
+  const [editing, setEditing] = useState(false)
+  const act = useJobAction()
+  if (!mayTrain) return null
+  const actions = actionsOf(job)
+  const doing = act.isPending ? act.variables.action : undefined
+  return (
+    <>
+      <Button icon={<Pencil aria-hidden />} onClick={() => setEditing(true)}>
+        Edit
+      </Button>
+      <LinkButton to="/jobs/new" search={{ clone: job.id }} icon={<Copy aria-hidden />}>
+        Clone
+      </LinkButton>
+      {actions.includes('cancel') && (
+        <ConfirmDialog
+          trigger={<Button icon={<Ban aria-hidden />}>Cancel job</Button>}
+          title={`Cancel ${job.name}?`}
+          action="Yes, cancel the job"
+          onConfirm={() => act.mutateAsync({ id: job.id, action: 'cancel' })}
+        >
+          It ends without a result and cannot be resumed. Its curves and its log stay. To go on later, pause it instead.
+        </ConfirmDialog>
+      )}
+      {actions.includes('pause') && (
+        <Button
+          icon={<CirclePause aria-hidden />}
+          busy={doing === 'pause'}
+          onClick={() => act.mutate({ id: job.id, action: 'pause' }, { onError: toastError('The job was not paused') })}
+        >
+          Pause
+        </Button>
+      )}
+      {actions.includes('resume') && (
+        <Button
+          variant="primary"
+          icon={<CirclePlay aria-hidden />}
+          busy={doing === 'resume'}
+          onClick={() =>
+            act.mutate({ id: job.id, action: 'resume' }, { onError: toastError('The job was not resumed') })
+          }
+        >
+          Resume
+        </Button>
+      )}
+      {editing && <Edit job={job} onClose={() => setEditing(false)} />}
+    </>
+  )
+}
+
+const pairsMax = 16
+
+function Edit({ job, onClose }: { job: Job; onClose: () => void }) {
+  const [name, setName] = useState(job.name)
+  const [description, setDescription] = useState(job.description)
+  const [pairs, setPairs] = useState(() => Object.entries(job.metadata).map(([key, value]) => ({ key, value })))
+  const client = useQueryClient()
+  const save = useMutation({
+    mutationFn: () => {
+      const metadata = Object.fromEntries(pairs.filter(({ key }) => key.trim()).map(({ key, value }) => [key, value]))
+      return tunery.jobs.update(job.id, { name, description, metadata })
+    },
+    onSuccess: async (saved) => {
+      client.setQueryData(['jobs', job.id], saved)
+      await client.invalidateQueries({ queryKey: ['jobs', 'list'] })
+      toast.good('Saved')
+      onClose()
+    },
+  })
+  const change = (index: number, next: { key?: string; value?: string }) =>
+    setPairs(pairs.map((pair, each) => (each === index ? { ...pair, ...next } : pair)))
+  const rest = formError(save.error, ['name', 'description'])
+  return (
+    <Dialog
+      open
+      onOpenChange={(open) => !open && onClose()}
+      title="Name, notes and metadata"
+      description="Of the job. The model that it makes keeps its own."
+    >
+      <Form onSubmit={() => save.mutate()}>
+        <Field label="Name" error={fieldError(save.error, 'name')}>
+          <Input value={name} onChange={(event) => setName(event.target.value)} maxLength={200} />
+        </Field>
+        <Field
+          label="Notes"
+          optional
+          help="What you want to remember of it."
+          error={fieldError(save.error, 'description')}
+        >
+          <Textarea value={description} onChange={(event) => setDescription(event.target.value)} maxLength={2000} />
+        </Field>
+        <fieldset className="grid gap-2">
+          <legend className="mb-1.5 font-medium">
+            Metadata <span className="ml-1 text-sm font-normal text-muted">pairs of your own, such as a ticket</span>
+          </legend>
+          {pairs.map((pair, index) => (
+            <div key={index} className="flex items-center gap-2">
+              <Input
+                aria-label={`Key ${index + 1}`}
+                placeholder="key"
+                value={pair.key}
+                maxLength={64}
+                onChange={(event) => change(index, { key: event.target.value })}
+              />
+              <Input
+                aria-label={`Value ${index + 1}`}
+                placeholder="value"
+                value={pair.value}
+                maxLength={512}
+                onChange={(event) => change(index, { value: event.target.value })}
+              />
+              <IconButton
+                label={`Remove pair ${index + 1}`}
+                icon={<X aria-hidden />}
+                onClick={() => setPairs(pairs.filter((_, each) => each !== index))}
+              />
+            </div>
+          ))}
+          {pairs.length < pairsMax && (
+            <div>
+              <Button
+                size="sm"
+                icon={<Plus aria-hidden />}
+                onClick={() => setPairs([...pairs, { key: '', value: '' }])}
+              >
+                Add a pair
+              </Button>
+            </div>
+          )}
+        </fieldset>
+        {rest && (
+          <Notice tone="bad">
+            <Message text={rest} />
+          </Notice>
+        )}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" variant="primary" busy={save.isPending} disabled={!name.trim()}>
+            Save
+          </Button>
+        </div>
+      </Form>
+    </Dialog>
+  )
+}

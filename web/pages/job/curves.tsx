@@ -1,0 +1,404 @@
+import { useQuery } from '@tanstack/react-query'
+import { ChartLine, X } from 'lucide-react'
+import { useEffect, useMemo, useState } from 'react'
+import type { Job } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { isOver, type StreamState } from '../../lib/events.ts'
+import { formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
+import { IconButton, TextLink } from '../../ui/button.tsx'
+import { Chart, type Series } from '../../ui/chart.tsx'
+import { Combobox, Slider } from '../../ui/choices.tsx'
+import { Help } from '../../ui/disclosure.tsx'
+import { EmptyState, Skeleton, Status } from '../../ui/feedback.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { Segments } from '../../ui/toggles.tsx'
+import { type Compared, othersMax, useCompared } from './compared.ts'
+import { type FigureName, type Point, type Run, smooth } from './run.ts'
+
+interface View {
+  x: 'step' | 'seconds'
+  scale: 'linear' | 'log'
+  smoothing: number
+}
+const defaultView: View = { x: 'step', scale: 'linear', smoothing: 0.6 }
+const viewKey = 'tunery.job-curves'
+
+/** How curves are drawn: the same for every job, also tomorrow. */
+function useView() {
+  const [view, setView] = useState<View>(() => {
+    try {
+      return { ...defaultView, ...JSON.parse(localStorage.getItem(viewKey) ?? '{}') }
+    } catch {
+      return defaultView
+    }
+  })
+  useEffect(() => {
+    try {
+      localStorage.setItem(viewKey, JSON.stringify(view))
+    } catch {
+      // A browser that keeps nothing: the view lasts until the page is left.
+    }
+  }, [view])
+  return [view, (next: Partial<View>) => setView((before) => ({ ...before, ...next }))] as const
+}
+
+type Color = NonNullable<Series['color']>
+interface Drawn {
+  id: string
+  name: string
+  run: Run
+  color: Color
+}
+
+export default function Curves({
+  job,
+  run,
+  state,
+  compared,
+  onCompare,
+}: {
+  job: Job
+  run: Run
+  state: StreamState
+  compared: readonly string[]
+  onCompare: (ids: string[]) => void
+}) {
+  const [view, change] = useView()
+  const ids = [...new Set(compared)].slice(0, othersMax)
+  const others = useCompared(ids)
+  const drawn = useDrawn(job, run, others)
+  if (run.loss.length === 0 && others.length === 0) return <NoCurves job={job} state={state} />
+  const x = view.x === 'step' ? 'Step' : 'Seconds of training'
+  const shared = {
+    xLabel: x,
+    formatX: view.x === 'step' ? undefined : formatDuration,
+    sync: `job ${job.id} ${view.x}`,
+  }
+  return (
+    <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
+      <Card>
+        <div className="grid gap-4 pt-1.5">
+          <div className="flex flex-wrap items-end gap-x-5 gap-y-3">
+            <Choice label="Along">
+              <Segments
+                label="Horizontal axis"
+                value={view.x}
+                onChange={(next) => change({ x: next })}
+                choices={[
+                  { value: 'step', label: 'Steps' },
+                  { value: 'seconds', label: 'Time' },
+                ]}
+              />
+            </Choice>
+            <Choice label="Scale">
+              <Segments
+                label="Vertical axis"
+                value={view.scale}
+                onChange={(next) => change({ scale: next })}
+                choices={[
+                  { value: 'linear', label: 'Linear' },
+                  { value: 'log', label: 'Log' },
+                ]}
+              />
+            </Choice>
+            <div className="w-56 text-sm">
+              <Slider
+                label="Smoothing"
+                value={view.smoothing}
+                onChange={(smoothing) => change({ smoothing })}
+                min={0}
+                max={0.98}
+                step={0.02}
+                format={(value) => (value === 0 ? 'none' : value.toFixed(2))}
+              />
+            </div>
+            <AddJob job={job} chosen={ids} onAdd={(id) => onCompare([...ids, id])} />
+          </div>
+          {others.length > 0 && (
+            <Others others={others} onRemove={(id) => onCompare(ids.filter((each) => each !== id))} />
+          )}
+          <LossChart drawn={drawn} view={view} shared={shared} />
+          <p className="text-sm text-muted">
+            Drag to look closer. The pale line is each step’s loss, the strong one its average over time; dots are
+            evaluations on the held-out rows.
+          </p>
+        </div>
+      </Card>
+      <div className="grid grid-cols-[minmax(0,1fr)] gap-4 lg:grid-cols-2">
+        {figures.map((figure) => (
+          <FigureChart key={figure.title} figure={figure} drawn={drawn} view={view} shared={shared} />
+        ))}
+      </div>
+    </div>
+  )
+}
+
+function Choice({ label, children }: { label: string; children: React.ReactNode }) {
+  return (
+    <div className="grid gap-1 text-sm">
+      <span aria-hidden className="font-medium">
+        {label}
+      </span>
+      {children}
+    </div>
+  )
+}
+
+/** This job first, in the first colour; names that are the same get the end of their id. */
+function useDrawn(job: Job, run: Run, others: readonly Compared[]): Drawn[] {
+  const all = [{ id: job.id, job, run }, ...others].flatMap(({ id, job: each, run: its }, index) =>
+    each && its ? [{ id, name: each.name, run: its, color: ((index % 6) + 1) as Color }] : [],
+  )
+  const key = all.map(({ id, name }) => `${id} ${name}`).join('\n')
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the list is made anew at each render; its parts are not
+  return useMemo(
+    () =>
+      all.map((each) => ({
+        ...each,
+        name: all.some(({ id, name }) => id !== each.id && name === each.name)
+          ? `${each.name} (${each.id.slice(-4)})`
+          : each.name,
+      })),
+    [key, ...Array.from({ length: othersMax + 1 }, (_, index) => all[index]?.run)],
+  )
+}
+
+type Shared = Pick<React.ComponentProps<typeof Chart>, 'xLabel' | 'formatX' | 'sync'>
+const xOf = (points: readonly Point[], { x }: View) => points.map((point) => point[x])
+
+function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: View; shared: Shared }) {
+  const several = drawn.length > 1
+  const series = useMemo(
+    () =>
+      drawn.flatMap(({ name, run, color }): Series[] => {
+        const values = run.loss.map(({ value }) => value)
+        const x = xOf(run.loss, view)
+        const validation = run.figures.validation_loss
+        const training = several ? name : 'Training loss'
+        return [
+          ...(view.smoothing > 0 ? [{ name: `${training}, each step`, x, y: values, color, faint: true }] : []),
+          { name: training, x, y: smooth(values, view.smoothing), color },
+          ...(validation.length > 0
+            ? [
+                {
+                  name: several ? `${name}, validation` : 'Validation loss',
+                  x: xOf(validation, view),
+                  y: validation.map(({ value }) => value),
+                  color: several ? color : (2 as const),
+                  dash: several,
+                  points: true,
+                },
+              ]
+            : []),
+        ]
+      }),
+    [drawn, several, view],
+  )
+  const marks = useMemo(() => (several || !drawn[0] ? [] : marksOf(drawn[0].run, view)), [drawn, several, view])
+  return (
+    <Chart
+      title="Loss"
+      series={series}
+      {...shared}
+      yLabel={view.scale === 'log' ? 'Loss, log scale' : 'Loss'}
+      log={view.scale === 'log'}
+      height={340}
+      marks={marks}
+    />
+  )
+}
+
+const marksMax = 8
+
+/** Where epochs begin, and the best evaluation; of many epochs every nth. */
+function marksOf({ epochs, best, figures: { validation_loss } }: Run, { x }: View) {
+  const every = Math.ceil(epochs.length / marksMax)
+  const begun = epochs.filter((_, index) => index % every === 0)
+  return [
+    ...begun.map((each) => ({ x: each[x], label: `epoch ${each.epoch}` })),
+    ...(best && validation_loss.length > 2 ? [{ x: best[x], label: 'best' }] : []),
+  ]
+}
+
+interface Figure {
+  title: string
+  help: string
+  lines: { name: FigureName; label: string; points?: boolean }[]
+  format?: (value: number) => string
+  /** As noisy as the loss. */
+  noisy?: boolean
+}
+
+const figures: readonly Figure[] = [
+  {
+    title: 'Reward margin',
+    help: 'How much more the model prefers your good answers to the bad ones than it did before. It should rise.',
+    lines: [
+      { name: 'reward_margin', label: 'Training' },
+      { name: 'validation_reward_margin', label: 'Validation', points: true },
+    ],
+    noisy: true,
+  },
+  {
+    title: 'Reward accuracy',
+    help: 'Share of your preferences on whose side the model is.',
+    lines: [
+      { name: 'reward_accuracy', label: 'Training' },
+      { name: 'validation_reward_accuracy', label: 'Validation', points: true },
+    ],
+    format: (value) => formatPercent(value),
+    noisy: true,
+  },
+  {
+    title: 'Learning rate',
+    help: 'How far each step moves the weights. It rises at first, and falls to 0 at the end.',
+    lines: [{ name: 'learning_rate', label: 'Learning rate' }],
+  },
+  {
+    title: 'Gradient norm',
+    help: 'How strongly a step’s rows pull at the weights, before the pull is clipped at 1. Spikes point to unusual rows or to a learning rate that is too high.',
+    lines: [{ name: 'grad_norm', label: 'Gradient norm' }],
+    noisy: true,
+  },
+  {
+    title: 'Tokens a second',
+    help: 'The speed of the training. It falls while other programs or answers use the processor.',
+    lines: [{ name: 'tokens_per_second', label: 'Tokens a second' }],
+    format: (value) => formatNumber(value, 3),
+  },
+  {
+    title: 'Held-out rows answered exactly',
+    help: 'Share of the held-out rows whose every learned token was the model’s first choice.',
+    lines: [{ name: 'validation_exact', label: 'Exact', points: true }],
+    format: (value) => formatPercent(value),
+  },
+]
+
+function FigureChart({
+  figure,
+  drawn,
+  view,
+  shared,
+}: {
+  figure: Figure
+  drawn: readonly Drawn[]
+  view: View
+  shared: Shared
+}) {
+  const several = drawn.length > 1
+  const series = useMemo(
+    () =>
+      drawn.flatMap(({ name, run, color }) =>
+        figure.lines.flatMap(({ name: line, label, points }, index): Series[] => {
+          const found = run.figures[line]
+          if (found.length === 0) return []
+          const values = found.map(({ value }) => value)
+          const title = several ? (index > 0 ? `${name}, ${label.toLowerCase()}` : name) : label
+          const own = several ? color : ((index + 1) as Color)
+          const x = xOf(found, view)
+          const smoothed = figure.noisy && !points && view.smoothing > 0
+          return [
+            ...(smoothed ? [{ name: `${title}, each step`, x, y: values, color: own, faint: true }] : []),
+            {
+              name: title,
+              x,
+              y: smoothed ? smooth(values, view.smoothing) : values,
+              color: own,
+              points,
+              dash: several && index > 0,
+            },
+          ]
+        }),
+      ),
+    [figure, drawn, several, view],
+  )
+  if (series.length === 0) return null
+  return (
+    <Card
+      title={
+        <>
+          {figure.title} <Help word={figure.title.toLowerCase()}>{figure.help}</Help>
+        </>
+      }
+    >
+      <Chart title={figure.title} series={series} {...shared} height={190} formatY={figure.format} />
+    </Card>
+  )
+}
+
+function NoCurves({ job, state }: { job: Job; state: StreamState }) {
+  if (state === 'connecting' || (isOver(job) && state !== 'ended' && state !== 'failed'))
+    return <Skeleton className="h-96 w-full" />
+  return (
+    <Card>
+      <EmptyState
+        icon={<ChartLine aria-hidden />}
+        title={isOver(job) ? 'It ended before its first step' : 'No step yet'}
+      >
+        {isOver(job)
+          ? 'The log says why. Clone the job to try again.'
+          : 'The loss appears here with the first step of the training, and moves on while you watch.'}
+      </EmptyState>
+    </Card>
+  )
+}
+
+function AddJob({ job, chosen, onAdd }: { job: Job; chosen: readonly string[]; onAdd: (id: string) => void }) {
+  const list = useQuery({
+    queryKey: ['jobs', 'list', { limit: 100, for: 'comparison' }],
+    queryFn: ({ signal }) => tunery.jobs.list({ limit: 100 }, { signal }),
+    staleTime: 60_000,
+  })
+  const choices = (list.data?.items ?? [])
+    .filter(({ id, metrics }) => id !== job.id && !chosen.includes(id) && metrics.step !== undefined)
+    .map(({ id, name, status, model_id }) => ({ value: id, label: name, note: `${status}, ${model_id}` }))
+  if (chosen.length >= othersMax)
+    return <p className="ml-auto max-w-52 text-sm text-muted">At most {othersMax + 1} jobs fit into one chart.</p>
+  return (
+    <div className="ml-auto w-full sm:w-64">
+      <Combobox
+        // Anew for each choice, so that it is empty again.
+        key={chosen.join()}
+        aria-label="Compare with another job"
+        placeholder="Compare with another job"
+        value={null}
+        onChange={(id) => id && onAdd(id)}
+        choices={choices}
+        empty={list.isPending ? 'Loading…' : 'No other job has curves'}
+      />
+    </div>
+  )
+}
+
+/** The other jobs of the chart: a way to each, and out. */
+function Others({ others, onRemove }: { others: readonly Compared[]; onRemove: (id: string) => void }) {
+  return (
+    <ul aria-label="Compared with" className="flex flex-wrap gap-2">
+      {others.map(({ id, job, run, error }) => (
+        <li
+          key={id}
+          className="flex min-w-0 items-center gap-2 rounded-md bg-sunken py-0.5 pr-0.5 pl-2.5 ring-1 ring-line"
+        >
+          <TextLink to="/jobs/$jobId" params={{ jobId: id }} quiet className="min-w-0 truncate">
+            {job?.name ?? id}
+          </TextLink>
+          {error ? (
+            <span className="text-sm text-bad">{error.message}</span>
+          ) : !run ? (
+            <span className="text-sm text-muted">loading…</span>
+          ) : run.loss.length === 0 ? (
+            <span className="text-sm text-muted">no step yet</span>
+          ) : (
+            job && <Status status={job.status} />
+          )}
+          <IconButton
+            size="sm"
+            label={`Take ${job?.name ?? id} out of the chart`}
+            icon={<X aria-hidden />}
+            onClick={() => onRemove(id)}
+          />
+        </li>
+      ))}
+    </ul>
+  )
+}

@@ -1,0 +1,170 @@
+import { useQuery } from '@tanstack/react-query'
+import { MessageCircle, Rocket } from 'lucide-react'
+import { useState } from 'react'
+import type { Evaluation, Job } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatNumber, formatPercent } from '../../lib/format.ts'
+import { refresh_ms } from '../../lib/query.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, LinkButton, TextLink } from '../../ui/button.tsx'
+import { Help } from '../../ui/disclosure.tsx'
+import { Badge, Skeleton } from '../../ui/feedback.tsx'
+import { Card, Facts } from '../../ui/layout.tsx'
+import { DeployDialog } from './deploy.tsx'
+
+/** What the job made, how good it is, and what to do with it. */
+export function Result({ job }: { job: Job }) {
+  const mayDeploy = useMay('deployments:write')
+  const mayChat = useMay('inference')
+  const mayExport = useMay('exports:write')
+  const [deploying, setDeploying] = useState(false)
+  const { model, metrics } = job
+  // Its model may have been deleted since.
+  const found = useQuery({
+    queryKey: ['models', model],
+    queryFn: ({ signal }) => tunery.models.get(model!, { signal }),
+    enabled: model !== null,
+  })
+  if (model === null) return null
+  const { step, steps_trained } = metrics
+  const earlier = step !== undefined && steps_trained !== undefined && steps_trained > step
+  return (
+    <Card
+      title="Result"
+      actions={
+        !found.isError && (
+          <>
+            {mayExport && <LinkButton to="/exports">Export</LinkButton>}
+            {mayDeploy && (
+              <Button icon={<Rocket aria-hidden />} onClick={() => setDeploying(true)}>
+                Deploy
+              </Button>
+            )}
+            {mayChat && (
+              <LinkButton
+                to="/playground"
+                search={{ models: `${job.model_id},${model}` }}
+                variant="primary"
+                icon={<MessageCircle aria-hidden />}
+              >
+                Chat beside its base
+              </LinkButton>
+            )}
+          </>
+        )
+      }
+    >
+      <Facts
+        columns={2}
+        facts={[
+          [
+            'Model',
+            found.isError ? (
+              <span key="model" className="text-muted">
+                {found.error.message}
+              </span>
+            ) : (
+              <TextLink key="model" to="/models/$modelId" params={{ modelId: model }}>
+                {found.data?.name ?? model}
+              </TextLink>
+            ),
+          ],
+          ['Served as', <ServedAs key="served" model={model} />],
+          ['Loss', <Losses key="loss" job={job} />],
+          [
+            'State',
+            earlier ? (
+              <span key="state">
+                of step {step}, the best of {steps_trained} trained{' '}
+                <Help word="the best state">
+                  Its validation loss was the lowest. Later steps made the model worse on rows that it had not seen.
+                </Help>
+              </span>
+            ) : (
+              `of step ${step ?? '–'}, the last`
+            ),
+          ],
+          metrics.validation_exact !== undefined && [
+            'Held-out rows',
+            `${formatPercent(metrics.validation_exact)} answered exactly` +
+              (metrics.validation_accuracy === undefined
+                ? ''
+                : `, ${formatPercent(metrics.validation_accuracy)} of their tokens right`),
+          ],
+          metrics.validation_reward_accuracy !== undefined && [
+            'Preferences',
+            `${formatPercent(metrics.validation_reward_accuracy)} of the held-out ones kept`,
+          ],
+          ['Evaluation', <Scores key="evaluation" job={job} />],
+        ]}
+      />
+      {deploying && <DeployDialog model={model} suggestion={job.name} onClose={() => setDeploying(false)} />}
+    </Card>
+  )
+}
+
+const Losses = ({ job: { metrics } }: { job: Job }) => (
+  <>
+    {formatNumber(metrics.train_loss ?? metrics.loss, 4)} on the training rows
+    {metrics.validation_loss !== undefined && `, ${formatNumber(metrics.validation_loss, 4)} on held-out ones`}
+  </>
+)
+
+function ServedAs({ model }: { model: string }) {
+  const { data, isPending } = useQuery({
+    queryKey: ['deployments', 'list', { limit: 100 }],
+    queryFn: ({ signal }) => tunery.deployments.list({ limit: 100 }, { signal }),
+  })
+  if (isPending) return <Skeleton className="h-4 w-24" />
+  const names = (data?.items ?? []).filter((each) => each.model === model)
+  if (names.length === 0) return <span className="text-muted">no name yet; its id can be called</span>
+  return (
+    <span className="flex flex-wrap gap-x-3">
+      {names.map(({ name }) => (
+        <TextLink key={name} to="/deployments/$name" params={{ name }}>
+          {name}
+        </TextLink>
+      ))}
+    </span>
+  )
+}
+
+const pending = (evaluation: Evaluation | undefined) =>
+  evaluation?.status === 'queued' || evaluation?.status === 'running'
+
+/** Of the evaluation that the job named: the result beside the model that it started from. */
+function Scores({ job: { evaluation, result_evaluation: id } }: { job: Job }) {
+  const { data, isError, error } = useQuery({
+    queryKey: ['evaluations', id],
+    queryFn: ({ signal }) => tunery.evaluations.get(id!, { signal }),
+    enabled: id !== null,
+    refetchInterval: ({ state }) => (pending(state.data) ? refresh_ms : false),
+  })
+  if (id === null)
+    return evaluation === null ? (
+      <span className="text-muted">
+        none was asked for; <TextLink to="/evaluations">make one</TextLink>
+      </span>
+    ) : (
+      <span className="text-muted">begins soon</span>
+    )
+  if (isError) return <span className="text-muted">{error.message}</span>
+  if (!data) return <Skeleton className="h-4 w-40" />
+  const result = data.result
+  const score = result?.model?.score?.mean
+  const base = result?.baseline?.score?.mean
+  const difference = result?.difference
+  return (
+    <span className="flex flex-wrap items-center gap-x-2 gap-y-1">
+      <TextLink to="/evaluations/$evaluationId" params={{ evaluationId: id }}>
+        {score === undefined ? `${data.name}: ${data.status}` : `score ${formatNumber(score)}`}
+      </TextLink>
+      {base !== undefined && <span className="text-muted">before training {formatNumber(base)}</span>}
+      {difference && difference.low !== null && difference.high !== null && (
+        <Badge tone={difference.low > 0 ? 'good' : difference.high < 0 ? 'bad' : 'neutral'}>
+          {difference.low > 0 ? 'better' : difference.high < 0 ? 'worse' : 'no clear difference'}
+        </Badge>
+      )}
+    </span>
+  )
+}

@@ -1,0 +1,260 @@
+import { useEffect, useRef, useState } from 'react'
+import type { Job } from '../../../sdk/index.ts'
+import { type EventsState, isOver } from '../../lib/events.ts'
+import { formatCount, formatDuration, formatNumber, formatPercent, formatTime } from '../../lib/format.ts'
+import { secondsOf, whenText } from '../../lib/jobs.ts'
+import { ExternalLink } from '../../ui/button.tsx'
+import { Help } from '../../ui/disclosure.tsx'
+import { Badge, Notice, Progress, Status } from '../../ui/feedback.tsx'
+import { Card, Stat } from '../../ui/layout.tsx'
+import { Code, Message, RelativeTime } from '../../ui/values.tsx'
+import type { Run } from './run.ts'
+
+const phases: Record<string, string> = {
+  preparing: 'preparing the data',
+  loading: 'loading the model',
+  training: 'training',
+  converting: 'converting the result',
+}
+
+/** What the job does now, what it waits for, how far it is, and when it ends. */
+export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: EventsState }) {
+  const running = job.status === 'running'
+  const percent = Math.floor(job.progress * 100)
+  return (
+    <Card>
+      <div className="grid gap-3 pt-1.5">
+        <div className="flex flex-wrap items-center gap-x-3 gap-y-1.5">
+          <Status status={job.status} />
+          {job.paused && running && <Badge tone="warn">pausing</Badge>}
+          {running && run.phase && <span className="text-muted">{phases[run.phase] ?? run.phase}</span>}
+          {run.attempt !== undefined && run.attempt > 1 && !isOver(job) && (
+            <span className="text-sm text-muted">attempt {run.attempt}</span>
+          )}
+          <StreamMark stream={stream} />
+          <span className="ml-auto text-sm text-muted">
+            {job.finished_at ? (
+              <>
+                {job.status} <RelativeTime time={job.finished_at} />
+              </>
+            ) : job.started_at ? (
+              <>
+                started <RelativeTime time={job.started_at} />
+              </>
+            ) : (
+              <>
+                created <RelativeTime time={job.created_at} />
+              </>
+            )}
+          </span>
+        </div>
+        {!isOver(job) && (
+          <div className="flex items-center gap-3">
+            <Progress
+              value={job.progress}
+              label="Progress of the job"
+              tone={job.paused ? 'warn' : 'accent'}
+              className="min-w-0 flex-1"
+            />
+            <span className="w-12 text-right font-medium">{percent} %</span>
+          </div>
+        )}
+        <Waiting job={job} run={run} />
+        {stream.state === 'failed' && (
+          <Notice tone="bad" title="Its events cannot be shown">
+            {stream.error?.message} Load the page again to retry.
+          </Notice>
+        )}
+        {job.error && (
+          <Notice
+            tone="bad"
+            title={
+              <>
+                The job failed: <Code>{job.error.code}</Code>
+              </>
+            }
+          >
+            <Message text={job.error.message} /> <ExternalLink href="/docs/errors">What each code means</ExternalLink>
+          </Notice>
+        )}
+        {job.slowed_by && (
+          <Notice
+            tone="warn"
+            title={job.slowed_by === 'serving' ? 'Slowed by answers of this service' : 'Slowed by other programs'}
+          >
+            {job.slowed_by === 'serving'
+              ? 'Models that answer share the processor with this training. It speeds up when they have less to do.'
+              : 'Other programs of this machine take processor time from this training. The time left counts that in.'}
+          </Notice>
+        )}
+        <Figures job={job} run={run} />
+      </div>
+      <Spoken job={job} percent={percent} stream={stream} />
+    </Card>
+  )
+}
+
+/** Why a job does not train yet. */
+function Waiting({ job, run }: { job: Job; run: Run }) {
+  if (run.fetching && !isOver(job))
+    return (
+      <Notice title={run.fetching.what}>
+        <div className="mt-1.5 flex items-center gap-3">
+          <Progress value={run.fetching.share} label={run.fetching.what} className="min-w-0 flex-1" />
+          <span>{run.fetching.share === null ? '' : formatPercent(run.fetching.share)}</span>
+        </div>
+        The job begins by itself when it is done.
+      </Notice>
+    )
+  if (job.waits_for && job.status === 'queued')
+    return (
+      <Notice title="The job waits">
+        <Message text={job.waits_for} />
+      </Notice>
+    )
+  if (job.status === 'queued' && !job.paused)
+    return (
+      <Notice title={job.queue_position === 1 ? 'The job is the next in line' : 'The job waits for its turn'}>
+        {job.queue_position !== null && job.queue_position > 1
+          ? `${formatCount(job.queue_position - 1)} before it. `
+          : 'It begins when a running job ends or pauses. '}
+        {job.estimated_start
+          ? `It starts about ${formatTime(job.estimated_start)}, as similar jobs took.`
+          : 'There is no estimate of the start: no similar job has ended yet.'}
+      </Notice>
+    )
+  if (job.paused)
+    return (
+      <Notice tone="warn" title={job.status === 'running' ? 'Its progress is being saved' : 'The job is paused'}>
+        {job.status === 'running'
+          ? 'It then waits until you resume it.'
+          : 'Others pass it. Resume it, and it goes on exactly where it stopped.'}
+      </Notice>
+    )
+  return null
+}
+
+function Figures({ job, run }: { job: Job; run: Run }) {
+  const { metrics, status } = job
+  const training = status === 'running' || status === 'paused'
+  const epochs = job.resolved_config.training_config.epochs.value
+  const preferences = job.resolved_config.method_options.objective.value !== 'sft'
+  const validation = metrics.validation_loss ?? (training ? run.figures.validation_loss.at(-1)?.value : undefined)
+  const loss = metrics.train_loss ?? metrics.loss
+  return (
+    <dl className="grid grid-cols-2 gap-x-6 gap-y-3 pt-1 sm:grid-cols-3 lg:grid-cols-6">
+      {isOver(job) ? (
+        <Stat label="Took" value={formatDuration(secondsOf(job))} note={trainedNote(job)} />
+      ) : (
+        <Stat
+          label="Time left"
+          value={timeLeft(job)}
+          note={job.estimated_completion && training ? `until ${clock(job.estimated_completion)}` : undefined}
+        />
+      )}
+      <Stat
+        label="Step"
+        value={formatCount(metrics.step)}
+        note={metrics.steps_total ? `of ${formatCount(metrics.steps_total)}` : undefined}
+      />
+      <Stat label="Epoch" value={job.current_epoch || '–'} note={`of ${epochs}`} />
+      <Stat
+        label={
+          <>
+            Training loss{' '}
+            <Help word="the loss">
+              How far the model is from the answers of your rows: the mean over learned tokens of −log of their
+              probability. 0 would be certain and right.
+            </Help>
+          </>
+        }
+        value={formatNumber(loss, 4)}
+      />
+      <Stat
+        label={
+          <>
+            Validation loss{' '}
+            <Help word="validation loss">
+              The same on rows that were held out: the model never learns from them. If it rises while the training loss
+              falls, the model learns your rows by heart.
+            </Help>
+          </>
+        }
+        value={formatNumber(validation, 4)}
+        note={
+          validation === undefined
+            ? hasValidation(job)
+              ? 'not evaluated yet'
+              : 'no rows held out'
+            : preferences && metrics.validation_reward_accuracy !== undefined
+              ? `${formatPercent(metrics.validation_reward_accuracy)} of preferences kept`
+              : metrics.validation_accuracy !== undefined
+                ? `${formatPercent(metrics.validation_accuracy)} of tokens right`
+                : undefined
+        }
+      />
+      <Stat
+        label={
+          <>
+            Tokens a second{' '}
+            <Help word="a token">
+              A piece of a word. Models read and write tokens; training goes through all of yours once an epoch.
+            </Help>
+          </>
+        }
+        value={formatCount(metrics.tokens_per_second)}
+        note={job.trained_tokens > 0 ? `${formatCount(job.trained_tokens)} trained` : undefined}
+      />
+    </dl>
+  )
+}
+
+export const hasValidation = ({ resolved_config: { evaluation_config } }: Job) =>
+  evaluation_config.validation_split.value > 0 || evaluation_config.validation_dataset_id.value !== null
+
+const trainedNote = ({ metrics: { train_seconds } }: Job) =>
+  train_seconds === undefined ? undefined : `${formatDuration(train_seconds)} of training`
+
+function timeLeft(job: Job): string {
+  if (job.paused) return '–'
+  if (job.status === 'queued') return 'not begun'
+  return whenText(job).replace(/ left$/, '') || '–'
+}
+
+const clocks = new Intl.DateTimeFormat(undefined, { timeStyle: 'short' })
+const clock = (time: string) => clocks.format(new Date(time))
+
+/** How fresh the figures are. */
+function StreamMark({ stream: { state } }: { stream: EventsState }) {
+  if (state === 'ended' || state === 'failed') return null
+  const [tone, text] = (
+    {
+      live: ['good', 'live'],
+      connecting: ['neutral', 'connecting…'],
+      reconnecting: ['warn', 'reconnecting…'],
+    } as const
+  )[state]
+  return <Badge tone={tone}>{text}</Badge>
+}
+
+/** For screen readers: the status, each tenth of the way, and a connection that broke; not each step. */
+function Spoken({ job, percent, stream }: { job: Job; percent: number; stream: EventsState }) {
+  const tenth = Math.floor(percent / 10) * 10
+  const text = [
+    `The job is ${job.paused ? 'paused' : job.status}.`,
+    job.status === 'running' && !job.paused && `${tenth} percent done.`,
+    stream.state === 'reconnecting' && 'The connection was lost, reconnecting.',
+  ]
+    .filter(Boolean)
+    .join(' ')
+  const first = useRef(text)
+  const [said, setSaid] = useState('')
+  useEffect(() => {
+    if (text !== first.current) setSaid(text)
+  }, [text])
+  return (
+    <p role="status" className="sr-only">
+      {said}
+    </p>
+  )
+}

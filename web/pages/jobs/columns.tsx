@@ -1,0 +1,191 @@
+import { useNavigate } from '@tanstack/react-router'
+import { Ban, CirclePause, CirclePlay, Copy, Ellipsis } from 'lucide-react'
+import { useState } from 'react'
+import type { Job } from '../../../sdk/index.ts'
+import { isOver } from '../../lib/events.ts'
+import { formatDuration, formatNumber } from '../../lib/format.ts'
+import { actionsOf, secondsOf, useJobAction, whenText } from '../../lib/jobs.ts'
+import { Sparkline } from '../../ui/bars.tsx'
+import { IconButton } from '../../ui/button.tsx'
+import { Badge, Progress, Status } from '../../ui/feedback.tsx'
+import { ConfirmDialog, Menu, type MenuEntry } from '../../ui/popups.tsx'
+import type { Column } from '../../ui/table.tsx'
+import { toast, toastError } from '../../ui/toast.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
+
+export function columnsOf({
+  losses,
+  mayTrain,
+}: {
+  losses: ReadonlyMap<string, readonly number[]>
+  mayTrain: boolean
+}): Column<Job>[] {
+  return [
+    {
+      id: 'name',
+      header: 'Name',
+      grow: true,
+      value: ({ name }) => name,
+      cell: (job) => (
+        <>
+          {job.name}
+          <span className="block truncate text-sm font-normal text-muted">
+            <span className="sm:hidden">{job.status}, </span>
+            {job.model_id}
+          </span>
+        </>
+      ),
+    },
+    {
+      id: 'status',
+      header: 'Status',
+      from: 'sm',
+      cell: (job) => (
+        <span className="flex gap-1.5">
+          <Status status={job.status} />
+          {job.paused && job.status !== 'paused' && <Badge tone="warn">pausing</Badge>}
+        </span>
+      ),
+    },
+    { id: 'progress', header: 'Progress', width: '14rem', from: 'md', cell: (job) => <ProgressCell job={job} /> },
+    {
+      id: 'method',
+      header: 'Method',
+      from: 'lg',
+      value: methodOf,
+      cell: (job) => <Badge>{methodOf(job)}</Badge>,
+    },
+    {
+      id: 'curve',
+      header: <span className="sr-only">Curve of the loss</span>,
+      from: 'lg',
+      cell: (job) => {
+        const values = losses.get(job.id)
+        return values && values.length > 1 ? <Sparkline values={values} label={`Loss of ${job.name}`} /> : null
+      },
+    },
+    {
+      id: 'loss',
+      header: 'Loss',
+      align: 'right',
+      from: 'sm',
+      value: ({ metrics }) => metrics.train_loss ?? metrics.loss,
+      cell: ({ metrics }) => formatNumber(metrics.train_loss ?? metrics.loss, 4),
+    },
+    {
+      id: 'validation',
+      header: 'Validation loss',
+      align: 'right',
+      from: 'md',
+      value: ({ metrics }) => metrics.validation_loss,
+      cell: ({ metrics }) => formatNumber(metrics.validation_loss, 4),
+    },
+    {
+      id: 'duration',
+      header: 'Took',
+      align: 'right',
+      from: 'lg',
+      value: secondsOf,
+      cell: (job) => formatDuration(secondsOf(job)),
+    },
+    {
+      id: 'created',
+      header: 'Created',
+      align: 'right',
+      from: 'lg',
+      value: ({ created_at }) => Date.parse(created_at),
+      cell: ({ created_at }) => <RelativeTime time={created_at} />,
+    },
+    ...(mayTrain
+      ? [
+          {
+            id: 'actions',
+            header: <span className="sr-only">Actions</span>,
+            width: '3rem',
+            cell: (job: Job) => <RowMenu job={job} />,
+          },
+        ]
+      : []),
+  ]
+}
+
+const methodOf = ({ resolved_config: { method, method_options } }: Job) =>
+  method_options.objective.value === 'sft' ? method.value : `${method.value}, ${method_options.objective.value}`
+
+function ProgressCell({ job }: { job: Job }) {
+  const percent = `${Math.floor(job.progress * 100)} %`
+  if (job.status === 'queued')
+    return <span className="text-sm text-muted">{job.waits_for ? 'waits for set-up' : whenText(job)}</span>
+  if (job.status === 'failed')
+    return <span className="block max-w-56 truncate text-sm text-bad">{job.error?.message}</span>
+  if (isOver(job))
+    return <span className="text-sm text-muted">{job.status === 'completed' ? 'done' : `ended at ${percent}`}</span>
+  return (
+    <div className="grid w-52 gap-1 pt-1.5">
+      <Progress value={job.progress} label={`Progress of ${job.name}`} tone={job.paused ? 'warn' : 'accent'} />
+      <span className="flex justify-between gap-2 text-xs text-muted">
+        <span>{percent}</span>
+        <span>{whenText(job)}</span>
+      </span>
+    </div>
+  )
+}
+
+const words = {
+  pause: {
+    label: 'Pause',
+    icon: <CirclePause aria-hidden />,
+    done: 'The job pauses',
+    failed: 'The job was not paused',
+  },
+  resume: {
+    label: 'Resume',
+    icon: <CirclePlay aria-hidden />,
+    done: 'The job goes on',
+    failed: 'The job was not resumed',
+  },
+}
+
+function RowMenu({ job }: { job: Job }) {
+  const [cancelling, setCancelling] = useState(false)
+  const navigate = useNavigate()
+  const act = useJobAction()
+  const entries = actionsOf(job).map((action): MenuEntry => {
+    if (action === 'cancel')
+      return { label: 'Cancel…', icon: <Ban aria-hidden />, danger: true, onClick: () => setCancelling(true) }
+    const { label, icon, done, failed } = words[action]
+    return {
+      label,
+      icon,
+      onClick: () =>
+        act.mutate(
+          { id: job.id, action },
+          { onSuccess: () => toast.good(done, job.name), onError: toastError(failed) },
+        ),
+    }
+  })
+  return (
+    <>
+      <Menu
+        trigger={<IconButton size="sm" label={`Actions for ${job.name}`} icon={<Ellipsis aria-hidden />} />}
+        entries={[
+          ...entries,
+          {
+            label: 'Clone',
+            icon: <Copy aria-hidden />,
+            onClick: () => void navigate({ to: '/jobs/new', search: { clone: job.id } }),
+          },
+        ]}
+      />
+      <ConfirmDialog
+        open={cancelling}
+        onOpenChange={setCancelling}
+        title={`Cancel ${job.name}?`}
+        action="Yes, cancel the job"
+        onConfirm={() => act.mutateAsync({ id: job.id, action: 'cancel' })}
+      >
+        It ends without a result and cannot be resumed. Its curves and its log stay. To go on later, pause it instead.
+      </ConfirmDialog>
+    </>
+  )
+}
