@@ -152,7 +152,9 @@ export function WebhookDetails({
             )}
           </Loaded>
         </div>
-        {openId && <DeliveryView key={openId} webhookId={id} deliveryId={openId} mayWrite={mayWrite} />}
+        {openId && (
+          <DeliveryView key={openId} webhookId={id} deliveryId={openId} mayWrite={mayWrite} onSentAgain={setOpenId} />
+        )}
       </div>
     </Dialog>
   )
@@ -162,21 +164,26 @@ function DeliveryView({
   webhookId,
   deliveryId,
   mayWrite,
+  onSentAgain,
 }: {
   webhookId: string
   deliveryId: string
   mayWrite: boolean
+  /** With the id of the new delivery. */
+  onSentAgain: (id: string) => void
 }) {
   const client = useQueryClient()
   const query = useQuery({
     queryKey: ['webhooks', webhookId, 'deliveries', deliveryId],
     queryFn: ({ signal }) => tunery.webhooks.deliveries.get(webhookId, deliveryId, { signal }),
+    refetchInterval: ({ state }) => (state.data?.status === 'pending' ? refresh_ms : false),
   })
   const redeliver = useMutation({
     mutationFn: () => tunery.webhooks.deliveries.redeliver(webhookId, deliveryId),
-    onSuccess: async () => {
+    onSuccess: async ({ id }) => {
       await client.invalidateQueries({ queryKey: ['webhooks', webhookId, 'deliveries'] })
       toast.good('The event is sent again')
+      onSentAgain(id)
     },
     onError: toastError('The event was not sent again'),
   })
