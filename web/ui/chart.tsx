@@ -303,7 +303,6 @@ function drawMarks(plot: uPlot, marks: NonNullable<ChartProps['marks']>, color: 
   ctx.strokeStyle = color
   ctx.fillStyle = color
   ctx.globalAlpha = 0.6
-  ctx.textAlign = 'left'
   ctx.setLineDash([2 * devicePixelRatio, 4 * devicePixelRatio])
   for (const { x, label } of marks) {
     const left = plot.valToPos(x, 'x', true)
@@ -312,7 +311,11 @@ function drawMarks(plot: uPlot, marks: NonNullable<ChartProps['marks']>, color: 
     ctx.moveTo(left, bbox.top)
     ctx.lineTo(left, bbox.top + bbox.height)
     ctx.stroke()
-    ctx.fillText(label, left + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio)
+    // At the right edge the label stands before its line.
+    const gap = 4 * devicePixelRatio
+    const before = left + gap + ctx.measureText(label).width > bbox.left + bbox.width
+    ctx.textAlign = before ? 'right' : 'left'
+    ctx.fillText(label, before ? left - gap : left + gap, bbox.top + 12 * devicePixelRatio)
   }
   ctx.restore()
 }

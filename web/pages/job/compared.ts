@@ -7,8 +7,9 @@ import { type Run, runOf } from './run.ts'
 
 /** Jobs beside this one: a chart has six colours. */
 export const othersMax = 5
-/** A stream that was silent for so long has told its past. */
-const silence_ms = 1500
+/** A stream that was silent for so long has told its past: what is live comes twice a second. Longer, it ends anyway. */
+const silence_ms = 400
+const longest_ms = 8000
 const again_ms = 10_000
 
 export interface Compared {
@@ -27,12 +28,14 @@ async function readEvents(id: string, known: readonly JobEvent[], signal: AbortS
   const silent = new AbortController()
   const hush = () => silent.abort()
   let timer: ReturnType<typeof setTimeout> | undefined
+  let last: ReturnType<typeof setTimeout> | undefined
   try {
     const options = {
       signal: AbortSignal.any([signal, silent.signal]),
       maxRetries: 0,
       onConnection: () => {
         timer = setTimeout(hush, silence_ms)
+        last = setTimeout(hush, longest_ms)
       },
     }
     for await (const event of tunery.jobs.events(id, { after: known.at(-1)?.seq ?? 0 }, options)) {
@@ -44,6 +47,7 @@ async function readEvents(id: string, known: readonly JobEvent[], signal: AbortS
     if (!silent.signal.aborted || signal.aborted) throw error
   } finally {
     clearTimeout(timer)
+    clearTimeout(last)
   }
   return events
 }

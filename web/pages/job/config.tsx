@@ -29,9 +29,16 @@ const groups: readonly { name: GroupName; title: string }[] = [
   { name: 'evaluation_config', title: 'Evaluation' },
 ]
 
+const inColumn = 'mb-4 break-inside-avoid'
+
+/** Some settings say that they are only for one objective: ``For `dpo`: …``. */
+const applies = (description: string | undefined, objective: string): boolean =>
+  !description?.startsWith('For `') || description.split(':')[0]!.includes(`\`${objective}\``)
+
 /** Every value in force, who chose it, and what it does. */
 export default function Config({ job }: { job: Job }) {
   const { resolved_config: resolved } = job
+  const objective = resolved.method_options.objective.value
   const request = JSON.stringify(
     { model_id: job.model_id, dataset_id: job.dataset_id, name: job.name, config: job.config },
     null,
@@ -70,8 +77,8 @@ export default function Config({ job }: { job: Job }) {
           ))}
         </dl>
       </Card>
-      <div className="grid items-start gap-4 lg:grid-cols-2">
-        <Card title="Method">
+      <div className="gap-4 lg:columns-2">
+        <Card title="Method" className={inColumn}>
           <Settings
             label="Method"
             settings={[{ name: 'method', ...resolved.method, description: method.description }]}
@@ -82,14 +89,16 @@ export default function Config({ job }: { job: Job }) {
           if (!group) return null
           const texts = hyperparameters[name] as Record<string, { description: string }>
           return (
-            <Card key={name} title={title}>
+            <Card key={name} title={title} className={inColumn}>
               <Settings
                 label={title}
-                settings={Object.entries(group).map(([key, each]) => ({
-                  name: key,
-                  ...each,
-                  description: texts[key]?.description,
-                }))}
+                settings={Object.entries(group)
+                  .filter(([key]) => applies(texts[key]?.description, objective))
+                  .map(([key, each]) => ({
+                    name: key,
+                    ...each,
+                    description: texts[key]?.description,
+                  }))}
               />
             </Card>
           )

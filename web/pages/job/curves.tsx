@@ -164,6 +164,8 @@ function useDrawn(job: Job, run: Run, others: readonly Compared[]): Drawn[] {
 }
 
 type Shared = Pick<React.ComponentProps<typeof Chart>, 'xLabel' | 'formatX' | 'sync'>
+/** More evaluations make a line of dots. */
+const dotsMax = 60
 const xOf = (points: readonly Point[], { x }: View) => points.map((point) => point[x])
 
 function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: View; shared: Shared }) {
@@ -186,7 +188,7 @@ function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: Vie
                   y: validation.map(({ value }) => value),
                   color: several ? color : (2 as const),
                   dash: several,
-                  points: true,
+                  points: validation.length <= dotsMax,
                 },
               ]
             : []),
@@ -208,16 +210,19 @@ function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: Vie
   )
 }
 
-const marksMax = 8
+/** Pixels that a mark with its label takes, about. */
+const mark_px = 110
 
-/** Where epochs begin, and the best evaluation; of many epochs every nth. */
-function marksOf({ epochs, best, figures: { validation_loss } }: Run, { x }: View) {
-  const every = Math.ceil(epochs.length / marksMax)
-  const begun = epochs.filter((_, index) => index % every === 0)
-  return [
-    ...begun.map((each) => ({ x: each[x], label: `epoch ${each.epoch}` })),
-    ...(best && validation_loss.length > 2 ? [{ x: best[x], label: 'best' }] : []),
-  ]
+/** The best evaluation, and where epochs begin: as many as have room. */
+function marksOf({ loss, epochs, best, figures: { validation_loss } }: Run, { x }: View) {
+  const end = loss.at(-1)?.[x] ?? 0
+  const gap = (end * mark_px) / Math.min(1100, innerWidth)
+  const marks = best && validation_loss.length > 2 ? [{ x: best[x], label: 'best' }] : []
+  for (const each of epochs) {
+    if (marks.every((mark) => Math.abs(mark.x - each[x]) >= gap))
+      marks.push({ x: each[x], label: `epoch ${each.epoch}` })
+  }
+  return marks
 }
 
 interface Figure {
@@ -228,6 +233,9 @@ interface Figure {
   /** As noisy as the loss. */
   noisy?: boolean
 }
+
+/** An axis around a constant reaches beyond what a share can be. */
+const formatShare = (value: number) => (value < 0 || value > 1 ? '' : formatPercent(value))
 
 const figures: readonly Figure[] = [
   {
@@ -246,7 +254,7 @@ const figures: readonly Figure[] = [
       { name: 'reward_accuracy', label: 'Training' },
       { name: 'validation_reward_accuracy', label: 'Validation', points: true },
     ],
-    format: (value) => formatPercent(value),
+    format: formatShare,
     noisy: true,
   },
   {
@@ -267,10 +275,13 @@ const figures: readonly Figure[] = [
     format: (value) => formatNumber(value, 3),
   },
   {
-    title: 'Held-out rows answered exactly',
-    help: 'Share of the held-out rows whose every learned token was the model’s first choice.',
-    lines: [{ name: 'validation_exact', label: 'Exact', points: true }],
-    format: (value) => formatPercent(value),
+    title: 'Held-out rows',
+    help: 'Share of the learned tokens that were the model’s first choice, and of the rows of which every one was.',
+    lines: [
+      { name: 'validation_accuracy', label: 'Tokens right', points: true },
+      { name: 'validation_exact', label: 'Rows exact', points: true },
+    ],
+    format: formatShare,
   },
 ]
 
@@ -304,7 +315,7 @@ function FigureChart({
               x,
               y: smoothed ? smooth(values, view.smoothing) : values,
               color: own,
-              points,
+              points: points && found.length <= dotsMax,
               dash: several && index > 0,
             },
           ]

@@ -13,6 +13,12 @@ export const isLogged = ({ type, data }: JobEvent): boolean =>
 
 const tones: Partial<Record<JobEvent['type'], Tone>> = { error: 'bad', warning: 'warn', status: 'accent' }
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' })
+const day = new Intl.DateTimeFormat(undefined, { day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit' })
+/** Of another day: with the day. */
+function shortTime(time: string): string {
+  const at = new Date(time)
+  return (at.toDateString() === new Date().toDateString() ? clock : day).format(at)
+}
 
 const columns: readonly Column<JobEvent>[] = [
   {
@@ -21,7 +27,7 @@ const columns: readonly Column<JobEvent>[] = [
     width: '7rem',
     cell: ({ created_at }) => (
       <time dateTime={created_at} title={formatTime(created_at)} className="text-muted">
-        {clock.format(new Date(created_at))}
+        {shortTime(created_at)}
       </time>
     ),
   },

@@ -70,7 +70,6 @@ export function Result({ job }: { job: Job }) {
             ),
           ],
           ['Served as', <ServedAs key="served" model={model} />],
-          ['Loss', <Losses key="loss" job={job} />],
           [
             'State',
             earlier ? (
@@ -102,13 +101,6 @@ export function Result({ job }: { job: Job }) {
     </Card>
   )
 }
-
-const Losses = ({ job: { metrics } }: { job: Job }) => (
-  <>
-    {formatNumber(metrics.train_loss ?? metrics.loss, 4)} on the training rows
-    {metrics.validation_loss !== undefined && `, ${formatNumber(metrics.validation_loss, 4)} on held-out ones`}
-  </>
-)
 
 function ServedAs({ model }: { model: string }) {
   const { data, isPending } = useQuery({

@@ -104,6 +104,7 @@ function Row({ row, dataset }: { row: JobRow; dataset: string }) {
         <p className="text-muted">The dataset was deleted: the row cannot be shown.</p>
       ) : (
         <>
+          {before.length > 0 && <p className="truncate text-muted">{before.at(-1)!.text}</p>}
           <p className="line-clamp-3 break-words whitespace-pre-wrap">{answer.text || 'An empty answer.'}</p>
           <Disclosure summary={row.rejected ? 'Prompt and both answers' : 'Whole row'} quiet>
             <div className="grid gap-2">

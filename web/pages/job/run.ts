@@ -17,6 +17,7 @@ export const figureNames = [
   'reward_accuracy',
   'validation_loss',
   'validation_exact',
+  'validation_accuracy',
   'validation_reward_margin',
   'validation_reward_accuracy',
 ] as const

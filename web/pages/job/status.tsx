@@ -1,7 +1,7 @@
-import { useEffect, useRef, useState } from 'react'
+import { type ReactNode, useEffect, useRef, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
 import { type EventsState, isOver } from '../../lib/events.ts'
-import { formatCount, formatDuration, formatNumber, formatPercent, formatTime } from '../../lib/format.ts'
+import { formatCount, formatDuration, formatNumber, formatPercent, formatRelative } from '../../lib/format.ts'
 import { secondsOf, whenText } from '../../lib/jobs.ts'
 import { ExternalLink } from '../../ui/button.tsx'
 import { Help } from '../../ui/disclosure.tsx'
@@ -35,7 +35,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
           <span className="ml-auto text-sm text-muted">
             {job.finished_at ? (
               <>
-                {job.status} <RelativeTime time={job.finished_at} />
+                ended <RelativeTime time={job.finished_at} />
               </>
             ) : job.started_at ? (
               <>
@@ -48,7 +48,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
             )}
           </span>
         </div>
-        {!isOver(job) && (
+        {!isOver(job) && job.started_at && (
           <div className="flex items-center gap-3">
             <Progress
               value={job.progress}
@@ -84,10 +84,10 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
           >
             {job.slowed_by === 'serving'
               ? 'Models that answer share the processor with this training. It speeds up when they have less to do.'
-              : 'Other programs of this machine take processor time from this training. The time left counts that in.'}
+              : 'Other programs of this machine take processor time from this training.'}
           </Notice>
         )}
-        <Figures job={job} run={run} />
+        {job.started_at && <Figures job={job} run={run} />}
       </div>
       <Spoken job={job} percent={percent} stream={stream} />
     </Card>
@@ -119,7 +119,7 @@ function Waiting({ job, run }: { job: Job; run: Run }) {
           ? `${formatCount(job.queue_position - 1)} before it. `
           : 'It begins when a running job ends or pauses. '}
         {job.estimated_start
-          ? `It starts about ${formatTime(job.estimated_start)}, as similar jobs took.`
+          ? `It starts about ${clock(job.estimated_start)} (${formatRelative(job.estimated_start)}), judging by similar jobs.`
           : 'There is no estimate of the start: no similar job has ended yet.'}
       </Notice>
     )
@@ -144,41 +144,35 @@ function Figures({ job, run }: { job: Job; run: Run }) {
   return (
     <dl className="grid grid-cols-2 gap-x-6 gap-y-3 pt-1 sm:grid-cols-3 lg:grid-cols-6">
       {isOver(job) ? (
-        <Stat label="Took" value={formatDuration(secondsOf(job))} note={trainedNote(job)} />
+        <Stat label={<Label text="Took" />} value={formatDuration(secondsOf(job))} note={trainedNote(job)} />
       ) : (
         <Stat
-          label="Time left"
+          label={<Label text="Time left" />}
           value={timeLeft(job)}
           note={job.estimated_completion && training ? `until ${clock(job.estimated_completion)}` : undefined}
         />
       )}
       <Stat
-        label="Step"
+        label={<Label text="Step" />}
         value={formatCount(metrics.step)}
         note={metrics.steps_total ? `of ${formatCount(metrics.steps_total)}` : undefined}
       />
-      <Stat label="Epoch" value={job.current_epoch || '–'} note={`of ${epochs}`} />
+      <Stat label={<Label text="Epoch" />} value={job.current_epoch || '–'} note={`of ${epochs}`} />
       <Stat
         label={
-          <>
-            Training loss{' '}
-            <Help word="the loss">
-              How far the model is from the answers of your rows: the mean over learned tokens of −log of their
-              probability. 0 would be certain and right.
-            </Help>
-          </>
+          <Label text="Training loss" word="the loss">
+            How far the model is from the answers of your rows: the mean over learned tokens of −log of their
+            probability. 0 would be certain and right.
+          </Label>
         }
         value={formatNumber(loss, 4)}
       />
       <Stat
         label={
-          <>
-            Validation loss{' '}
-            <Help word="validation loss">
-              The same on rows that were held out: the model never learns from them. If it rises while the training loss
-              falls, the model learns your rows by heart.
-            </Help>
-          </>
+          <Label text="Validation loss" word="validation loss">
+            The same on rows that were held out: the model never learns from them. If it rises while the training loss
+            falls, the model learns your rows by heart.
+          </Label>
         }
         value={formatNumber(validation, 4)}
         note={
@@ -195,12 +189,9 @@ function Figures({ job, run }: { job: Job; run: Run }) {
       />
       <Stat
         label={
-          <>
-            Tokens a second{' '}
-            <Help word="a token">
-              A piece of a word. Models read and write tokens; training goes through all of yours once an epoch.
-            </Help>
-          </>
+          <Label text="Tokens a second" word="a token">
+            A piece of a word. Models read and write tokens; training goes through all of yours once an epoch.
+          </Label>
         }
         value={formatCount(metrics.tokens_per_second)}
         note={job.trained_tokens > 0 ? `${formatCount(job.trained_tokens)} trained` : undefined}
@@ -209,7 +200,15 @@ function Figures({ job, run }: { job: Job; run: Run }) {
   )
 }
 
-export const hasValidation = ({ resolved_config: { evaluation_config } }: Job) =>
+/** All of one height, with or without a word of help. */
+const Label = ({ text, word, children }: { text: string; word?: string; children?: ReactNode }) => (
+  <span className="flex h-5 items-center gap-0.5">
+    {text}
+    {word && <Help word={word}>{children}</Help>}
+  </span>
+)
+
+const hasValidation = ({ resolved_config: { evaluation_config } }: Job) =>
   evaluation_config.validation_split.value > 0 || evaluation_config.validation_dataset_id.value !== null
 
 const trainedNote = ({ metrics: { train_seconds } }: Job) =>

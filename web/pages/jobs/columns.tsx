@@ -16,9 +16,12 @@ import { RelativeTime } from '../../ui/values.tsx'
 export function columnsOf({
   losses,
   mayTrain,
+  wide,
 }: {
   losses: ReadonlyMap<string, readonly number[]>
   mayTrain: boolean
+  /** Room for every column. */
+  wide: boolean
 }): Column<Job>[] {
   return [
     {
@@ -27,19 +30,20 @@ export function columnsOf({
       grow: true,
       value: ({ name }) => name,
       cell: (job) => (
-        <>
-          {job.name}
+        <span className="block min-w-0">
+          <span className="block truncate">{job.name}</span>
           <span className="block truncate text-sm font-normal text-muted">
-            <span className="sm:hidden">{job.status}, </span>
-            {job.model_id}
+            <span className="sm:hidden">{phoneStatus(job)}, </span>
+            {methodOf(job)}, {job.model_id}
           </span>
-        </>
+        </span>
       ),
     },
     {
       id: 'status',
       header: 'Status',
       from: 'sm',
+      value: ({ status }) => status,
       cell: (job) => (
         <span className="flex gap-1.5">
           <Status status={job.status} />
@@ -47,55 +51,50 @@ export function columnsOf({
         </span>
       ),
     },
-    { id: 'progress', header: 'Progress', width: '14rem', from: 'md', cell: (job) => <ProgressCell job={job} /> },
-    {
-      id: 'method',
-      header: 'Method',
-      from: 'lg',
-      value: methodOf,
-      cell: (job) => <Badge>{methodOf(job)}</Badge>,
-    },
-    {
-      id: 'curve',
-      header: <span className="sr-only">Curve of the loss</span>,
-      from: 'lg',
-      cell: (job) => {
-        const values = losses.get(job.id)
-        return values && values.length > 1 ? <Sparkline values={values} label={`Loss of ${job.name}`} /> : null
-      },
-    },
+    { id: 'progress', header: 'Progress', from: 'md', cell: (job) => <ProgressCell job={job} /> },
     {
       id: 'loss',
       header: 'Loss',
       align: 'right',
       from: 'sm',
       value: ({ metrics }) => metrics.train_loss ?? metrics.loss,
-      cell: ({ metrics }) => formatNumber(metrics.train_loss ?? metrics.loss, 4),
+      cell: (job) => {
+        const values = losses.get(job.id)
+        return (
+          <span className="inline-flex items-center gap-3">
+            {values && values.length > 1 && (
+              <Sparkline values={values} label={`Loss of ${job.name}`} className="h-5 w-16 max-[1399px]:hidden" />
+            )}
+            {formatNumber(job.metrics.train_loss ?? job.metrics.loss, 4)}
+          </span>
+        )
+      },
     },
-    {
-      id: 'validation',
-      header: 'Validation loss',
-      align: 'right',
-      from: 'md',
-      value: ({ metrics }) => metrics.validation_loss,
-      cell: ({ metrics }) => formatNumber(metrics.validation_loss, 4),
-    },
-    {
-      id: 'duration',
-      header: 'Took',
-      align: 'right',
-      from: 'lg',
-      value: secondsOf,
-      cell: (job) => formatDuration(secondsOf(job)),
-    },
-    {
-      id: 'created',
-      header: 'Created',
-      align: 'right',
-      from: 'lg',
-      value: ({ created_at }) => Date.parse(created_at),
-      cell: ({ created_at }) => <RelativeTime time={created_at} />,
-    },
+    ...(wide
+      ? [
+          {
+            id: 'validation',
+            header: 'Validation',
+            align: 'right' as const,
+            value: ({ metrics }: Job) => metrics.validation_loss,
+            cell: ({ metrics }: Job) => formatNumber(metrics.validation_loss, 4),
+          },
+          {
+            id: 'created',
+            header: 'Created',
+            align: 'right' as const,
+            value: ({ created_at }: Job) => Date.parse(created_at),
+            cell: (job: Job) => (
+              <>
+                <RelativeTime time={job.created_at} />
+                {isOver(job) && job.started_at && (
+                  <span className="block text-sm text-muted">took {formatDuration(secondsOf(job))}</span>
+                )}
+              </>
+            ),
+          },
+        ]
+      : []),
     ...(mayTrain
       ? [
           {
@@ -112,16 +111,26 @@ export function columnsOf({
 const methodOf = ({ resolved_config: { method, method_options } }: Job) =>
   method_options.objective.value === 'sft' ? method.value : `${method.value}, ${method_options.objective.value}`
 
+/** Where there is no room for columns. */
+const phoneStatus = (job: Job): string =>
+  [job.status, job.status === 'running' && `${Math.floor(job.progress * 100)} %`, whenText(job)]
+    .filter(Boolean)
+    .join(', ')
+
 function ProgressCell({ job }: { job: Job }) {
   const percent = `${Math.floor(job.progress * 100)} %`
   if (job.status === 'queued')
-    return <span className="text-sm text-muted">{job.waits_for ? 'waits for set-up' : whenText(job)}</span>
+    return (
+      <span className="block max-w-48 text-sm whitespace-normal text-muted">
+        {job.waits_for ? 'waits for what it needs' : whenText(job)}
+      </span>
+    )
   if (job.status === 'failed')
-    return <span className="block max-w-56 truncate text-sm text-bad">{job.error?.message}</span>
+    return <span className="block max-w-48 truncate text-sm text-bad">{job.error?.message}</span>
   if (isOver(job))
     return <span className="text-sm text-muted">{job.status === 'completed' ? 'done' : `ended at ${percent}`}</span>
   return (
-    <div className="grid w-52 gap-1 pt-1.5">
+    <div className="grid w-44 gap-1 pt-1.5">
       <Progress value={job.progress} label={`Progress of ${job.name}`} tone={job.paused ? 'warn' : 'accent'} />
       <span className="flex justify-between gap-2 text-xs text-muted">
         <span>{percent}</span>

@@ -1,7 +1,7 @@
 import { useQueryClient } from '@tanstack/react-query'
 import { useNavigate, useSearch } from '@tanstack/react-router'
 import { FlaskConical, GitCompare, Plus, Search } from 'lucide-react'
-import { useEffect, useMemo, useState } from 'react'
+import { useEffect, useMemo, useState, useSyncExternalStore } from 'react'
 import type { Job, JobQueryInput } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { plural } from '../../lib/format.ts'
@@ -27,8 +27,14 @@ const sorts = {
 type Sort = keyof typeof sorts
 
 /** Jobs of one chart: it has six colours. */
-export const comparedMax = 6
+const comparedMax = 6
 const page_rows = 50
+
+const wideWindow = matchMedia('(min-width: 1280px)')
+function watchWidth(listener: () => void): () => void {
+  wideWindow.addEventListener('change', listener)
+  return () => wideWindow.removeEventListener('change', listener)
+}
 
 export default function JobsPage() {
   const search = useSearch({ from: '/shell/jobs' })
@@ -56,7 +62,8 @@ export default function JobsPage() {
     { enabled: mayRead, refresh_ms: pages > 2 ? 6 * refresh_ms : refresh_ms },
   )
   const { jobs, losses } = useLiveJobs(rows)
-  const columns = useMemo(() => columnsOf({ losses, mayTrain }), [losses, mayTrain])
+  const wide = useSyncExternalStore(watchWidth, () => wideWindow.matches)
+  const columns = useMemo(() => columnsOf({ losses, mayTrain, wide }), [losses, mayTrain, wide])
   const chosen = jobs.filter(({ id }) => selected.has(id))
 
   const newJob = mayTrain && (
