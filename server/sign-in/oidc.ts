@@ -29,8 +29,13 @@ export interface Oidc {
   name: string
   /** Where to send the browser, and what it keeps until it comes back. Throws OidcError. */
   begin(origin: string, next: string): Promise<{ location: string; kept: string }>
-  /** The member who signed in there. Throws OidcError. */
-  finish(origin: string, search: string, kept: string | undefined): Promise<{ user: store.UserRow; next: string }>
+  /** The member who signed in there. `signed_in`: who is signed in here already. Throws OidcError. */
+  finish(
+    origin: string,
+    search: string,
+    kept: string | undefined,
+    signed_in: string | undefined,
+  ): Promise<{ user: store.UserRow; next: string }>
 }
 
 /** Why a sign-in there failed; the code is shown by the page. */
@@ -40,6 +45,7 @@ export class OidcError extends Error {
     | 'oidc_expired'
     | 'oidc_failed'
     | 'oidc_no_account'
+    | 'oidc_sign_in_first'
     | 'oidc_unavailable'
     | 'oidc_unverified'
   constructor(code: OidcError['code'], message: string = code) {
@@ -108,7 +114,7 @@ export function createOidc(settings: OidcSettings, { db, members, secrets, now }
       return { location: location.href, kept: secrets.encrypt(JSON.stringify(kept), 'oidc') }
     },
 
-    async finish(origin, search, sealed) {
+    async finish(origin, search, sealed, signed_in) {
       if (new URLSearchParams(search).get('error') === 'access_denied') throw new OidcError('oidc_cancelled')
       const kept = readKept(sealed)
       if (!kept || kept.until < now()) throw new OidcError('oidc_expired')
@@ -117,7 +123,7 @@ export function createOidc(settings: OidcSettings, { db, members, secrets, now }
           throw new OidcError('oidc_failed', reason(error))
         },
       )
-      return { user: await db.transaction().execute((trx) => memberOf(trx, claims)), next: kept.next }
+      return { user: await db.transaction().execute((trx) => memberOf(trx, claims, signed_in)), next: kept.next }
     },
   }
 
@@ -146,7 +152,7 @@ export function createOidc(settings: OidcSettings, { db, members, secrets, now }
   }
 
   /** Who signed in before, or the member with the email that the provider has verified, or a new one. */
-  async function memberOf(trx: Trx, claims: client.IDToken): Promise<store.UserRow> {
+  async function memberOf(trx: Trx, claims: client.IDToken, signed_in: string | undefined): Promise<store.UserRow> {
     const { iss: issuer, sub: subject } = claims
     const bound = await store.identity(trx, issuer, subject)
     const before = bound && (await store.user(trx, bound.user_id))
@@ -154,12 +160,29 @@ export function createOidc(settings: OidcSettings, { db, members, secrets, now }
     // Others could claim an unverified email, and with it the member who has it.
     if (String(claims.email_verified) !== 'true') throw new OidcError('oidc_unverified')
     const email = Email.safeParse(claims.email).data?.toLowerCase()
-    const user = email && ((await store.usersByEmail(trx, email))[0] ?? (await signUp(trx, email, claims.name)))
+    const matching = email ? await store.usersByEmail(trx, email) : []
+    const user =
+      matching.length > 0
+        ? chooseFrom(matching, signed_in)
+        : email === undefined
+          ? undefined
+          : await signUp(trx, email, claims.name)
     if (!user) throw new OidcError('oidc_no_account')
     await store.bindIdentity(trx, { issuer, subject, user_id: user.id, created_at: now() })
     const by = { ...serviceActor, account_id: user.account_id }
     await recordAuditEntry(trx, by, 'identity.bound', user.id, { issuer }, now())
     return user
+  }
+
+  /**
+   * The member to connect. Admins and members write emails as they like, and keys do: where several have the email, or
+   * the operator, who may do everything, only who is signed in as that member is believed.
+   */
+  function chooseFrom(matching: store.UserRow[], signed_in: string | undefined): store.UserRow {
+    const own = matching.find(({ id }) => id === signed_in)
+    if (own) return own
+    if (matching.length > 1 || matching[0]!.operator === 1) throw new OidcError('oidc_sign_in_first')
+    return matching[0]!
   }
 
   /** A new member of the operator's account, if the email's domain may sign up and its person was not removed. */

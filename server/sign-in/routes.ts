@@ -45,8 +45,12 @@ interface Parts {
 
 export function signInRoutes(app: FastifyInstance, parts: Parts): void {
   const { accounts, signIn, sessions, passkeys, oidc, public_url } = parts
-  const originOf = ({ protocol, host }: FastifyRequest) =>
-    public_url ? new URL(public_url).origin : `${protocol}://${host}`
+  const originOf = ({ protocol, host }: FastifyRequest) => {
+    if (public_url) return new URL(public_url).origin
+    const origin = `${protocol}://${host}`
+    if (URL.canParse(origin)) return new URL(origin).origin
+    throw new ApiError('invalid_request', 'The header `Host` is not an address.')
+  }
   const placeOf = (request: FastifyRequest): Place => ({
     user_agent: String(request.headers['user-agent'] ?? ''),
     address: request.ip,
@@ -132,7 +136,8 @@ interface OidcParts extends Parts {
 const oidcCookie = 'tunery_oidc'
 
 /** Redirects of the browser to the provider and back: not part of the API's description. */
-function oidcRoutes(app: FastifyInstance, { oidc, signIn, countRequest, originOf, placeOf, enter }: OidcParts): void {
+function oidcRoutes(app: FastifyInstance, parts: OidcParts): void {
+  const { oidc, signIn, sessions, countRequest, originOf, placeOf, enter } = parts
   const options = { schema: { hide: true }, config: { redirect: true } } as const
   const setCookie = (request: FastifyRequest, reply: FastifyReply, value: string, maxAge_s: number) =>
     reply.header(
@@ -142,7 +147,8 @@ function oidcRoutes(app: FastifyInstance, { oidc, signIn, countRequest, originOf
     )
   /** Errors go to the sign-in page: a person is waiting, not a program. */
   const fail = (request: FastifyRequest, reply: FastifyReply, error: unknown) => {
-    if (error instanceof ApiError) return reply.redirect('/sign-in?error=too_many_tries')
+    if (error instanceof ApiError && error.code === 'rate_limit_exceeded')
+      return reply.redirect('/sign-in?error=too_many_tries')
     if (!(error instanceof OidcError)) throw error
     request.log.warn({ code: error.code, reason: error.message }, 'a sign-in by the OpenID provider failed')
     return reply.redirect(`/sign-in?error=${error.code}`)
@@ -164,7 +170,9 @@ function oidcRoutes(app: FastifyInstance, { oidc, signIn, countRequest, originOf
     try {
       await countRequest(request.ip)
       const { search } = new URL(request.url, 'http://unused.invalid')
-      const found = await oidc.finish(originOf(request), search, kept)
+      const token = sessionTokenIn(request)
+      const before = token === undefined ? undefined : await sessions.find(token)
+      const found = await oidc.finish(originOf(request), search, kept, before?.user_id)
       enter(request, reply, await signIn.as(found.user, 'oidc', placeOf(request)))
       return reply.redirect(found.next)
     } catch (error) {

@@ -3,6 +3,7 @@ import type { z } from 'zod'
 import type { ListQuery } from '../../contract/common.ts'
 import { ApiError } from '../../contract/errors.ts'
 import type { Member } from '../../contract/members.ts'
+import { roleScopes } from '../../contract/scopes.ts'
 import type { createInvitation, Invitation, Session, setPassword } from '../../contract/sign-in.ts'
 import { newId } from '../../lib/ids.ts'
 import { day_ms, hour_ms, isoTime } from '../../lib/utc-day.ts'
@@ -88,23 +89,32 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
     created_at: isoTime(created_at),
   })
 
+  /**
+   * Whether the inviter could make this invitation now. They know its link: once they were removed, or the member
+   * became an owner, it must not let them in.
+   */
+  async function isStillMeant(row: store.TokenRow, user: store.UserRow): Promise<boolean> {
+    const inviter = row.invited_by ? await store.user(db, row.invited_by) : undefined
+    if (!inviter || !roleScopes[inviter.role].includes('members:write')) return false
+    return inviter.role === 'owner' || user.role !== 'owner'
+  }
+
   async function toInvitation(row: store.TokenRow): Promise<Invitation | undefined> {
     const user = await store.user(db, row.user_id!)
-    return (
-      user && {
-        id: row.id,
-        member: memberOf(user),
-        created_at: isoTime(row.created_at),
-        expires_at: isoTime(row.expires_at),
-      }
-    )
+    if (!user || !(await isStillMeant(row, user))) return undefined
+    return {
+      id: row.id,
+      member: memberOf(user),
+      created_at: isoTime(row.created_at),
+      expires_at: isoTime(row.expires_at),
+    }
   }
 
   /** The token's row and its member. Throws link_invalid. */
   async function open(kind: 'link' | 'invitation', token: string) {
     const row = await store.token(db, kind, hashOf(token), now())
     const user = row?.user_id ? await store.user(db, row.user_id) : undefined
-    if (!row || !user) throw linkInvalid()
+    if (!row || !user || (kind === 'invitation' && !(await isStillMeant(row, user)))) throw linkInvalid()
     return { row, user }
   }
 
@@ -230,6 +240,14 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
     },
 
     async invite(caller, request) {
+      // Who accepts has a session with all that the role may. A key must not be a way to more than it may itself.
+      const missing = roleScopes[request.role].find((scope) => scope !== 'operator' && !caller.scopes.includes(scope))
+      if (missing)
+        throw new ApiError(
+          'insufficient_permissions',
+          `To invite a member of the role '${request.role}' you need all that they may do; '${missing}' is missing.`,
+          { details: { scope: missing } },
+        )
       return db.transaction().execute(async (trx) => {
         const member = await accounts.members.addWithin(trx, caller, request)
         const user = (await store.user(trx, member.id))!

@@ -1,0 +1,76 @@
+// What the link of an invitation must not be: a way to more than who made it may do.
+import assert from 'node:assert/strict'
+import http from 'node:http'
+import { after, before, test } from 'node:test'
+import { codeOf, newBrowser } from '../support/browser.ts'
+import { client } from '../support/client.ts'
+import { startApp, type TestApp } from '../support/service.ts'
+
+let app: TestApp
+before(async () => {
+  app = await startApp()
+})
+after(() => app.stop())
+
+const tokenOf = ({ body }: { body: { link: string } }) => new URL(body.link).hash.slice(1)
+const accept = (token: string) => newBrowser(app).send('POST', '/sign-in/invitation', { token })
+const invite = (by: Pick<TestApp, 'api'>, role: string) => by.api('POST', '/invitations', { name: 'Someone', role })
+/** A member with a role, and a client with a key of theirs. */
+async function addMember(role: string) {
+  const { body } = await app.api('POST', '/members', { name: role, role })
+  const { key } = (await app.api('POST', '/keys', { name: 'k', user_id: body.id })).body
+  return { id: body.id as string, ...client(app.url, key) }
+}
+
+test('a key invites only to roles whose scopes it has: a session of the role may do all of them', async () => {
+  const { key } = (await app.api('POST', '/keys', { name: 'people', scopes: ['members:write', 'members:read'] })).body
+  const narrow = client(app.url, key)
+  for (const role of ['viewer', 'member', 'admin', 'owner'])
+    assert.deepEqual(codeOf(await invite(narrow, role)), [403, 'insufficient_permissions'], role)
+  assert.equal((await app.api('GET', '/invitations')).body.items.length, 0)
+  for (const role of ['viewer', 'member', 'admin', 'owner']) assert.equal((await invite(app, role)).status, 201, role)
+  const admin = await addMember('admin')
+  assert.equal((await invite(admin, 'admin')).status, 201)
+  assert.deepEqual(codeOf(await invite(admin, 'owner')), [403, 'insufficient_permissions'])
+})
+
+test('an admin’s link is void once its member is an owner, and anybody’s once they were removed or may invite no more', async () => {
+  const admin = await addMember('admin')
+  const [promoted, left, demoted] = [
+    await invite(admin, 'member'),
+    await invite(admin, 'member'),
+    await invite(app, 'viewer'),
+  ]
+  await app.api('PUT', `/members/${promoted.body.member.id}`, { role: 'owner' })
+  assert.deepEqual(codeOf(await accept(tokenOf(promoted))), [400, 'link_invalid'])
+  const look = await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(promoted) })
+  assert.deepEqual(codeOf(look), [400, 'link_invalid'])
+
+  await app.api('PUT', `/members/${admin.id}`, { role: 'member' })
+  assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
+  await app.api('PUT', `/members/${admin.id}`, { role: 'admin' })
+  assert.equal((await newBrowser(app).send('POST', '/sign-in/invitation/look', { token: tokenOf(left) })).status, 200)
+  await app.api('DELETE', `/members/${admin.id}`)
+  assert.deepEqual(codeOf(await accept(tokenOf(left))), [400, 'link_invalid'])
+  const { items } = (await app.api('GET', '/invitations?limit=100')).body
+  const open = items.map((each: { id: string }) => each.id)
+  assert.deepEqual(
+    [left, promoted, demoted].map(({ body }) => open.includes(body.id)),
+    [false, false, true],
+  )
+  // An owner's invitation stays good for whatever became of the member.
+  await app.api('PUT', `/members/${demoted.body.member.id}`, { role: 'owner' })
+  assert.equal((await accept(tokenOf(demoted))).status, 200)
+})
+
+test('a host that is no address is an error of the request', async () => {
+  const { hostname, port } = new URL(app.address)
+  for (const host of ['a b', '[', 'x:99999']) {
+    const status = await new Promise((resolve) =>
+      http.get({ hostname, port, path: '/v1/sign-in', headers: { host } }, (answer) =>
+        resolve(answer.resume().statusCode),
+      ),
+    )
+    assert.equal(status, 400, `'${host}'`)
+  }
+})
