@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test'
 import type { Page } from 'playwright-core'
 import { entriesOf, type GroupName, hyperparameters } from '../../contract/hyperparameters.ts'
 import { root } from '../../lib/root.ts'
-import { type Dataset, Tunery } from '../../sdk/index.ts'
+import { type CreateJobInput, type Dataset, Tunery } from '../../sdk/index.ts'
 import { until } from '../support/client.ts'
 import { tiny } from '../support/tiny.ts'
 import { type BrowserService, browserTest, phone, problemsOf, settled, startBrowserService } from './support.ts'
@@ -182,12 +182,12 @@ test(
         const said = `${description.replaceAll('`', '')} Default: `
         assert.ok(main.includes(said), `${name}: ${said}`)
       }
-    assert.ok(main.includes('Number of passes over the whole dataset. Default: 2. 1 to 50.'))
+    assert.ok(main.includes('Number of passes over the whole dataset. Default: 2. From 1 to 50.'))
     await assertFit(page, 'all settings')
 
     // A wrong value is told before anything is asked, and the job is not started.
     await page.getByLabel(/^Epochs/).fill('99')
-    await page.getByText('Must be 1 to 50.').waitFor()
+    await page.getByText('Must be from 1 to 50.').waitFor()
     await page.getByRole('button', { name: 'Start the job' }).click()
     await page.getByText('1 setting under Advanced is out of range.').waitFor()
     assert.equal((await tunery.jobs.list({ name: 'pairs' })).items.length, 0)
@@ -195,7 +195,7 @@ test(
     await page.getByLabel(/^Learning rate/).fill('0.00025')
     await page.getByLabel(/^Beta/).fill('0.2')
     await page.locator('summary', { hasText: 'The same by code' }).click()
-    const shown = JSON.parse(await page.locator('pre', { hasText: '"model_id"' }).innerText())
+    const shown: CreateJobInput = JSON.parse(await page.locator('pre', { hasText: '"model_id"' }).innerText())
     assert.deepEqual(shown, {
       model_id: tiny,
       dataset_id: dataset.id,

@@ -5,7 +5,7 @@ import type { Dataset } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { usePages } from '../../lib/pages.ts'
 import { refresh_ms } from '../../lib/query.ts'
-import { useMay } from '../../lib/session.ts'
+import { useMay, useSession } from '../../lib/session.ts'
 import { Button } from '../../ui/button.tsx'
 import { EmptyState, ErrorState, Notice, SkeletonLines, Status } from '../../ui/feedback.tsx'
 import { Input } from '../../ui/field.tsx'
@@ -37,7 +37,8 @@ export default function DatasetsPage() {
   const may = useMay('datasets:write')
   const mayRead = useMay('datasets:read')
   const navigate = useNavigate()
-  const uploads = useUploads()
+  const account = useSession().profile.account.id
+  const uploads = useUploads(account)
   const started = useRef<string>(undefined)
 
   // The only upload that was begun here leads to its check, once it is there.
@@ -54,7 +55,7 @@ export default function DatasetsPage() {
         {may ? (
           <UploadCard
             send={(file, fields) => {
-              started.current = startUpload(file, fields)
+              started.current = startUpload(account, file, fields)
             }}
           />
         ) : (

@@ -75,7 +75,7 @@ function UploadItem({ upload }: { upload: Upload }) {
               aria-label={`The file ${upload.name}`}
               onChange={({ target }) => {
                 const file = target.files?.[0]
-                if (file) startUpload(file, upload.fields)
+                if (file) startUpload(upload.account, file, upload.fields)
                 target.value = ''
               }}
             />

@@ -1,6 +1,6 @@
 // Uploads under way. They go on while other pages are shown; what a large one has sent is remembered, so that it goes on
 // after a lost connection or a refresh, when the same file is chosen again.
-import { useSyncExternalStore } from 'react'
+import { useMemo, useSyncExternalStore } from 'react'
 import { type Dataset, isUploadGone, type UploadFieldsInput, type UploadState } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { queryClient } from '../../lib/query.ts'
@@ -10,6 +10,8 @@ export type UploadStatus = 'sending' | 'reading' | 'done' | 'failed' | 'interrup
 
 export interface Upload {
   id: string
+  /** Whose it is: others who sign in in this browser do not see it. */
+  account: string
   name: string
   size_bytes: number
   modified: number
@@ -66,14 +68,20 @@ const subscribe = (listener: () => void) => {
   listeners.add(listener)
   return () => listeners.delete(listener)
 }
-export const useUploads = () => useSyncExternalStore(subscribe, () => uploads)
+/** Those of an account. */
+export function useUploads(account: string): readonly Upload[] {
+  const all = useSyncExternalStore(subscribe, () => uploads)
+  return useMemo(() => all.filter((upload) => upload.account === account), [all, account])
+}
 
 const isSame = (upload: Upload, file: File) =>
   upload.name === file.name && upload.size_bytes === file.size && upload.modified === file.lastModified
 
 /** Sends a file; goes on where it stopped if it was partly sent before. Returns the upload's id. */
-export function startUpload(file: File, fields: UploadFieldsInput = {}): string {
-  const earlier = uploads.find((upload) => isSame(upload, file) && upload.status !== 'done')
+export function startUpload(account: string, file: File, fields: UploadFieldsInput = {}): string {
+  const earlier = uploads.find(
+    (upload) => upload.account === account && isSame(upload, file) && upload.status !== 'done',
+  )
   if (earlier) {
     files.set(earlier.id, file)
     if (earlier.status !== 'sending') void send(earlier.id)
@@ -82,7 +90,10 @@ export function startUpload(file: File, fields: UploadFieldsInput = {}): string 
   const id = crypto.randomUUID()
   const { name, size: size_bytes, lastModified: modified } = file
   files.set(id, file)
-  change([...uploads, { id, name, size_bytes, modified, fields, status: 'sending', sent_bytes: 0, at: Date.now() }])
+  change([
+    ...uploads,
+    { id, account, name, size_bytes, modified, fields, status: 'sending', sent_bytes: 0, at: Date.now() },
+  ])
   void send(id)
   return id
 }

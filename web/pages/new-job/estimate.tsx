@@ -41,8 +41,13 @@ export function useEstimate(request: CreateJobInput | undefined) {
     refetchInterval: ({ state }) => (isPassing(state.error) ? refresh_ms : false),
     refetchOnWindowFocus: false,
   })
-  const waiting = wanted !== asked && wanted !== undefined
-  return { query, measuring: waiting || query.isFetching, isOld: waiting || query.isPlaceholderData }
+  const changed = wanted !== asked
+  return {
+    query,
+    measuring: (changed && wanted !== undefined) || (!changed && query.isFetching),
+    /** What there is was measured with other settings. */
+    isOld: changed || query.isPlaceholderData,
+  }
 }
 
 export function EstimateCard({
@@ -70,8 +75,10 @@ export function EstimateCard({
               <LoaderCircle aria-hidden className="size-4 animate-spin" />
               Measuring…{query.data && ' Below is the last one.'}
             </>
+          ) : query.data && isOld ? (
+            'Measured with other settings.'
           ) : query.data && !error ? (
-            'Measured with nothing else on the machine.'
+            'With nothing else on the machine.'
           ) : (
             ''
           )}

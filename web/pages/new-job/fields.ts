@@ -39,13 +39,13 @@ export function labelOf(name: string): string {
 export const numberOf = (value: number): string =>
   Number.isInteger(value) ? formatCount(value) : formatNumber(value, 10)
 
-/** `1 to 50`, `above 0, at most 0.1`; empty where there is no range. */
+/** `From 1 to 50`, `Above 0, at most 0.1`; empty where there is no range. */
 export function rangeOf({ type, minimum, above, maximum, most, choices }: HyperparameterInfo): string {
   if (choices) return choices.join(', ')
   if (type === 'list') return most === undefined ? '' : `At most ${numberOf(most)} entries`
   if (above !== undefined)
     return `Above ${numberOf(above)}${maximum === undefined ? '' : `, at most ${numberOf(maximum)}`}`
-  if (minimum !== undefined && maximum !== undefined) return `${numberOf(minimum)} to ${numberOf(maximum)}`
+  if (minimum !== undefined && maximum !== undefined) return `From ${numberOf(minimum)} to ${numberOf(maximum)}`
   return ''
 }
 
@@ -65,7 +65,7 @@ export function problemOf(info: HyperparameterInfo, value: unknown): string | un
     (minimum !== undefined && number < minimum) ||
     (above !== undefined && number <= above) ||
     (maximum !== undefined && number > maximum)
-  if (wrong) return `Must be ${rangeOf(info).replace(/^A/, 'a')}.`
+  if (wrong) return `Must be ${rangeOf(info).replace(/^./, (letter) => letter.toLowerCase())}.`
   return info.type === 'integer' && !Number.isInteger(number) ? 'Must be a whole number.' : undefined
 }
 

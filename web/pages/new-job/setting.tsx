@@ -69,11 +69,15 @@ const shown = (value: unknown): string | undefined =>
         ? value
         : undefined
 
+/** Longer words stand below the field alone. */
+const placeholder_characters = 24
+
 /** Stands for nothing that is set. */
 const ofDefault = ' '
 
 function Control({ info, value, onChange, inForce }: Omit<SettingProps, 'error' | 'control'>) {
-  const placeholder = shown(inForce) ?? defaultOf(info)
+  const words = defaultOf(info)
+  const placeholder = shown(inForce) ?? (words.length > placeholder_characters ? 'Default' : words)
   switch (info.type) {
     case 'integer':
     case 'number':
