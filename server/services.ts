@@ -19,6 +19,7 @@ import { createIdempotency } from './http/idempotency-store.ts'
 import { createHubFeature } from './hub/feature.ts'
 import { createEngine, createInferenceFeature } from './inference/feature.ts'
 import { createLimits } from './limits/index.ts'
+import { createMachineFeature } from './machine/feature.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
@@ -130,6 +131,12 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withDeployments,
     withExports,
     withWebhooks,
+    createMachineFeature(context, {
+      engine,
+      replicas: withInference.replicas,
+      runningTrainings: tuning.runningTrainings,
+      version: pkg.version,
+    }),
     createWebFeature(),
   ]
 

@@ -15,6 +15,7 @@ import * as hub from '../../contract/hub.ts'
 import * as inference from '../../contract/inference.ts'
 import * as history from '../../contract/job-history.ts'
 import * as keys from '../../contract/keys.ts'
+import * as machine from '../../contract/machine.ts'
 import * as members from '../../contract/members.ts'
 import * as models from '../../contract/models.ts'
 import * as evals from '../../contract/openai-evals.ts'
@@ -77,6 +78,8 @@ export const resources: Resources = {
     remove: members.removeMember,
   },
   operator: {
+    machine: machine.getMachine,
+    usage: machine.getOperatorUsage,
     accounts: {
       create: operator.createAccount,
       list: operator.listAccounts,

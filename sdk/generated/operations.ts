@@ -89,6 +89,10 @@ export interface Operations {
     remove: (user_id: string, options?: RequestOptions) => Promise<T.Deleted>
   }
   operator: {
+    /** The machine: memory, disk, GPUs, engine, queues, replicas and set-up. `GET /operator/machine` */
+    machine: (options?: RequestOptions) => Promise<T.Machine>
+    /** What each account used on a day, most requests first. `GET /operator/usage` */
+    usage: (query?: T.OperatorUsageQuery, options?: RequestOptions) => Promise<T.OperatorUsageResponse>
     accounts: {
       /** Make an account with its owner and the owner’s first key, which is shown once. `POST /operator/accounts` */
       create: (body: T.OperatorAccountsCreateBody, options?: RequestOptions) => Promise<T.OperatorAccountsCreateResponse>
@@ -466,6 +470,8 @@ export const operations = {
     remove: 'DELETE /members/{user_id}',
   },
   operator: {
+    machine: 'GET /operator/machine',
+    usage: 'GET /operator/usage query',
     accounts: {
       create: 'POST /operator/accounts body',
       list: 'GET /operator/accounts page query',

@@ -1183,6 +1183,195 @@ export interface MembersUpdateBody {
   email?: Email
   role?: 'owner' | 'admin' | 'member' | 'viewer'
 }
+export interface Machine {
+  /**
+   * Of this service.
+   */
+  version: string
+  node: string
+  started_at: Time
+  uptime_seconds: number
+  /**
+   * That this service may use.
+   */
+  cores: number
+  /**
+   * Average load of the last 1, 5 and 15 minutes.
+   */
+  load: number[]
+  memory: {
+    /**
+     * Of the machine, or of the container if that has less.
+     */
+    total_bytes: number
+    /**
+     * Bytes.
+     */
+    available_bytes: number
+    /**
+     * Resident memory of the server alone, without engine and trainers.
+     */
+    service_bytes: number
+  }
+  disk: {
+    /**
+     * Of the file system of the data folder.
+     */
+    total_bytes: number
+    /**
+     * That this service can still write.
+     */
+    free_bytes: number
+    /**
+     * TUNERY_MIN_FREE_DISK_MB: uploads, jobs and exports wait or are refused below it.
+     */
+    kept_free_bytes: number
+    /**
+     * What takes space, most first. Counted in the background, at most once a minute. Null: not yet.
+     */
+    kinds:
+      | {
+          kind: string
+          /**
+           * Bytes.
+           */
+          bytes: number
+        }[]
+      | null
+    counted_at: Time | null
+  }
+  gpus: {
+    name: string
+    memory_bytes: number | null
+    used_bytes: number | null
+    /**
+     * Null, as each figure, where the driver does not know it.
+     */
+    busy_percent: number | null
+  }[]
+  engine: {
+    /**
+     * `stopped`: the next request starts it.
+     */
+    status: 'running' | 'stopped' | 'failing'
+    problem: string | null
+    pid: number | null
+    /**
+     * Resident memory, with the weights that it has read.
+     */
+    memory_bytes: number | null
+    /**
+     * Of it, for the contexts of running and cached conversations.
+     */
+    context_bytes: number | null
+    models: {
+      id: string
+      /**
+       * Of an adapter: its base.
+       */
+      base: string | null
+      /**
+       * Size of its file.
+       */
+      bytes: number | null
+    }[]
+    /**
+     * Answers being computed.
+     */
+    running: number
+    /**
+     * Requests that wait for a slot.
+     */
+    waiting: number
+    /**
+     * Generated tokens since the last look. Null at the first look, or if that was more than a minute ago.
+     */
+    tokens_per_second: number | null
+  }
+  /**
+   * Running trainers.
+   */
+  trainings: number
+  queues: {
+    kind: string
+    waiting: number
+    running: number
+    /**
+     * Since when the oldest waiting entry waits.
+     */
+    oldest_at: Time | null
+  }[]
+  /**
+   * Servers of models: this machine’s engine, and the upstreams.
+   */
+  replicas: {
+    name: string
+    /**
+     * The base that it serves. Null: this machine’s engine, for all others.
+     */
+    model: string | null
+    up: boolean
+    in_flight: number
+    max_concurrent: number
+  }[]
+  /**
+   * Requests that wait for a replica with free capacity, by base.
+   */
+  waiting: {
+    model: string
+    requests: number
+  }[]
+  setup: TrainingSetup
+}
+export interface TrainingSetup {
+  /**
+   * Whether all that training needs is installed. Until then jobs and exports wait, and chat works.
+   */
+  ready: boolean
+  /**
+   * In their order. Empty if everything was there when the service started.
+   */
+  steps: SetupStep[]
+}
+export interface SetupStep {
+  name: string
+  title: string
+  status: 'waiting' | 'running' | 'done' | 'failed'
+  /**
+   * How long it has run; null if it has not begun.
+   */
+  seconds: number | null
+  /**
+   * The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command.
+   */
+  message: string | null
+}
+export interface OperatorUsageQuery {
+  /**
+   * A UTC day, `YYYY-MM-DD`; by default today.
+   */
+  day?: string
+}
+export interface OperatorUsageResponse {
+  day: string
+  currency: string
+  /**
+   * At most 1,000, without accounts that used nothing.
+   */
+  items: AccountUsage[]
+}
+export interface AccountUsage {
+  account_id: string
+  name: string
+  /**
+   * Requests of inference and ended jobs.
+   */
+  requests: number
+  prompt_tokens: number
+  completion_tokens: number
+  trained_tokens: number
+  cost: number
+}
 export interface OperatorAccountsCreateBody {
   name: DisplayName
   /**
@@ -1488,29 +1677,6 @@ export interface ErrorText {
 }
 export interface HubTiersResponse {
   tiers: Tier[]
-}
-export interface TrainingSetup {
-  /**
-   * Whether all that training needs is installed. Until then jobs and exports wait, and chat works.
-   */
-  ready: boolean
-  /**
-   * In their order. Empty if everything was there when the service started.
-   */
-  steps: SetupStep[]
-}
-export interface SetupStep {
-  name: string
-  title: string
-  status: 'waiting' | 'running' | 'done' | 'failed'
-  /**
-   * How long it has run; null if it has not begun.
-   */
-  seconds: number | null
-  /**
-   * The last line of its output, or why it failed and what to do. Keys with the scope operator also see the output of a failed command.
-   */
-  message: string | null
 }
 export interface UploadFieldsInput {
   /**

@@ -15,7 +15,7 @@ import { countFailures } from './gateway/failures.ts'
 import { inferenceRoutes } from './gateway/routes.ts'
 import { createMergedCheck } from './merged-adapters/check.ts'
 import { createMergedAdapters } from './merged-adapters/manager.ts'
-import { createPools } from './replicas/pools.ts'
+import { createPools, type Pools } from './replicas/pools.ts'
 import { readUpstreams } from './replicas/settings.ts'
 import { createCacheSalt } from './replicas/upstream.ts'
 import { responseRoutes } from './responses/routes.ts'
@@ -36,6 +36,7 @@ export function createEngine(context: Context) {
     stop: () => process.stop(),
     pid: () => process.current()?.pid,
     yieldCores: client.yieldCores,
+    read: client.read,
     /** Why it cannot answer, or undefined. */
     problem: async () => process.problem() ?? (await health.problem()),
     watchHealth: health.watch,
@@ -55,7 +56,7 @@ interface Needs {
 export function createInferenceFeature(
   context: Context,
   { plans, limits, engine, hub, models, usage, storedCompletions }: Needs,
-): Feature & { inference: Inference; gauges: Gauge[] } {
+): Feature & { inference: Inference; gauges: Gauge[]; replicas: Pools['overview'] } {
   const { config, dataDir, log } = context
   const { client } = engine
   const pools = createPools({
@@ -86,6 +87,7 @@ export function createInferenceFeature(
   })
   return {
     inference,
+    replicas: pools.overview,
     gauges: [
       {
         name: 'tunery_merged_adapters',

@@ -33,6 +33,8 @@ export interface Queue {
   claim(kind: string, worker: string): Promise<Claim | undefined>
   /** Waiting and leased entries of a kind, in the order in which they are claimed. */
   pending(kind: string): Promise<{ ref: string; run_at: number }[]>
+  /** Waiting and leased entries by kind, and when the oldest waiting one was enqueued (unix ms). */
+  counts(): Promise<{ kind: string; waiting: number; running: number; oldest_at: number | null }[]>
   /** Whether due work of the same kind waits: long work lets it go on after a time slice. */
   othersWait(claim: Pick<Claim, 'kind' | 'ref'>): Promise<boolean>
   /** Renews the lease. Returns whether the claim still held it. */
@@ -129,6 +131,22 @@ export function createQueue(db: Db, now: () => number = Date.now): Queue {
         .orderBy('run_at')
         .orderBy('id')
         .execute(),
+
+    async counts() {
+      const count = (status: string) => sql<number>`sum(case when status = ${status} then 1 else 0 end)`
+      return await db
+        .selectFrom('queue_entries')
+        .select([
+          'kind',
+          count('waiting').as('waiting'),
+          count('leased').as('running'),
+          sql<number | null>`min(case when status = 'waiting' then created_at end)`.as('oldest_at'),
+        ])
+        .where('status', 'in', ['waiting', 'leased'])
+        .groupBy('kind')
+        .orderBy('kind')
+        .execute()
+    },
 
     async othersWait({ kind, ref }) {
       const time = now()

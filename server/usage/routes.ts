@@ -1,4 +1,5 @@
 import type { FastifyInstance } from 'fastify'
+import { getOperatorUsage } from '../../contract/machine.ts'
 import { getTimeline } from '../../contract/timeline.ts'
 import { getThresholds, getUsage, setThresholds } from '../../contract/usage.ts'
 import { mount } from '../http/mount.ts'
@@ -7,6 +8,7 @@ import type { Usage } from './service.ts'
 export function usageRoutes(app: FastifyInstance, usage: Usage): void {
   mount(app, getUsage, ({ caller, query }) => usage.report(caller.account_id, query))
   mount(app, getTimeline, ({ caller, query: { model, ...period } }) => usage.timeline(caller.account_id, model, period))
+  mount(app, getOperatorUsage, ({ query }) => usage.accounts(query.day))
   mount(app, getThresholds, ({ caller }) => usage.thresholds(caller.account_id))
   mount(app, setThresholds, ({ caller, body }) => usage.setThresholds(caller, body))
 }

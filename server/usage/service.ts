@@ -3,7 +3,9 @@
 import path from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import type { z } from 'zod'
 import { ApiError } from '../../contract/errors.ts'
+import type { getOperatorUsage } from '../../contract/machine.ts'
 import type { PeriodQuery, Timeline } from '../../contract/timeline.ts'
 import type { Thresholds, UsageGroup, UsageQuery, UsageReport } from '../../contract/usage.ts'
 import { createMutex } from '../../lib/mutex.ts'
@@ -28,6 +30,7 @@ const foldWait_ms = 2000
 const defaultDays = 30
 const days_max = 366
 const rows_max = 10_000
+const accounts_max = 1000
 
 export interface Usage {
   /** Records the usage of a request. Call it before the client gets the end of the response, so that none is lost. */
@@ -42,6 +45,8 @@ export interface Usage {
   report(account_id: string, query: UsageQuery): Promise<UsageReport>
   /** Figures of the requests for a model name, over time. */
   timeline(account_id: string, model: string, period: PeriodQuery): Promise<Timeline>
+  /** What each account used on a UTC day, for the operator. */
+  accounts(day: string | undefined): Promise<z.input<(typeof getOperatorUsage.responses)[200]>>
   find(account_id: string, request_id: string): Promise<Row<'usage'> | undefined>
   thresholds(account_id: string): Promise<Thresholds>
   setThresholds(caller: Caller, thresholds: Thresholds): Promise<Thresholds>
@@ -173,6 +178,11 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
     async timeline(account_id, model, period) {
       await Promise.race([foldShared(), sleep(foldWait_ms)])
       return await timelineOf(db, account_id, model, period, now())
+    },
+
+    async accounts(day = isoDay(now())) {
+      await Promise.race([foldShared(), sleep(foldWait_ms)])
+      return { day, currency, items: await store.accountsOn(db, Date.parse(day), accounts_max) }
     },
 
     async setThresholds(caller, thresholds) {

@@ -66,6 +66,24 @@ export async function grouped(db: Db, account_id: string, from: number, to: numb
   )
 }
 
+/** What each account used on a day, most requests first; at most `limit` accounts. */
+export const accountsOn = (db: Db, day: number, limit: number) =>
+  db
+    .selectFrom('usage_days')
+    .innerJoin('accounts', 'accounts.id', 'usage_days.account_id')
+    .where('day', '=', day)
+    .select([
+      'accounts.id as account_id',
+      'accounts.name',
+      ...(['requests', 'prompt_tokens', 'completion_tokens', 'trained_tokens', 'cost'] as const).map((sum) =>
+        sql<number>`sum(${sql.ref(sum)})`.as(sum),
+      ),
+    ])
+    .groupBy('accounts.id')
+    .orderBy('requests', 'desc')
+    .limit(limit)
+    .execute()
+
 /** Adds to the counts of failed requests. */
 export const addFailures = (trx: Trx, rows: NewRow<'usage_failures'>[]) =>
   trx

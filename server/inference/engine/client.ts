@@ -37,6 +37,8 @@ export interface EngineClient {
   ): Promise<EngineResponse>
   /** Tokens used by a request whose client disconnected; undefined if the engine does not know the request. */
   abortedUsage(request_id: string): Promise<TokenCounts | undefined>
+  /** The body of a GET of a running engine; undefined if none runs, or it does not answer in time. */
+  read(path: string): Promise<string | undefined>
   /** Makes a running engine leave this share (0 to 1) of CPU time to other processes for the next `for_ms`. */
   yieldCores(share: number, for_ms: number): Promise<void>
   /** Whether the running engine has unfinished requests or loads. */
@@ -59,6 +61,8 @@ interface LoadedModel {
 class NotStarted extends ReplicaFailure {}
 /** How long the exit event may take after a refused connection. */
 const exitNotice_ms = 2000
+/** For what an operator looks at. */
+const read_ms = 3000
 const neverAborts = new AbortController().signal
 /** Waits between lookups: the engine notices a disconnect shortly after the connection closes. */
 const abortedUsagePolls_ms = [5, 20, 50, 100, 300]
@@ -241,6 +245,19 @@ export function createEngineClient(engine: EngineProcess, log: Logger): EngineCl
         if (response.status === 200 && text !== '') return toTokenCounts(JSON.parse(text))
       }
       return undefined
+    },
+
+    async read(path) {
+      const instance = engine.current()
+      if (!instance) return undefined
+      const inTime = AbortSignal.any([instance.ended, AbortSignal.timeout(read_ms)])
+      try {
+        const response = await send(instance.pool, { method: 'GET', path }, inTime)
+        const text = (await readAll(response)).toString('utf8')
+        return response.status === 200 ? text : undefined
+      } catch {
+        return undefined
+      }
     },
 
     async yieldCores(share, for_ms) {

@@ -16,6 +16,8 @@ export interface PoolResponse extends ReplicaResponse {
 
 export interface Pool {
   replicas: readonly Replica[]
+  /** Length of the queue. */
+  waiting(): number
   /** Dispatches queued requests; call it when a replica that pools share has free capacity. */
   dispatchWaiting(): void
   run(request: ReplicaRequest, signal: AbortSignal): Promise<PoolResponse>
@@ -124,6 +126,7 @@ export function createPool(replicas: readonly Replica[], waiting_max: number, on
 
   return {
     replicas,
+    waiting: () => waiting.length,
     dispatchWaiting,
     async run(request, signal) {
       const tried = new Set<Replica>()

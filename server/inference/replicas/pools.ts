@@ -1,10 +1,11 @@
 // One pool of replicas per base model, created on first use.
 import type { Logger } from 'pino'
 import { ApiError } from '../../../contract/errors.ts'
+import type { Machine } from '../../../contract/machine.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { createLocalReplica } from './local.ts'
 import { createPool, type Pool, type PoolResponse } from './pool.ts'
-import type { ModelStatus, ReplicaRequest, Target } from './replica.ts'
+import type { ModelStatus, Replica, ReplicaRequest, Target } from './replica.ts'
 import type { UpstreamSettings } from './settings.ts'
 import { createUpstream } from './upstream.ts'
 
@@ -21,6 +22,8 @@ export interface Pools {
   /** Whether an upstream serves this base. */
   hasUpstream(base_id: string): boolean
   upstreamModels(): string[]
+  /** All servers, and the requests that wait for one. */
+  overview(): Pick<Machine, 'replicas' | 'waiting'>
 }
 
 interface Options {
@@ -91,5 +94,26 @@ export function createPools({ engine, upstreams, waiting_max, cacheSalt, log }: 
 
     hasUpstream: (base_id) => configured.has(base_id),
     upstreamModels: () => [...configured.keys()],
+
+    overview() {
+      const describe = (replica: Replica, model: string | null) => ({
+        name: replica.name,
+        model,
+        up: replica.isUp(),
+        in_flight: replica.inFlight,
+        max_concurrent: replica.max_concurrent,
+      })
+      const upstreams = [...configured.keys()].flatMap((model) =>
+        poolOf(model)
+          .replicas.filter((replica) => replica !== local)
+          .map((replica) => describe(replica, model)),
+      )
+      return {
+        replicas: [describe(local, null), ...upstreams],
+        waiting: [...pools].flatMap(([model, pool]) =>
+          pool.waiting() > 0 ? [{ model, requests: pool.waiting() }] : [],
+        ),
+      }
+    },
   }
 }
