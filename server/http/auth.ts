@@ -166,17 +166,19 @@ export function requireAuth(
     requirePermission(caller, route)
     request.caller = caller
   })
-  // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload.
+  // Check the key again after the body: it may have been revoked, or have lost scopes, during a slow upload. A stream of
+  // events does so by itself.
   app.decorateRequest('reauthorize', null)
   app.addHook('preHandler', async (request) => {
     const { route } = request.routeOptions.config
-    if (!route || route.method === 'GET' || !request.caller) return
+    const streamsEvents = route?.produces === 'application/x-ndjson'
+    if (!route || (route.method === 'GET' && !streamsEvents) || !request.caller) return
     const reauthorize = async () => {
       request.caller = await authenticate.reauthenticate(request)
       requirePermission(request.caller, route)
       return request.caller
     }
-    if (route.consumes) request.reauthorize = reauthorize
+    if (route.consumes || streamsEvents) request.reauthorize = reauthorize
     else await reauthorize()
   })
 }

@@ -21,8 +21,8 @@ declare module 'fastify' {
   interface FastifyRequest {
     caller: Caller | null
     /**
-     * Checks key and scope again. Set on requests whose handler reads the body itself; the handler calls it after the
-     * whole body has been read.
+     * Checks key and scope again. Set on requests whose handler reads the body itself, which calls it after the whole
+     * body has been read, and on streams of events.
      */
     reauthorize: (() => Promise<Caller>) | null
     /** The JSON body as the client wrote it. */

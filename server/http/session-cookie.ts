@@ -3,15 +3,23 @@ import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError } from '../../contract/errors.ts'
 
-/** A browser sends a cookie to every port of a host, so that the name carries the port; behind TLS `__Host-` is stricter. */
-const cookieName = ({ protocol, socket }: FastifyRequest) =>
-  protocol === 'https' ? '__Host-tunery_session' : `tunery_session_${socket.localPort}`
+/** Behind TLS: browsers take and send a cookie with this prefix by TLS alone, and from no subdomain. */
+const secureName = '__Host-tunery_session'
+
+/**
+ * The name of the request's cookie. A browser sends a cookie to every port of a host, so that without TLS the name
+ * carries the port. A proxy that is not trusted cannot say that there is TLS, but a cookie can.
+ */
+function nameIn({ protocol, socket, headers }: FastifyRequest): string {
+  const isSecure = protocol === 'https' || cookieIn(headers.cookie, secureName) !== undefined
+  return isSecure ? secureName : `tunery_session_${socket.localPort}`
+}
 
 /** The token of the request's session; undefined if it has none, or if a key signs it. */
 export function sessionTokenIn(request: FastifyRequest): string | undefined {
   const { cookie, authorization } = request.headers
   if (cookie === undefined || authorization !== undefined) return undefined
-  return cookieIn(cookie, cookieName(request))
+  return cookieIn(cookie, nameIn(request))
 }
 
 export function cookieIn(header: string | undefined, name: string): string | undefined {
@@ -22,15 +30,27 @@ export function cookieIn(header: string | undefined, name: string): string | und
   return undefined
 }
 
-const attributes = ({ protocol }: FastifyRequest) =>
-  `Path=/; HttpOnly; SameSite=Lax${protocol === 'https' ? '; Secure' : ''}`
+const cookie = (name: string, token: string, maxAge_s: number) =>
+  `${name}=${token}; Max-Age=${maxAge_s}; Path=/; HttpOnly; SameSite=Lax${name === secureName ? '; Secure' : ''}`
 
-export function setSessionCookie(request: FastifyRequest, reply: FastifyReply, token: string, maxAge_s: number): void {
-  reply.header('set-cookie', `${cookieName(request)}=${token}; Max-Age=${maxAge_s}; ${attributes(request)}`)
+/**
+ * `publicOrigin`: the origin of TUNERY_PUBLIC_URL. If it has TLS, so has every page but one that was opened at the
+ * service's own address.
+ */
+export function setSessionCookie(
+  request: FastifyRequest,
+  reply: FastifyReply,
+  token: string,
+  maxAge_s: number,
+  publicOrigin: string | undefined,
+): void {
+  const { headers, host } = request
+  const hasTls = publicOrigin?.startsWith('https:') && headers.origin !== `http://${host}`
+  reply.header('set-cookie', cookie(hasTls ? secureName : nameIn(request), token, maxAge_s))
 }
 
 export function clearSessionCookie(request: FastifyRequest, reply: FastifyReply): void {
-  reply.header('set-cookie', `${cookieName(request)}=; Max-Age=0; ${attributes(request)}`)
+  reply.header('set-cookie', cookie(nameIn(request), '', 0))
 }
 
 /** The token that requests of a session carry in `x-csrf-token`: only a page of this origin can read it. */

@@ -56,7 +56,7 @@ export function signInRoutes(app: FastifyInstance, parts: Parts): void {
     address: request.ip,
   })
   const enter = (request: FastifyRequest, reply: FastifyReply, { token, session }: Begun) => {
-    setSessionCookie(request, reply, token, cookieSeconds)
+    setSessionCookie(request, reply, token, cookieSeconds, public_url && new URL(public_url).origin)
     return { session }
   }
 

@@ -1,6 +1,6 @@
 import { lstat, mkdir, readdir, rename, rm, statfs } from 'node:fs/promises'
 import path from 'node:path'
-import { lockDataDir, openDatabase } from '../../db/open.ts'
+import { type Db, lockDataDir, openDatabase } from '../../db/open.ts'
 import { hashFile, syncPath } from '../durable-files.ts'
 import { copyInto, syncFolders } from './files.ts'
 import { BackupError, type Manifest, readManifest } from './manifest.ts'
@@ -34,7 +34,8 @@ export async function restore(source: string, dataDir: string): Promise<Manifest
     await mkdir(staging, { mode: 0o700 })
     for (const file of manifest.files) await copyVerified(source, staging, file)
     // Throws for a database of a later version, as the server does.
-    await (await openDatabase(staging)).destroy()
+    const db = await openDatabase(staging)
+    await signEveryoneOut(db).finally(() => db.destroy())
     const names = manifest.files.map((file) => file.path)
     await syncFolders(staging, names)
     // Move the database last: without it, nothing takes the folder for a restored one.
@@ -48,6 +49,12 @@ export async function restore(source: string, dataDir: string): Promise<Manifest
     await rm(staging, { recursive: true, force: true })
     lock.release()
   }
+}
+
+/** Who signed out since the backup, and each link that was used or withdrawn since, would be let in again. */
+async function signEveryoneOut(db: Db): Promise<void> {
+  await db.deleteFrom('sessions').execute()
+  await db.deleteFrom('sign_in_tokens').execute()
 }
 
 const damaged = (name: string) =>
