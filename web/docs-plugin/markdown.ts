@@ -70,7 +70,7 @@ export function highlight(code: string, info: string): string {
 
 function codeBlock(code: string, info: string): string {
   return (
-    `<div class="code"><button type="button" data-copy aria-label="Copy code"></button>` +
+    `<div class="code-frame"><button type="button" data-copy aria-label="Copy code"></button>` +
     `<pre tabindex="0"><code>${highlight(code.trimEnd(), info)}\n</code></pre></div>\n`
   )
 }
@@ -92,7 +92,7 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
 
   rules.fence = (tokens, index) => codeBlock(tokens[index]!.content, tokens[index]!.info)
   rules.code_block = (tokens, index) => codeBlock(tokens[index]!.content, '')
-  rules.table_open = () => '<div class="table" tabindex="0"><table>\n'
+  rules.table_open = () => '<div class="table-frame" tabindex="0"><table>\n'
   rules.table_close = () => '</table></div>\n'
   // Alignment is an inline style otherwise.
   for (const name of ['th_open', 'td_open'])
@@ -112,7 +112,8 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
     const token = tokens[index]!
     const { src, dark, width, height } = resolve.image(attribute(token, 'src'))
     const rest = `alt="${escapeHtml(token.content)}" width="${width}" height="${height}" loading="lazy" decoding="async"`
-    if (!dark) return `<img src="${src}" ${rest}>`
+    if (!dark)
+      return `<img${/-phone\.\w+$/.test(attribute(token, 'src')) ? ' class="of-phone"' : ''} src="${src}" ${rest}>`
     return `<img class="in-light" src="${src}" ${rest}><img class="in-dark" src="${dark}" ${rest}>`
   }
   rules.heading_open = (tokens, index) => {
