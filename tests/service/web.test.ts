@@ -85,13 +85,21 @@ test('assets are kept for a year, compressed as the client can read, with the sa
 })
 
 test('an address that only the page knows gets the page; of the API it stays a JSON error', async () => {
-  for (const address of ['/jobs/job_1', '/sign-in', '/models/a%2Fb?tab=files', '/jobs/', '/v1x', '/documents']) {
+  for (const address of [
+    '/jobs/job_1',
+    '/sign-in',
+    '/models/a%2Fb?tab=files',
+    '/jobs/',
+    '/v1x',
+    '/docs',
+    '/docs/guides/start',
+  ]) {
     const { status, headers, body } = await get(address, asBrowser)
     assert.equal(status, 200, address)
     assert.match(body.toString(), /<div id="root">/, address)
     assert.match(headers['content-security-policy'] as string, /script-src 'self'/)
   }
-  const paths = ['/v1/nothing', '/v1', '/api/v1/nothing', '/api', '/health/nothing', '/metrics/x', '/docs/nothing.js']
+  const paths = ['/v1/nothing', '/v1', '/api/v1/nothing', '/api', '/health/nothing', '/metrics/x']
   for (const address of paths) {
     const { status, headers, body } = await get(address, asBrowser)
     assert.equal(status, 404, address)
