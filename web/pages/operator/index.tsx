@@ -18,6 +18,7 @@ import { toast, toastError } from '../../ui/toast.tsx'
 import { RelativeTime } from '../../ui/values.tsx'
 import { Machine } from './machine.tsx'
 import { Tiers } from './tiers.tsx'
+import { UsageToday } from './usage.tsx'
 
 /** What the operator of the installation sees: all accounts, and the machine. */
 export default function OperatorPage() {
@@ -41,7 +42,16 @@ export default function OperatorPage() {
         value={tab ?? 'accounts'}
         onChange={(value) => void navigate({ to: '/operator', search: { tab: value } })}
         tabs={[
-          { value: 'accounts', label: 'Accounts', panel: <Accounts /> },
+          {
+            value: 'accounts',
+            label: 'Accounts',
+            panel: (
+              <div className="grid gap-4">
+                <Accounts />
+                <UsageToday />
+              </div>
+            ),
+          },
           { value: 'tiers', label: 'Tiers', panel: <Tiers /> },
           { value: 'machine', label: 'Machine', panel: <Machine /> },
         ]}

@@ -1,70 +1,200 @@
-import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { useQuery } from '@tanstack/react-query'
+import type { Machine as MachineState } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
-import { formatDuration } from '../../lib/format.ts'
+import { formatBytes, formatCount, formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
 import { refresh_ms } from '../../lib/query.ts'
-import { Button } from '../../ui/button.tsx'
-import { Loaded, Notice, Status } from '../../ui/feedback.tsx'
-import { Card } from '../../ui/layout.tsx'
+import { EmptyState, Loaded, Notice, Progress, Status } from '../../ui/feedback.tsx'
+import { Card, Facts, Stat } from '../../ui/layout.tsx'
 import { Table } from '../../ui/table.tsx'
-import { toastError } from '../../ui/toast.tsx'
+import { Bytes, RelativeTime } from '../../ui/values.tsx'
+import { SetUp } from './setup.tsx'
 
-/** The machine, and what is installed on it. */
+/** The machine: what is free, what runs, what waits. */
 export function Machine() {
-  return <SetUp />
-}
-
-function SetUp() {
-  const client = useQueryClient()
   const query = useQuery({
-    queryKey: ['hub', 'setup'],
-    queryFn: ({ signal }) => tunery.hub.setup.get({ signal }),
-    refetchInterval: ({ state }) => (state.data?.ready ? false : refresh_ms),
-  })
-  const retry = useMutation({
-    mutationFn: () => tunery.hub.setup.retry(),
-    onSuccess: (next) => client.setQueryData(['hub', 'setup'], next),
-    onError: toastError('The set-up was not started'),
+    queryKey: ['operator', 'machine'],
+    queryFn: ({ signal }) => tunery.operator.machine({ signal }),
+    refetchInterval: 2 * refresh_ms,
   })
   return (
-    <Card title="Set-up of training" flush>
+    <div className="grid gap-4">
       <Loaded query={query}>
-        {({ ready, steps }) => (
+        {(machine) => (
           <>
-            <div className="px-4 pb-3">
-              {ready ? (
-                <Notice tone="good">Everything that training needs is installed.</Notice>
-              ) : (
-                <Notice
-                  tone={steps.some(({ status }) => status === 'failed') ? 'bad' : 'accent'}
-                  title="Training is being set up"
-                  action={
-                    steps.some(({ status }) => status === 'failed') && (
-                      <Button size="sm" busy={retry.isPending} onClick={() => retry.mutate()}>
-                        Try again
-                      </Button>
-                    )
-                  }
-                >
-                  Chat works meanwhile. Jobs and exports wait, and begin by themselves.
-                </Notice>
-              )}
+            <Overview machine={machine} />
+            <div className="grid items-start gap-4 lg:grid-cols-2">
+              <Engine machine={machine} />
+              <Queues machine={machine} />
+              <Disk machine={machine} />
+              <Replicas machine={machine} />
             </div>
-            {steps.length > 0 && (
-              <Table
-                label="Steps of the set-up"
-                rows={steps}
-                rowId={({ name }) => name}
-                columns={[
-                  { id: 'title', header: 'Step', grow: true, cell: (each) => each.title },
-                  { id: 'status', header: 'Status', cell: (each) => <Status status={each.status} /> },
-                  { id: 'seconds', header: 'Time', align: 'right', cell: (each) => formatDuration(each.seconds) },
-                  { id: 'message', header: 'Says', from: 'md', cell: (each) => each.message ?? '–' },
-                ]}
-              />
-            )}
           </>
         )}
       </Loaded>
+      <SetUp />
+    </div>
+  )
+}
+
+function Overview({ machine }: { machine: MachineState }) {
+  const { version, node, uptime_seconds, cores, load, memory, disk, gpus, trainings } = machine
+  const used = memory.total_bytes - memory.available_bytes
+  return (
+    <Card title="Machine" description={`Tunery ${version}, Node ${node}, up ${formatDuration(uptime_seconds)}`}>
+      <div className="grid gap-5">
+        <dl className="grid grid-cols-2 gap-4 sm:grid-cols-4">
+          <Stat label="Load" value={formatNumber(load[0])} note={`of ${cores} cores`} />
+          <Stat
+            label="Memory free"
+            value={formatBytes(memory.available_bytes)}
+            note={`of ${formatBytes(memory.total_bytes)}`}
+          />
+          <Stat label="Disk free" value={formatBytes(disk.free_bytes)} note={`of ${formatBytes(disk.total_bytes)}`} />
+          <Stat label="Trainings" value={trainings} note="running" />
+        </dl>
+        <div className="grid gap-3 sm:grid-cols-2">
+          <Progress
+            value={used / memory.total_bytes}
+            label="Memory"
+            tone={used > 0.9 * memory.total_bytes ? 'warn' : 'accent'}
+          />
+          <Progress
+            value={1 - disk.free_bytes / disk.total_bytes}
+            label="Disk"
+            tone={disk.free_bytes < 2 * disk.kept_free_bytes ? 'warn' : 'accent'}
+          />
+        </div>
+        {gpus.map((gpu, index) => (
+          <div key={index} className="grid gap-1">
+            <Progress
+              value={gpu.memory_bytes && gpu.used_bytes ? gpu.used_bytes / gpu.memory_bytes : null}
+              label={`${gpu.name}: ${formatBytes(gpu.used_bytes)} of ${formatBytes(gpu.memory_bytes)}`}
+            />
+            <p className="text-sm text-muted">
+              {formatPercent(gpu.busy_percent === null ? null : gpu.busy_percent / 100)} busy
+            </p>
+          </div>
+        ))}
+      </div>
+    </Card>
+  )
+}
+
+function Engine({ machine: { engine } }: { machine: MachineState }) {
+  return (
+    <Card
+      title="Engine"
+      actions={
+        <Status
+          status={engine.status}
+          tone={{ running: 'good', stopped: 'neutral', failing: 'bad' }[engine.status] as 'good'}
+        />
+      }
+    >
+      <div className="grid gap-4">
+        {engine.problem && <Notice tone="bad">{engine.problem}</Notice>}
+        <Facts
+          facts={[
+            ['Answers', `${formatCount(engine.running)} running, ${formatCount(engine.waiting)} waiting`],
+            ['Speed', engine.tokens_per_second === null ? '–' : `${formatNumber(engine.tokens_per_second)} tokens/s`],
+            ['Memory', formatBytes(engine.memory_bytes)],
+            ['Of it contexts', formatBytes(engine.context_bytes)],
+          ]}
+        />
+        <Table
+          label="Loaded models"
+          rows={engine.models}
+          rowId={({ id }) => id}
+          empty={
+            <EmptyState compact title="No model is loaded">
+              The next request loads what it needs.
+            </EmptyState>
+          }
+          columns={[
+            { id: 'id', header: 'Loaded', grow: true, cell: (each) => each.id },
+            { id: 'bytes', header: 'Size', align: 'right', cell: (each) => <Bytes value={each.bytes} /> },
+          ]}
+        />
+      </div>
+    </Card>
+  )
+}
+
+function Queues({ machine: { queues } }: { machine: MachineState }) {
+  return (
+    <Card title="Queues" flush>
+      <Table
+        label="Queues"
+        rows={queues}
+        rowId={({ kind }) => kind}
+        empty={<EmptyState compact title="Nothing waits" />}
+        columns={[
+          { id: 'kind', header: 'Work', grow: true, cell: (each) => each.kind },
+          { id: 'running', header: 'Running', align: 'right', cell: (each) => each.running },
+          { id: 'waiting', header: 'Waiting', align: 'right', cell: (each) => each.waiting },
+          { id: 'oldest', header: 'Oldest', align: 'right', cell: (each) => <RelativeTime time={each.oldest_at} /> },
+        ]}
+      />
+    </Card>
+  )
+}
+
+function Disk({ machine: { disk } }: { machine: MachineState }) {
+  return (
+    <Card
+      title="Disk by kind"
+      description={
+        disk.counted_at ? (
+          <>
+            Counted <RelativeTime time={disk.counted_at} />
+          </>
+        ) : (
+          'Being counted'
+        )
+      }
+      flush
+    >
+      <Table
+        label="Disk by kind"
+        rows={disk.kinds ?? []}
+        rowId={({ kind }) => kind}
+        empty={<EmptyState compact title="Not counted yet" />}
+        columns={[
+          { id: 'kind', header: 'Kind', grow: true, cell: (each) => each.kind },
+          { id: 'bytes', header: 'Size', align: 'right', cell: (each) => <Bytes value={each.bytes} /> },
+        ]}
+      />
+    </Card>
+  )
+}
+
+function Replicas({ machine: { replicas, waiting } }: { machine: MachineState }) {
+  return (
+    <Card title="Servers of models" flush>
+      <Table
+        label="Servers of models"
+        rows={replicas}
+        rowId={({ name, model }) => `${name} ${model}`}
+        columns={[
+          { id: 'name', header: 'Server', grow: true, cell: (each) => each.name },
+          {
+            id: 'up',
+            header: 'State',
+            cell: ({ up }) => <Status status={up ? 'up' : 'down'} tone={up ? 'good' : 'bad'} />,
+          },
+          {
+            id: 'load',
+            header: 'Requests',
+            align: 'right',
+            cell: (each) => `${each.in_flight} of ${each.max_concurrent}`,
+          },
+        ]}
+      />
+      {waiting.length > 0 && (
+        <p className="px-4 py-3 text-sm text-muted">
+          Waiting: {waiting.map(({ model, requests }) => `${requests} for ${model}`).join(', ')}
+        </p>
+      )}
     </Card>
   )
 }
