@@ -155,9 +155,15 @@ export function createSignIn({ db, accounts, sessions, throttle, now }: Options)
       const hashes = await Promise.all(candidates.map(({ id }) => store.password(db, id)))
       const withHash = candidates.flatMap((user, index) => (hashes[index] ? [{ user, hash: hashes[index] }] : []))
       let found: { user: store.UserRow; hash: string } | undefined
-      // One verification at least, so that the time does not tell whether the email is known.
-      if (withHash.length === 0) await verifyPassword(undefined, password)
-      for (const each of withHash) if (!found && (await verifyPassword(each.hash, password))) found = each
+      try {
+        // One verification at least, so that the time does not tell whether the email is known.
+        if (withHash.length === 0) await verifyPassword(undefined, password)
+        for (const each of withHash) if (!found && (await verifyPassword(each.hash, password))) found = each
+      } catch (error) {
+        // Too many sign in at once: clients try again, and must not be blocked for it.
+        await throttle.forget(address, email)
+        throw error
+      }
       if (!found)
         throw new ApiError('sign_in_failed', 'Email or password is wrong. `./tunery sign-in-link` helps who forgot it.')
       await throttle.succeed(address, email)

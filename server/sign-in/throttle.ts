@@ -13,6 +13,8 @@ export interface SignInThrottle {
   begin(address: string, email: string): Promise<void>
   /** The try was right: it and those before count no more. */
   succeed(address: string, email: string): Promise<void>
+  /** Nobody looked whether the try was right: it does not count. */
+  forget(address: string, email: string): Promise<void>
 }
 
 /** Requests of an address in a minute; a sign-in with a passkey takes two. */
@@ -60,6 +62,13 @@ export function createSignInThrottle(now: () => number): SignInThrottle {
       await anywhere.consume(email).catch(({ msBeforeNext }: RateLimiterRes) => {
         throw refuse(msBeforeNext)
       })
+    },
+    async forget(address, email) {
+      const key = keyOf(address, email)
+      const { count = 0 } = failures.get(key) ?? {}
+      if (count > 1) failures.set(key, { count: count - 1, until: 0 })
+      else failures.delete(key)
+      await anywhere.reward(email)
     },
     async succeed(address, email) {
       failures.delete(keyOf(address, email))

@@ -87,7 +87,7 @@ test('with a public address of TLS the cookie is for TLS alone, though no proxy 
     return [cookies[0]!.replace(/=[\w-]{43}/, '=T'), out.cookies[0]!]
   }
   const rest = 'Path=/; HttpOnly; SameSite=Lax'
-  for (const headers of [{ origin: 'https://tunery.example' }, {}])
+  for (const headers of [{ origin: 'https://tunery.example' }, {}] as Record<string, string>[])
     assert.deepEqual(await enter(headers), [
       `__Host-tunery_session=T; Max-Age=7776000; ${rest}; Secure`,
       `__Host-tunery_session=; Max-Age=0; ${rest}; Secure`,

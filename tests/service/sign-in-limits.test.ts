@@ -23,6 +23,28 @@ test('many passwords at once are refused beyond a number, wait in line below it,
   assert.equal(await verifyPassword(hash, 'a good password'), true)
 })
 
+test('a sign-in that found no place in the line is no failed try', async () => {
+  const email = 'busy@example.com'
+  const { body } = await app.api('POST', '/invitations', { name: 'Busy', email })
+  const send = (route: string, body: object) =>
+    fetch(app.url + route, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    })
+  const password = 'a password for busy days'
+  assert.equal((await send('/sign-in/invitation', { token: new URL(body.link).hash.slice(1), password })).status, 200)
+  let isBusy = true
+  const line = Array.from({ length: hashesMax }, async () => {
+    while (isBusy) await hashPassword('another')
+  })
+  for (let count = 0; count < 7; count++)
+    assert.equal((await send('/sign-in/password', { email, password })).status, 503, `try ${count}`)
+  isBusy = false
+  await Promise.all(line)
+  assert.equal((await send('/sign-in/password', { email, password })).status, 200)
+})
+
 test('reads of a member’s sessions are bounded; keys and other members do not feel it', async () => {
   const { token } = await app.services.signIn.createLink()
   const entered = await fetch(`${app.url}/sign-in/link`, {
