@@ -39,9 +39,9 @@ const slow_ms = 60_000
 
 /** axe, in both schemes, and no wider than the window. */
 async function assertFit(page: Page, what: string): Promise<void> {
-  await settled(page)
   for (const colorScheme of ['dark', 'light'] as const) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' })
+    await settled(page)
     assert.deepEqual(await problemsOf(page), [], `${what}, ${colorScheme}`)
   }
   const { scrollWidth, clientWidth } = await page.evaluate(() => {
@@ -173,6 +173,8 @@ test(
     await page.getByText('DPO: learns which of two answers is better.').waitFor()
     for (const group of ['Training', 'Adapter', 'While it trains', 'Preferences'])
       await page.locator('summary', { hasText: group }).click()
+    // The last of those that were opened.
+    await page.getByLabel(/^Beta/).waitFor()
     const main = (await page.locator('main').innerText()).replaceAll(/\s+/g, ' ')
     for (const group of Object.keys(hyperparameters) as GroupName[])
       for (const [name, { request, description }] of entriesOf(group)) {
