@@ -10,7 +10,7 @@ import { NumberInput } from '../../ui/field.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Conversation } from './conversation.tsx'
 import { CutControls } from './cut-controls.tsx'
-import { type Cut, usePreview } from './data.ts'
+import { type Cut, useBases, usePreview } from './data.ts'
 
 /** The exact tokens of one row, as a job would read them. */
 export function Tokens({
@@ -30,7 +30,9 @@ export function Tokens({
   inForce?: { model_id: string; max_length: number }
 }) {
   const number = Math.min(Math.max(1, row), dataset.rows)
-  const query = usePreview(dataset, number, cut, dataset.rows > 0)
+  // Before the bases are known the service's default stands for them, which may not be here.
+  const bases = useBases()
+  const query = usePreview(dataset, number, cut, dataset.rows > 0 && !bases.isPending)
   return (
     <Card
       title="What the trainer reads"
