@@ -65,7 +65,7 @@ test('a page has no inline style and no script, whatever its text says', () => {
   assert.doesNotMatch(html, /<script|<b>|<img|style=|href="javascript/)
   assert.match(html, /<td class="center">1<\/td>/)
   assert.match(html, /class="hljs-keyword">const</)
-  for (const page of site.pages) assert.doesNotMatch(page.html, / style=|<script/, page.file)
+  for (const page of site.pages) assert.doesNotMatch(page.html, / style=|<script|&lt;!--/, page.file)
 })
 
 test('anchors are those of GitHub', () => {
@@ -105,6 +105,7 @@ test('the search finds tasks, settings and error codes, the best first', () => {
   const best = (text: string) => index.search(text).map(({ id }) => String(id))
   assert.equal(best('deploy')[0], 'guides/deploy')
   assert.equal(best('read curves')[0], 'guides/read-the-curves')
+  assert.match(best('rate limit')[0]!, /^guides\/limits-and-usage/)
   assert.ok(best('TUNERY_PORT').some((id) => id.startsWith('reference/settings')))
   assert.ok(best('storage_full').some((id) => id.startsWith('errors')))
   assert.ok(best('early stoping').length > 0, 'a letter is missing')

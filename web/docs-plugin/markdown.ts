@@ -129,7 +129,8 @@ export function renderMarkdown(source: string, resolve: Resolve): Rendered {
     return `<a class="anchor" href="#${meta.id}" aria-label="${name}">#</a></${tag}>\n`
   }
 
-  const tokens = markdown.parse(source, {})
+  // Notes to those who edit the file.
+  const tokens = markdown.parse(source.replace(/^<!--[\s\S]*?-->\n/gm, ''), {})
   const slug = createSlugs()
   const headings: Heading[] = []
   const sections: Section[] = []

@@ -3,7 +3,7 @@ import MiniSearch from 'minisearch'
 import { searchOptions } from '../lib/docs-search.ts'
 import type { DocPage } from './site.ts'
 
-const longestExcerpt = 320
+const longestExcerpt = 480
 
 export function searchIndex(pages: readonly DocPage[]): string {
   const index = new MiniSearch(searchOptions)

@@ -10,6 +10,10 @@ export interface Found {
   excerpt: string
 }
 
+/** Guides answer most questions; how it was built, and when, answers few. */
+const weightOf = (id: string) =>
+  id.startsWith('guides/') ? 1.5 : /^(decisions\/|changelog|architecture|glossary|contributing)/.test(id) ? 0.5 : 1
+
 export const searchOptions = {
   fields: ['title', 'heading', 'text'],
   storeFields: ['page', 'heading', 'excerpt'],
@@ -18,5 +22,11 @@ export const searchOptions = {
     const words = text.split(/[^\p{L}\p{N}_.-]+/u).map((word) => word.replace(/^[.\-_]+|[.\-_]+$/g, ''))
     return words.flatMap((word) => (/[._-]/.test(word) ? [word, ...word.split(/[._-]+/)] : [word])).filter(Boolean)
   },
-  searchOptions: { prefix: true, fuzzy: 0.15, boost: { title: 4, heading: 3 }, combineWith: 'AND' as const },
+  searchOptions: {
+    prefix: true,
+    fuzzy: 0.15,
+    boost: { title: 4, heading: 3 },
+    boostDocument: (id: string) => weightOf(id),
+    combineWith: 'AND' as const,
+  },
 }

@@ -4,7 +4,8 @@ import { type DocContent, groups, pages } from 'virtual:docs'
 import { useQuery } from '@tanstack/react-query'
 import { Link, useParams, useRouter, useRouterState } from '@tanstack/react-router'
 import { ArrowLeft, ArrowRight } from 'lucide-react'
-import { type MouseEvent, useEffect } from 'react'
+import { type MouseEvent, useEffect, useMemo } from 'react'
+import { classes } from '../../lib/classes.ts'
 import { copyText, LinkButton } from '../../ui/button.tsx'
 import { ErrorState, SkeletonLines } from '../../ui/feedback.tsx'
 import { Page } from '../../ui/layout.tsx'
@@ -42,6 +43,7 @@ export default function DocsPage() {
 
 function Content({ slug, content }: { slug: string; content: DocContent }) {
   const router = useRouter()
+  const headings = useMemo(() => content.headings.filter(({ level }) => level <= 3), [content])
   const hash = useRouterState({ select: ({ location }) => location.hash })
 
   useEffect(() => {
@@ -63,7 +65,13 @@ function Content({ slug, content }: { slug: string; content: DocContent }) {
   }
   return (
     <div className="flex items-start">
-      <div className="mx-auto w-full max-w-3xl min-w-0 px-4 py-6 sm:px-8 sm:py-8">
+      <div
+        className={classes(
+          'mx-auto w-full min-w-0 px-4 py-6 sm:px-8 sm:py-8',
+          // A page without parts is a list to look something up in.
+          headings.length < 2 ? 'max-w-5xl' : 'max-w-3xl',
+        )}
+      >
         {/* biome-ignore lint/a11y/useKeyWithClickEvents: links and buttons inside take the keys themselves */}
         <article
           className="prose"
@@ -73,7 +81,7 @@ function Content({ slug, content }: { slug: string; content: DocContent }) {
         />
         <Neighbours slug={slug} />
       </div>
-      <Contents headings={content.headings.filter(({ level }) => level <= 3)} />
+      <Contents headings={headings} />
     </div>
   )
 }
