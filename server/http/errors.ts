@@ -14,7 +14,9 @@ export function handleErrors(app: FastifyInstance): void {
     const hungUp = reply.raw.destroyed || (error as FastifyError).code === 'ECONNRESET'
     // Nor is a wait for set-up, which has its own lines.
     const expected = hungUp || known.code === 'training_not_ready'
-    if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
+    // A full queue is one line without a stack: who fills it must not fill the log too.
+    if (known.code === 'overloaded') request.log.warn({ reason: known.message }, 'a request found a queue full')
+    else if (known.status >= 500 && !expected) request.log.error({ err: error }, 'a request failed')
     if (known.status === 503 || known.status === 429)
       reply.header('retry-after', String(known.details?.retry_after_seconds ?? 1))
     if (isPermanent(known.status)) reply.header('x-should-retry', 'false')

@@ -43,6 +43,15 @@ export const passkeysPossible = (origin: Origin) => !isIP(new URL(origin).hostna
 
 const refused = (why: string) => new ApiError('passkey_refused', why)
 
+/** Says what the library found, in words for who waits at the browser. */
+function refuseWith({ message }: Error): never {
+  throw refused(
+    /challenge/.test(message)
+      ? 'This took longer than 5 minutes, or was answered already. Try again.'
+      : `The passkey could not be verified: ${message}`,
+  )
+}
+
 export function createPasskeys(db: Db, now: () => number): Passkeys {
   const toResponse = ({ id, name, created_at, last_used_at }: store.PasskeyRow): Passkey => ({
     id,
@@ -102,9 +111,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
         expectedOrigin: origin,
         expectedRPID: hostOf(origin),
         requireUserVerification: true,
-      }).catch((error: Error) => {
-        throw refused(`The passkey could not be verified: ${error.message}`)
-      })
+      }).catch(refuseWith)
       if (!found.verified) throw refused('The passkey could not be verified. Try again.')
       const { credential } = found.registrationInfo
       return db.transaction().execute(async (trx) => {
@@ -163,9 +170,7 @@ export function createPasskeys(db: Db, now: () => number): Passkeys {
           counter: passkey.counter,
           transports: JSON.parse(passkey.transports_json),
         },
-      }).catch((error: Error) => {
-        throw refused(`The passkey could not be verified: ${error.message}`)
-      })
+      }).catch(refuseWith)
       if (!found.verified) throw unknown
       const values = { counter: found.authenticationInfo.newCounter, last_used_at: now() }
       await db.transaction().execute((trx) => store.updatePasskey(trx, passkey.id, values))

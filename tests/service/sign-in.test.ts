@@ -278,7 +278,9 @@ test('a passkey is added and signs in; a replayed, foreign or removed one does n
     const signed = { response: device.get(challenge) }
     assert.equal((await again.send('POST', '/sign-in/passkey', signed)).status, 200)
     assert.equal((await again.send('GET', '/session')).body.has_passkey, true)
-    assert.deepEqual(codeOf(await browser().send('POST', '/sign-in/passkey', signed)), [400, 'passkey_refused'])
+    const replayed = await browser().send('POST', '/sign-in/passkey', signed)
+    assert.deepEqual(codeOf(replayed), [400, 'passkey_refused'])
+    assert.match(replayed.body.error.message, /answered already/)
     const foreign = authenticator(local)
     const fresh = (await browser().send('POST', '/sign-in/passkey/options', {})).body
     const other = await browser().send('POST', '/sign-in/passkey', { response: foreign.get(fresh) })
