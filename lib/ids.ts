@@ -58,6 +58,7 @@ export type IdPrefix =
   | 'eval'
   | 'evaldef'
   | 'chg'
+  | 'shr'
 
 /** A new id: a prefix for its kind and 20 random characters (119 bits). */
 export const newId = (prefix: IdPrefix) => `${prefix}_${randomBase62(20)}`

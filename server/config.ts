@@ -164,6 +164,12 @@ const settings = {
     '0',
     'Days for which answers to requests with store: true are kept with what was asked; 0: none are kept.',
   ),
+  share_links: setting(
+    z.enum(['on', 'off']),
+    'off',
+    'Whether accounts may make links by which people without an account see a model and ask it, within bounds. Turning ' +
+      'it off ends all links.',
+  ),
   parse_control_tokens: setting(
     boolean,
     'false',

@@ -23,6 +23,7 @@ import { createMachineFeature } from './machine/feature.ts'
 import { readPlans } from './plans.ts'
 import { createQueue } from './queue/queue.ts'
 import { createTrainingSetup, setupRoutes } from './setup/index.ts'
+import { createSharingFeature } from './sharing/feature.ts'
 import { createSignInFeature } from './sign-in/feature.ts'
 import { createReserve } from './storage/disk-space.ts'
 import { createSecrets } from './storage/secrets.ts'
@@ -130,6 +131,7 @@ export async function createServices(config: Config, log: Logger, database?: Db)
     withEvaluations,
     withDeployments,
     withExports,
+    createSharingFeature(context, { models, evaluations, inference, limits }),
     withWebhooks,
     createMachineFeature(context, {
       engine,

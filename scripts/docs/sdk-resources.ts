@@ -23,6 +23,7 @@ import * as openai from '../../contract/openai-fine-tuning.ts'
 import * as operator from '../../contract/operator.ts'
 import * as responses from '../../contract/responses.ts'
 import type { Route } from '../../contract/route.ts'
+import * as sharing from '../../contract/sharing.ts'
 import * as signIn from '../../contract/sign-in.ts'
 import * as stored from '../../contract/stored-completions.ts'
 import * as timeline from '../../contract/timeline.ts'
@@ -133,8 +134,10 @@ export const resources: Resources = {
     get: models.getTunedModel,
     update: models.changeTunedModel,
     delete: models.deleteTunedModel,
+    shares: { create: sharing.createShare, list: sharing.listShares, delete: sharing.deleteShare },
     callable: { list: inference.listCallableModels, get: inference.getCallableModel },
   },
+  share: { look: sharing.lookAtShare, chat: sharing.chatWithShare },
   deployments: {
     create: deployments.createDeployment,
     switch: deployments.switchDeployment,

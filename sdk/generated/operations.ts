@@ -195,11 +195,29 @@ export interface Operations {
     update: (model_id: string, body: T.Labels, options?: RequestOptions) => Promise<T.TunedModel>
     /** Delete a model that no deployment, job or other model needs. `DELETE /fine-tuning/models/{model_id}` */
     delete: (model_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    shares: {
+      /** Make a link to a page of the model, for people without an account; it is shown once. `POST /fine-tuning/models/{model_id}/shares` */
+      create: (model_id: string, body: T.CreateShareInput, options?: RequestOptions) => Promise<T.ModelsSharesCreateResponse>
+      /** The links to the page of a model that were not withdrawn, newest first. `GET /fine-tuning/models/{model_id}/shares` */
+      list: (model_id: string, query?: T.ListQueryInput, options?: RequestOptions) => PagePromise<T.Share>
+      /** Withdraw a link: it works no more from now on. `DELETE /fine-tuning/models/{model_id}/shares/{share_id}` */
+      delete: (model_id: string, share_id: string, options?: RequestOptions) => Promise<T.Deleted>
+    }
     callable: {
       /** Everything that the `model` field of inference takes. `GET /models` */
       list: (options?: RequestOptions) => Promise<T.ModelList>
       /** One of them. `GET /models/{model_id}` */
       get: (model_id: string, options?: RequestOptions) => Promise<T.ModelCard>
+    }
+  }
+  share: {
+    /** What a link shows: the model, its evaluation, and how much it may still be asked. `POST /share/look` */
+    look: (body: T.ShareLookBody, options?: RequestOptions) => Promise<T.SharedModel>
+    /** Ask the model of a link, within its bounds; one request at a time. `POST /share/chat` */
+    chat: {
+      (body: T.SharedChat & { stream: true }, options?: RequestOptions): Promise<EventStream<T.ChatChunk>>
+      (body: T.SharedChat & { stream?: false | null }, options?: RequestOptions): Promise<T.ChatResponse>
+      (body: T.SharedChat, options?: RequestOptions): Promise<T.ChatResponse | EventStream<T.ChatChunk>>
     }
   }
   deployments: {
@@ -531,10 +549,19 @@ export const operations = {
     get: 'GET /fine-tuning/models/{model_id}',
     update: 'PATCH /fine-tuning/models/{model_id} body',
     delete: 'DELETE /fine-tuning/models/{model_id}',
+    shares: {
+      create: 'POST /fine-tuning/models/{model_id}/shares body',
+      list: 'GET /fine-tuning/models/{model_id}/shares page query',
+      delete: 'DELETE /fine-tuning/models/{model_id}/shares/{share_id}',
+    },
     callable: {
       list: 'GET /models',
       get: 'GET /models/{model_id}',
     },
+  },
+  share: {
+    look: 'POST /share/look body',
+    chat: 'POST /share/chat events body',
   },
   deployments: {
     create: 'POST /deployments body',

@@ -2745,6 +2745,54 @@ export interface LineageDataset {
    */
   sha256: string | null
 }
+export interface CreateShareInput {
+  /**
+   * A completed evaluation of this model, whose result the page shows.
+   */
+  evaluation?: string | null
+  /**
+   * When the link ends to work. Default: never.
+   */
+  expires_at?: Time | null
+  /**
+   * Requests of all visitors together in a UTC day.
+   */
+  requests_per_day?: number
+  /**
+   * Most tokens of an answer.
+   */
+  max_tokens?: number
+}
+export interface ModelsSharesCreateResponse {
+  /**
+   * Usage of visitors is reported with it as `key_id`.
+   */
+  id: string
+  model_id: string
+  evaluation: string | null
+  requests_per_day: number
+  max_tokens: number
+  requests_today: number
+  expires_at: Time | null
+  created_at: Time
+  /**
+   * The address of the page below that of the dashboard.
+   */
+  link: string
+}
+export interface Share {
+  /**
+   * Usage of visitors is reported with it as `key_id`.
+   */
+  id: string
+  model_id: string
+  evaluation: string | null
+  requests_per_day: number
+  max_tokens: number
+  requests_today: number
+  expires_at: Time | null
+  created_at: Time
+}
 export interface ModelList {
   object: 'list'
   data: ModelCard[]
@@ -2758,6 +2806,113 @@ export interface ModelCard {
    * Whether a request would wait for the model to be loaded first.
    */
   status: 'loaded' | 'loading' | 'not_loaded'
+}
+export interface ShareLookBody {
+  /**
+   * What the link has after `#`.
+   */
+  token: string
+}
+export interface SharedModel {
+  name: string
+  description: string
+  base_model_id: string
+  evaluation: {
+    name: string
+    rows: number
+    score: number | null
+    pass_rate: number | null
+    /**
+     * Of the model that it was compared with; null if with none.
+     */
+    baseline_score: number | null
+    /**
+     * Score less that of the baseline, with its 95 % confidence interval.
+     */
+    difference: {
+      mean: number
+      low: number | null
+      high: number | null
+    } | null
+    finished_at: Time | null
+  } | null
+  max_tokens: number
+  max_prompt_tokens: number
+  /**
+   * Of all visitors together, until `resets_at`.
+   */
+  requests_left: number
+  resets_at: Time
+}
+export interface SharedChat {
+  /**
+   * What the link has after `#`.
+   */
+  token: string
+  messages: {
+    role: 'user' | 'assistant'
+    content: string
+  }[]
+  stream?: boolean | null
+}
+export interface ChatResponse {
+  id: string
+  object: 'chat.completion'
+  /**
+   * Unix seconds.
+   */
+  created: number
+  model: string
+  choices: {
+    index: number
+    message: AnswerMessage
+    logprobs: ChatLogprobs | null
+    finish_reason: 'stop' | 'length' | 'tool_calls' | 'content_filter'
+  }[]
+  usage: Usage
+}
+export interface AnswerMessage {
+  role: 'assistant'
+  content: string | null
+  refusal: null
+  /**
+   * The reasoning of a thinking model before its answer.
+   */
+  reasoning_content?: string
+  tool_calls?: {
+    id: string
+    type: 'function'
+    function: {
+      name: string
+      arguments: string
+    }
+  }[]
+}
+export interface ChatLogprobs {
+  content: TokenLogprob[] | null
+  refusal: null
+}
+export interface TokenLogprob {
+  token: string
+  logprob: number
+  bytes: number[] | null
+  top_logprobs: TopLogprob[]
+}
+export interface TopLogprob {
+  token: string
+  logprob: number
+  bytes: number[] | null
+}
+export interface Usage {
+  prompt_tokens: number
+  completion_tokens: number
+  total_tokens: number
+  prompt_tokens_details?: {
+    /**
+     * Tokens of the prompt that an earlier request had computed already.
+     */
+    cached_tokens: number
+  }
 }
 export interface DeploymentsCreateBody {
   model: string
@@ -3765,65 +3920,6 @@ export interface ChatRequest {
 export interface StreamOptions {
   include_usage?: boolean | null
   [k: string]: unknown
-}
-export interface ChatResponse {
-  id: string
-  object: 'chat.completion'
-  /**
-   * Unix seconds.
-   */
-  created: number
-  model: string
-  choices: {
-    index: number
-    message: AnswerMessage
-    logprobs: ChatLogprobs | null
-    finish_reason: 'stop' | 'length' | 'tool_calls' | 'content_filter'
-  }[]
-  usage: Usage
-}
-export interface AnswerMessage {
-  role: 'assistant'
-  content: string | null
-  refusal: null
-  /**
-   * The reasoning of a thinking model before its answer.
-   */
-  reasoning_content?: string
-  tool_calls?: {
-    id: string
-    type: 'function'
-    function: {
-      name: string
-      arguments: string
-    }
-  }[]
-}
-export interface ChatLogprobs {
-  content: TokenLogprob[] | null
-  refusal: null
-}
-export interface TokenLogprob {
-  token: string
-  logprob: number
-  bytes: number[] | null
-  top_logprobs: TopLogprob[]
-}
-export interface TopLogprob {
-  token: string
-  logprob: number
-  bytes: number[] | null
-}
-export interface Usage {
-  prompt_tokens: number
-  completion_tokens: number
-  total_tokens: number
-  prompt_tokens_details?: {
-    /**
-     * Tokens of the prompt that an earlier request had computed already.
-     */
-    cached_tokens: number
-  }
 }
 export interface BatchRequest {
   /**

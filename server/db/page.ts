@@ -11,6 +11,7 @@ type ListedTable =
   | 'evaluations'
   | 'tuning_jobs'
   | 'models'
+  | 'shares'
   | 'deployments'
   | 'deployment_history'
   | 'exports'

@@ -383,6 +383,29 @@ interface JobHeldOut {
   rows_json: string
 }
 
+/** A link to the page of a model. */
+interface Shares {
+  id: string
+  account_id: string
+  /** The model may be deleted by now, and so may the evaluation. */
+  model_id: string
+  evaluation_id: string | null
+  /** SHA-256 of the token, in hex. */
+  hash: string
+  requests_per_day: number
+  max_tokens: number
+  expires_at: number | null
+  revoked_at: number | null
+  created_at: number
+}
+
+/** Requests by a link per UTC day; `day` is its start. */
+interface ShareDays {
+  share_id: string
+  day: number
+  requests: number
+}
+
 interface Models extends Labelled {
   id: string
   account_id: string
@@ -617,6 +640,8 @@ export interface Schema {
   model_downloads: ModelDownloads
   job_evaluations: JobEvaluations
   job_held_out: JobHeldOut
+  shares: Shares
+  share_days: ShareDays
   models: Models
   deployments: Deployments
   deployment_history: DeploymentHistory

@@ -42,6 +42,7 @@ const rules: Rule[] = [
   // Until then a row prevents its request from being counted twice; after that only the daily sums have it.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },
   { table: 'usage_failures', days: 90, time: 'minute' },
+  { table: 'share_days', days: 30, time: 'day' },
   { table: 'day_counts', days: 400, time: 'day' },
   { table: 'usage_notices', days: 400, time: 'period' },
 ]

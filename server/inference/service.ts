@@ -31,6 +31,10 @@ export interface InferenceRequest {
   stream: boolean
   /** Computed only while the engine has no other request. */
   background?: boolean
+  /** The model's name in the answer. Default: that of the request. */
+  shown_name?: string
+  /** Refuses a longer prompt. Upstreams do not know it. */
+  prompt_tokens_max?: number
 }
 
 export interface Inference {
@@ -165,7 +169,8 @@ export function createInference({
         })
     },
 
-    async answer({ kind, path }, { caller, request_id, body, text, stream, background = false }, signal) {
+    async answer({ kind, path }, request, signal) {
+      const { caller, request_id, body, text, stream, background = false, prompt_tokens_max } = request
       const { account_id, key_id } = caller
       const { model } = body
       const { model_id, base_model_id, target } = await resolver.resolve(account_id, model)
@@ -177,7 +182,22 @@ export function createInference({
       )
       try {
         const attempt = (target: Target) =>
-          pools.run({ request_id, account_id, kind, path, model, target, body, text, stream, background }, signal)
+          pools.run(
+            {
+              request_id,
+              account_id,
+              kind,
+              path,
+              model: request.shown_name ?? model,
+              target,
+              body,
+              text,
+              stream,
+              background,
+              prompt_tokens_max,
+            },
+            signal,
+          )
         return { response: await mergedAdapters.run(account_id, target, attempt), meter }
       } catch (error) {
         // A client that disconnected before the response still used the engine.

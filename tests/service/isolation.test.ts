@@ -15,7 +15,7 @@ const theirs: Record<string, string> = {}
 const nobodys: Record<string, string> = {}
 
 before(async () => {
-  app = await startApp({ TUNERY_STORE_COMPLETIONS: '1' })
+  app = await startApp({ TUNERY_STORE_COMPLETIONS: '1', TUNERY_SHARE_LINKS: 'on' })
   const { api } = app
   theirs.dataset_id = (await app.upload(colourRows(16))).body.id
   const request = { model_id: tiny, dataset_id: theirs.dataset_id, config: { training_config: { epochs: 1 } } }
@@ -23,6 +23,7 @@ before(async () => {
   await api('POST', `/fine-tuning/jobs/${theirs.job_id}/cancel`)
   await app.untilEnded(theirs.job_id)
   theirs.model_id = await app.colourModel()
+  theirs.share_id = (await api('POST', `/fine-tuning/models/${theirs.model_id}/shares`, {})).body.id
   theirs.name = (await api('POST', '/deployments', { name: 'their-name', model: theirs.model_id })).body.name
   await until(
     'the deployment to be ready',
@@ -92,6 +93,7 @@ const bodies: Record<string, (ids: Record<string, string>) => object | undefined
   'PATCH /datasets/{dataset_id}': () => ({ name: 'renamed' }),
   'PATCH /fine-tuning/jobs/{job_id}': () => ({ name: 'renamed' }),
   'PATCH /fine-tuning/models/{model_id}': () => ({ name: 'renamed' }),
+  'POST /fine-tuning/models/{model_id}/shares': () => ({}),
   'POST /deployments': ({ model_id }) => ({ name: 'mine', model: model_id }),
   'PUT /deployments/{name}': () => ({ model: tiny }),
   'POST /exports': ({ model_id }) => ({ model: model_id, format: 'gguf' }),

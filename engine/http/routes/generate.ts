@@ -106,6 +106,13 @@ export async function generate(
     if (use.ended()) return closeAll(sessions)
 
     const prompt_tokens = input.prompts.reduce((sum, prompt) => sum + prompt.length, 0)
+    const tokensMax = Number(header(request, 'x-tunery-prompt-tokens-max') ?? Number.POSITIVE_INFINITY)
+    if (prompt_tokens > tokensMax)
+      throw new ApiError(
+        'context_length_exceeded',
+        `The conversation has ${prompt_tokens} tokens; ${tokensMax} at most are taken here. Shorten it.`,
+        { details: { prompt_tokens, context_length: tokensMax }, param: input.param },
+      )
     response.setHeader('x-prompt-tokens', prompt_tokens).setHeader(weightsHeader, weightsOf(served))
     const includeUsage = body.stream_options?.include_usage === true
     const format = input.createFormat(

@@ -27,6 +27,7 @@ export interface ReplicaRequest {
   stream: boolean
   /** Computed only while the engine has no other request. */
   background: boolean
+  prompt_tokens_max?: number | undefined
 }
 
 /** A response with status 200: the full body, or a stream whose first chunk has arrived. */

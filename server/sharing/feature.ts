@@ -1,0 +1,31 @@
+import { chatWithShare, createShare, deleteShare, listShares, lookAtShare } from '../../contract/sharing.ts'
+import type { Evaluations } from '../evaluations/index.ts'
+import type { Context, Feature } from '../feature.ts'
+import type { TunedModels } from '../fine-tuning/index.ts'
+import { mount } from '../http/mount.ts'
+import { createAborts, type Inference } from '../inference/index.ts'
+import type { Limits } from '../limits/index.ts'
+import { createSharedChat } from './chat.ts'
+import { createSharing } from './service.ts'
+
+interface Needs {
+  models: TunedModels
+  evaluations: Evaluations
+  inference: Inference
+  limits: Limits
+}
+
+export function createSharingFeature(context: Context, { models, evaluations, inference, limits }: Needs): Feature {
+  const { config, stopDeadline: cutoff } = context
+  const sharing = createSharing({ ...context, models, evaluations, enabled: config.share_links === 'on' })
+  return {
+    mount(app) {
+      const ask = createSharedChat({ sharing, inference, limits, aborts: createAborts(cutoff), cutoff })
+      mount(app, createShare, ({ caller, params, body }) => sharing.create(caller, params.model_id, body))
+      mount(app, listShares, ({ caller, params, query }) => sharing.list(caller.account_id, params.model_id, query))
+      mount(app, deleteShare, ({ caller, params }) => sharing.revoke(caller, params.model_id, params.share_id))
+      mount(app, lookAtShare, ({ body }) => sharing.look(body.token))
+      mount(app, chatWithShare, ({ body, request, reply }) => ask(body, request, reply))
+    },
+  }
+}
