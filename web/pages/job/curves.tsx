@@ -119,8 +119,8 @@ export default function Curves({
           )}
           <LossChart drawn={drawn} view={view} shared={shared} />
           <p className="text-sm text-muted">
-            Drag to look closer. The pale line is each step’s loss, the strong one its average over time; dots are
-            evaluations on the held-out rows.
+            Drag to look closer. The pale line is each step’s loss, the strong one its average over time. Validation is
+            measured on rows that were held out, at each evaluation.
           </p>
         </div>
       </Card>
@@ -219,7 +219,7 @@ function marksOf({ loss, epochs, best, figures: { validation_loss } }: Run, { x 
   const gap = (end * mark_px) / Math.min(1100, innerWidth)
   const marks = best && validation_loss.length > 2 ? [{ x: best[x], label: 'best' }] : []
   for (const each of epochs) {
-    if (marks.every((mark) => Math.abs(mark.x - each[x]) >= gap))
+    if (marks.every((mark) => Math.abs(mark.x - each[x]) >= gap) && end - each[x] >= gap / 2)
       marks.push({ x: each[x], label: `epoch ${each.epoch}` })
   }
   return marks
