@@ -46,7 +46,7 @@ const welcome = createRoute({
 })
 const share = createRoute({
   getParentRoute: () => root,
-  path: '/share/$token',
+  path: '/share',
   component: lazyRouteComponent(() => import('./pages/share/index.tsx')),
 })
 

@@ -15,6 +15,7 @@ import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
 import { Table } from '../../ui/table.tsx'
 import { toast } from '../../ui/toast.tsx'
 import { Code, RelativeTime } from '../../ui/values.tsx'
+import { Shares } from './shares.tsx'
 
 export default function ModelPage() {
   const { modelId } = useParams({ from: '/shell/models/$modelId' })
@@ -38,6 +39,7 @@ export default function ModelPage() {
             </div>
             <History model={model} />
             <Uses model={model} />
+            <Shares model={model} />
           </div>
         )}
       </Loaded>

@@ -1,0 +1,162 @@
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
+import { Link2 } from 'lucide-react'
+import { useState } from 'react'
+import { isTuneryError, type Share, type TunedModelDetails } from '../../../sdk/index.ts'
+import { tunery } from '../../lib/api.ts'
+import { formatCount } from '../../lib/format.ts'
+import { useMay } from '../../lib/session.ts'
+import { Button, CopyButton } from '../../ui/button.tsx'
+import { type Choice, Combobox } from '../../ui/choices.tsx'
+import { EmptyState, Notice } from '../../ui/feedback.tsx'
+import { Field, Form, NumberInput } from '../../ui/field.tsx'
+import { Card } from '../../ui/layout.tsx'
+import { ConfirmDialog, Dialog } from '../../ui/popups.tsx'
+import { Table } from '../../ui/table.tsx'
+import { RelativeTime } from '../../ui/values.tsx'
+
+/** Links to a page of the model for people without an account. Nothing where the operator has not turned them on. */
+export function Shares({ model }: { model: TunedModelDetails }) {
+  const mayWrite = useMay('deployments:write')
+  const client = useQueryClient()
+  const [creating, setCreating] = useState(false)
+  const query = useQuery({
+    queryKey: ['models', model.id, 'shares'],
+    queryFn: ({ signal }) => tunery.models.shares.list(model.id, { limit: 100 }, { signal }),
+    retry: false,
+  })
+  if (!query.data || (isTuneryError(query.error) && query.error.status < 500)) return null
+  const refresh = () => client.invalidateQueries({ queryKey: ['models', model.id, 'shares'] })
+  return (
+    <Card
+      title="Shared by link"
+      description="Who has a link sees the name, an evaluation and a bounded chat, and nothing else of the account."
+      actions={
+        mayWrite && (
+          <Button icon={<Link2 aria-hidden />} onClick={() => setCreating(true)}>
+            Make a link
+          </Button>
+        )
+      }
+      flush
+    >
+      <Table
+        label="Links"
+        rows={query.data.items}
+        rowId={({ id }: Share) => id}
+        empty={<EmptyState compact title="Not shared" />}
+        columns={[
+          { id: 'made', header: 'Made', grow: true, cell: (each) => <RelativeTime time={each.created_at} /> },
+          {
+            id: 'today',
+            header: 'Asked today',
+            align: 'right',
+            cell: (each) => `${formatCount(each.requests_today)} of ${formatCount(each.requests_per_day)}`,
+          },
+          { id: 'expires', header: 'Expires', from: 'sm', cell: (each) => <RelativeTime time={each.expires_at} /> },
+          {
+            id: 'actions',
+            header: <span className="sr-only">Actions</span>,
+            align: 'right',
+            cell: (each) =>
+              mayWrite && (
+                <ConfirmDialog
+                  trigger={
+                    <Button size="sm" variant="quiet">
+                      Withdraw
+                    </Button>
+                  }
+                  title="Withdraw the link?"
+                  action="Withdraw link"
+                  onConfirm={async () => {
+                    await tunery.models.shares.delete(model.id, each.id)
+                    await refresh()
+                  }}
+                >
+                  Who opens it sees nothing any more.
+                </ConfirmDialog>
+              ),
+          },
+        ]}
+      />
+      {creating && <CreateShare model={model} onClose={() => setCreating(false)} refresh={refresh} />}
+    </Card>
+  )
+}
+
+function CreateShare({
+  model,
+  onClose,
+  refresh,
+}: {
+  model: TunedModelDetails
+  onClose: () => void
+  refresh: () => Promise<unknown>
+}) {
+  const [evaluation, setEvaluation] = useState<string | null>(null)
+  const [requests, setRequests] = useState<number | null>(50)
+  const [tokens, setTokens] = useState<number | null>(256)
+  const [days, setDays] = useState<number | null>(30)
+  const evaluations = useQuery({
+    queryKey: ['evaluations', 'of', model.id],
+    queryFn: async ({ signal }) => {
+      const { items } = await tunery.evaluations.list({ limit: 100 }, { signal })
+      return items
+        .filter((each) => each.model === model.id && each.status === 'completed')
+        .map(({ id, name }): Choice => ({ value: id, label: name }))
+    },
+  })
+  const create = useMutation({
+    mutationFn: () =>
+      tunery.models.shares.create(model.id, {
+        ...(evaluation && { evaluation }),
+        ...(days !== null && { expires_at: new Date(Date.now() + days * 86_400_000).toISOString() }),
+        requests_per_day: requests ?? 50,
+        max_tokens: tokens ?? 256,
+      }),
+    onSuccess: refresh,
+  })
+  return (
+    <Dialog open onOpenChange={(open) => !open && onClose()} title="Share the model by a link">
+      {create.data ? (
+        <div className="grid gap-3">
+          <Notice tone="warn">The link is shown this once.</Notice>
+          <div className="flex items-center gap-2 rounded-md bg-hover p-3">
+            <code className="min-w-0 flex-1 font-mono text-sm break-all">{create.data.link}</code>
+            <CopyButton text={create.data.link} />
+          </div>
+        </div>
+      ) : (
+        <Form onSubmit={() => create.mutate()}>
+          <Field label="Evaluation" optional help="Its result is shown.">
+            <Combobox
+              value={evaluation}
+              onChange={setEvaluation}
+              choices={evaluations.data ?? []}
+              placeholder="None"
+              empty="There is none of this model yet"
+              clearable
+            />
+          </Field>
+          <div className="grid items-start gap-4 sm:grid-cols-3">
+            <Field label="Questions a day" help="Of all visitors.">
+              <NumberInput value={requests} onChange={setRequests} min={1} max={10_000} />
+            </Field>
+            <Field label="Longest answer" help="In tokens.">
+              <NumberInput value={tokens} onChange={setTokens} min={1} max={2048} />
+            </Field>
+            <Field label="Days" help="Empty: it does not expire.">
+              <NumberInput value={days} onChange={setDays} min={1} max={3650} />
+            </Field>
+          </div>
+          {create.isError && <Notice tone="bad">{create.error.message}</Notice>}
+          <div className="flex justify-end gap-2">
+            <Button onClick={onClose}>Cancel</Button>
+            <Button type="submit" variant="primary" busy={create.isPending}>
+              Make the link
+            </Button>
+          </div>
+        </Form>
+      )}
+    </Dialog>
+  )
+}
