@@ -6,7 +6,7 @@ import { tunery } from '../../lib/api.ts'
 import { fieldError, formError } from '../../lib/errors.ts'
 import { refreshSession, useSession } from '../../lib/session.ts'
 import { addPasskey, deviceName, passkeysWork } from '../../lib/sign-in.ts'
-import { Button } from '../../ui/button.tsx'
+import { Button, buttonClass } from '../../ui/button.tsx'
 import { EmptyState, Loaded, Notice } from '../../ui/feedback.tsx'
 import { Field, Form, Input } from '../../ui/field.tsx'
 import { Card, Facts } from '../../ui/layout.tsx'
@@ -33,6 +33,7 @@ export function Profile() {
       </Card>
       <Password />
       <Passkeys />
+      <Provider />
     </div>
   )
 }
@@ -128,6 +129,24 @@ function Password() {
           {!profile.email && <p className="mt-2 text-sm text-muted">Save an email first: you sign in with it.</p>}
         </div>
       </Form>
+    </Card>
+  )
+}
+
+/** Connects the OpenID provider, which an email alone does not do for everyone. */
+function Provider() {
+  const ways = useQuery({ queryKey: ['sign-in'], queryFn: ({ signal }) => tunery.signIn.ways({ signal }) })
+  const name = ways.data?.oidc
+  if (!name) return null
+  return (
+    <Card
+      title={`Sign in with ${name}`}
+      description="Connects who you are there with you here, if the emails are the same."
+    >
+      {/* No page of the dashboard: the service sends the browser to the provider. */}
+      <a className={buttonClass()} href="/v1/sign-in/oidc?next=/settings">
+        Connect {name}
+      </a>
     </Card>
   )
 }

@@ -60,8 +60,8 @@ const oidcErrors: Record<string, string> = {
   oidc_no_account: 'Nobody here has the email of that account. Ask an admin for an invitation.',
   oidc_expired: 'Signing in there took too long. Try again.',
   oidc_sign_in_first:
-    'Sign in here in another way first: with a link, a password or an invitation. Then sign in there once more; from ' +
-    'then on it works by itself.',
+    'Sign in here in another way first: with a link, a password or an invitation. Then connect the provider in your ' +
+    'settings; from then on it works by itself.',
   oidc_unavailable: 'The provider cannot be reached now. Try again, or sign in in another way.',
   oidc_unverified: 'The provider has not verified the email of that account. Verify it there, then try again.',
   too_many_tries: 'Too many tries to sign in. Try again in a minute.',
