@@ -1,15 +1,27 @@
 // The pictures of the docs: `npm run screenshots:docs` writes docs/images, light and dark, and some on a phone.
+// `-- home job` of some pages; `-- --tiny` with the tests' tiny model, whose answers are nonsense, on a busy machine.
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
+import { parseArgs } from 'node:util'
 import { root } from '../../lib/root.ts'
 import { Tunery } from '../../sdk/index.ts'
+import { tiny } from '../support/tiny.ts'
 import { phone, settled, startBrowserService } from './support.ts'
 import { toWebp } from './webp.ts'
 
 const folder = path.join(root, 'docs/images')
 const desktop = { width: 1280, height: 800 }
 const width_px = { desktop: 1280, phone: 360 }
-const base = 'HuggingFaceTB/SmolLM2-135M-Instruct'
+const { values: options, positionals: only } = parseArgs({
+  options: { tiny: { type: 'boolean', default: false } },
+  allowPositionals: true,
+})
+const base = options.tiny ? tiny : 'HuggingFaceTB/SmolLM2-135M-Instruct'
+/** The tiny model learns less from a row, and sooner. */
+const times = options.tiny ? 4 : 1
+const settings: Record<string, string> = options.tiny
+  ? {}
+  : { TUNERY_MODELS_DIR: path.join(root, '.local/models'), TUNERY_THREADS: '2' }
 const instruction = 'Triage the ticket.'
 const question = 'I forgot my password for Sync. No rush.'
 
@@ -25,8 +37,13 @@ async function furnish(tunery: Tunery) {
       dataset_id: dataset.id,
       name,
       config: {
-        training_config: { epochs },
-        evaluation_config: { validation_split: 0.15, every_steps, sample_prompts: [question], keep_checkpoints: 2 },
+        training_config: { epochs: epochs * times, ...(options.tiny && { learning_rate: 0.01 }) },
+        evaluation_config: {
+          validation_split: 0.15,
+          every_steps: every_steps * times,
+          sample_prompts: [question],
+          keep_checkpoints: 2,
+        },
       },
     })
   const { id } = await train('tickets', 2, 15)
@@ -52,7 +69,7 @@ async function furnish(tunery: Tunery) {
       ],
     })
   const running = await train('tickets, more epochs', 6, 20)
-  for await (const event of tunery.jobs.events(running.id)) if (Number(event.data?.step) >= 90) break
+  for await (const event of tunery.jobs.events(running.id)) if (Number(event.data?.step) >= 90 * times) break
   await train('tickets, next try', 3, 20)
   return { dataset, job, running, evaluation }
 }
@@ -77,13 +94,9 @@ const pagesOf = ({
   'api-reference': '/docs#createJob',
 })
 const onPhone = ['home', 'job', 'playground', 'dataset']
-const only = process.argv.slice(2)
 
 mkdirSync(folder, { recursive: true })
-const service = await startBrowserService('pictures', {
-  TUNERY_MODELS_DIR: path.join(root, '.local/models'),
-  TUNERY_THREADS: '2',
-})
+const service = await startBrowserService('pictures', settings)
 try {
   const made = await furnish(new Tunery({ baseUrl: `${service.address}/v1`, apiKey: service.key }))
   const pages = Object.entries(pagesOf(made)).filter(([name]) => only.length === 0 || only.includes(name))
