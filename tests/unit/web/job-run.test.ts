@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { JobEvent } from '../../../sdk/index.ts'
-import { runOf, smooth } from '../../../web/pages/job/run.ts'
+import { RunReader, runOf, smooth, thin } from '../../../web/pages/job/run.ts'
 
 /** Events at these seconds. */
 const events = (...given: [seconds: number, type: JobEvent['type'], data: Record<string, unknown>][]): JobEvent[] =>
@@ -88,4 +88,29 @@ test('smoothing keeps a constant as it is from the first value on, and none chan
   const [first, second] = smooth([0, 10], 0.5)
   assert.equal(first, 0)
   assert.ok(Math.abs(second! - 10 / 1.5) < 1e-9)
+})
+
+test('events that come one by one say the same as all at once', () => {
+  const all = events(
+    [0, 'status', { phase: 'training' }],
+    [1, 'metrics', { step: 1, epoch: 1, loss: 5, losses: [[1, 5]] }],
+    [2, 'sample', { step: 1, prompt: [{ role: 'user', content: 'hi' }], answer: 'a', base: 'b' }],
+    [3, 'metrics', { step: 2, epoch: 2, loss: 4, losses: [[2, 4]] }],
+  )
+  const reader = new RunReader()
+  const last = all.map((event) => reader.read([event])).at(-1)
+  assert.deepEqual(last, runOf(all))
+})
+
+test('a long line is thinned without losing its spikes or its end', () => {
+  const points = Array.from({ length: 10_000 }, (_, step) => ({ step, seconds: step, value: step === 7777 ? 99 : 1 }))
+  const kept = thin(points, 100)
+  assert.ok(kept.length <= 100, `${kept.length} points`)
+  assert.ok(kept.some(({ value }) => value === 99))
+  assert.equal(kept.at(-1), points.at(-1))
+  assert.deepEqual(
+    steps([...kept]),
+    steps([...kept]).sort((one, other) => one - other),
+  )
+  assert.equal(thin(points.slice(0, 50), 100).length, 50)
 })

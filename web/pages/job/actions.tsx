@@ -18,7 +18,7 @@ export function Actions({ job }: { job: Job }) {
   const mayTrain = useMay('tuning:write')
   const [editing, setEditing] = useState(false)
   const act = useJobAction()
-  if (!mayTrain) return null
+  if (!mayTrain) return <p className="text-sm text-muted">Your role may look at jobs, not change them.</p>
   const actions = actionsOf(job)
   const doing = act.isPending ? act.variables.action : undefined
   return (

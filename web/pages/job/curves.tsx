@@ -1,19 +1,17 @@
-import { useQuery } from '@tanstack/react-query'
-import { ChartLine, X } from 'lucide-react'
+import { ChartLine } from 'lucide-react'
 import { useEffect, useMemo, useState } from 'react'
 import type { Job } from '../../../sdk/index.ts'
-import { tunery } from '../../lib/api.ts'
 import { isOver, type StreamState } from '../../lib/events.ts'
 import { formatDuration, formatNumber, formatPercent } from '../../lib/format.ts'
-import { IconButton, TextLink } from '../../ui/button.tsx'
 import { Chart, type Series } from '../../ui/chart.tsx'
-import { Combobox, Slider } from '../../ui/choices.tsx'
+import { Slider } from '../../ui/choices.tsx'
 import { Help } from '../../ui/disclosure.tsx'
-import { EmptyState, Skeleton, Status } from '../../ui/feedback.tsx'
+import { EmptyState, Skeleton } from '../../ui/feedback.tsx'
 import { Card } from '../../ui/layout.tsx'
 import { Segments } from '../../ui/toggles.tsx'
 import { type Compared, othersMax, useCompared } from './compared.ts'
-import { type FigureName, type Point, type Run, smooth } from './run.ts'
+import { AddJob, Others } from './others.tsx'
+import { type FigureName, type Point, type Run, smooth, thin } from './run.ts'
 
 interface View {
   x: 'step' | 'seconds'
@@ -166,32 +164,46 @@ function useDrawn(job: Job, run: Run, others: readonly Compared[]): Drawn[] {
 type Shared = Pick<React.ComponentProps<typeof Chart>, 'xLabel' | 'formatX' | 'sync'>
 /** More evaluations make a line of dots. */
 const dotsMax = 60
-const xOf = (points: readonly Point[], { x }: View) => points.map((point) => point[x])
+
+/** A curve; where it is smoothed, with the pale one behind it. */
+function linesOf(
+  points: readonly Point[],
+  view: View,
+  { smoothed, ...line }: { name: string; color: Color; dash?: boolean; points?: boolean; smoothed?: boolean },
+): Series[] {
+  if (points.length === 0) return []
+  const draw = (values: readonly Point[]) => {
+    const drawn = thin(values)
+    return { x: drawn.map((point) => point[view.x]), y: drawn.map(({ value }) => value) }
+  }
+  const style = { ...line, points: line.points && points.length <= dotsMax }
+  if (!smoothed || view.smoothing === 0) return [{ ...style, ...draw(points) }]
+  const means = smooth(
+    points.map(({ value }) => value),
+    view.smoothing,
+  )
+  return [
+    { name: `${line.name}, each step`, color: line.color, faint: true, ...draw(points) },
+    { ...style, ...draw(points.map((point, index) => ({ ...point, value: means[index]! }))) },
+  ]
+}
 
 function LossChart({ drawn, view, shared }: { drawn: readonly Drawn[]; view: View; shared: Shared }) {
   const several = drawn.length > 1
   const series = useMemo(
     () =>
       drawn.flatMap(({ name, run, color }): Series[] => {
-        const values = run.loss.map(({ value }) => value)
-        const x = xOf(run.loss, view)
-        const validation = run.figures.validation_loss
         const training = several ? name : 'Training loss'
+        const validation = several ? `${name}, validation` : 'Validation loss'
+        const { validation_loss } = run.figures
         return [
-          ...(view.smoothing > 0 ? [{ name: `${training}, each step`, x, y: values, color, faint: true }] : []),
-          { name: training, x, y: smooth(values, view.smoothing), color },
-          ...(validation.length > 0
-            ? [
-                {
-                  name: several ? `${name}, validation` : 'Validation loss',
-                  x: xOf(validation, view),
-                  y: validation.map(({ value }) => value),
-                  color: several ? color : (2 as const),
-                  dash: several,
-                  points: validation.length <= dotsMax,
-                },
-              ]
-            : []),
+          ...linesOf(run.loss, view, { name: training, color, smoothed: true }),
+          ...linesOf(validation_loss, view, {
+            name: validation,
+            color: several ? color : 2,
+            dash: several,
+            points: true,
+          }),
         ]
       }),
     [drawn, several, view],
@@ -300,26 +312,15 @@ function FigureChart({
   const series = useMemo(
     () =>
       drawn.flatMap(({ name, run, color }) =>
-        figure.lines.flatMap(({ name: line, label, points }, index): Series[] => {
-          const found = run.figures[line]
-          if (found.length === 0) return []
-          const values = found.map(({ value }) => value)
-          const title = several ? (index > 0 ? `${name}, ${label.toLowerCase()}` : name) : label
-          const own = several ? color : ((index + 1) as Color)
-          const x = xOf(found, view)
-          const smoothed = figure.noisy && !points && view.smoothing > 0
-          return [
-            ...(smoothed ? [{ name: `${title}, each step`, x, y: values, color: own, faint: true }] : []),
-            {
-              name: title,
-              x,
-              y: smoothed ? smooth(values, view.smoothing) : values,
-              color: own,
-              points: points && found.length <= dotsMax,
-              dash: several && index > 0,
-            },
-          ]
-        }),
+        figure.lines.flatMap(({ name: line, label, points }, index) =>
+          linesOf(run.figures[line], view, {
+            name: several ? (index > 0 ? `${name}, ${label.toLowerCase()}` : name) : label,
+            color: several ? color : ((index + 1) as Color),
+            dash: several && index > 0,
+            points,
+            smoothed: figure.noisy && !points,
+          }),
+        ),
       ),
     [figure, drawn, several, view],
   )
@@ -351,65 +352,5 @@ function NoCurves({ job, state }: { job: Job; state: StreamState }) {
           : 'The loss appears here with the first step of the training, and moves on while you watch.'}
       </EmptyState>
     </Card>
-  )
-}
-
-function AddJob({ job, chosen, onAdd }: { job: Job; chosen: readonly string[]; onAdd: (id: string) => void }) {
-  const list = useQuery({
-    queryKey: ['jobs', 'list', { limit: 100, for: 'comparison' }],
-    queryFn: ({ signal }) => tunery.jobs.list({ limit: 100 }, { signal }),
-    staleTime: 60_000,
-  })
-  const choices = (list.data?.items ?? [])
-    .filter(({ id, metrics }) => id !== job.id && !chosen.includes(id) && metrics.step !== undefined)
-    .map(({ id, name, status, model_id }) => ({ value: id, label: name, note: `${status}, ${model_id}` }))
-  if (chosen.length >= othersMax)
-    return <p className="ml-auto max-w-52 text-sm text-muted">At most {othersMax + 1} jobs fit into one chart.</p>
-  return (
-    <div className="ml-auto w-full sm:w-64">
-      <Combobox
-        // Anew for each choice, so that it is empty again.
-        key={chosen.join()}
-        aria-label="Compare with another job"
-        placeholder="Compare with another job"
-        value={null}
-        onChange={(id) => id && onAdd(id)}
-        choices={choices}
-        empty={list.isPending ? 'Loading…' : 'No other job has curves'}
-      />
-    </div>
-  )
-}
-
-/** The other jobs of the chart: a way to each, and out. */
-function Others({ others, onRemove }: { others: readonly Compared[]; onRemove: (id: string) => void }) {
-  return (
-    <ul aria-label="Compared with" className="flex flex-wrap gap-2">
-      {others.map(({ id, job, run, error }) => (
-        <li
-          key={id}
-          className="flex min-w-0 items-center gap-2 rounded-md bg-sunken py-0.5 pr-0.5 pl-2.5 ring-1 ring-line"
-        >
-          <TextLink to="/jobs/$jobId" params={{ jobId: id }} quiet className="min-w-0 truncate">
-            {job?.name ?? id}
-          </TextLink>
-          {error ? (
-            <span className="text-sm text-bad">{error.message}</span>
-          ) : !run ? (
-            <span className="text-sm text-muted">loading…</span>
-          ) : run.loss.length === 0 ? (
-            <span className="text-sm text-muted">no step yet</span>
-          ) : (
-            job && <Status status={job.status} />
-          )}
-          <IconButton
-            size="sm"
-            label={`Take ${job?.name ?? id} out of the chart`}
-            icon={<X aria-hidden />}
-            onClick={() => onRemove(id)}
-          />
-        </li>
-      ))}
-    </ul>
   )
 }

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query'
 import { useNavigate, useParams, useSearch } from '@tanstack/react-router'
 import { FlaskConical } from 'lucide-react'
-import { lazy, type ReactNode, Suspense, useMemo } from 'react'
+import { lazy, type ReactNode, Suspense, useMemo, useRef } from 'react'
 import type { Job, JobEvent } from '../../../sdk/index.ts'
 import { tunery } from '../../lib/api.ts'
 import { type EventsState, isOver, useEvents } from '../../lib/events.ts'
@@ -13,7 +13,7 @@ import { Checkpoints } from './checkpoints.tsx'
 import { isLogged, Log } from './log.tsx'
 import { Result } from './result.tsx'
 import { StrangestRows } from './rows.tsx'
-import { runOf } from './run.ts'
+import { type Run, RunReader } from './run.ts'
 import { Samples } from './samples.tsx'
 import { StatusCard } from './status.tsx'
 
@@ -58,9 +58,20 @@ export default function JobPage() {
   )
 }
 
+/** What the events say. Only those that are new are read. */
+function useRun(events: readonly JobEvent[]): Run {
+  const known = useRef({ reader: new RunReader(), count: 0 })
+  return useMemo(() => {
+    if (events.length < known.current.count) known.current = { reader: new RunReader(), count: 0 }
+    const { reader, count } = known.current
+    known.current.count = events.length
+    return reader.read(events.slice(count))
+  }, [events])
+}
+
 function JobBody({ job }: { job: Job }) {
   const stream = useEvents(job.id)
-  const run = useMemo(() => runOf(stream.events), [stream.events])
+  const run = useRun(stream.events)
   return (
     <div className="grid grid-cols-[minmax(0,1fr)] gap-4">
       <StatusCard job={job} run={run} stream={stream} />
@@ -70,7 +81,7 @@ function JobBody({ job }: { job: Job }) {
   )
 }
 
-function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: ReturnType<typeof runOf> }) {
+function Parts({ job, stream, run }: { job: Job; stream: EventsState; run: Run }) {
   const { tab, with: others } = useSearch({ from: address })
   const navigate = useNavigate()
   const change = (next: { tab?: string; with?: string }) =>

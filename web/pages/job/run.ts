@@ -64,69 +64,100 @@ function add(points: Point[], point: Point): void {
   points.push(point)
 }
 
-export function runOf(events: readonly JobEvent[]): Run {
-  const run = emptyRun()
-  let seconds = 0
-  // The event from which training time is counted on; none while nothing is trained.
-  let last_ms: number | undefined
-  let lastStep = 0
-  let epoch = 1
-  for (const event of events) {
-    const data = event.data ?? {}
-    const at_ms = Date.parse(event.created_at)
-    switch (event.type) {
-      case 'status': {
-        if (data.status === 'running') run.attempt = numberOf(data.attempt) ?? run.attempt
-        const phase = textOf(data.phase)
-        if (phase || data.status !== undefined) run.phase = phase || undefined
-        if (phase !== 'training') last_ms = undefined
-        else last_ms ??= at_ms
-        run.fetching = undefined
-        if (data.status !== undefined) run.seconds_left = undefined
+/** Reads events as they come; `read` gives what all so far say, a new object each time. */
+export class RunReader {
+  #run = emptyRun()
+  #seconds = 0
+  /** Time of the event from which training time is counted on; none while nothing is trained. */
+  #last_ms: number | undefined
+  #lastStep = 0
+  #epoch = 1
+  #samples = new Map<string, Sample>()
+
+  read(events: Iterable<JobEvent>): Run {
+    for (const event of events) this.#add(event)
+    return { ...this.#run }
+  }
+
+  #add({ type, data = {}, created_at, message }: JobEvent): void {
+    const run = this.#run
+    switch (type) {
+      case 'status':
+        this.#addStatus(data, Date.parse(created_at))
         break
-      }
-      case 'progress': {
-        if (data.download || data.training_setup) run.fetching = fetchingOf(data)
-        else {
-          run.fetching = undefined
-          run.seconds_left = numberOf(data.seconds_left) ?? null
-        }
+      case 'progress':
+        run.fetching = data.download || data.training_setup ? fetchingOf(data) : undefined
+        if (!run.fetching) run.seconds_left = numberOf(data.seconds_left) ?? null
         break
-      }
       case 'checkpoint':
         run.checkpoints++
-        addLosses(run.loss, data.losses, lastStep, seconds, seconds)
+        addLosses(run.loss, data.losses, this.#lastStep, this.#seconds, this.#seconds)
         break
-      case 'metrics': {
-        const step = numberOf(data.step)
-        if (step === undefined) break
-        const from = seconds
-        if (last_ms !== undefined) seconds += Math.max(0, at_ms - last_ms) / 1000
-        last_ms = at_ms
-        const loss = numberOf(data.loss)
-        if (loss !== undefined) {
-          addLosses(run.loss, data.losses ?? [[step, loss]], lastStep, from, seconds)
-          lastStep = step
-        }
-        for (const name of figureNames) {
-          const value = numberOf(data[name])
-          if (value !== undefined) add(run.figures[name], { step, seconds, value })
-        }
-        if (data.best === true) run.best = run.figures.validation_loss.at(-1)
-        const now = numberOf(data.epoch)
-        if (now !== undefined && now > epoch) {
-          epoch = now
-          run.epochs.push({ step, seconds, epoch })
-        }
+      case 'metrics':
+        this.#addMetrics(data, Date.parse(created_at))
         break
-      }
       case 'sample':
-        addSample(run.samples, data, event.message)
+        this.#addSample(data, message)
         break
     }
   }
-  return run
+
+  #addStatus(data: Record<string, unknown>, at_ms: number): void {
+    const run = this.#run
+    if (data.status === 'running') run.attempt = numberOf(data.attempt) ?? run.attempt
+    const phase = textOf(data.phase)
+    if (phase || data.status !== undefined) run.phase = phase || undefined
+    if (phase !== 'training') this.#last_ms = undefined
+    else this.#last_ms ??= at_ms
+    run.fetching = undefined
+    if (data.status !== undefined) run.seconds_left = undefined
+  }
+
+  #addMetrics(data: Record<string, unknown>, at_ms: number): void {
+    const run = this.#run
+    const step = numberOf(data.step)
+    if (step === undefined) return
+    const from = this.#seconds
+    if (this.#last_ms !== undefined) this.#seconds += Math.max(0, at_ms - this.#last_ms) / 1000
+    this.#last_ms = at_ms
+    const seconds = this.#seconds
+    const loss = numberOf(data.loss)
+    if (loss !== undefined) {
+      addLosses(run.loss, data.losses ?? [[step, loss]], this.#lastStep, from, seconds)
+      this.#lastStep = step
+    }
+    for (const name of figureNames) {
+      const value = numberOf(data[name])
+      if (value !== undefined) add(run.figures[name], { step, seconds, value })
+    }
+    if (data.best === true) run.best = run.figures.validation_loss.at(-1)
+    const epoch = numberOf(data.epoch)
+    if (epoch !== undefined && epoch > this.#epoch) {
+      this.#epoch = epoch
+      run.epochs.push({ step, seconds, epoch })
+    }
+  }
+
+  #addSample(data: Record<string, unknown>, message: string): void {
+    const step = numberOf(data.step)
+    if (step === undefined || !Array.isArray(data.prompt)) return
+    const key = JSON.stringify(data.prompt)
+    let sample = this.#samples.get(key)
+    if (!sample) {
+      const prompt = data.prompt.map((each: { role?: unknown; content?: unknown } | null) => ({
+        role: textOf(each?.role),
+        content: textOf(each?.content),
+      }))
+      sample = { prompt, base: textOf(data.base), answers: [] }
+      this.#samples.set(key, sample)
+      this.#run.samples.push(sample)
+    }
+    while (sample.answers.length > 0 && sample.answers.at(-1)!.step >= step) sample.answers.pop()
+    sample.answers.push({ step, answer: typeof data.answer === 'string' ? data.answer : message })
+  }
 }
+
+export const runOf = (events: Iterable<JobEvent>): Run => new RunReader().read(events)
 
 /** Losses of several steps came together: their times are spread evenly over the time since those before. */
 function addLosses(points: Point[], losses: unknown, lastStep: number, from: number, to: number): void {
@@ -138,23 +169,6 @@ function addLosses(points: Point[], losses: unknown, lastStep: number, from: num
     const share = end > lastStep ? Math.min(1, Math.max(0, (step - lastStep) / (end - lastStep))) : 1
     add(points, { step, seconds: from + share * (to - from), value })
   }
-}
-
-function addSample(samples: Sample[], data: Record<string, unknown>, message: string): void {
-  const step = numberOf(data.step)
-  if (step === undefined || !Array.isArray(data.prompt)) return
-  const prompt = data.prompt.map((each: { role?: unknown; content?: unknown }) => ({
-    role: textOf(each?.role),
-    content: textOf(each?.content),
-  }))
-  const key = JSON.stringify(prompt)
-  let sample = samples.find((each) => JSON.stringify(each.prompt) === key)
-  if (!sample) {
-    sample = { prompt, base: textOf(data.base), answers: [] }
-    samples.push(sample)
-  }
-  while (sample.answers.length > 0 && sample.answers.at(-1)!.step >= step) sample.answers.pop()
-  sample.answers.push({ step, answer: typeof data.answer === 'string' ? data.answer : message })
 }
 
 function fetchingOf(data: Record<string, unknown>): Run['fetching'] {
@@ -183,4 +197,26 @@ export function smooth(values: readonly number[], weight: number): number[] {
     correction *= weight
     return mean / (1 - correction)
   })
+}
+
+/** Points of one line, at most: a screen has no more pixels. */
+const drawnMax = 4000
+
+/** The lowest and the highest point of each part of a long line, so that no spike is lost. */
+export function thin(points: readonly Point[], most = drawnMax): readonly Point[] {
+  if (points.length <= most) return points
+  const size = Math.ceil(points.length / ((most - 1) / 2))
+  const kept: Point[] = []
+  for (let from = 0; from < points.length; from += size) {
+    let low = from
+    let high = from
+    for (let at = from; at < Math.min(points.length, from + size); at++) {
+      if (points[at]!.value < points[low]!.value) low = at
+      if (points[at]!.value > points[high]!.value) high = at
+    }
+    kept.push(points[Math.min(low, high)]!)
+    if (low !== high) kept.push(points[Math.max(low, high)]!)
+  }
+  if (kept.at(-1) !== points.at(-1)) kept.push(points.at(-1)!)
+  return kept
 }

@@ -74,7 +74,12 @@ export default function JobsPage() {
   return (
     <Page
       title="Jobs"
-      description="Every training of this account: what runs, what waits, and what came of the others."
+      description={
+        <>
+          Every training of this account: what runs, what waits, and what came of the others.
+          {mayRead && !mayTrain && ' Your role may look at them, not start or change them.'}
+        </>
+      }
       actions={newJob}
       width="full"
     >
