@@ -30,7 +30,7 @@ export type Scope = (typeof scopes)[number]
 export const roles = ['owner', 'admin', 'member', 'viewer'] as const
 export type Role = (typeof roles)[number]
 
-/** Access to all accounts. Granted only on the operator's command line: no account can grant it. */
+/** Access to all accounts. Granted on the operator's command line and in their sessions: no account can grant it. */
 const operator: Scope = 'operator'
 
 const viewer: readonly Scope[] = [

@@ -48,6 +48,18 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
       )
   }
 
+  /**
+   * Another owner must not become the operator: by the email, with which a sign-in by a provider finds its member, or by
+   * removing them, as the command line then makes the next owner the operator.
+   */
+  function requireOwnIfOperator({ user_id }: Caller, { operator, id }: store.UserRow): void {
+    if (operator === 1 && id !== user_id)
+      throw new ApiError(
+        'insufficient_permissions',
+        'This member operates the service. Only they may change their email and role, or remove themselves.',
+      )
+  }
+
   async function requireAnotherOwner(trx: Trx, { account_id, id }: store.UserRow): Promise<void> {
     if (!(await store.otherOwner(trx, account_id, id)))
       throw new ApiError('in_use', 'The account must keep an owner. Make another member an owner first.', {
@@ -104,13 +116,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
           email: email === undefined ? before.email : (email?.toLowerCase() ?? null),
           role: role ?? before.role,
         }
-        // A sign-in by a provider finds its member by the email: another owner would become the operator.
-        if (before.operator === 1 && values.email !== before.email && id !== caller.user_id)
-          throw new ApiError(
-            'insufficient_permissions',
-            'Only the operator of the service may change their own email.',
-            { param: 'email' },
-          )
+        if (values.email !== before.email || values.role !== before.role) requireOwnIfOperator(caller, before)
         await requireFreeEmail(trx, caller.account_id, values.email, id)
         await store.updateUser(trx, id, values)
         const was = { name: before.name, email: before.email, role: before.role }
@@ -145,6 +151,7 @@ export function createMembers(db: Db, invalidateCallers: () => void, now: () => 
           await requireOwner(trx, caller)
           await requireAnotherOwner(trx, before)
         }
+        requireOwnIfOperator(caller, before)
         await store.updateUser(trx, id, { removed_at: now() })
         await store.revokeKeysOf(trx, id, now())
         await store.removeSignInOf(trx, id)

@@ -63,6 +63,21 @@ test('an admin’s link is void once its member is an owner, and anybody’s onc
   assert.equal((await accept(tokenOf(demoted))).status, 200)
 })
 
+test('another owner can neither demote nor remove the operator, whom the command line would replace by them', async () => {
+  const second = await addMember('owner')
+  const operator = `/members/${app.owner.user_id}`
+  for (const [method, body] of [
+    ['PUT', { role: 'member' }],
+    ['PUT', { email: 'mine@example.com' }],
+    ['DELETE'],
+  ] as const)
+    assert.deepEqual(codeOf(await second.api(method, operator, body)), [403, 'insufficient_permissions'], method)
+  assert.equal((await second.api('PUT', operator, { name: 'Boss' })).status, 200)
+  const { user } = await app.services.signIn.createLink()
+  assert.equal(user.id, app.owner.user_id)
+  assert.equal((await app.api('PUT', operator, { role: 'owner', email: 'boss@example.com' })).status, 200)
+})
+
 test('a host that is no address is an error of the request', async () => {
   const { hostname, port } = new URL(app.address)
   for (const host of ['a b', '[', 'x:99999']) {
