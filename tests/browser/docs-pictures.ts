@@ -10,7 +10,7 @@ import { phone, settled, startBrowserService } from './support.ts'
 import { toWebp } from './webp.ts'
 
 const folder = path.join(root, 'docs/images')
-const desktop = { width: 1280, height: 800 }
+const desktop = { width: 1280, height: 900 }
 const width_px = { desktop: 1280, phone: 360 }
 const { values: options, positionals: only } = parseArgs({
   options: { tiny: { type: 'boolean', default: false } },

@@ -42,9 +42,11 @@ export function Run({
         ? 'This operation takes no key: forget it at the top of the page.'
         : missing.length > 0
           ? `Fill in ${missing.map(([name]) => name).join(', ')}.`
-          : isForm(operation) && !file
-            ? 'Choose a file.'
-            : undefined
+          : draft.body?.includes('…')
+            ? 'Put ids and texts of your own where the body has “…”.'
+            : isForm(operation) && !file
+              ? 'Choose a file.'
+              : undefined
 
   const run = async () => {
     setProblem(undefined)

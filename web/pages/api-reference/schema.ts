@@ -65,6 +65,9 @@ const sensible: Record<string, unknown> = {
   base_model_id: 'HuggingFaceTB/SmolLM2-135M-Instruct',
   model: 'HuggingFaceTB/SmolLM2-135M-Instruct',
   dataset_id: 'ds_…',
+  dataset: 'ds_…',
+  graders: [{ type: 'json_equal', name: 'fields' }],
+  events: ['training.completed'],
   baseline: 'HuggingFaceTB/SmolLM2-135M-Instruct',
   name: 'tickets',
   description: 'Tickets of spring',
@@ -83,6 +86,7 @@ const sensible: Record<string, unknown> = {
 /** Named by what they are of: in these operations `model` is one of the account's own. */
 const ofOperation: Record<string, Record<string, unknown>> = {
   createDeployment: { model: 'mdl_…' },
+  createEvaluation: { model: 'mdl_…' },
   switchDeployment: { model: 'mdl_…' },
   createExport: { model: 'mdl_…', model_id: 'mdl_…' },
 }
