@@ -1,10 +1,9 @@
 // Signing in to the dashboard: sessions, cross-site requests, links, passwords, passkeys, providers, invitations.
 import assert from 'node:assert/strict'
-import { createHash, createSign, generateKeyPairSync, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import http from 'node:http'
 import { after, before, test } from 'node:test'
-import { isoCBOR } from '@simplewebauthn/server/helpers'
+import { createAuthenticator } from '../support/authenticator.ts'
 import { codeOf, newBrowser } from '../support/browser.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 
@@ -203,60 +202,6 @@ test('an invitation is shown once, says what it is, makes a member with that rol
   assert.deepEqual(of.body.items, [])
 })
 
-/** What an authenticator without attestation does: ES256, user verified. */
-function authenticator(origin: string) {
-  const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-  const id = randomBytes(16)
-  const rpHash = createHash('sha256').update(new URL(origin).hostname).digest()
-  const { x, y } = publicKey.export({ format: 'jwk' })
-  const cose = isoCBOR.encode(
-    new Map<number, number | Uint8Array>([
-      ...([
-        [1, 2],
-        [3, -7],
-        [-1, 1],
-      ] as const),
-      [-2, new Uint8Array(Buffer.from(x!, 'base64url'))],
-      [-3, new Uint8Array(Buffer.from(y!, 'base64url'))],
-    ]),
-  )
-  let counter = 0
-  const data = (type: string, challenge: string) => Buffer.from(JSON.stringify({ type, challenge, origin }))
-  const base64 = (bytes: Uint8Array) => Buffer.from(bytes).toString('base64url')
-  const head = (flags: number) => {
-    const count = Buffer.alloc(4)
-    count.writeUInt32BE(++counter)
-    return Buffer.concat([rpHash, Buffer.from([flags]), count])
-  }
-  const common = { id: base64(id), rawId: base64(id), type: 'public-key', clientExtensionResults: {} }
-  return {
-    create({ challenge }: { challenge: string }) {
-      const credential = Buffer.concat([Buffer.alloc(16), Buffer.from([0, id.length]), id, cose])
-      const attestation = new Map<string, unknown>([
-        ['fmt', 'none'],
-        ['attStmt', new Map()],
-        ['authData', new Uint8Array(Buffer.concat([head(0x45), credential]))],
-      ])
-      const response = {
-        clientDataJSON: base64(data('webauthn.create', challenge)),
-        attestationObject: base64(isoCBOR.encode(attestation as never)),
-      }
-      return { ...common, response }
-    },
-    get({ challenge }: { challenge: string }) {
-      const client = data('webauthn.get', challenge)
-      const auth = head(0x05)
-      const signed = createSign('sha256').update(auth).update(createHash('sha256').update(client).digest())
-      const response = {
-        clientDataJSON: base64(client),
-        authenticatorData: base64(auth),
-        signature: base64(signed.sign(privateKey)),
-      }
-      return { ...common, response }
-    },
-  }
-}
-
 test('a passkey is added and signs in; a replayed, foreign or removed one does not', async () => {
   const local = app.address.replace('127.0.0.1', 'localhost')
   const asLocal = browser()
@@ -268,7 +213,7 @@ test('a passkey is added and signs in; a replayed, foreign or removed one does n
   app.url = there
   try {
     await asLocal.enter()
-    const device = authenticator(local)
+    const device = createAuthenticator(local)
     const options = (await send('POST', '/user/passkeys/options', {})).body
     const added = await send('POST', '/user/passkeys', { name: 'laptop', response: device.create(options) })
     assert.equal(added.status, 201, JSON.stringify(added.body))
@@ -281,7 +226,7 @@ test('a passkey is added and signs in; a replayed, foreign or removed one does n
     const replayed = await browser().send('POST', '/sign-in/passkey', signed)
     assert.deepEqual(codeOf(replayed), [400, 'passkey_refused'])
     assert.match(replayed.body.error.message, /answered already/)
-    const foreign = authenticator(local)
+    const foreign = createAuthenticator(local)
     const fresh = (await browser().send('POST', '/sign-in/passkey/options', {})).body
     const other = await browser().send('POST', '/sign-in/passkey', { response: foreign.get(fresh) })
     assert.deepEqual(codeOf(other), [400, 'passkey_refused'])
