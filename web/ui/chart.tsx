@@ -121,12 +121,17 @@ export function Chart({
           drag: { x: true, y: false },
           points: { size: 7 },
         },
-        scales: { x: { time }, y: { distr: log ? 3 : 1 } },
+        // Not to whole powers of ten: losses often lie within one.
+        scales: {
+          x: { time },
+          y: log ? { distr: 3, range: (_plot, min, max) => (min > 0 ? [min / 1.02, max * 1.02] : [1, 10]) } : {},
+        },
         axes: [
           { ...axis, label: xLabel, labelSize: 18, size: 28, gap: 4 },
           {
             ...axis,
             ...(yLabel && { label: yLabel, labelSize: 18 }),
+            ...(log && { splits: (_plot, _axis, min, max) => logTicks(min, max), filter: (_plot, ticks) => ticks }),
             size: (_plot, values) => 14 + 7 * Math.max(3, ...(values ?? []).map((value) => value.length)),
             values: (_plot, ticks) => ticks.map((tick) => (tick === null ? '' : latest.current.formatY(tick))),
           },
@@ -294,6 +299,23 @@ export function Chart({
         </Disclosure>
       </figcaption>
     </figure>
+  )
+}
+
+/** Ticks of a log scale: 1, 2 and 5 of each power of ten, or even steps where that gives too few. */
+function logTicks(min: number, max: number): number[] {
+  const ticks: number[] = []
+  const from = Math.floor(Math.log10(min))
+  const decades = Math.log10(max / min)
+  for (let power = from; 10 ** power <= max; power++)
+    for (const each of decades > 4 ? [1] : [1, 2, 5]) ticks.push(each * 10 ** power)
+  const shown = ticks.filter((tick) => tick >= min && tick <= max)
+  if (shown.length > 2) return shown
+  const rough = (max - min) / 5
+  const size = 10 ** Math.floor(Math.log10(rough))
+  const step = ([1, 2, 5].find((each) => each * size >= rough) ?? 10) * size
+  return Array.from({ length: Math.floor(max / step) - Math.ceil(min / step) + 1 }, (_, index) =>
+    Number(((Math.ceil(min / step) + index) * step).toPrecision(12)),
   )
 }
 
