@@ -78,6 +78,20 @@ test('the OpenAPI document has the forms of uploads, the ranges of parameters an
   )
 })
 
+test('the OpenAPI document says the scope of each operation, and is sent compressed to those who take it', async () => {
+  const { paths } = await description()
+  assert.equal(paths['/fine-tuning/jobs'].post['x-scope'], 'tuning:write')
+  assert.equal(paths['/chat/completions'].post['x-openai'], true)
+  const sizes: number[] = []
+  for (const accepted of ['identity', 'gzip']) {
+    const answer = await fetch(`${app.url}/openapi.json`, { headers: { 'accept-encoding': accepted } })
+    assert.equal(answer.headers.get('content-encoding'), accepted === 'gzip' ? 'gzip' : null)
+    assert.equal(answer.headers.get('vary'), 'accept-encoding')
+    sizes.push(Number(answer.headers.get('content-length')))
+  }
+  assert.ok(sizes[1]! < sizes[0]! / 5, String(sizes))
+})
+
 test('the documentation page, health and metrics answer without a key', async () => {
   for (const [route, says] of Object.entries({
     '/docs': /<title>Tunery<\/title>/,
