@@ -12,7 +12,9 @@ const period = {
   step: z
     .enum(timelineSteps)
     .optional()
-    .describe('Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day.'),
+    .describe(
+      'Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.',
+    ),
 }
 export const PeriodQuery = z.strictObject(period)
 export type PeriodQuery = z.infer<typeof PeriodQuery>
@@ -53,10 +55,9 @@ export const Timeline = z
     total: z.object(figures),
   })
   .describe(
-    'Counted by the time at which requests came, for the last 90 days. What was refused before its model was read (a ' +
-      'wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or ' +
-      'an evaluation, which count when they are answered. Percentiles of a bucket are of at most some 100,000 requests ' +
-      'of the period, chosen evenly.',
+    'Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before ' +
+      'its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that ' +
+      'fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %.',
   )
 export type Timeline = z.infer<typeof Timeline>
 

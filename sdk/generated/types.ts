@@ -1484,12 +1484,12 @@ export interface TimelineQuery {
    */
   to?: Time
   /**
-   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day.
+   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
    */
   step?: 'minute' | 'hour' | 'day'
 }
 /**
- * Counted by the time at which requests came, for the last 90 days. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles of a bucket are of at most some 100,000 requests of the period, chosen evenly.
+ * Counted by the time at which requests came, for the last 90 days, by minute for the last 7. What was refused before its model was read (a wrong key, the rate limit of the account) is not counted, nor are single requests that fail within a batch or an evaluation, which count when they are answered. Percentiles are exact to 2.5 %.
  */
 export interface Timeline {
   model: string
@@ -3038,7 +3038,7 @@ export interface PeriodQuery {
    */
   to?: Time
   /**
-   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day.
+   * Length of a bucket, in UTC. By default a minute up to 3 hours, an hour up to 7 days, else a day. Minutes go back 7 days.
    */
   step?: 'minute' | 'hour' | 'day'
 }

@@ -1,6 +1,6 @@
 import type { Generated, Insertable, Selectable } from 'kysely'
 import type { Role } from '../../contract/scopes.ts'
-import type { DayCounts, Usage, UsageDays, UsageFailures, UsageNotices, UsageThresholds } from './usage-tables.ts'
+import type { DayCounts, Usage, UsageDays, UsageFigures, UsageNotices, UsageThresholds } from './usage-tables.ts'
 
 // Times are unix milliseconds. Columns ending in _json hold JSON text. Columns have the names of the API's JSON fields.
 
@@ -652,7 +652,7 @@ export interface Schema {
   events: Events
   usage: Usage
   usage_days: UsageDays
-  usage_failures: UsageFailures
+  usage_figures: UsageFigures
   usage_thresholds: UsageThresholds
   usage_notices: UsageNotices
   day_counts: DayCounts

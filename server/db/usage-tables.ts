@@ -29,13 +29,24 @@ export interface UsageDays extends Omit<Usage, 'request_id' | 'created_at' | 'fi
   requests: number
 }
 
-/** Requests that failed before an answer began, per UTC minute; `minute` is its start. */
-export interface UsageFailures {
+/** Figures of an account's requests for a model name, per UTC minute and per UTC hour; `at` is its start. */
+export interface UsageFigures {
   account_id: string
   model: string
-  minute: number
-  kind: 'failed' | 'refused' | 'invalid'
+  span: 'minute' | 'hour'
+  at: number
+  /** Answered and failed ones. */
   requests: number
+  client_left: number
+  broken: number
+  failed: number
+  refused: number
+  invalid: number
+  prompt_tokens: number
+  completion_tokens: number
+  /** Histograms of the milliseconds of complete answers; see server/usage/figures.ts. */
+  latency_json: string
+  first_token_json: string
 }
 
 /** Usage limits that an account is notified about at the given percentages; null: its tier's limit, or none. */

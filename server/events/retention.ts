@@ -41,7 +41,8 @@ const rules: Rule[] = [
   { table: 'responses', days: 30, time: 'used_at', id: 'id' },
   // Until then a row prevents its request from being counted twice; after that only the daily sums have it.
   { table: 'usage', days: 90, time: 'created_at', id: 'request_id' },
-  { table: 'usage_failures', days: 90, time: 'minute' },
+  { table: 'usage_figures', days: 8, time: 'at', where: sql`span = 'minute'` },
+  { table: 'usage_figures', days: 91, time: 'at' },
   { table: 'share_days', days: 30, time: 'day' },
   { table: 'day_counts', days: 400, time: 'day' },
   { table: 'usage_notices', days: 400, time: 'period' },

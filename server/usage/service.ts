@@ -16,8 +16,9 @@ import type { Row } from '../db/schema.ts'
 import { recordAuditEntry } from '../events/audit.ts'
 import type { Caller } from '../http/auth.ts'
 import type { Limits } from '../limits/index.ts'
-import { addUsage, batches, rowsPerStatement } from './add-usage.ts'
-import { createFailures, type FailureKind } from './failures.ts'
+import { addUsage } from './add-usage.ts'
+import { createFailures } from './failures.ts'
+import type { FailureKind } from './figures.ts'
 import { createFolding } from './folding.ts'
 import { openJournal, type UsageRecord, type UsageRow } from './journal.ts'
 import * as store from './store.ts'
@@ -73,18 +74,8 @@ export function createUsage({ db, limits, dataDir, currency, log, now = Date.now
   let files: string[] = []
   let task: PeriodicTask | undefined
 
-  async function storeFailures(): Promise<void> {
-    const rows = failures.take()
-    if (rows.length === 0) return
-    try {
-      await db.transaction().execute(async (trx) => {
-        for (const batch of batches(rows, rowsPerStatement)) await store.addFailures(trx, batch)
-      })
-    } catch (error) {
-      failures.putBack(rows)
-      throw error
-    }
-  }
+  const storeFailures = () =>
+    failures.flush((figures) => db.transaction().execute((trx) => store.addToFigures(trx, figures)))
 
   async function foldFiles(): Promise<void> {
     await storeFailures()

@@ -1,6 +1,7 @@
 import { type SelectQueryBuilder, sql } from 'kysely'
 import type { Db, Trx } from '../db/open.ts'
 import type { NewRow, Row, Schema } from '../db/schema.ts'
+import { addFigures, figuresOf, noFigures, type Span, type SpanFigures, toRow } from './figures.ts'
 import type { UsageRow } from './journal.ts'
 
 /** Inserts rows and skips request ids that are already there. Resolves with the inserted request ids. */
@@ -84,16 +85,40 @@ export const accountsOn = (db: Db, day: number, limit: number) =>
     .limit(limit)
     .execute()
 
-/** Adds to the counts of failed requests. */
-export const addFailures = (trx: Trx, rows: NewRow<'usage_failures'>[]) =>
-  trx
-    .insertInto('usage_failures')
-    .values(rows)
-    .onConflict((conflict) =>
-      conflict
-        .columns(['account_id', 'model', 'minute', 'kind'])
-        .doUpdateSet((eb) => ({ requests: eb('usage_failures.requests', '+', eb.ref('excluded.requests')) })),
-    )
+/** Adds to the figures by minute and hour. */
+export async function addToFigures(trx: Trx, sums: SpanFigures[]): Promise<void> {
+  for (const sum of sums) {
+    const { account_id, model, span, at } = sum
+    const before = await trx
+      .selectFrom('usage_figures')
+      .selectAll()
+      .where('account_id', '=', account_id)
+      .where('model', '=', model)
+      .where('span', '=', span)
+      .where('at', '=', at)
+      .executeTakeFirst()
+    const all = { ...sum, ...(before ? figuresOf(before) : noFigures()) }
+    addFigures(all, sum)
+    const row = toRow(all)
+    await trx
+      .insertInto('usage_figures')
+      .values(row)
+      .onConflict((conflict) => conflict.columns(['account_id', 'model', 'span', 'at']).doUpdateSet(row))
+      .execute()
+  }
+}
+
+/** The figures of a name from `from` up to, but not including, `to`. */
+export const figures = (db: Db, account_id: string, model: string, span: Span, from: number, to: number) =>
+  db
+    .selectFrom('usage_figures')
+    .selectAll()
+    .where('account_id', '=', account_id)
+    .where('model', '=', model)
+    .where('span', '=', span)
+    .where('at', '>=', from)
+    .where('at', '<', to)
+    .orderBy('at')
     .execute()
 
 export const byRequest = (db: Db, account_id: string, request_id: string): Promise<Row<'usage'> | undefined> =>
