@@ -49,10 +49,13 @@ export function createFileHashes(): FileHashes {
     const worker = new Worker(new URL('./hash-thread.ts', import.meta.url))
     worker.unref()
     worker.on('message', ({ sha256 }: HashResult) => finish(sha256))
-    worker.on('error', () => {
-      if (thread === worker) thread = null
+    const onEnd = () => {
+      // Not the end of an idle one, and of a failed one only once.
+      if (thread !== worker) return
+      thread = null
       finish(null)
-    })
+    }
+    worker.on('error', onEnd).on('exit', onEnd)
     return worker
   }
 

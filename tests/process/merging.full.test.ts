@@ -94,6 +94,17 @@ test('an adapter in demand is served merged with the same answers, also by the n
     assert.ok(events.some((event) => event.choices[0]?.finish_reason))
   }
   assertSame(await answer(model), unmerged)
+  const header = await until('the hash of the merged file', async () => {
+    const { headers } = await app.api('POST', '/chat/completions', chat(model))
+    const found = headers.get('x-weights')
+    return found?.includes('pending') ? undefined : found
+  })
+  assert.match(
+    header!,
+    new RegExp(
+      `^base=test/tiny sha256:[0-9a-f]{16}; adapter=${model} sha256:[0-9a-f]{16}; merged=1 sha256:[0-9a-f]{16}$`,
+    ),
+  )
   const { status, body } = await app.api('GET', '/models')
   assert.equal(status, 200)
   assert.deepEqual(
