@@ -87,7 +87,7 @@ export function StatusCard({ job, run, stream }: { job: Job; run: Run; stream: E
               : 'Other programs of this machine take processor time from this training.'}
           </Notice>
         )}
-        {job.started_at && <Figures job={job} run={run} />}
+        {job.started_at && (!isOver(job) || job.metrics.step !== undefined) && <Figures job={job} run={run} />}
       </div>
       <Spoken job={job} percent={percent} stream={stream} />
     </Card>
