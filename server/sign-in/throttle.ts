@@ -33,19 +33,22 @@ export function createSignInThrottle(now: () => number): SignInThrottle {
   const failures = new Map<string, { count: number; until: number }>()
   const keyOf = (address: string, email: string) => `${networkOf(address)} ${email}`
 
-  const refuse = (wait_ms: number) => {
+  const refuse = (wait_ms: number, limit: 'sign_in' | 'requests_of_address' = 'sign_in') => {
     const retry_after_seconds = Math.max(1, Math.ceil(wait_ms / 1000))
+    const again = `Try again in ${retry_after_seconds} s.`
     return new ApiError(
       'rate_limit_exceeded',
-      `Too many tries to sign in. Try again in ${retry_after_seconds} s. A sign-in link works meanwhile.`,
-      { details: { limit: 'sign_in', retry_after_seconds } },
+      limit === 'sign_in'
+        ? `Too many tries to sign in. ${again} A sign-in link works meanwhile.`
+        : `Too many requests came from your address. ${again}`,
+      { details: { limit, retry_after_seconds } },
     )
   }
 
   return {
     async countRequest(address) {
       await requests.consume(networkOf(address)).catch(({ msBeforeNext }: RateLimiterRes) => {
-        throw refuse(msBeforeNext)
+        throw refuse(msBeforeNext, 'requests_of_address')
       })
     },
     async begin(address, email) {

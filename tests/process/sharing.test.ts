@@ -121,7 +121,8 @@ test('an address can ask only so often, whatever the link', async () => {
   const answers = []
   for (let index = 0; index < 31; index++) answers.push(await visit('/share/look', { token: 'guess' }, '198.51.100.7'))
   assert.equal(answers.at(0)!.status, 400)
-  assert.equal(answers.at(-1)!.status, 429)
+  const { status, body } = answers.at(-1)!
+  assert.deepEqual([status, body.error.details.limit], [429, 'requests_of_address'])
 })
 
 test('a link that is withdrawn, has expired, or leads to what is gone answers as one that never was', async () => {

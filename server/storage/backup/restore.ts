@@ -51,10 +51,11 @@ export async function restore(source: string, dataDir: string): Promise<Manifest
   }
 }
 
-/** Who signed out since the backup, and each link that was used or withdrawn since, would be let in again. */
+/** Who signed out since the backup, and each link that was used or withdrawn since, would work again. */
 async function signEveryoneOut(db: Db): Promise<void> {
   await db.deleteFrom('sessions').execute()
   await db.deleteFrom('sign_in_tokens').execute()
+  await db.updateTable('shares').set({ revoked_at: Date.now() }).where('revoked_at', 'is', null).execute()
 }
 
 const damaged = (name: string) =>
