@@ -1,6 +1,12 @@
 // Links to a model for people without an account: what they show, their bounds, and when they end.
 import assert from 'node:assert/strict'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import os from 'node:os'
+import path from 'node:path'
 import { after, before, test } from 'node:test'
+import { openDatabase } from '../../server/db/open.ts'
+import { backUp } from '../../server/storage/backup/backup.ts'
+import { restore } from '../../server/storage/backup/restore.ts'
 import { evaluationEnded, same } from '../support/evaluations.ts'
 import { startApp, type TestApp } from '../support/service.ts'
 import { tiny } from '../support/tiny.ts'
@@ -163,6 +169,27 @@ test('a link that is withdrawn, has expired, or leads to what is gone answers as
   await assertUnknown(token)
   await suspend(null)
   assert.equal((await visit('/share/look', { token })).status, 200)
+})
+
+test('a backup has no token, and a restore ends all links: one may have been withdrawn since', async () => {
+  const folder = mkdtempSync(path.join(os.tmpdir(), 'tunery-share-'))
+  const [backup, restored] = [path.join(folder, 'backup'), path.join(folder, 'restored')]
+  try {
+    const { id, token } = await share()
+    await backUp(app.dataDir, backup, 'test')
+    assert.ok(!readFileSync(path.join(backup, 'tunery.db'), 'latin1').includes(token))
+    await restore(backup, restored)
+    const db = await openDatabase(restored)
+    try {
+      const kept = await db.selectFrom('shares').selectAll().execute()
+      assert.ok(kept.some((each) => each.id === id))
+      assert.ok(kept.every(({ revoked_at }) => revoked_at !== null))
+    } finally {
+      await db.destroy()
+    }
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
 })
 
 test('links are the account’s own, and without the setting there are none', async () => {
