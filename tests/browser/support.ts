@@ -132,9 +132,12 @@ export async function startBrowserService(
   }
 }
 
-/** What axe finds serious or critical on a page, each with the elements. */
-export async function problemsOf(page: Page): Promise<string[]> {
-  const { violations } = await new AxeBuilder({ page }).analyze()
+/** What axe finds serious or critical on a page, each with the elements. `only`: of these rules. */
+export async function problemsOf(page: Page, { only }: { only?: string[] } = {}): Promise<string[]> {
+  // Without "legacy" it opens a page for each report, for frames of other origins, which no page of ours has.
+  const axe = new AxeBuilder({ page }).setLegacyMode(true).options({ resultTypes: ['violations'] })
+  if (only) axe.withRules(only)
+  const { violations } = await axe.analyze()
   return violations
     .filter(({ impact }) => impact === 'serious' || impact === 'critical')
     .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 150)).join(' ')}`)
