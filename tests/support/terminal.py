@@ -1,7 +1,7 @@
 """Runs a program in its own pseudo-terminal, as a login would: `terminal.py COMMAND ...`.
 
-Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, `press C-d`, `type TEXT` for a line with
-Enter, or `close` to end the terminal. The last line is `exit STATUS`, as in a shell.
+Copies its output to stdout. Lines on stdin are the user's actions: `press C-c`, `press C-d`, `type TEXT` for a line
+with Enter, or `close` to end the terminal. The last line is `exit STATUS`, as in a shell.
 """
 
 import os
