@@ -225,7 +225,6 @@ test(
         .first()
         .waitFor()
     }
-    await tunery.jobs.cancel(job.id)
   },
 )
 
